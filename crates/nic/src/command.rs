@@ -1,0 +1,149 @@
+//! Vocabulary of the commands that create, change and destroy objects.
+
+use crate::platform::Platform;
+use rdmesh_verbs::{Gid, QpAttr, QpState, QpType, Qpn, Vni};
+
+/// One opened device, within one engine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct ContextId(pub u32);
+
+/// Why a command is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommandError {
+    /// No such object: EINVAL.
+    NoSuchObject,
+    /// An argument is out of range or does not fit the object's state: EINVAL.
+    Invalid,
+    /// The object is in use by another: EBUSY.
+    Busy,
+    /// A limit of the device is reached: ENOMEM.
+    Exhausted,
+    /// The device cannot do this: EOPNOTSUPP.
+    Unsupported,
+}
+
+/// Where a context is: its tenant network and its addresses there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// The tenant network.
+    pub vni: Vni,
+    /// The GID table of port 1. Empty slots are zero GIDs.
+    pub gids: Vec<Gid>,
+}
+
+/// Kind of a memory window (IBA 10.6.7.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum MwType {
+    /// Bound by a verb; any QP of the PD may use it.
+    Type1 = 1,
+    /// Bound by a work request to one QP.
+    Type2 = 2,
+}
+
+/// Sizes of a queue pair (`ibv_qp_cap`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Capabilities {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline: u32,
+}
+
+/// A completion queue to be.
+pub struct CqInit<P: Platform> {
+    /// Its ring.
+    pub queue: P::CompletionQueue,
+    /// Entries that it holds.
+    pub cqe: u32,
+}
+
+/// A shared receive queue to be.
+pub struct SrqInit<P: Platform> {
+    /// Protection domain, by handle.
+    pub pd: u32,
+    /// Its ring.
+    pub queue: P::RecvQueue,
+    /// Sizes.
+    pub attr: SrqAttr,
+}
+
+/// `ibv_srq_attr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqAttr {
+    /// Work requests.
+    pub max_wr: u32,
+    /// Scatter/gather elements.
+    pub max_sge: u32,
+    /// An event is raised when fewer than this are posted; 0 for never.
+    pub limit: u32,
+}
+
+/// A queue pair to be. Handles are the context's.
+pub struct QpInit<P: Platform> {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: u32,
+    /// Completion queue of sends.
+    pub send_cq: u32,
+    /// Completion queue of receives.
+    pub recv_cq: u32,
+    /// Shared receive queue, instead of `recv`.
+    pub srq: Option<u32>,
+    /// Sizes.
+    pub caps: Capabilities,
+    /// Every send completes with an entry, signaled or not.
+    pub signal_all: bool,
+    /// Send ring.
+    pub send: P::SendQueue,
+    /// Receive ring.
+    pub recv: Option<P::RecvQueue>,
+}
+
+/// What `query_qp` returns.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInfo {
+    /// All attributes; `attr.state` is the present state.
+    pub attr: QpAttr,
+    /// Whether the send queue is still draining in SQD.
+    pub sq_draining: bool,
+    /// Sizes.
+    pub caps: Capabilities,
+    /// Transport.
+    pub qp_type: QpType,
+    /// Number.
+    pub qpn: Qpn,
+    /// Completion queue of sends.
+    pub send_cq: u32,
+    /// Completion queue of receives.
+    pub recv_cq: u32,
+    /// Shared receive queue.
+    pub srq: Option<u32>,
+    /// As created.
+    pub signal_all: bool,
+    /// Counters since creation.
+    pub counters: QpCounters,
+}
+
+/// What a QP has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct QpCounters {
+    pub tx_messages: u64,
+    pub tx_bytes: u64,
+    pub rx_messages: u64,
+    pub rx_bytes: u64,
+    pub rnr_naks: u64,
+    pub retries: u64,
+    pub errors: u64,
+}
+
+impl QpInfo {
+    /// The present state.
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+}

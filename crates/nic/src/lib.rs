@@ -1,0 +1,25 @@
+//! The NIC: every rule of RDMA, and no I/O.
+//!
+//! An [`Engine`] is one shard of a host's virtual NIC. It owns protection domains, memory keys, completion queues and
+//! queue pairs; it is told of commands, doorbells, packets and the time, and it is asked for packets, events and the
+//! next deadline. It reads no clock, opens no socket, starts no thread, and touches tenant memory only through the
+//! [`platform`] traits. The same engine runs in the router, in tests and under the fuzzer.
+//!
+//! ```text
+//!   commands, doorbells ──►┌────────┐──► completions (into CompletionQueue)
+//!   handle_packet       ──►│ Engine │──► poll_packet   (towards this or another shard)
+//!   handle_timeout(now) ──►└────────┘──► poll_event, poll_timeout
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod engine;
+pub mod platform;
+mod time;
+
+pub use command::{
+    Capabilities, CommandError, ContextId, CqInit, MwType, Network, QpCounters, QpInfo, QpInit, SrqAttr, SrqInit,
+};
+pub use engine::{Config, Engine, Event};
+pub use time::Time;

@@ -1,0 +1,93 @@
+//! What the engine needs from its surroundings.
+
+use rdmesh_verbs::{Completion, RecvWr, SendWr};
+
+/// The types that one surrounding (router, test, simulator) plugs in.
+pub trait Platform: Sized + 'static {
+    /// Registered memory.
+    type Memory: Memory;
+    /// Send queues.
+    type SendQueue: SendQueue<Memory = Self::Memory>;
+    /// Receive queues, shared or not.
+    type RecvQueue: RecvQueue;
+    /// Completion queues.
+    type CompletionQueue: CompletionQueue;
+}
+
+/// A registered range became unreachable: the program unmapped it, or died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault;
+
+/// A run of bytes that the NIC may reach, addressed by offsets from its start. Clones share the bytes and keep them
+/// reachable. The engine checks bounds; an offset out of range is a [`Fault`] all the same, never a panic.
+pub trait Memory: Clone + Send {
+    /// Copies `len` bytes to `to`. The bytes may change meanwhile: then any mixture may arrive.
+    fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault>;
+    /// Copies bytes out.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault>;
+    /// Copies bytes in.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault>;
+    /// Atomic compare-and-swap on eight aligned bytes; returns the old value.
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault>;
+    /// Atomic add on eight aligned bytes; returns the old value.
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault>;
+    /// Writes eight aligned bytes at once.
+    fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault>;
+}
+
+/// An entry of a queue cannot be understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadEntry {
+    /// Its identifier, as far as it could be read.
+    pub wr_id: u64,
+}
+
+/// A send queue, seen from the NIC: entries are fetched in order, and slots are handed back in order.
+pub trait SendQueue: Send {
+    /// See [`Platform::Memory`].
+    type Memory;
+    /// Whether there is an entry to fetch.
+    fn is_ready(&self) -> bool;
+    /// Copies the next entry out, or none. The slot stays taken until it is released.
+    fn fetch(&mut self) -> Option<Result<SendWr, BadEntry>>;
+    /// Where the inline data of the entry fetched last lies: its memory and the offset there.
+    fn inline_data(&self) -> (Self::Memory, u64);
+    /// Hands the `n` oldest fetched slots back to the program.
+    fn release(&mut self, n: u32);
+    /// Forgets every entry, fetched or not.
+    fn clear(&mut self);
+}
+
+/// A receive queue, seen from the NIC.
+pub trait RecvQueue: Send {
+    /// Copies the next entry out and hands its slot back, or none.
+    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>>;
+    /// How many entries are posted.
+    fn len(&self) -> u32;
+    /// Whether none is posted.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Forgets every entry.
+    fn clear(&mut self);
+}
+
+/// The completion queue is full: the program did not poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overrun;
+
+/// A completion queue, seen from the NIC.
+pub trait CompletionQueue: Send {
+    /// Adds an entry.
+    fn push(&mut self, completion: &Completion) -> Result<(), Overrun>;
+    /// Asked after each entry: whether the program wants an event for it, as armed. Disarms.
+    fn take_arm(&mut self, solicited: bool) -> bool;
+    /// Entries that the program has not polled.
+    fn len(&self) -> u32;
+    /// Whether the program has polled everything.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Moves unpolled entries into `to`, which is to take this queue's place.
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun>;
+}

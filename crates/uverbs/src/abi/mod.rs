@@ -1,0 +1,1 @@
+//! The structs of the kernel's uapi headers.

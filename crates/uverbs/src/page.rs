@@ -1,0 +1,195 @@
+//! The context page: what tenant and router tell each other without a message.
+//!
+//! One per device context, in its own sealed memfd. The tenant sets doorbells and arms completion queues; the router
+//! clears both, and publishes QP states so that a post in the wrong state fails at once, as the kernel's does.
+//! A second, read-only page per router worker says whether the worker sleeps.
+
+use crate::shared::SharedMemory;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Most QPs, and most CQs, of one context: handles are below this.
+pub const MAX_HANDLES: u32 = 16_384;
+/// Bytes of a context page.
+pub const CONTEXT_PAGE_LEN: usize = size_of::<Layout>();
+/// Bytes of a worker page.
+pub const WORKER_PAGE_LEN: usize = 4096;
+
+const WORDS: usize = MAX_HANDLES as usize / 64;
+const SUMMARY_WORDS: usize = WORDS / 64;
+
+#[repr(C, align(64))]
+struct Layout {
+    summary: [AtomicU64; SUMMARY_WORDS],
+    _pad: [u64; 4],
+    doorbells: [AtomicU64; WORDS],
+    cq_arm: [AtomicU32; MAX_HANDLES as usize],
+    qp_state: [AtomicU8; MAX_HANDLES as usize],
+}
+
+/// What a completion queue is armed for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Arm {
+    /// The next completion of any kind.
+    Any = 1,
+    /// The next solicited completion, or error.
+    Solicited = 2,
+}
+
+/// A mapped context page; both sides use this type.
+#[derive(Clone)]
+pub struct ContextPage {
+    memory: SharedMemory,
+}
+
+impl ContextPage {
+    /// Wraps a mapping of at least [`CONTEXT_PAGE_LEN`] bytes; none where it is shorter.
+    pub fn new(memory: SharedMemory) -> Option<Self> {
+        (memory.len() >= CONTEXT_PAGE_LEN).then_some(Self { memory })
+    }
+
+    /// Tenant: marks send queue `qp` as having new work. Handles out of range are ignored.
+    pub fn ring(&self, qp: u32) {
+        if qp >= MAX_HANDLES {
+            return;
+        }
+        let word = qp as usize / 64;
+        let layout = self.layout();
+        layout.doorbells[word].fetch_or(1 << (qp % 64), Ordering::Release);
+        layout.summary[word / 64].fetch_or(1 << (word % 64), Ordering::Release);
+    }
+
+    /// Router: whether any doorbell is set.
+    pub fn has_rung(&self) -> bool {
+        self.layout().summary.iter().any(|w| w.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Router: clears all doorbells that are set and reports their handles.
+    pub fn take_doorbells(&self, mut on_doorbell: impl FnMut(u32)) {
+        let layout = self.layout();
+        for (s, summary) in layout.summary.iter().enumerate() {
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut words = summary.swap(0, Ordering::AcqRel);
+            while words != 0 {
+                let word = s * 64 + words.trailing_zeros() as usize;
+                words &= words - 1;
+                let mut bits = layout.doorbells[word].swap(0, Ordering::AcqRel);
+                while bits != 0 {
+                    on_doorbell((word * 64) as u32 + bits.trailing_zeros());
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+
+    /// Tenant: asks for an event at the next completion of `cq` (`ibv_req_notify_cq`).
+    pub fn arm_cq(&self, cq: u32, arm: Arm) {
+        if let Some(word) = self.layout().cq_arm.get(cq as usize) {
+            word.store(arm as u32, Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Router: after a completion was added to `cq`, whether an event is due. Disarms the queue if so.
+    pub fn take_arm(&self, cq: u32, solicited: bool) -> bool {
+        let Some(word) = self.layout().cq_arm.get(cq as usize) else { return false };
+        fence(Ordering::SeqCst);
+        match word.load(Ordering::Relaxed) {
+            0 => false,
+            armed if armed == Arm::Solicited as u32 && !solicited => false,
+            _ => {
+                word.store(0, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+
+    /// Router: publishes the state of QP `qp` (`enum ibv_qp_state`).
+    pub fn set_qp_state(&self, qp: u32, state: u8) {
+        if let Some(cell) = self.layout().qp_state.get(qp as usize) {
+            cell.store(state, Ordering::Release);
+        }
+    }
+
+    /// Tenant: the state that the router last published.
+    pub fn qp_state(&self, qp: u32) -> u8 {
+        self.layout().qp_state.get(qp as usize).map_or(0, |cell| cell.load(Ordering::Acquire))
+    }
+
+    #[allow(unsafe_code)]
+    fn layout(&self) -> &Layout {
+        // SAFETY: the mapping is page-aligned, at least CONTEXT_PAGE_LEN long (checked in `new`), lives as long as
+        // `self.memory`, and every field is an atomic, for which any bytes are valid.
+        unsafe { &*self.memory.as_ptr().cast::<Layout>() }
+    }
+}
+
+/// A worker's page: the router writes it, tenants map it read-only.
+#[derive(Clone)]
+pub struct WorkerPage {
+    memory: SharedMemory,
+}
+
+impl WorkerPage {
+    /// Wraps a mapping of at least [`WORKER_PAGE_LEN`] bytes; none where it is shorter.
+    pub fn new(memory: SharedMemory) -> Option<Self> {
+        (memory.len() >= WORKER_PAGE_LEN).then_some(Self { memory })
+    }
+
+    /// Router: announces that the worker is about to sleep, or is awake again. Before sleeping the worker must look at
+    /// every doorbell once more after this call.
+    pub fn set_sleeping(&self, sleeping: bool) {
+        self.flag().store(u32::from(sleeping), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Tenant: whether the worker must be woken through the context's eventfd. To be asked after the doorbell is set.
+    pub fn is_sleeping(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.flag().load(Ordering::Relaxed) != 0
+    }
+
+    #[allow(unsafe_code)]
+    fn flag(&self) -> &AtomicU32 {
+        // SAFETY: the mapping is page-aligned, at least four bytes long and lives as long as `self.memory`. A tenant's
+        // mapping is read-only; the tenant side only loads.
+        unsafe { &*self.memory.as_ptr().cast::<AtomicU32>() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> ContextPage {
+        ContextPage::new(SharedMemory::create("test", CONTEXT_PAGE_LEN).unwrap().0).unwrap()
+    }
+
+    #[test]
+    fn every_doorbell_is_reported_once() {
+        let page = page();
+        let rung = [0, 1, 63, 64, 4095, 4096, MAX_HANDLES - 1];
+        rung.iter().for_each(|&qp| page.ring(qp));
+        page.ring(MAX_HANDLES);
+        let mut seen = Vec::new();
+        assert!(page.has_rung());
+        page.take_doorbells(|qp| seen.push(qp));
+        assert_eq!(seen, rung);
+        assert!(!page.has_rung());
+        page.take_doorbells(|_| panic!("nothing rang"));
+    }
+
+    #[test]
+    fn arming_is_good_for_one_event() {
+        let page = page();
+        assert!(!page.take_arm(3, true));
+        page.arm_cq(3, Arm::Solicited);
+        assert!(!page.take_arm(3, false));
+        assert!(page.take_arm(3, true));
+        assert!(!page.take_arm(3, true));
+        page.arm_cq(3, Arm::Any);
+        assert!(page.take_arm(3, false));
+    }
+}

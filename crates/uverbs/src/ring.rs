@@ -1,0 +1,1 @@
+//! Work and completion queues, seen from the device.

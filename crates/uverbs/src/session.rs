@@ -1,0 +1,206 @@
+//! The messages between `librdmesh.so` and the router.
+//!
+//! One `SOCK_SEQPACKET` connection per device context; the program's command descriptor *is* the socket. A request is
+//! a [`RequestHeader`] and its body, a reply a [`ReplyHeader`] and its body; descriptors travel with SCM_RIGHTS. A
+//! request is answered before the next one is sent. A forked child opens a connection of its own and attaches it to
+//! the context with the token it inherited.
+//!
+//! Bodies:
+//! * `Open`: none. Reply: [`OpenReply`]; descriptors: context page, worker page, wake eventfd.
+//! * `Attach`: a [`Token`]. Reply: none.
+//! * `Verbs`: the program's own `write()` bytes, from `ib_uverbs_cmd_hdr` on. Reply: the response bytes, to be copied to
+//!   the address that the command names (as many as the command allows for); see [`ReplyHeader`] for the rest.
+//!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena.
+//! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: none.
+
+use arrayvec::ArrayVec;
+use rustix::io;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Version of these messages; router and library must agree.
+pub const VERSION: u32 = 1;
+/// Bytes of the largest message.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+/// Descriptors in one message.
+pub const MAX_FDS: usize = 4;
+/// Name of the session socket in an endpoint's directory.
+pub const SOCKET_NAME: &str = "verbs.sock";
+/// Name of the tree, in an endpoint's directory, that stands for `/sys`.
+pub const SYSFS_NAME: &str = "sys";
+/// Name of the preload library in an endpoint's directory.
+pub const LIBRARY_NAME: &str = "librdmesh.so";
+/// Environment variable with the endpoint's directory; without it, the directory that the library was loaded from.
+pub const ENDPOINT_ENV: &str = "RDMESH_ENDPOINT";
+
+/// What a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum RequestKind {
+    /// First message: make a context.
+    Open = 1,
+    /// First message of a forked child: use an existing context.
+    Attach = 2,
+    /// A `write()` command of the uverbs ABI.
+    Verbs = 3,
+    /// An `ioctl(RDMA_VERBS_IOCTL)` method.
+    Ioctl = 4,
+}
+
+impl RequestKind {
+    /// The kind with number `n`.
+    pub fn from_number(n: u32) -> Option<Self> {
+        [Self::Open, Self::Attach, Self::Verbs, Self::Ioctl].into_iter().find(|k| *k as u32 == n)
+    }
+}
+
+/// Head of every request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// [`VERSION`].
+    pub version: u32,
+    /// A [`RequestKind`].
+    pub kind: u32,
+    /// Bytes of the command, after which segments may follow.
+    pub command_len: u32,
+    /// Segments after the command.
+    pub segments: u32,
+}
+
+/// Head of every reply.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ReplyHeader {
+    /// 0, or the errno that the system call returns.
+    pub errno: u32,
+    /// Bytes of the response that follows.
+    pub response_len: u32,
+    /// What the descriptors of this reply are: a [`FdUse`] each, in order; 0 for none.
+    pub fds: [u32; MAX_FDS],
+    /// For [`FdUse::Map`]: the offset under which the program will map the descriptor.
+    pub map_offsets: [u64; MAX_FDS],
+    /// `modify_srq` of rxe returns its `mminfo` through a pointer in the command: bytes to put there, all zero for none.
+    pub mminfo: [u8; 16],
+}
+
+/// What the tenant does with a descriptor of a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum FdUse {
+    /// Keep it until the program maps the command descriptor at the offset given.
+    Map = 1,
+    /// Install it, and put its number into the response at byte offset `map_offsets[i]` as a 32-bit integer
+    /// (`async_fd` of GET_CONTEXT, `fd` of CREATE_COMP_CHANNEL).
+    Install = 2,
+    /// Belongs to the reply of `Open`.
+    Open = 3,
+}
+
+impl FdUse {
+    /// The use with number `n`.
+    pub fn from_number(n: u32) -> Option<Self> {
+        [Self::Map, Self::Install, Self::Open].into_iter().find(|k| *k as u32 == n)
+    }
+}
+
+/// Proves that its holder belongs to the context: random, told only to the opener.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Token(pub [u8; 16]);
+
+/// Answer to `Open`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OpenReply {
+    /// For `Attach`.
+    pub token: Token,
+    /// The device's number in `/dev`, as `stat` shows it.
+    pub rdev: u64,
+}
+
+/// A piece of a range to register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Segment {
+    /// First address in the program.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// A [`SegmentKind`].
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Offset in the arena, for [`SegmentKind::Arena`].
+    pub offset: u64,
+}
+
+/// How the router reaches a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum SegmentKind {
+    /// The pages are arena pages: the router maps them.
+    Arena = 1,
+    /// The pages stay private: the router copies through `/proc/PID/mem`.
+    Private = 2,
+}
+
+/// Head of an `Ioctl` request; mirrors `ib_uverbs_ioctl_hdr`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoctlHeader {
+    /// `UVERBS_OBJECT_*`.
+    pub object_id: u16,
+    /// `UVERBS_METHOD_*`.
+    pub method_id: u16,
+    /// Attributes that follow: each an [`IoctlAttr`] and its bytes, padded to 8.
+    pub num_attrs: u32,
+}
+
+/// An input attribute of an `Ioctl` request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoctlAttr {
+    /// `UVERBS_ATTR_*`.
+    pub attr_id: u16,
+    /// Bytes that follow.
+    pub len: u16,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Sends one message. The socket must be connected; a full socket blocks unless it is non-blocking.
+pub fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Errno::MSGSIZE);
+    }
+    io::retry_on_intr(|| sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Receives one message into `buffer`; returns its length (0 at the end of the connection) and its descriptors.
+/// A message too long for `buffer`, or with too many descriptors, is an error (EMSGSIZE).
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, ArrayVec<OwnedFd, MAX_FDS>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = io::retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let mut fds = ArrayVec::new();
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            fds.extend(received.take(MAX_FDS));
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Errno::MSGSIZE);
+    }
+    Ok((message.bytes, fds))
+}
