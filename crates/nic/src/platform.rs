@@ -80,8 +80,8 @@ pub struct Overrun;
 pub trait CompletionQueue: Send {
     /// Adds an entry.
     fn push(&mut self, completion: &Completion) -> Result<(), Overrun>;
-    /// Asked after each entry: whether the program wants an event for it, as armed. Disarms.
-    fn take_arm(&mut self, solicited: bool) -> bool;
+    /// Asked after each entry: whether the program wants an event for it, as armed. Disarms. `cq` is the queue's own handle.
+    fn take_arm(&mut self, cq: u32, solicited: bool) -> bool;
     /// Entries that the program has not polled.
     fn len(&self) -> u32;
     /// Whether the program has polled everything.

@@ -1,0 +1,1 @@
+//! Registered tenant memory, as the engine reaches it.
