@@ -15,11 +15,12 @@
 
 mod command;
 mod engine;
+mod memory;
 pub mod platform;
 mod time;
 
 pub use command::{
     Capabilities, CommandError, ContextId, CqInit, MwType, Network, QpCounters, QpInfo, QpInit, SrqAttr, SrqInit,
 };
-pub use engine::{Config, Engine, Event};
+pub use engine::{Config, Engine, Event, Packet};
 pub use time::Time;

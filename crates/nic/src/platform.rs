@@ -1,6 +1,6 @@
 //! What the engine needs from its surroundings.
 
-use rdmesh_verbs::{Completion, RecvWr, SendWr};
+use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
 
 /// The types that one surrounding (router, test, simulator) plugs in.
 pub trait Platform: Sized + 'static {
@@ -48,8 +48,8 @@ pub trait SendQueue: Send {
     type Memory;
     /// Whether there is an entry to fetch.
     fn is_ready(&self) -> bool;
-    /// Copies the next entry out, or none. The slot stays taken until it is released.
-    fn fetch(&mut self) -> Option<Result<SendWr, BadEntry>>;
+    /// Copies the next entry of a `qp_type` QP out, or none. The slot stays taken until it is released.
+    fn fetch(&mut self, qp_type: QpType) -> Option<Result<SendWr, BadEntry>>;
     /// Where the inline data of the entry fetched last lies: its memory and the offset there.
     fn inline_data(&self) -> (Self::Memory, u64);
     /// Hands the `n` oldest fetched slots back to the program.
@@ -68,11 +68,13 @@ pub trait RecvQueue: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Moves the entries into `to`, which is to take this queue's place.
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun>;
     /// Forgets every entry.
     fn clear(&mut self);
 }
 
-/// The completion queue is full: the program did not poll.
+/// The queue is too small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overrun;
 

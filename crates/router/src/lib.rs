@@ -1,7 +1,15 @@
 //! The per-host daemon, as a library.
 //!
+//! * [`api`]: HTTP and JSON on a Unix socket.
+//! * [`daemon`]: the router as a process.
+//! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
+//! * [`session`]: the control path between tenants and the engine.
 //! * [`worker`]: the threads that run the engine, and the work done on them.
 
+pub mod api;
+pub mod daemon;
+pub mod endpoint;
 pub mod memory;
+pub mod session;
 pub mod worker;

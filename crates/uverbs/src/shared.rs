@@ -1,8 +1,8 @@
 //! Sealed memory shared between tenant and router.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::io;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ unsafe impl Sync for Mapping {}
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// It could still shrink, which would turn an access into a SIGBUS.
-    #[error("memory is not sealed against shrinking")]
+    #[error("not a memfd of ordinary pages, sealed against shrinking")]
     NotSealed,
     /// It is too short for the range.
     #[error("memory is shorter than the range to map")]
@@ -62,7 +62,8 @@ impl SharedMemory {
     /// Maps `len` bytes at `offset` of a memfd from the other side, which must be sealed against shrinking.
     /// `offset` must be a multiple of the page size.
     pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, MapError> {
-        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
+        // Only shmem: a page of hugetlbfs that cannot be had would be a SIGBUS.
+        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) || fstatfs(fd)?.f_type != TMPFS_MAGIC {
             return Err(MapError::NotSealed);
         }
         let end = offset.checked_add(len as u64).ok_or(MapError::TooShort)?;
@@ -76,6 +77,14 @@ impl SharedMemory {
     /// The first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base.as_ptr()
+    }
+
+    /// Faults the pages in, up to `max` bytes; a hint, so errors do not matter.
+    #[allow(unsafe_code)]
+    pub fn populate(&self, max: usize) {
+        let len = self.0.len.min(max);
+        // SAFETY: the range is this mapping's own, and populating changes no content.
+        let _ = unsafe { madvise(self.0.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
     /// Bytes mapped.
@@ -104,3 +113,5 @@ impl Drop for Mapping {
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
+
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;

@@ -1,1 +1,61 @@
-//! The structs of the kernel's uapi headers.
+//! The structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`), and the framing of commands.
+//!
+//! Field names are those of the headers. Every struct has no padding of its own and a size that is asserted against
+//! what a C compiler gives; reading one from a tenant's bytes copies it out.
+
+/// Declares structs with the layout of C, all bytes of which are valid, and asserts their sizes.
+macro_rules! uapi {
+    ($($(#[$meta:meta])* struct $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        #[repr(C)]
+        #[allow(missing_docs, reason = "the fields are those of the kernel's struct")]
+        pub struct $name { $(pub $field: $type,)* }
+
+        const _: () = assert!(size_of::<$name>() == $size);
+
+        impl Default for $name {
+            fn default() -> Self {
+                zerocopy::FromZeros::new_zeroed()
+            }
+        }
+    )*};
+}
+
+mod address;
+mod command;
+mod cq;
+mod device;
+mod ioctl;
+mod memory;
+mod method;
+mod qp;
+mod rxe;
+mod srq;
+
+pub use address::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, GlobalRoute};
+pub use command::{Command, CommandHeader, ExtendedCommandHeader, ParseError};
+pub use cq::{
+    CreateCompChannel, CreateCompChannelResponse, CreateCq, CreateCqResponse, DestroyCq, DestroyCqResponse, ExCreateCq,
+    ExCreateCqResponse, ReqNotifyCq, ResizeCq, ResizeCqResponse,
+};
+pub use device::{
+    CqModerationCaps, ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice,
+    QueryDeviceResponse, QueryPort, QueryPortResponse, RssCaps, TmCaps,
+};
+pub use ioctl::{Advice, AdviseSge, Attributes, CHANNEL_ATTR, advise_attr, ioctl_method, ioctl_object};
+pub use memory::{
+    AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
+};
+pub use method::{Method, number};
+pub use qp::{
+    CreateQp, CreateQpResponse, DestroyQp, DestroyQpResponse, ExCreateQp, ExCreateQpResponse, ExModifyQp,
+    ExModifyQpResponse, ModifyQp, PostSend, PostSendResponse, QpDest, QueryQp, QueryQpResponse,
+};
+pub use rxe::{
+    MmapInfo, RxeCreateAhResponse, RxeCreateCqResponse, RxeCreateQpResponse, RxeCreateSrqResponse, RxeModifySrq,
+};
+pub use srq::{
+    CreateSrq, CreateSrqResponse, CreateXsrq, DestroySrq, DestroySrqResponse, ModifySrq, QuerySrq, QuerySrqResponse,
+};

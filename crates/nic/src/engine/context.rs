@@ -1,0 +1,50 @@
+//! One opened device: everything in it is named by handles of its own.
+
+use super::slab::Slab;
+use crate::command::{Network, SrqAttr};
+use crate::memory::KeyTable;
+use crate::platform::Platform;
+use rdmesh_verbs::{AddressVector, DeviceLimits};
+
+pub(crate) struct Context<P: Platform> {
+    pub(crate) network: Network,
+    pub(crate) pds: Slab<()>,
+    pub(crate) keys: KeyTable<P::Memory>,
+    pub(crate) cqs: Slab<Cq<P>>,
+    pub(crate) srqs: Slab<Srq<P>>,
+    pub(crate) ahs: Slab<Ah>,
+    /// Handle to the engine's own index.
+    pub(crate) qps: Slab<u32>,
+}
+
+pub(crate) struct Cq<P: Platform> {
+    pub(crate) queue: P::CompletionQueue,
+    pub(crate) users: u32,
+    pub(crate) overrun: bool,
+}
+
+pub(crate) struct Srq<P: Platform> {
+    pub(crate) pd: u32,
+    pub(crate) queue: P::RecvQueue,
+    pub(crate) attr: SrqAttr,
+    pub(crate) users: u32,
+}
+
+pub(crate) struct Ah {
+    pub(crate) pd: u32,
+    pub(crate) av: AddressVector,
+}
+
+impl<P: Platform> Context<P> {
+    pub(crate) fn new(network: Network, limits: &DeviceLimits, seed: u64) -> Self {
+        Self {
+            network,
+            pds: Slab::new(limits.max_pd),
+            keys: KeyTable::new(limits.max_mr.saturating_add(limits.max_mw), seed),
+            cqs: Slab::new(limits.max_cq),
+            srqs: Slab::new(limits.max_srq),
+            ahs: Slab::new(limits.max_ah),
+            qps: Slab::new(limits.max_qp),
+        }
+    }
+}

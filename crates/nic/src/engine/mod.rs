@@ -1,0 +1,231 @@
+//! One shard of the NIC.
+
+mod context;
+mod grh;
+mod modify;
+mod objects;
+mod output;
+mod packet;
+mod qp;
+mod requester;
+mod responder;
+mod slab;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use output::Event;
+pub use packet::Packet;
+
+use crate::command::{CommandError, ContextId, Network};
+use crate::platform::{Platform, RecvQueue};
+use crate::time::Time;
+use context::Context;
+use output::Outputs;
+use packet::{Body, Head, Reply};
+use qp::Qp;
+use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// How an engine is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Which of the host's engines this is, from 0.
+    pub shard: u32,
+    /// How many there are.
+    pub shards: u32,
+    /// For what is to be hard to predict.
+    pub seed: u64,
+    /// What one context may have.
+    pub limits: DeviceLimits,
+}
+
+/// One shard of a host's virtual NIC. See the crate's documentation for how it is driven.
+pub struct Engine<P: Platform> {
+    config: Config,
+    contexts: Slab<Context<P>>,
+    qps: Vec<Option<Box<Qp<P>>>>,
+    free_qps: std::collections::VecDeque<u32>,
+    groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    out: Outputs<P::Memory>,
+}
+
+impl<P: Platform> Engine<P> {
+    /// An engine without any context.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            contexts: Slab::new(u32::MAX),
+            qps: Vec::new(),
+            free_qps: std::collections::VecDeque::new(),
+            groups: BTreeMap::new(),
+            out: Outputs::new(config.shard, config.shards),
+        }
+    }
+
+    /// Opens a device.
+    pub fn open(&mut self, network: Network) -> ContextId {
+        self.config.seed = self.config.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let context = Context::new(network, &self.config.limits, self.config.seed >> 32);
+        let handle = self.contexts.insert(context);
+        ContextId(handle.expect("the table of contexts has no limit"))
+    }
+
+    /// Closes a device: everything in it is destroyed, in whatever state it is.
+    pub fn close(&mut self, id: ContextId) {
+        let Some(cx) = self.contexts.get(id.0) else { return };
+        let qps: Vec<u32> = cx.qps.iter().map(|(handle, _)| handle).collect();
+        for handle in qps {
+            let _ = self.destroy_qp(id, handle);
+        }
+        self.contexts.remove(id.0);
+    }
+
+    /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
+    pub fn doorbell(&mut self, id: ContextId, qp: u32) {
+        let Some(&index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)) else { return };
+        if let Some(qp) = self.qps.get_mut(index as usize).and_then(Option::as_mut) {
+            self.out.make_ready(index, qp);
+        }
+    }
+
+    /// Takes a packet from another engine of this host.
+    pub fn handle_packet(&mut self, packet: Packet<P::Memory>) {
+        self.out.inbox.push_back(packet);
+    }
+
+    /// A packet for another engine, if there is one; [`Packet::shard`] says which.
+    pub fn poll_packet(&mut self) -> Option<Packet<P::Memory>> {
+        self.out.outbox.pop_front()
+    }
+
+    /// The next event for the program.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.out.events.pop_front()
+    }
+
+    /// When [`Engine::poll`] has to be called at the latest, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let timer = self.out.timers.peek().map(|Reverse((at, _))| *at);
+        // Receive requests posted to a QP in error ring no doorbell: they are looked for.
+        let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
+        timer.into_iter().chain(watch).min()
+    }
+
+    /// Does the work at hand, for a bounded time. Returns whether there was any.
+    pub fn poll(&mut self, now: Time) -> bool {
+        self.out.now = now;
+        let mut worked = self.expire();
+        worked |= self.drain_inbox();
+        for _ in 0..self.out.ready.len().min(QPS_PER_POLL) {
+            // Packets for others are taken away between polls; until then no more are made.
+            if self.out.outbox.len() > OUTBOX_LIMIT {
+                break;
+            }
+            let Some(index) = self.out.ready.pop_front() else { break };
+            worked |= self.run(index);
+            self.drain_inbox();
+        }
+        if !self.out.failed.is_empty() {
+            self.flush_failed();
+        }
+        worked
+    }
+
+    fn expire(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(Reverse((at, index))) = self.out.timers.peek().copied()
+            && at <= self.out.now
+        {
+            self.out.timers.pop();
+            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
+            requester::handle_timeout(index, qp, cx, &mut self.out);
+            worked = true;
+        }
+        worked
+    }
+
+    fn run(&mut self, index: u32) -> bool {
+        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
+        qp.queued = false;
+        let worked = requester::run(index, qp, cx, &mut self.out);
+        if worked && qp.can_send() {
+            self.out.make_ready(index, qp);
+        }
+        worked
+    }
+
+    fn drain_inbox(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(packet) = self.out.inbox.pop_front() {
+            worked = true;
+            let Packet { head, body } = packet;
+            match body {
+                Body::Request(request) if head.dst == Qpn::MULTICAST => self.deliver_to_group(&head, &request),
+                Body::Request(request) => self.handle_request(&head, request),
+                Body::Reply(reply) => {
+                    let Some(index) = self.out.index_of(head.dst) else { continue };
+                    let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
+                    requester::handle_reply(index, qp, cx, &mut self.out, &head, reply);
+                }
+            }
+        }
+        worked
+    }
+
+    fn handle_request(&mut self, head: &Head, request: packet::Request<P::Memory>) {
+        match self.out.index_of(head.dst).and_then(|i| Some((i, parts(&mut self.qps, &mut self.contexts, i)?))) {
+            Some((index, (qp, cx))) => responder::handle(index, qp, cx, &mut self.out, head, &request),
+            None => self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) }),
+        }
+    }
+
+    /// Delivers a datagram to every member of a group in this engine.
+    fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<P::Memory>) {
+        let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
+        for &index in members {
+            if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
+                responder::receive_datagram(qp, cx, &mut self.out, head, request);
+            }
+        }
+        self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
+    }
+
+    fn flush_failed(&mut self) {
+        for i in 0..self.out.failed.len() {
+            let index = self.out.failed[i];
+            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
+            if qp.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+                responder::flush(qp, cx, &mut self.out);
+            }
+        }
+    }
+
+    fn context(&self, id: ContextId) -> Result<&Context<P>, CommandError> {
+        self.contexts.get(id.0).ok_or(CommandError::NoSuchObject)
+    }
+
+    fn context_mut(&mut self, id: ContextId) -> Result<&mut Context<P>, CommandError> {
+        self.contexts.get_mut(id.0).ok_or(CommandError::NoSuchObject)
+    }
+}
+
+/// A QP and its context, from tables that are borrowed apart.
+fn parts<'a, P: Platform>(
+    qps: &'a mut [Option<Box<Qp<P>>>],
+    contexts: &'a mut Slab<Context<P>>,
+    index: u32,
+) -> Option<(&'a mut Qp<P>, &'a mut Context<P>)> {
+    let qp = qps.get_mut(index as usize)?.as_mut()?;
+    let cx = contexts.get_mut(qp.context.0)?;
+    Some((qp, cx))
+}
+
+/// QPs that may send in one poll.
+const QPS_PER_POLL: usize = 64;
+/// Packets for other engines that may wait before no more are made.
+const OUTBOX_LIMIT: usize = 128;
+/// How often the receive queues of QPs in error are looked at while nothing else happens.
+const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

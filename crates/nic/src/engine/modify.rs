@@ -1,0 +1,193 @@
+//! Commands on queue pairs.
+
+use super::qp::{Qp, Requester, Responder};
+use super::{Engine, parts, requester, state};
+use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit};
+use crate::platform::Platform;
+use crate::time::Time;
+use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
+
+type Result<T> = std::result::Result<T, CommandError>;
+use CommandError::{Exhausted, Invalid, NoSuchObject};
+
+impl<P: Platform> Engine<P> {
+    /// Makes a queue pair in RESET. Returns its handle and its number.
+    pub fn create_qp(&mut self, id: ContextId, init: QpInit<P>) -> Result<(u32, Qpn)> {
+        let cx = self.context(id)?;
+        cx.pds.get(init.pd).ok_or(NoSuchObject)?;
+        cx.cqs.get(init.send_cq).ok_or(NoSuchObject)?;
+        cx.cqs.get(init.recv_cq).ok_or(NoSuchObject)?;
+        if let Some(srq) = init.srq {
+            cx.srqs.get(srq).ok_or(NoSuchObject)?;
+        } else if init.recv.is_none() {
+            return Err(Invalid);
+        }
+        let index = self.free_qps.front().copied().unwrap_or(self.qps.len() as u32);
+        let qpn = self.out.qpn_of(index).ok_or(Exhausted)?;
+        let cx = self.context_mut(id)?;
+        let handle = cx.qps.insert(index).ok_or(Exhausted)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            cx.cqs.get_mut(cq).ok_or(NoSuchObject)?.users += 1;
+        }
+        if let Some(srq) = init.srq {
+            cx.srqs.get_mut(srq).ok_or(NoSuchObject)?.users += 1;
+        }
+        let qp = Box::new(new_qp(id, handle, qpn, init));
+        if self.free_qps.pop_front().is_some() {
+            self.qps[index as usize] = Some(qp);
+        } else {
+            self.qps.push(Some(qp));
+        }
+        Ok((handle, qpn))
+    }
+
+    /// Changes attributes and state. The mask is checked against the transition; values are the caller's to check.
+    pub fn modify_qp(&mut self, now: Time, id: ContextId, qp: u32, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.out.now = now;
+        let index = self.qp_index(id, qp)?;
+        let (qp, cx) = parts(&mut self.qps, &mut self.contexts, index).ok_or(NoSuchObject)?;
+        let from = if mask.contains(AttrMask::CUR_STATE) { attr.cur_state } else { qp.attr.state };
+        let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
+        check_modify(qp.qp_type, from, to, mask).map_err(|_| Invalid)?;
+        if from != qp.attr.state {
+            return Err(Invalid);
+        }
+        assign(&mut qp.attr, attr, mask);
+        if mask.contains(AttrMask::STATE) {
+            qp.attr.sqd_async_notify = mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_async_notify;
+            state::enter(index, qp, cx, &mut self.out, to);
+        }
+        Ok(())
+    }
+
+    /// A queue pair's attributes, sizes and counters.
+    pub fn query_qp(&self, id: ContextId, qp: u32) -> Result<QpInfo> {
+        let index = self.qp_index(id, qp)?;
+        let qp = self.qps[index as usize].as_ref().ok_or(NoSuchObject)?;
+        Ok(QpInfo {
+            attr: qp.attr,
+            sq_draining: qp.state() == QpState::Sqd && !qp.send.window.is_empty(),
+            caps: qp.caps,
+            qp_type: qp.qp_type,
+            qpn: qp.qpn,
+            send_cq: qp.send_cq,
+            recv_cq: qp.recv_cq,
+            srq: qp.srq,
+            signal_all: qp.signal_all,
+            counters: qp.counters,
+        })
+    }
+
+    /// Destroys a queue pair in whatever state it is. Its completions stay in their queues.
+    pub fn destroy_qp(&mut self, id: ContextId, qp: u32) -> Result<()> {
+        let index = self.qp_index(id, qp)?;
+        let qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
+        self.free_qps.push_back(index);
+        self.out.ready.retain(|i| *i != index);
+        self.out.failed.retain(|i| *i != index);
+        self.groups.retain(|_, members| {
+            members.retain(|i| *i != index);
+            !members.is_empty()
+        });
+        let cx = self.context_mut(id)?;
+        cx.qps.remove(qp.handle);
+        cx.keys.unbind_qp(qp.qpn);
+        for cq in [qp.send_cq, qp.recv_cq] {
+            if let Some(cq) = cx.cqs.get_mut(cq) {
+                cq.users -= 1;
+            }
+        }
+        if let Some(srq) = qp.srq.and_then(|srq| cx.srqs.get_mut(srq)) {
+            srq.users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Lets a datagram QP receive what is sent to a group.
+    pub fn attach_mcast(&mut self, id: ContextId, qp: u32, gid: Gid) -> Result<()> {
+        let index = self.datagram_qp(id, qp, gid)?;
+        let vni = self.context(id)?.network.vni;
+        let members = self.groups.entry((vni, gid)).or_default();
+        if !members.contains(&index) {
+            members.push(index);
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram QP out of a group.
+    pub fn detach_mcast(&mut self, id: ContextId, qp: u32, gid: Gid) -> Result<()> {
+        let index = self.datagram_qp(id, qp, gid)?;
+        let vni = self.context(id)?.network.vni;
+        let members = self.groups.get_mut(&(vni, gid)).ok_or(Invalid)?;
+        let position = members.iter().position(|i| *i == index).ok_or(Invalid)?;
+        members.swap_remove(position);
+        if members.is_empty() {
+            self.groups.remove(&(vni, gid));
+        }
+        Ok(())
+    }
+
+    /// Handles of the context's QPs.
+    pub fn qps(&self, id: ContextId) -> Vec<u32> {
+        self.context(id).map_or_else(|_| Vec::new(), |cx| cx.qps.iter().map(|(handle, _)| handle).collect())
+    }
+
+    fn datagram_qp(&self, id: ContextId, qp: u32, gid: Gid) -> Result<u32> {
+        let index = self.qp_index(id, qp)?;
+        let is_datagram = self.qps[index as usize].as_ref().is_some_and(|qp| qp.qp_type == QpType::Ud);
+        if is_datagram && gid.is_multicast() { Ok(index) } else { Err(Invalid) }
+    }
+
+    fn qp_index(&self, id: ContextId, qp: u32) -> Result<u32> {
+        self.context(id)?.qps.get(qp).copied().ok_or(NoSuchObject)
+    }
+}
+
+fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>) -> Qp<P> {
+    let window = requester::WINDOW.min(init.caps.max_send_wr.max(1) as usize);
+    Qp {
+        context,
+        handle,
+        qpn,
+        qp_type: init.qp_type,
+        pd: init.pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        caps: init.caps,
+        signal_all: init.signal_all,
+        attr: QpAttr::default(),
+        counters: QpCounters::default(),
+        send: Requester::new(init.send, window),
+        recv: Responder::new(if init.srq.is_some() { None } else { init.recv }),
+        queued: false,
+    }
+}
+
+/// Copies the masked attributes.
+fn assign(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
+    macro_rules! copy {
+        ($($flag:ident => $($field:ident),+;)*) => {
+            $(if mask.contains(AttrMask::$flag) { $(to.$field = from.$field;)+ })*
+        };
+    }
+    copy! {
+        ACCESS_FLAGS => access;
+        PKEY_INDEX => pkey_index;
+        PORT => port;
+        QKEY => qkey;
+        AV => av;
+        ALT_PATH => alt_av;
+        PATH_MTU => path_mtu;
+        TIMEOUT => timeout;
+        RETRY_CNT => retry_cnt;
+        RNR_RETRY => rnr_retry;
+        RQ_PSN => rq_psn;
+        SQ_PSN => sq_psn;
+        MAX_QP_RD_ATOMIC => max_rd_atomic;
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+        MIN_RNR_TIMER => min_rnr_timer;
+        DEST_QPN => dest_qpn;
+        PATH_MIG_STATE => path_mig_state;
+    }
+}

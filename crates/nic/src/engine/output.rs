@@ -1,0 +1,137 @@
+//! What the engine has to say to its surroundings, and to itself.
+
+use super::context::Context;
+use super::packet::{Packet, shard_of};
+use super::qp::Qp;
+use crate::command::ContextId;
+use crate::platform::{CompletionQueue, Overrun, Platform};
+use crate::time::Time;
+use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Something that happened which the program, or the operator, is to be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A completion for which `cq` was armed.
+    Completion {
+        /// Whose.
+        context: ContextId,
+        /// The queue, by handle.
+        cq: u32,
+    },
+    /// An asynchronous event.
+    Async {
+        /// Whose.
+        context: ContextId,
+        /// Which.
+        event: AsyncEvent,
+        /// Handle of the QP, CQ or SRQ that it is about, by kind of event.
+        element: u32,
+    },
+    /// A QP's state changed, by command or through an error.
+    QpState {
+        /// Whose.
+        context: ContextId,
+        /// The QP, by handle.
+        qp: u32,
+        /// The new state.
+        state: QpState,
+    },
+}
+
+pub(crate) struct Outputs<M> {
+    pub(crate) shard: u32,
+    pub(crate) shards: u32,
+    pub(crate) now: Time,
+    /// Packets between two QPs of this engine.
+    pub(crate) inbox: VecDeque<Packet<M>>,
+    /// Packets for other engines.
+    pub(crate) outbox: VecDeque<Packet<M>>,
+    pub(crate) events: VecDeque<Event>,
+    /// QPs with something to do, each once.
+    pub(crate) ready: VecDeque<u32>,
+    /// Deadlines of QPs; an entry may be out of date.
+    pub(crate) timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// QPs in error, whose receive queues are watched for requests to flush.
+    pub(crate) failed: Vec<u32>,
+}
+
+impl<M> Outputs<M> {
+    pub(crate) fn new(shard: u32, shards: u32) -> Self {
+        Self {
+            shard,
+            shards,
+            now: Time::default(),
+            inbox: VecDeque::with_capacity(256),
+            outbox: VecDeque::with_capacity(256),
+            events: VecDeque::with_capacity(64),
+            ready: VecDeque::with_capacity(64),
+            timers: BinaryHeap::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    pub(crate) fn packet(&mut self, packet: Packet<M>) {
+        if packet.shard(self.shards) == self.shard {
+            self.inbox.push_back(packet);
+        } else {
+            self.outbox.push_back(packet);
+        }
+    }
+
+    /// The engine's index of a QP of its own.
+    pub(crate) fn index_of(&self, qpn: Qpn) -> Option<u32> {
+        (shard_of(qpn, self.shards) == self.shard).then(|| qpn.value() / self.shards).and_then(|n| n.checked_sub(FIRST))
+    }
+
+    /// The number of the QP with `index`; none beyond 24 bits.
+    pub(crate) fn qpn_of(&self, index: u32) -> Option<Qpn> {
+        let n = (index + FIRST).checked_mul(self.shards)?.checked_add(self.shard)?;
+        (n < Qpn::MULTICAST.value()).then(|| Qpn::new(n))
+    }
+
+    pub(crate) fn make_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &mut Qp<P>) {
+        if !qp.queued {
+            qp.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    pub(crate) fn set_timer(&mut self, at: Time, index: u32) {
+        self.timers.push(Reverse((at, index)));
+    }
+
+    pub(crate) fn async_event(&mut self, context: ContextId, event: AsyncEvent, element: u32) {
+        self.events.push_back(Event::Async { context, event, element });
+    }
+
+    /// Adds a completion to a CQ. On overrun the queue is in error for good (IBA 10.8.4): an event is raised once, and
+    /// the caller's QP has to fail.
+    pub(crate) fn complete<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &mut Context<P>,
+        context: ContextId,
+        handle: u32,
+        completion: &Completion,
+        solicited: bool,
+    ) -> Result<(), Overrun> {
+        let Some(cq) = cx.cqs.get_mut(handle) else { return Err(Overrun) };
+        if cq.overrun {
+            return Err(Overrun);
+        }
+        if cq.queue.push(completion).is_err() {
+            cq.overrun = true;
+            self.async_event(context, AsyncEvent::CqError, handle);
+            return Err(Overrun);
+        }
+        let failed = completion.status != WcStatus::Success;
+        if cq.queue.take_arm(handle, solicited || failed) {
+            self.events.push_back(Event::Completion { context, cq: handle });
+        }
+        Ok(())
+    }
+}
+
+/// QP numbers 0 and 1 are special (IBA 3.5.10); a few more are kept free.
+const FIRST: u32 = 16;

@@ -1,0 +1,151 @@
+//! A queue pair: its attributes, its send side and its receive side.
+
+use crate::command::{Capabilities, ContextId, QpCounters};
+use crate::platform::{Platform, SendQueue};
+use crate::time::Time;
+use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendWr};
+use std::collections::VecDeque;
+
+pub(crate) struct Qp<P: Platform> {
+    pub(crate) context: ContextId,
+    pub(crate) handle: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) srq: Option<u32>,
+    pub(crate) caps: Capabilities,
+    pub(crate) signal_all: bool,
+    pub(crate) attr: QpAttr,
+    pub(crate) counters: QpCounters,
+    pub(crate) send: Requester<P>,
+    pub(crate) recv: Responder<P>,
+    /// Whether the QP waits in the engine's list of QPs with something to do.
+    pub(crate) queued: bool,
+}
+
+/// The send side.
+pub(crate) struct Requester<P: Platform> {
+    pub(crate) queue: P::SendQueue,
+    /// Fetched and not completed, oldest first.
+    pub(crate) window: VecDeque<Inflight<P::Memory>>,
+    /// Which of them is being sent.
+    pub(crate) cursor: usize,
+    pub(crate) next_psn: Psn,
+    pub(crate) epoch: u32,
+    /// Packets without a reply.
+    pub(crate) unanswered: u32,
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    pub(crate) wait: Wait,
+    /// An SQD transition wants to know when the window is empty.
+    pub(crate) announce_drained: bool,
+}
+
+/// Why the send side stands still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    None,
+    /// The receiver was not ready; try again then.
+    Rnr(Time),
+    /// A packet was lost; the ACK time-out ends then.
+    Ack(Time),
+    /// A packet was lost and no ACK time-out is set (IBA 9.7.6.1.3): for ever.
+    Forever,
+}
+
+/// A work request on its way.
+pub(crate) struct Inflight<M> {
+    pub(crate) wr: SendWr,
+    pub(crate) inline: Option<(M, u64)>,
+    pub(crate) total: u64,
+    /// Bytes sent, and bytes whose packet was answered.
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    /// Packets sent and not answered.
+    pub(crate) outstanding: u32,
+    pub(crate) first_psn: Psn,
+    /// Whether the last packet was sent.
+    pub(crate) complete: bool,
+    /// Whether any packet was sent.
+    pub(crate) started: bool,
+}
+
+/// The receive side.
+pub(crate) struct Responder<P: Platform> {
+    pub(crate) queue: Option<P::RecvQueue>,
+    pub(crate) expected_psn: Psn,
+    /// A message being received, and how much of it has come.
+    pub(crate) current: Option<RecvWr>,
+    pub(crate) received: u64,
+    /// Unreliable connection: the rest of a message is dropped.
+    pub(crate) skipping: bool,
+}
+
+impl<P: Platform> Qp<P> {
+    pub(crate) fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// Whether the QP has something to do on its send side without an event from outside.
+    pub(crate) fn can_send(&self) -> bool {
+        let sending = match self.attr.state {
+            QpState::Rts => self.send.cursor < self.send.window.len() || self.send.queue.is_ready(),
+            QpState::Sqd => self.send.cursor < self.send.window.len(),
+            QpState::Error | QpState::Sqe => return self.send.queue.is_ready(),
+            _ => false,
+        };
+        sending && self.send.wait == Wait::None
+    }
+}
+
+impl<P: Platform> Requester<P> {
+    pub(crate) fn new(queue: P::SendQueue, window: usize) -> Self {
+        Self {
+            queue,
+            window: VecDeque::with_capacity(window),
+            cursor: 0,
+            next_psn: Psn::default(),
+            epoch: 0,
+            unanswered: 0,
+            retries_left: 0,
+            rnr_left: 0,
+            wait: Wait::None,
+            announce_drained: false,
+        }
+    }
+
+    /// Forgets everything on the way. Replies still to come carry an older epoch.
+    pub(crate) fn abandon(&mut self) {
+        self.window.clear();
+        self.cursor = 0;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.unanswered = 0;
+        self.wait = Wait::None;
+    }
+
+    /// Goes back to the oldest packet without an answer, to send again from there.
+    pub(crate) fn go_back(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.next_psn = self.next_psn.add(0u32.wrapping_sub(self.unanswered));
+        self.unanswered = 0;
+        self.cursor = 0;
+        for entry in &mut self.window {
+            if entry.outstanding == 0 && entry.complete {
+                self.cursor += 1;
+                continue;
+            }
+            entry.sent = entry.answered;
+            entry.complete = false;
+            entry.started = entry.answered != 0;
+            entry.outstanding = 0;
+        }
+    }
+}
+
+impl<P: Platform> Responder<P> {
+    pub(crate) fn new(queue: Option<P::RecvQueue>) -> Self {
+        Self { queue, expected_psn: Psn::default(), current: None, received: 0, skipping: false }
+    }
+}

@@ -1,0 +1,4 @@
+mod errors;
+mod model;
+mod operations;
+mod world;

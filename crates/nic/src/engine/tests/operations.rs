@@ -1,0 +1,262 @@
+//! What every operation does when all is well.
+
+use super::world::*;
+use crate::engine::Event;
+use rdmesh_verbs::*;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+fn worlds() -> [World; 2] {
+    [World::new(1), World::new(2)]
+}
+
+#[test]
+fn send_is_scattered_and_completes_on_both_sides() {
+    for mut world in worlds() {
+        let (a, b) = world.pair(Setup::default());
+        a.memory.put(0, &pattern(300));
+        b.post_recv(7, &[b.sge(10, 100), b.sge(1000, 250)]);
+        let op = SendOp::Send { imm: Some(0x0102_0304) };
+        world.post(&a, wr(5, op, &[a.sge(0, 1), a.sge(1, 299)]));
+        world.settle();
+        assert_eq!(a.done(), Some((5, WcStatus::Success)));
+        let wc = b.poll().unwrap();
+        assert_eq!((wc.wr_id, wc.byte_len, wc.imm, wc.opcode), (7, 300, 0x0102_0304, WcOpcode::Recv));
+        assert_eq!((wc.qpn, wc.src_qp, wc.flags), (b.qpn, a.qpn, WcFlags::WITH_IMM));
+        assert_eq!([b.memory.get(10, 100), b.memory.get(1000, 200)].concat(), pattern(300));
+    }
+}
+
+#[test]
+fn long_messages_of_many_pieces_arrive_whole() {
+    for mut world in worlds() {
+        for qp_type in [QpType::Rc, QpType::Uc] {
+            let (a, b) = world.pair(Setup { qp_type, ..Setup::default() });
+            a.memory.put(0, &pattern(300_000));
+            let sges: Vec<_> = (0..6).map(|i| a.sge(i * 50_000, 50_000)).collect();
+            b.post_recv(1, &[b.sge(3, 300_000)]);
+            world.post(&a, wr(1, SendOp::Send { imm: None }, &sges));
+            world.post(&a, wr(2, SendOp::Write { remote_addr: BASE + 300_003, rkey: b.key, imm: None }, &sges[..2]));
+            world.settle();
+            assert_eq!((a.done(), a.done()), (Some((1, WcStatus::Success)), Some((2, WcStatus::Success))));
+            assert_eq!(b.poll().unwrap().byte_len, 300_000);
+            assert_eq!(b.memory.get(3, 300_000), pattern(300_000));
+            assert_eq!(b.memory.get(300_003, 100_000), pattern(100_000));
+        }
+    }
+}
+
+#[test]
+fn read_brings_remote_bytes() {
+    for mut world in worlds() {
+        let (a, b) = world.pair(Setup::default());
+        b.memory.put(5, &pattern(200_000));
+        let op = SendOp::Read { remote_addr: BASE + 5, rkey: b.key };
+        world.post(&a, wr(1, op, &[a.sge(0, 70_000), a.sge(100_000, 130_000)]));
+        world.settle();
+        let wc = a.poll().unwrap();
+        assert_eq!((wc.status, wc.byte_len, wc.opcode), (WcStatus::Success, 200_000, WcOpcode::RdmaRead));
+        assert_eq!([a.memory.get(0, 70_000), a.memory.get(100_000, 130_000)].concat(), pattern(200_000));
+        assert!(b.poll().is_none());
+    }
+}
+
+#[test]
+fn write_with_immediate_takes_a_receive() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup::default());
+    b.post_recv(9, &[]);
+    let op = SendOp::Write { remote_addr: BASE, rkey: b.key, imm: Some(3) };
+    world.post(&a, wr(1, op, &[a.sge(0, 64)]));
+    world.settle();
+    let wc = b.poll().unwrap();
+    assert_eq!((wc.opcode, wc.byte_len, wc.imm), (WcOpcode::RecvRdmaWithImm, 64, 3));
+}
+
+#[test]
+fn atomics_return_the_old_value() {
+    let mut world = World::new(2);
+    let (a, b) = world.pair(Setup::default());
+    b.memory.put(8, &5u64.to_ne_bytes());
+    let target = (BASE + 8, b.key);
+    let add = SendOp::FetchAdd { remote_addr: target.0, rkey: target.1, add: 10 };
+    let swap = SendOp::CompareSwap { remote_addr: target.0, rkey: target.1, compare: 15, swap: 99 };
+    let miss = SendOp::CompareSwap { remote_addr: target.0, rkey: target.1, compare: 15, swap: 1 };
+    for (i, op) in [add, swap, miss].into_iter().enumerate() {
+        world.post(&a, wr(i as u64, op, &[a.sge(i as u64 * 8, 8)]));
+    }
+    world.settle();
+    let old: Vec<_> = (0..3).map(|i| u64::from_ne_bytes(a.memory.get(i * 8, 8).try_into().unwrap())).collect();
+    assert_eq!(old, [5, 15, 99]);
+    assert_eq!(b.memory.get(8, 8), 99u64.to_ne_bytes());
+    let write = SendOp::AtomicWrite { remote_addr: target.0, rkey: target.1, value: *b"atomic!!" };
+    world.post(&a, wr(3, write, &[]));
+    world.settle();
+    assert_eq!(b.memory.get(8, 8), b"atomic!!");
+}
+
+#[test]
+fn inline_data_comes_from_the_queue() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup::default());
+    b.post_recv(1, &[b.sge(0, 64)]);
+    let mut request = wr(1, SendOp::Send { imm: None }, &[]);
+    request.flags |= SendFlags::INLINE;
+    request.inline_len = 20;
+    world.post(&a, request);
+    world.settle();
+    assert_eq!(b.poll().unwrap().byte_len, 20);
+    assert_eq!(b.memory.get(0, 20), (0..20).collect::<Vec<u8>>());
+}
+
+#[test]
+fn unsignaled_requests_give_their_slot_back_silently() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup { signal_all: false, ..Setup::default() });
+    let write = SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None };
+    let mut request = wr(1, write, &[a.sge(0, 8)]);
+    request.flags = SendFlags::empty();
+    world.post(&a, request);
+    world.post(&a, wr(2, write, &[a.sge(0, 8)]));
+    world.settle();
+    assert_eq!((a.done(), a.done()), (Some((2, WcStatus::Success)), None));
+    assert_eq!(*a.sends.taken.lock().unwrap(), 0);
+}
+
+#[test]
+fn datagrams_carry_a_grh_and_find_their_qp() {
+    for mut world in worlds() {
+        let (a, b) = world.pair(Setup { qp_type: QpType::Ud, ..Setup::default() });
+        let av = AddressVector { dgid: b.gid, hop_limit: 3, ..AddressVector::default() };
+        let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+        a.memory.put(0, &pattern(100));
+        b.post_recv(4, &[b.sge(0, 30), b.sge(30, 200)]);
+        let op = SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: Some(1) };
+        let pieces: Vec<_> = (0..8).map(|i| a.sge(i * 12, 12)).collect();
+        world.post(&a, wr(1, op, &pieces));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::Success)));
+        let wc = b.poll().unwrap();
+        assert_eq!((wc.byte_len, wc.src_qp, wc.flags), (136, a.qpn, WcFlags::GRH | WcFlags::WITH_IMM));
+        assert_eq!(b.memory.get(40, 96), pattern(96));
+        assert_eq!((b.memory.get(28, 1)[0], b.memory.get(36, 4)), (3, vec![10, 0, 0, 2]));
+        // The wrong Q_Key is not delivered, and the sender does not learn of it.
+        let op = SendOp::Datagram { ah, qpn: b.qpn, qkey: Qkey(5), imm: None };
+        b.post_recv(5, &[b.sge(0, 100)]);
+        world.post(&a, wr(2, op, &[a.sge(0, 4)]));
+        world.settle();
+        assert_eq!(a.done(), Some((2, WcStatus::Success)));
+        assert!(b.poll().is_none());
+    }
+}
+
+#[test]
+fn a_group_reaches_its_members_in_every_engine() {
+    let mut world = World::new(3);
+    let ud = Setup { qp_type: QpType::Ud, ..Setup::default() };
+    let (a, b) = world.pair(ud);
+    let c = world.node(1, 3, ud);
+    let elsewhere = world.node(1, 4, Setup { vni: 2, ..ud });
+    let group = Gid::from_ip([239, 1, 2, 3].into());
+    world.connect(&c, &a);
+    world.connect(&elsewhere, &a);
+    for node in [&b, &c, &elsewhere] {
+        world.engines[node.engine].attach_mcast(node.context, node.qp, group).unwrap();
+        node.post_recv(1, &[node.sge(0, 100)]);
+    }
+    let av = AddressVector { dgid: group, ..AddressVector::default() };
+    let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+    let op = SendOp::Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY, imm: None };
+    world.post(&a, wr(1, op, &[a.sge(0, 8)]));
+    world.settle();
+    assert_eq!(a.done(), Some((1, WcStatus::Success)));
+    assert_eq!((b.poll().is_some(), c.poll().is_some(), elsewhere.poll().is_some()), (true, true, false));
+}
+
+#[test]
+fn windows_open_what_they_are_bound_to_and_no_more() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup::default());
+    let (_, mw) = world.engines[0].alloc_mw(b.context, b.pd, crate::MwType::Type2).unwrap();
+    let key = Key(mw.0 ^ 1);
+    let access = Access::REMOTE_WRITE;
+    let bind = SendOp::BindMw { mw, new_key: key, mr: b.key, addr: BASE + 100, length: 50, access };
+    world.post(&b, wr(1, bind, &[]));
+    world.settle();
+    assert_eq!(b.done(), Some((1, WcStatus::Success)));
+    a.memory.put(0, b"window");
+    let write = |addr| SendOp::Write { remote_addr: addr, rkey: key, imm: None };
+    world.post(&a, wr(2, write(BASE + 144), &[a.sge(0, 6)]));
+    world.settle();
+    assert_eq!(a.done(), Some((2, WcStatus::Success)));
+    assert_eq!(b.memory.get(144, 6), b"window");
+    assert_eq!(world.engines[0].dereg_mr(b.context, b.mr), Err(crate::CommandError::Invalid));
+    world.post(&b, wr(3, SendOp::LocalInvalidate { key }, &[]));
+    world.settle();
+    assert_eq!(b.done(), Some((3, WcStatus::Success)));
+    world.post(&a, wr(4, write(BASE + 144), &[a.sge(0, 6)]));
+    world.settle();
+    assert_eq!(a.done(), Some((4, WcStatus::RemoteAccessError)));
+    assert_eq!(world.engines[0].dereg_mr(b.context, b.mr), Ok(()));
+}
+
+#[test]
+fn an_srq_feeds_its_qps_and_announces_its_limit_once() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup { srq: true, ..Setup::default() });
+    (0..3).for_each(|i| b.post_recv(i, &[b.sge(0, 8)]));
+    world.engines[0].modify_srq(b.context, 0, None, Some(2)).unwrap();
+    for i in 0..3 {
+        world.post(&a, wr(i, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
+        world.settle();
+    }
+    assert_eq!((0..3).map(|_| b.poll().unwrap().wr_id).collect::<Vec<_>>(), [0, 1, 2]);
+    let limits = world.events.iter().filter(|e| matches!(e, Event::Async { event: AsyncEvent::SrqLimitReached, .. }));
+    assert_eq!(limits.count(), 1);
+}
+
+#[test]
+fn events_come_when_armed_and_only_then() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup::default());
+    let count = |world: &World| world.events.iter().filter(|e| matches!(e, Event::Completion { .. })).count();
+    let write = SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None };
+    world.post(&a, wr(1, write, &[]));
+    world.settle();
+    assert_eq!(count(&world), 0);
+    *a.cq.armed.lock().unwrap() = Some(false);
+    for i in 0..3 {
+        world.post(&a, wr(i, write, &[]));
+        world.settle();
+    }
+    assert_eq!(count(&world), 1);
+    *b.cq.armed.lock().unwrap() = Some(true);
+    b.post_recv(1, &[]);
+    b.post_recv(2, &[]);
+    world.post(&a, wr(5, SendOp::Send { imm: None }, &[]));
+    world.settle();
+    assert_eq!(count(&world), 1);
+    let mut solicited = wr(6, SendOp::Send { imm: None }, &[]);
+    solicited.flags |= SendFlags::SOLICITED;
+    world.post(&a, solicited);
+    world.settle();
+    assert_eq!(count(&world), 2);
+}
+
+#[test]
+fn draining_finishes_what_was_fetched_and_is_announced() {
+    let mut world = World::new(1);
+    let (a, b) = world.pair(Setup::default());
+    world.modify_state(&a, QpState::Sqd);
+    world.settle();
+    assert!(world.events.iter().any(|e| matches!(e, Event::Async { event: AsyncEvent::SqDrained, .. })));
+    let write = SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None };
+    world.post(&a, wr(1, write, &[]));
+    world.settle();
+    assert!(a.poll().is_none());
+    world.modify_state(&a, QpState::Rts);
+    world.settle();
+    assert_eq!(a.done(), Some((1, WcStatus::Success)));
+}

@@ -1,0 +1,382 @@
+//! A small world for tests: engines, memory and queues in plain vectors, and a clock that only the test moves.
+
+use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
+use crate::engine::{Config, Engine, Event};
+use crate::platform::{
+    BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue,
+};
+use crate::time::Time;
+use rdmesh_verbs::*;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+pub(super) struct Test;
+
+impl Platform for Test {
+    type Memory = Bytes;
+    type SendQueue = Sends;
+    type RecvQueue = Recvs;
+    type CompletionQueue = Completions;
+}
+
+#[derive(Clone)]
+pub(super) struct Bytes(pub(super) Arc<Mutex<Vec<u8>>>);
+
+impl Bytes {
+    pub(super) fn new(len: usize) -> Self {
+        Self(Arc::new(Mutex::new(vec![0; len])))
+    }
+
+    pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        self.0.lock().unwrap()[at..at + len].to_vec()
+    }
+
+    pub(super) fn put(&self, at: usize, bytes: &[u8]) {
+        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn atomic(&self, offset: u64, f: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
+        let mut word = [0; 8];
+        self.read(offset, &mut word)?;
+        let old = u64::from_ne_bytes(word);
+        self.write(offset, &f(old).to_ne_bytes())?;
+        Ok(old)
+    }
+}
+
+impl Memory for Bytes {
+    fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault> {
+        let mut bytes = vec![0; len];
+        self.read(offset, &mut bytes)?;
+        to.write(to_offset, &bytes)
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let bytes = self.0.lock().unwrap();
+        to.copy_from_slice(bytes.get(offset as usize..offset as usize + to.len()).ok_or(Fault)?);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        let mut bytes = self.0.lock().unwrap();
+        bytes.get_mut(offset as usize..offset as usize + from.len()).ok_or(Fault)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        self.atomic(offset, |old| if old == compare { swap } else { old })
+    }
+
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
+        self.atomic(offset, |old| old.wrapping_add(add))
+    }
+
+    fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault> {
+        self.write(offset, &value)
+    }
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Sends {
+    posted: Arc<Mutex<VecDeque<SendWr>>>,
+    pub(super) taken: Arc<Mutex<u32>>,
+}
+
+impl SendQueue for Sends {
+    type Memory = Bytes;
+
+    fn is_ready(&self) -> bool {
+        !self.posted.lock().unwrap().is_empty()
+    }
+
+    fn fetch(&mut self, _: QpType) -> Option<Result<SendWr, BadEntry>> {
+        let wr = self.posted.lock().unwrap().pop_front()?;
+        *self.taken.lock().unwrap() += 1;
+        Some(Ok(wr))
+    }
+
+    fn inline_data(&self) -> (Bytes, u64) {
+        (Bytes(Arc::new(Mutex::new((0..=255).collect()))), 0)
+    }
+
+    fn release(&mut self, n: u32) {
+        let mut taken = self.taken.lock().unwrap();
+        *taken = taken.checked_sub(n).expect("a slot is released once");
+    }
+
+    fn clear(&mut self) {
+        self.posted.lock().unwrap().clear();
+        *self.taken.lock().unwrap() = 0;
+    }
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Recvs(pub(super) Arc<Mutex<VecDeque<RecvWr>>>);
+
+impl RecvQueue for Recvs {
+    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>> {
+        self.0.lock().unwrap().pop_front().map(Ok)
+    }
+
+    fn len(&self) -> u32 {
+        self.0.lock().unwrap().len() as u32
+    }
+
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun> {
+        to.0.lock().unwrap().append(&mut self.0.lock().unwrap());
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Completions {
+    pub(super) entries: Arc<Mutex<VecDeque<Completion>>>,
+    pub(super) room: usize,
+    pub(super) armed: Arc<Mutex<Option<bool>>>,
+}
+
+impl CompletionQueue for Completions {
+    fn push(&mut self, completion: &Completion) -> Result<(), Overrun> {
+        let mut entries = self.entries.lock().unwrap();
+        if entries.len() == self.room {
+            return Err(Overrun);
+        }
+        entries.push_back(*completion);
+        Ok(())
+    }
+
+    fn take_arm(&mut self, _: u32, solicited: bool) -> bool {
+        let mut armed = self.armed.lock().unwrap();
+        let due = armed.is_some_and(|only_solicited| !only_solicited || solicited);
+        if due {
+            *armed = None;
+        }
+        due
+    }
+
+    fn len(&self) -> u32 {
+        self.entries.lock().unwrap().len() as u32
+    }
+
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun> {
+        to.entries.lock().unwrap().append(&mut self.entries.lock().unwrap());
+        Ok(())
+    }
+}
+
+/// All engines of one host, and the time.
+pub(super) struct World {
+    pub(super) engines: Vec<Engine<Test>>,
+    pub(super) now: Time,
+    pub(super) events: Vec<Event>,
+}
+
+/// One program: a context with one PD, one CQ, one QP and one region of which every right is given.
+pub(super) struct Node {
+    pub(super) engine: usize,
+    pub(super) context: ContextId,
+    pub(super) pd: u32,
+    pub(super) qp: u32,
+    pub(super) qpn: Qpn,
+    pub(super) gid: Gid,
+    pub(super) qp_type: QpType,
+    pub(super) sends: Sends,
+    pub(super) recvs: Recvs,
+    pub(super) cq: Completions,
+    pub(super) memory: Bytes,
+    pub(super) mr: u32,
+    pub(super) key: Key,
+}
+
+pub(super) const BASE: u64 = 0x10_0000;
+pub(super) const LEN: usize = 512 * 1024;
+pub(super) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+pub(super) const QKEY: Qkey = Qkey(0x1111);
+
+#[derive(Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) qp_type: QpType,
+    pub(super) vni: u32,
+    pub(super) cqe: usize,
+    pub(super) srq: bool,
+    pub(super) signal_all: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { qp_type: QpType::Rc, vni: 1, cqe: 1000, srq: false, signal_all: true }
+    }
+}
+
+impl World {
+    pub(super) fn new(shards: u32) -> Self {
+        let limits = DeviceLimits::default();
+        let engines = (0..shards).map(|shard| Engine::new(Config { shard, shards, seed: 7, limits })).collect();
+        Self { engines, now: Time(1000), events: Vec::new() }
+    }
+
+    /// A program on `engine` with the address 10.0.0.`host`.
+    pub(super) fn node(&mut self, engine: usize, host: u8, setup: Setup) -> Node {
+        let gid = Gid::from_ip([10, 0, 0, host].into());
+        let e = &mut self.engines[engine];
+        let context = e.open(Network { vni: Vni(setup.vni), gids: vec![gid] });
+        let pd = e.alloc_pd(context).unwrap();
+        let memory = Bytes::new(LEN);
+        let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
+        let queue =
+            Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
+        let cq = e.create_cq(context, CqInit { queue: queue.clone(), cqe: setup.cqe as u32 }).unwrap();
+        let (sends, recvs) = (Sends::default(), Recvs::default());
+        let srq = setup.srq.then(|| {
+            let attr = SrqAttr { max_wr: 100, max_sge: 4, limit: 0 };
+            e.create_srq(context, SrqInit { pd, queue: recvs.clone(), attr }).unwrap()
+        });
+        let init = QpInit {
+            qp_type: setup.qp_type,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq,
+            caps: Capabilities { max_send_wr: 100, max_recv_wr: 100, max_send_sge: 8, max_recv_sge: 8, max_inline: 64 },
+            signal_all: setup.signal_all,
+            send: sends.clone(),
+            recv: Some(recvs.clone()),
+        };
+        let (qp, qpn) = e.create_qp(context, init).unwrap();
+        let qp_type = setup.qp_type;
+        Node { engine, context, pd, qp, qpn, gid, qp_type, sends, recvs, cq: queue, memory, mr, key }
+    }
+
+    /// Brings `a` to RTS, connected to `b`.
+    pub(super) fn connect(&mut self, a: &Node, b: &Node) {
+        self.connect_with(a, b, |_| {});
+    }
+
+    pub(super) fn connect_with(&mut self, a: &Node, b: &Node, adjust: impl FnOnce(&mut QpAttr)) {
+        use AttrMask as M;
+        let mut attr = QpAttr {
+            access: ALL,
+            port: 1,
+            qkey: QKEY,
+            av: AddressVector { dgid: b.gid, ..AddressVector::default() },
+            dest_qpn: b.qpn,
+            timeout: 14,
+            retry_cnt: 2,
+            rnr_retry: 3,
+            rq_psn: Psn::new(0xff_fffe),
+            sq_psn: Psn::new(0xff_fffe),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 12,
+            ..QpAttr::default()
+        };
+        adjust(&mut attr);
+        let steps = match a.qp_type {
+            QpType::Ud => [M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN],
+            QpType::Uc => [
+                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
+                M::SQ_PSN,
+            ],
+            QpType::Rc => [
+                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+                M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+            ],
+        };
+        for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
+            attr.state = state;
+            self.engines[a.engine].modify_qp(self.now, a.context, a.qp, &attr, mask | M::STATE).unwrap();
+        }
+    }
+
+    pub(super) fn pair(&mut self, setup: Setup) -> (Node, Node) {
+        let last = self.engines.len() - 1;
+        let (a, b) = (self.node(0, 1, setup), self.node(last, 2, setup));
+        self.connect(&a, &b);
+        self.connect(&b, &a);
+        (a, b)
+    }
+
+    pub(super) fn modify_state(&mut self, node: &Node, state: QpState) {
+        let attr = QpAttr { state, sqd_async_notify: true, ..QpAttr::default() };
+        let notify = if state == QpState::Sqd { AttrMask::EN_SQD_ASYNC_NOTIFY } else { AttrMask::empty() };
+        let mask = AttrMask::STATE | notify;
+        self.engines[node.engine].modify_qp(self.now, node.context, node.qp, &attr, mask).unwrap();
+    }
+
+    pub(super) fn state(&self, node: &Node) -> QpState {
+        self.engines[node.engine].query_qp(node.context, node.qp).unwrap().state()
+    }
+
+    /// Posts without telling the engine.
+    pub(super) fn post(&mut self, node: &Node, wr: SendWr) {
+        node.sends.posted.lock().unwrap().push_back(wr);
+        self.engines[node.engine].doorbell(node.context, node.qp);
+    }
+
+    /// Runs until nothing happens any more at the present time.
+    pub(super) fn settle(&mut self) {
+        let mut worked = true;
+        while worked {
+            worked = false;
+            for i in 0..self.engines.len() {
+                worked |= self.engines[i].poll(self.now);
+                while let Some(packet) = self.engines[i].poll_packet() {
+                    let to = packet.shard(self.engines.len() as u32) as usize;
+                    self.engines[to].handle_packet(packet);
+                    worked = true;
+                }
+                while let Some(event) = self.engines[i].poll_event() {
+                    self.events.push(event);
+                }
+            }
+        }
+    }
+
+    /// Settles, then lets time pass to the next deadline, again and again, until `until`.
+    pub(super) fn run_until(&mut self, until: Time) {
+        loop {
+            self.settle();
+            match self.engines.iter().filter_map(Engine::poll_timeout).min().filter(|at| *at <= until) {
+                Some(at) => self.now = at.max(Time(self.now.0 + 1)),
+                None => break,
+            }
+        }
+        self.now = until;
+        self.settle();
+    }
+}
+
+impl Node {
+    pub(super) fn sge(&self, at: u64, length: u32) -> Sge {
+        Sge { addr: BASE + at, length, lkey: self.key }
+    }
+
+    pub(super) fn post_recv(&self, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvWr { wr_id, sges: sges.iter().copied().collect() };
+        self.recvs.0.lock().unwrap().push_back(wr);
+    }
+
+    pub(super) fn poll(&self) -> Option<Completion> {
+        self.cq.entries.lock().unwrap().pop_front()
+    }
+
+    /// Polls one completion and tells what matters most about it.
+    pub(super) fn done(&self) -> Option<(u64, WcStatus)> {
+        self.poll().map(|wc| (wc.wr_id, wc.status))
+    }
+}
+
+/// A send work request.
+pub(super) fn wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr {
+    SendWr { wr_id, flags: SendFlags::SIGNALED, op, sges: sges.iter().copied().collect(), inline_len: 0 }
+}

@@ -1,0 +1,261 @@
+use crate::command::MwType;
+use crate::platform::Memory;
+use rdmesh_verbs::{Access, Key, Qpn, Sge};
+
+/// The memory keys of one context.
+pub(crate) struct KeyTable<M> {
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+    limit: usize,
+    tags: u8,
+}
+
+struct Slot<M> {
+    tag: u8,
+    entry: Entry<M>,
+}
+
+enum Entry<M> {
+    Free,
+    Region(Region<M>),
+    Window(Window<M>),
+}
+
+struct Region<M> {
+    pd: u32,
+    iova: u64,
+    len: u64,
+    access: Access,
+    memory: M,
+    windows: u32,
+}
+
+/// A memory window and what it is bound to.
+pub(crate) struct Window<M> {
+    pub(crate) pd: u32,
+    pub(crate) kind: MwType,
+    bound: Option<Bound<M>>,
+}
+
+struct Bound<M> {
+    region: u32,
+    qpn: Qpn,
+    addr: u64,
+    len: u64,
+    access: Access,
+    memory: M,
+    memory_offset: u64,
+}
+
+/// The key does not open this range, for this access, here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AccessDenied;
+
+/// A window cannot be bound as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BindError;
+
+impl<M: Memory> KeyTable<M> {
+    /// A table for at most `limit` keys. `seed` varies the tags, so that keys of an earlier context rarely fit.
+    pub(crate) fn new(limit: u32, seed: u64) -> Self {
+        // Slot 0 stays empty: the key 0 opens nothing.
+        let never = Slot { tag: 0, entry: Entry::Free };
+        Self { slots: vec![never], free: Vec::new(), limit: limit as usize, tags: seed as u8 }
+    }
+
+    /// Adds a region; returns its handle and key, or none where the table is full.
+    pub(crate) fn add_region(&mut self, pd: u32, iova: u64, len: u64, access: Access, memory: M) -> Option<(u32, Key)> {
+        self.add(Entry::Region(Region { pd, iova, len, access, memory, windows: 0 }))
+    }
+
+    /// Adds an unbound window.
+    pub(crate) fn add_window(&mut self, pd: u32, kind: MwType) -> Option<(u32, Key)> {
+        self.add(Entry::Window(Window { pd, kind, bound: None }))
+    }
+
+    fn add(&mut self, entry: Entry<M>) -> Option<(u32, Key)> {
+        self.tags = self.tags.wrapping_mul(5).wrapping_add(3);
+        let tag = self.tags;
+        let index = if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = Slot { tag, entry };
+            index
+        } else {
+            if self.slots.len() > self.limit {
+                return None;
+            }
+            self.slots.push(Slot { tag, entry });
+            (self.slots.len() - 1) as u32
+        };
+        Some((index, Key::from_parts(index as usize, tag)))
+    }
+
+    /// The protection domain of the region with `handle`, and how many windows are bound to it.
+    pub(crate) fn region(&self, handle: u32) -> Option<(u32, u32)> {
+        match &self.slots.get(handle as usize)?.entry {
+            Entry::Region(region) => Some((region.pd, region.windows)),
+            _ => None,
+        }
+    }
+
+    /// The protection domain of the window with `handle`.
+    pub(crate) fn window(&self, handle: u32) -> Option<u32> {
+        match &self.slots.get(handle as usize)?.entry {
+            Entry::Window(window) => Some(window.pd),
+            _ => None,
+        }
+    }
+
+    /// Removes a region or window.
+    pub(crate) fn remove(&mut self, handle: u32) {
+        self.unbind(handle);
+        if let Some(slot) = self.slots.get_mut(handle as usize)
+            && !matches!(slot.entry, Entry::Free)
+        {
+            slot.entry = Entry::Free;
+            self.free.push(handle);
+        }
+    }
+
+    /// Whether anything belongs to `pd`.
+    pub(crate) fn uses_pd(&self, pd: u32) -> bool {
+        self.slots.iter().any(|slot| match &slot.entry {
+            Entry::Free => false,
+            Entry::Region(region) => region.pd == pd,
+            Entry::Window(window) => window.pd == pd,
+        })
+    }
+
+    /// Resolves a local scatter/gather element.
+    pub(crate) fn local(&self, pd: u32, sge: &Sge, access: Access) -> Result<(&M, u64), AccessDenied> {
+        match self.entry(sge.lkey)? {
+            Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
+                let offset = range_offset(region.iova, region.len, sge.addr, u64::from(sge.length))?;
+                Ok((&region.memory, offset))
+            }
+            _ => Err(AccessDenied),
+        }
+    }
+
+    /// Resolves a range that a peer names, reached through a QP of `pd`.
+    pub(crate) fn remote(
+        &self,
+        pd: u32,
+        qpn: Qpn,
+        rkey: Key,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(&M, u64), AccessDenied> {
+        match self.entry(rkey)? {
+            Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
+                Ok((&region.memory, range_offset(region.iova, region.len, addr, len)?))
+            }
+            Entry::Window(Window { pd: window_pd, kind, bound: Some(bound) }) => {
+                let owner = *window_pd == pd && (*kind == MwType::Type1 || bound.qpn == qpn);
+                if !owner || !bound.access.contains(access) {
+                    return Err(AccessDenied);
+                }
+                let base = if bound.access.contains(Access::ZERO_BASED) { 0 } else { bound.addr };
+                let offset = range_offset(base, bound.len, addr, len)?;
+                Ok((&bound.memory, bound.memory_offset + offset))
+            }
+            _ => Err(AccessDenied),
+        }
+    }
+
+    /// Binds a window (IBA 10.6.7.2.2); `request` names window, region, range and the new key. Length 0 unbinds type 1.
+    pub(crate) fn bind(&mut self, pd: u32, qpn: Qpn, request: &BindRequest) -> Result<(), BindError> {
+        let BindRequest { mw, new_key, mr, addr, length, access } = *request;
+        let Ok(Entry::Window(window)) = self.entry(mw) else { return Err(BindError) };
+        let type2_taken = window.kind == MwType::Type2 && (window.bound.is_some() || length == 0);
+        if window.pd != pd || type2_taken || new_key.index() != mw.index() || new_key.tag() == mw.tag() {
+            return Err(BindError);
+        }
+        let bound = if length == 0 { None } else { Some(self.binding(pd, qpn, mr, addr, length, access)?) };
+        self.unbind(mw.index() as u32);
+        if let Some(bound) = &bound
+            && let Entry::Region(region) = &mut self.slots[bound.region as usize].entry
+        {
+            region.windows += 1;
+        }
+        let slot = &mut self.slots[mw.index()];
+        slot.tag = new_key.tag();
+        if let Entry::Window(window) = &mut slot.entry {
+            window.bound = bound;
+        }
+        Ok(())
+    }
+
+    fn binding(&self, pd: u32, qpn: Qpn, mr: Key, addr: u64, len: u64, access: Access) -> Result<Bound<M>, BindError> {
+        let Ok(Entry::Region(region)) = self.entry(mr) else { return Err(BindError) };
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let allowed = region.pd == pd
+            && region.access.contains(Access::MW_BIND)
+            && !region.access.contains(Access::ZERO_BASED)
+            && (!writes || region.access.contains(Access::LOCAL_WRITE));
+        if !allowed {
+            return Err(BindError);
+        }
+        let memory_offset = range_offset(region.iova, region.len, addr, len).map_err(|AccessDenied| BindError)?;
+        let memory = region.memory.clone();
+        Ok(Bound { region: mr.index() as u32, qpn, addr, len, access, memory, memory_offset })
+    }
+
+    /// Makes a type 2 window unusable until it is bound again (LOCAL_INV, SEND_INV; IBA 10.6.7.2.6).
+    pub(crate) fn invalidate(&mut self, pd: u32, qpn: Option<Qpn>, key: Key) -> Result<(), AccessDenied> {
+        match self.entry(key)? {
+            Entry::Window(window) if window.pd == pd && window.kind == MwType::Type2 => {
+                if let (Some(qpn), Some(bound)) = (qpn, &window.bound)
+                    && bound.qpn != qpn
+                {
+                    return Err(AccessDenied);
+                }
+            }
+            _ => return Err(AccessDenied),
+        }
+        self.unbind(key.index() as u32);
+        Ok(())
+    }
+
+    /// Unbinds every type 2 window of a QP that goes away.
+    pub(crate) fn unbind_qp(&mut self, qpn: Qpn) {
+        for handle in 0..self.slots.len() {
+            if let Entry::Window(Window { kind: MwType::Type2, bound: Some(bound), .. }) = &self.slots[handle].entry
+                && bound.qpn == qpn
+            {
+                self.unbind(handle as u32);
+            }
+        }
+    }
+
+    fn unbind(&mut self, handle: u32) {
+        let Some(Slot { entry: Entry::Window(window), .. }) = self.slots.get_mut(handle as usize) else { return };
+        let Some(bound) = window.bound.take() else { return };
+        if let Some(Slot { entry: Entry::Region(region), .. }) = self.slots.get_mut(bound.region as usize) {
+            region.windows -= 1;
+        }
+    }
+
+    fn entry(&self, key: Key) -> Result<&Entry<M>, AccessDenied> {
+        let slot = self.slots.get(key.index()).ok_or(AccessDenied)?;
+        if slot.tag == key.tag() { Ok(&slot.entry) } else { Err(AccessDenied) }
+    }
+}
+
+/// The fields of a BIND_MW work request.
+#[derive(Clone, Copy)]
+pub(crate) struct BindRequest {
+    pub(crate) mw: Key,
+    pub(crate) new_key: Key,
+    pub(crate) mr: Key,
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+    pub(crate) access: Access,
+}
+
+/// Where `addr..addr+len` lies in a range of `total` bytes that starts at `base`.
+fn range_offset(base: u64, total: u64, addr: u64, len: u64) -> Result<u64, AccessDenied> {
+    let offset = addr.checked_sub(base).ok_or(AccessDenied)?;
+    let end = offset.checked_add(len).ok_or(AccessDenied)?;
+    if end <= total { Ok(offset) } else { Err(AccessDenied) }
+}

@@ -1,0 +1,7 @@
+//! Memory keys: regions, windows, and who may reach what through them.
+
+mod keys;
+mod payload;
+
+pub(crate) use keys::{AccessDenied, BindRequest, KeyTable};
+pub(crate) use payload::{CopyError, Payload, gather, scatter, scatter_bytes};

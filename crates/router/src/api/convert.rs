@@ -1,0 +1,47 @@
+//! From the router's own types to those of the API.
+
+use crate::daemon::Host;
+use crate::session::{ContextInfo, QpRow};
+use rdmesh_fabric::api;
+use rdmesh_fabric::{InvalidName, Name};
+use rdmesh_verbs::QpType;
+
+/// Every open context.
+pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
+    let known = host.contexts().into_iter().map(context);
+    // Names come from endpoints, whose names were checked when they were made.
+    known.filter_map(Result::ok).collect()
+}
+
+fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
+    Ok(api::ContextInfo {
+        endpoint: Name::try_from(context.name)?,
+        network: Name::try_from(context.network)?,
+        pid: context.pid,
+        uid: context.uid,
+        command: context.comm,
+        pds: context.objects.pds,
+        cqs: context.objects.cqs,
+        srqs: context.objects.srqs,
+        mrs: context.objects.mrs,
+        mws: context.objects.mws,
+        pinned_bytes: context.pinned_bytes,
+        qps: context.qps.iter().map(qp).collect(),
+    })
+}
+
+fn qp(row: &QpRow) -> api::QpInfo {
+    let is_connected = row.qp_type != QpType::Ud && !row.dgid.is_zero();
+    api::QpInfo {
+        qpn: row.qpn.value(),
+        kind: format!("{:?}", row.qp_type).to_uppercase(),
+        state: format!("{:?}", row.state).to_uppercase(),
+        peer_qpn: is_connected.then_some(row.dest_qpn.value()),
+        peer: is_connected.then(|| row.dgid.to_string()),
+        sent_messages: row.counters.tx_messages,
+        sent_bytes: row.counters.tx_bytes,
+        received_messages: row.counters.rx_messages,
+        received_bytes: row.counters.rx_bytes,
+        retries: row.counters.retries,
+    }
+}

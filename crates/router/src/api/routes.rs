@@ -1,0 +1,165 @@
+//! What the API offers.
+
+use super::{Api, Peer, Refusal, convert, metrics, openapi};
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, delete, get, post};
+use crate::daemon::Owner;
+use rdmesh_fabric::api::{ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
+use rdmesh_fabric::{Name, Network};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::Value;
+use tokio::io::unix::AsyncFd;
+
+/// One thing that the API does.
+pub(super) struct Operation {
+    /// HTTP method, in lower case.
+    pub(super) method: &'static str,
+    /// Path, with `{names}` for its variable parts.
+    pub(super) path: &'static str,
+    /// What it does.
+    pub(super) summary: &'static str,
+    /// Type of the request's body.
+    pub(super) request: Option<SchemaOf>,
+    /// Type of the answer's body; none for plain text.
+    pub(super) response: Option<SchemaOf>,
+    /// Does it.
+    pub(super) handler: MethodRouter<Api>,
+}
+
+/// Writes down a type.
+pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// All there is.
+pub(super) fn operations() -> Vec<Operation> {
+    let read = |path, summary, response, handler| Operation {
+        method: "get",
+        path,
+        summary,
+        request: None,
+        response,
+        handler,
+    };
+    vec![
+        read("/v1/status", "The router as a whole", schema::<Status>(), get(status)),
+        read("/v1/networks", "All networks", schema::<Vec<Network>>(), get(networks)),
+        read("/v1/endpoints", "All endpoints", schema::<Vec<EndpointInfo>>(), get(endpoints)),
+        Operation {
+            method: "post",
+            path: "/v1/endpoints",
+            summary: "Make an endpoint",
+            request: schema::<CreateEndpoint>(),
+            response: schema::<EndpointInfo>(),
+            handler: post(create_endpoint),
+        },
+        read(ENDPOINT, "One endpoint", schema::<EndpointInfo>(), get(endpoint)),
+        Operation {
+            method: "delete",
+            path: ENDPOINT,
+            summary: "Remove an endpoint",
+            request: None,
+            response: schema::<EndpointInfo>(),
+            handler: delete(remove_endpoint),
+        },
+        read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
+        read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
+        read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
+        read("/v1/openapi.json", "This description", schema::<Value>(), get(description)),
+        Operation {
+            method: "post",
+            path: "/v1/shutdown",
+            summary: "Remove everything and end",
+            request: None,
+            response: schema::<Status>(),
+            handler: post(shutdown),
+        },
+    ]
+}
+
+fn schema<T: JsonSchema>() -> Option<SchemaOf> {
+    Some(|generator| generator.subschema_for::<T>())
+}
+
+async fn status(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
+    Ok(Json(api.blocking(|host| host.status()).await?))
+}
+
+async fn networks(State(api): State<Api>) -> Result<Json<Vec<Network>>, Refusal> {
+    Ok(Json(api.blocking(|host| host.networks()).await??))
+}
+
+async fn endpoints(State(api): State<Api>) -> Result<Json<Vec<EndpointInfo>>, Refusal> {
+    Ok(Json(api.blocking(|host| host.endpoints()).await?))
+}
+
+async fn endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
+    let (network, name) = names(key)?;
+    Ok(Json(api.blocking(|host| host.endpoint(network, name)).await??))
+}
+
+async fn create_endpoint(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Result<Json<CreateEndpoint>, JsonRejection>,
+) -> Result<(StatusCode, Json<EndpointInfo>), Refusal> {
+    let Json(request) = request?;
+    let (info, owner) = api.blocking(move |host| host.create_endpoint(request, peer.pid.unwrap_or(0))).await??;
+    if let Some(owner) = owner {
+        tokio::spawn(remove_with(api, owner));
+    }
+    Ok((StatusCode::CREATED, Json(info)))
+}
+
+/// Waits until the owner of an endpoint ends, and removes the endpoint.
+async fn remove_with(api: Api, owner: Owner) {
+    let Owner { pidfd, endpoint } = owner;
+    let ended = match AsyncFd::new(pidfd) {
+        Ok(pidfd) => pidfd.readable().await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = ended {
+        tracing::error!(%error, "the owner of an endpoint cannot be watched: the endpoint stays until it is removed");
+        return;
+    }
+    if let Ok(Err(error)) = api.blocking(move |host| host.remove_orphan(endpoint)).await {
+        tracing::warn!(%error, "removing an endpoint whose owner has ended");
+    }
+}
+
+async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
+    let (network, name) = names(key)?;
+    Ok(Json(api.blocking(|host| host.remove_endpoint(network, name)).await??))
+}
+
+async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
+    Ok(Json(api.blocking(|host| convert::contexts(host)).await?))
+}
+
+async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {
+    Ok(Json(api.blocking(|host| Stats { metrics: metrics::collect(host) }).await?))
+}
+
+async fn prometheus(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
+    let text = api.blocking(metrics::page).await?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text))
+}
+
+async fn description() -> Json<Value> {
+    Json(openapi::document(&operations()))
+}
+
+async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
+    let status = api.blocking(|host| host.status()).await?;
+    api.stop.notify_one();
+    Ok(Json(status))
+}
+
+fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
+    let parse = |text: String| Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()));
+    Ok((parse(network)?, parse(name)?))
+}
+
+const ENDPOINT: &str = "/v1/endpoints/{network}/{name}";

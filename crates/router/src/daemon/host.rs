@@ -1,0 +1,303 @@
+//! The endpoints of this host, and all that belongs to each.
+
+use super::DaemonConfig;
+use crate::endpoint::{EndpointDir, EndpointError, Library, LibraryError, gid_table};
+use crate::session::{ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
+use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
+use rdmesh_fabric::store::Embedded;
+use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
+use rdmesh_overlay::{Overlay, OverlayError};
+use rdmesh_verbs::{DeviceLimits, Vni};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A running router without its API.
+pub struct Host {
+    config: DaemonConfig,
+    started: Instant,
+    library: Library,
+    registry: Registry,
+    /// None in a rootless router.
+    overlay: Option<Overlay>,
+    sessions: SessionServer,
+    workers: Workers,
+    attached: Mutex<Attached>,
+}
+
+/// The endpoints that programs can use.
+#[derive(Default)]
+struct Attached {
+    last_id: u32,
+    endpoints: BTreeMap<(Name, Name), AttachedEndpoint>,
+}
+
+struct AttachedEndpoint {
+    id: EndpointId,
+    endpoint: Endpoint,
+    namespace: Option<PathBuf>,
+    owner: Option<OwnedFd>,
+    directory: EndpointDir,
+}
+
+/// The process that an endpoint goes with.
+#[derive(Debug)]
+pub struct Owner {
+    /// Becomes readable when the process ends.
+    pub pidfd: OwnedFd,
+    /// The endpoint, for [`Host::remove_orphan`].
+    pub endpoint: EndpointId,
+}
+
+/// Why the host did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Names and addresses.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Network namespaces.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// The endpoint's directory.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The preload library.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A namespace was asked for that this router cannot make.
+    #[error("this router runs without root and makes no network namespaces: add --host-network")]
+    Rootless,
+    /// The owner is no more.
+    #[error("process {pid}, which the endpoint was to go with: {source}")]
+    Owner {
+        /// Its process id.
+        pid: i32,
+        /// Why it cannot be watched.
+        source: io::Error,
+    },
+    /// Threads.
+    #[error("starting the {what}: {source}")]
+    Start {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Host {
+    /// Starts workers and sessions. The state directory must be this process's alone.
+    pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
+        let library = Library::install(config.state.path())?;
+        let overlay = if config.rootless { None } else { Some(Overlay::new(config.state.clone())?) };
+        let limits = DeviceLimits::default();
+        // Zero lets the workers choose by the number of cores.
+        let worker_config = WorkerConfig { count: config.workers.unwrap_or(0), mode: worker_mode(config.mode), limits };
+        let started = |what| move |source: rustix::io::Errno| HostError::Start { what, source: source.into() };
+        let workers = Workers::start(worker_config).map_err(started("workers"))?;
+        let sessions = SessionServer::start(workers.shards().to_vec(), limits).map_err(started("session server"))?;
+        let registry = Registry::new(Arc::new(Embedded::default()));
+        let attached = Mutex::default();
+        Ok(Self { config, started: Instant::now(), library, registry, overlay, sessions, workers, attached })
+    }
+
+    /// The router as a whole.
+    pub fn status(&self) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            state_dir: self.config.state.path().to_owned(),
+            rootless: self.config.rootless,
+            mode: self.config.mode,
+            workers: self.workers.shards().len(),
+            library: self.library.path().to_owned(),
+            endpoints: self.attached().endpoints.len(),
+            contexts: self.sessions.snapshot().len(),
+        }
+    }
+
+    /// All networks.
+    pub fn networks(&self) -> Result<Vec<Network>, HostError> {
+        Ok(self.registry.networks()?)
+    }
+
+    /// All endpoints, by network and name.
+    pub fn endpoints(&self) -> Vec<EndpointInfo> {
+        self.attached().endpoints.values().map(AttachedEndpoint::info).collect()
+    }
+
+    /// One endpoint.
+    pub fn endpoint(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
+        let key = (network, name);
+        let attached = self.attached();
+        attached.endpoints.get(&key).map(AttachedEndpoint::info).ok_or_else(|| no_such(&key))
+    }
+
+    /// All open contexts.
+    pub fn contexts(&self) -> Vec<ContextInfo> {
+        self.sessions.snapshot()
+    }
+
+    /// Counters of the sessions.
+    pub fn session_totals(&self) -> SessionTotals {
+        self.sessions.totals()
+    }
+
+    /// Counters of each worker.
+    pub fn worker_stats(&self) -> Vec<WorkerStats> {
+        self.workers.shards().iter().map(|shard| shard.stats()).collect()
+    }
+
+    /// Makes an endpoint for process `caller`. Where it is to go with that process, the caller of this function watches
+    /// the owner that is returned, and calls [`Host::remove_orphan`] when it ends.
+    pub fn create_endpoint(&self, request: CreateEndpoint, caller: i32) -> Result<(EndpointInfo, Option<Owner>), HostError> {
+        if request.isolation == Isolation::Namespace && self.overlay.is_none() {
+            return Err(HostError::Rootless);
+        }
+        let owned = request.lifetime == Lifetime::Caller;
+        let owner = if owned { Some(open_process(caller)?) } else { None };
+        let mut attached = self.attached();
+        let key = (request.network.clone(), request.name.clone());
+        if attached.endpoints.get(&key).is_some_and(AttachedEndpoint::is_orphan) {
+            self.remove(&mut attached, &key)?;
+        }
+        let (endpoint, network) = self.registry.add_endpoint(EndpointRequest {
+            name: request.name,
+            network: request.network,
+            addresses: request.addresses,
+            quota: request.quota,
+            allowed_uid: request.allowed_uid,
+            owner_pid: owned.then_some(caller),
+            isolation: request.isolation,
+        })?;
+        attached.last_id += 1;
+        let id = EndpointId(attached.last_id);
+        let watched = owner.as_ref().map(|fd| fd.try_clone()).transpose();
+        let made = watched
+            .map_err(|source| HostError::Owner { pid: caller, source })
+            .and_then(|watched| Ok((self.attach(id, &endpoint, &network, owner)?, watched)));
+        match made {
+            Ok((made, watched)) => {
+                let info = made.info();
+                attached.endpoints.insert(key, made);
+                tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
+                Ok((info, watched.map(|pidfd| Owner { pidfd, endpoint: id })))
+            }
+            Err(error) => {
+                self.forget(&endpoint)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.
+    pub fn remove_endpoint(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
+        self.remove(&mut self.attached(), &(network, name))
+    }
+
+    /// Removes the endpoint `id`, unless somebody has done so.
+    pub fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
+        let mut attached = self.attached();
+        let key = attached.endpoints.iter().find(|(_, e)| e.id == id).map(|(key, _)| key.clone());
+        key.map_or(Ok(()), |key| self.remove(&mut attached, &key).map(drop))
+    }
+
+    /// Removes all endpoints.
+    pub(super) fn clear(&self) -> Result<(), HostError> {
+        let mut attached = self.attached();
+        let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
+        keys.iter().map(|key| self.remove(&mut attached, key).map(drop)).fold(Ok(()), Result::and)
+    }
+
+    fn attach(
+        &self,
+        id: EndpointId,
+        endpoint: &Endpoint,
+        network: &Network,
+        owner: Option<OwnedFd>,
+    ) -> Result<AttachedEndpoint, HostError> {
+        let namespace = match (&self.overlay, endpoint.isolation) {
+            (Some(overlay), Isolation::Namespace) => Some(overlay.add_endpoint(network, endpoint)?),
+            _ => None,
+        };
+        let path = self.config.state.endpoint(endpoint);
+        let (directory, listener) = EndpointDir::create(&path, endpoint, &self.library)?;
+        let spec = EndpointSpec {
+            id,
+            name: endpoint.name.to_string(),
+            network: endpoint.network.to_string(),
+            vni: Vni(network.vni),
+            gids: gid_table(endpoint),
+            quota: endpoint.quota,
+            allowed_uid: endpoint.allowed_uid,
+        };
+        self.sessions.add_endpoint(spec, listener);
+        Ok(AttachedEndpoint { id, endpoint: endpoint.clone(), namespace, owner, directory })
+    }
+
+    fn remove(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
+        let removed = attached.endpoints.remove(key).ok_or_else(|| no_such(key))?;
+        self.sessions.remove_endpoint(removed.id);
+        let info = removed.info();
+        drop(removed);
+        self.forget(&info.endpoint)?;
+        tracing::info!(network = %key.0, name = %key.1, "endpoint removed");
+        Ok(info)
+    }
+
+    /// Removes what is kept of an endpoint elsewhere: its namespace, and its place in the registry.
+    fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
+        let unlinked = match (&self.overlay, endpoint.isolation) {
+            (Some(overlay), Isolation::Namespace) => overlay.remove_endpoint(endpoint),
+            _ => Ok(()),
+        };
+        self.registry.remove_endpoint(&endpoint.network, &endpoint.name)?;
+        Ok(unlinked?)
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Attached> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AttachedEndpoint {
+    fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            endpoint: self.endpoint.clone(),
+            directory: self.directory.path().to_owned(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
+    /// Whether the process that it goes with has ended.
+    fn is_orphan(&self) -> bool {
+        let Some(owner) = &self.owner else { return false };
+        let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+fn open_process(pid: i32) -> Result<OwnedFd, HostError> {
+    let failed = |source| HostError::Owner { pid, source };
+    let process = Pid::from_raw(pid).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    pidfd_open(process, PidfdFlags::empty()).map_err(|e| failed(e.into()))
+}
+
+fn no_such((network, name): &(Name, Name)) -> HostError {
+    RegistryError::NoSuchEndpoint { name: name.clone(), network: network.clone() }.into()
+}
+
+fn worker_mode(mode: Mode) -> WorkerMode {
+    match mode {
+        Mode::Spin => WorkerMode::Spin,
+        Mode::Adaptive => WorkerMode::Adaptive,
+        Mode::Sleep => WorkerMode::Sleep,
+    }
+}

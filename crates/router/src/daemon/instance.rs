@@ -1,0 +1,86 @@
+//! One router per state directory.
+
+use super::DaemonConfig;
+use rdmesh_fabric::StateDir;
+use rdmesh_overlay::{Overlay, OverlayError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The right to use a state directory, held by locking a file in it: the kernel lets go when the process ends, however.
+#[derive(Debug)]
+pub(super) struct Instance {
+    state: StateDir,
+    rootless: bool,
+    _lock: File,
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InstanceError {
+    /// Another router uses it.
+    #[error("a router is already running in {}: stop it with `rdmesh down`, or use another --state-dir", .0.display())]
+    AlreadyRunning(PathBuf),
+    /// The kernel refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// What it is about.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Namespaces of an earlier router.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+}
+
+impl Instance {
+    /// Takes the state directory of `config`, which is made if there is none, and clears it of what a killed router left.
+    pub(super) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
+        let state = config.state.clone();
+        let mode = if config.rootless { 0o700 } else { 0o755 };
+        make_directory(state.path(), mode)?;
+        let path = state.lock();
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(at(&path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(InstanceError::AlreadyRunning(state.path().to_owned())),
+            Err(error) => return Err(at(&path)(error.into())),
+        }
+        let instance = Self { state, rootless: config.rootless, _lock: lock };
+        instance.clean()?;
+        // Other users' programs reach their endpoint through a mount, never from here.
+        make_directory(&instance.state.endpoints(), 0o700)?;
+        Ok(instance)
+    }
+
+    /// Removes everything but the log and the lock.
+    pub(super) fn clean(&self) -> Result<(), InstanceError> {
+        if !self.rootless {
+            Overlay::new(self.state.clone())?.clear()?;
+        }
+        for directory in [self.state.endpoints(), self.state.namespaces()] {
+            absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory))?;
+        }
+        let socket = self.state.api_socket();
+        absent_is_fine(fs::remove_file(&socket)).map_err(at(&socket))
+    }
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), InstanceError> {
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> InstanceError {
+    move |source| InstanceError::Io { path: path.to_owned(), source }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

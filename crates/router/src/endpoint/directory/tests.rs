@@ -1,0 +1,82 @@
+use super::*;
+use rdmesh_fabric::{Isolation, Quota};
+use rustix::net::connect;
+use std::os::unix::fs::MetadataExt;
+
+fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
+    Endpoint {
+        name: "a".parse().unwrap(),
+        network: "blue".parse().unwrap(),
+        addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        quota: Quota::default(),
+        allowed_uid: None,
+        owner_pid: None,
+        isolation,
+    }
+}
+
+/// A library (its content does not matter here) in `directory`.
+fn library(directory: &Path) -> Library {
+    let copy = directory.join(LIBRARY_NAME);
+    fs::write(&copy, "library").unwrap();
+    Library::at(copy)
+}
+
+fn sysfs(directory: &EndpointDir, file: &str) -> String {
+    fs::read_to_string(directory.path().join("sys/class/infiniband/rxe0").join(file)).unwrap()
+}
+
+#[test]
+fn the_directory_has_all_that_a_program_needs_and_goes_when_dropped() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let path = temp.path().join("blue.a");
+    let (directory, _listener) =
+        EndpointDir::create(&path, &endpoint(&["10.7.0.2"], Isolation::Namespace), &library).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
+    let inode = |path: &Path| path.metadata().unwrap().ino();
+    assert_eq!(inode(&path.join(LIBRARY_NAME)), inode(library.path()));
+    assert_eq!(sysfs(&directory, "node_type"), "1: CA\n");
+    drop(directory);
+    assert!(!path.exists());
+}
+
+#[test]
+fn gids_are_written_as_the_kernel_does() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let (directory, _listener) = EndpointDir::create(
+        &temp.path().join("blue.a"),
+        &endpoint(&["10.7.0.2", "fd00::2"], Isolation::Namespace),
+        &library,
+    )
+    .unwrap();
+    assert_eq!(sysfs(&directory, "ports/1/gids/0"), "fe80:0000:0000:0000:0052:0aff:fe07:0002\n");
+    assert_eq!(sysfs(&directory, "ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a07:0002\n");
+    assert_eq!(sysfs(&directory, "ports/1/gids/2"), "fd00:0000:0000:0000:0000:0000:0000:0002\n");
+    assert_eq!(sysfs(&directory, "ports/1/gids/15"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    assert_eq!(sysfs(&directory, "ports/1/gid_attrs/types/2"), "RoCE v2\n");
+    assert_eq!(sysfs(&directory, "ports/1/gid_attrs/ndevs/2"), "eth0\n");
+    assert_eq!(sysfs(&directory, "node_guid"), "0052:0aff:fe07:0002\n");
+}
+
+#[test]
+fn an_interface_is_named_only_where_the_router_made_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let (directory, _listener) =
+        EndpointDir::create(&temp.path().join("x"), &endpoint(&["10.7.0.2"], Isolation::None), &library).unwrap();
+    assert!(!directory.path().join("sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs").exists());
+}
+
+#[test]
+fn a_path_that_no_socket_can_have_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let long = temp.path().join("x".repeat(100));
+    let result = EndpointDir::create(&long, &endpoint(&["10.7.0.2"], Isolation::None), &library);
+    assert!(matches!(result, Err(EndpointError::PathTooLong(_))));
+    assert!(!long.exists());
+}

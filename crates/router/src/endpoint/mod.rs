@@ -1,0 +1,13 @@
+//! What an endpoint is on disk: a directory with the device's socket, its sysfs tree and the preload library.
+
+mod directory;
+mod gids;
+mod library;
+mod sysfs;
+
+pub use directory::{EndpointDir, EndpointError};
+pub use gids::{GID_TABLE_LEN, gid_table};
+pub use library::{Library, LibraryError};
+
+/// Name of the device; rdma-core takes what begins with `rxe` for its software provider's.
+pub const DEVICE_NAME: &str = "rxe0";

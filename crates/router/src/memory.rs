@@ -1,1 +1,0 @@
-//! Registered tenant memory, as the engine reaches it.

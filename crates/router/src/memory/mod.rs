@@ -1,0 +1,238 @@
+//! Registered tenant memory, as the engine reaches it, and the platform that the router plugs into the engine.
+//!
+//! A region is a row of parts: pages of the tenant's arena, which the router has mapped too, and private pages, which it
+//! reaches through `/proc/PID/mem`. Nearly every region is one mapped part, and a copy is one `memmove`.
+
+mod platform;
+mod process;
+mod raw;
+
+pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
+pub use process::ProcessMemory;
+
+use rdmesh_nic::platform::Fault;
+use rdmesh_uverbs::session::{Segment, SegmentKind};
+use rdmesh_uverbs::shared::{MapError, SharedMemory};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that the NIC may reach: a region, or a queue's inline data.
+#[derive(Clone)]
+pub enum Memory {
+    /// A ring.
+    Ring(SharedMemory),
+    /// A registered region.
+    Region(Arc<Region>),
+}
+
+/// A registered region.
+pub struct Region {
+    parts: Vec<Part>,
+}
+
+/// Where a part of a region is. `begin` is its offset in the region.
+struct Part {
+    begin: u64,
+    len: u64,
+    place: Place,
+}
+
+enum Place {
+    Mapped { memory: SharedMemory, at: usize },
+    Private { process: ProcessMemory, addr: u64 },
+}
+
+/// Why a region cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The segments do not cover the range exactly.
+    #[error("segments do not cover the range")]
+    Gap,
+    /// The arena is missing, or cannot be mapped.
+    #[error("arena cannot be mapped: {0}")]
+    Map(#[from] MapError),
+    /// There are private pages and no way to reach the process.
+    #[error("the process's memory cannot be reached")]
+    NoProcess,
+}
+
+/// A resolved run of bytes.
+enum Run<'a> {
+    Mapped(*mut u8),
+    Private(&'a ProcessMemory, u64),
+}
+
+impl Memory {
+    /// A region of `len` bytes at `start` in the tenant, made of `segments`, which must cover it without gap or overlap.
+    pub fn region(
+        start: u64,
+        len: u64,
+        segments: &[Segment],
+        arena: Option<BorrowedFd<'_>>,
+        process: Option<ProcessMemory>,
+    ) -> Result<Self, RegionError> {
+        let mut parts = Vec::with_capacity(segments.len());
+        let mut next = start;
+        for segment in segments {
+            let end = segment.addr.checked_add(segment.len).ok_or(RegionError::Gap)?;
+            if segment.addr != next || segment.len == 0 {
+                return Err(RegionError::Gap);
+            }
+            let place = place(segment, arena, process.as_ref())?;
+            parts.push(Part { begin: segment.addr - start, len: segment.len, place });
+            next = end;
+        }
+        if next.checked_sub(start) == Some(len) {
+            Ok(Self::Region(Arc::new(Region { parts })))
+        } else {
+            Err(RegionError::Gap)
+        }
+    }
+
+    /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.
+    pub fn whole_process(process: ProcessMemory) -> Self {
+        let place = Place::Private { process, addr: 0 };
+        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, place }] }))
+    }
+
+    /// The run of bytes at `offset`, and how many of the `len` wanted it holds.
+    fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
+        match self {
+            Self::Ring(memory) => {
+                let at = usize::try_from(offset).map_err(|_| Fault)?;
+                let left = memory.len().checked_sub(at).filter(|left| *left != 0).ok_or(Fault)?;
+                Ok((Run::Mapped(memory.as_ptr().wrapping_add(at)), left.min(len)))
+            }
+            Self::Region(region) => region.run(offset, len),
+        }
+    }
+}
+
+fn place(
+    segment: &Segment,
+    arena: Option<BorrowedFd<'_>>,
+    process: Option<&ProcessMemory>,
+) -> Result<Place, RegionError> {
+    if segment.kind == SegmentKind::Private as u32 {
+        let process = process.cloned().ok_or(RegionError::NoProcess)?;
+        return Ok(Place::Private { process, addr: segment.addr });
+    }
+    if segment.kind != SegmentKind::Arena as u32 {
+        return Err(RegionError::Gap);
+    }
+    let arena = arena.ok_or(RegionError::Map(MapError::TooShort))?;
+    let at = segment.offset % PAGE;
+    let len = usize::try_from(segment.len + at).map_err(|_| RegionError::Gap)?;
+    let memory = SharedMemory::map(arena, segment.offset - at, len, true)?;
+    memory.populate(POPULATE_MAX);
+    Ok(Place::Mapped { memory, at: at as usize })
+}
+
+impl Region {
+    fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
+        let part = match &self.parts[..] {
+            [only] => only,
+            parts => parts.get(parts.partition_point(|p| p.begin <= offset).wrapping_sub(1)).ok_or(Fault)?,
+        };
+        let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault)?;
+        let left = usize::try_from(part.len - within).unwrap_or(usize::MAX).min(len);
+        Ok(match &part.place {
+            Place::Mapped { memory, at } => (Run::Mapped(memory.as_ptr().wrapping_add(at + within as usize)), left),
+            Place::Private { process, addr } => (Run::Private(process, addr + within), left),
+        })
+    }
+}
+
+impl rdmesh_nic::platform::Memory for Memory {
+    fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < len {
+            let (from, from_len) = self.run(offset + done as u64, len - done)?;
+            let (dest, run_len) = to.run(to_offset + done as u64, from_len)?;
+            match (from, dest) {
+                (Run::Mapped(from), Run::Mapped(dest)) => raw::copy(from, dest, run_len),
+                (Run::Mapped(from), Run::Private(process, addr)) => process.write_raw(addr, from, run_len)?,
+                (Run::Private(process, addr), Run::Mapped(dest)) => process.read_raw(addr, dest, run_len)?,
+                (Run::Private(source, from), Run::Private(process, addr)) => {
+                    process::copy(source, from, process, addr, run_len)?;
+                }
+            }
+            done += run_len;
+        }
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < to.len() {
+            let (from, len) = self.run(offset + done as u64, to.len() - done)?;
+            let dest = to[done..].as_mut_ptr();
+            match from {
+                Run::Mapped(from) => raw::copy(from, dest, len),
+                Run::Private(process, addr) => process.read_raw(addr, dest, len)?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < from.len() {
+            let (dest, len) = self.run(offset + done as u64, from.len() - done)?;
+            let source = from[done..].as_ptr();
+            match dest {
+                Run::Mapped(dest) => raw::copy(source, dest, len),
+                Run::Private(process, addr) => process.write_raw(addr, source, len)?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        self.atomic(
+            offset,
+            |cell| raw::compare_swap(cell, compare, swap),
+            |old| if old == compare { swap } else { old },
+        )
+    }
+
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
+        self.atomic(offset, |cell| raw::fetch_add(cell, add), |old| old.wrapping_add(add))
+    }
+
+    fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault> {
+        let value = u64::from_ne_bytes(value);
+        self.atomic(offset, |cell| raw::swap(cell, value), |_| value).map(drop)
+    }
+}
+
+impl Memory {
+    /// An atomic on eight bytes: the processor's on mapped memory. On private memory the router's atomics exclude each
+    /// other, which is what a device of level `IBV_ATOMIC_HCA` promises.
+    fn atomic(
+        &self,
+        offset: u64,
+        mapped: impl FnOnce(*mut u8) -> u64,
+        private: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, Fault> {
+        static PRIVATE_ATOMICS: Mutex<()> = Mutex::new(());
+        let (run, len) = self.run(offset, 8)?;
+        match run {
+            Run::Mapped(cell) if len == 8 && cell.addr().is_multiple_of(8) => Ok(mapped(cell)),
+            _ => {
+                let _guard = PRIVATE_ATOMICS.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut bytes = [0; 8];
+                rdmesh_nic::platform::Memory::read(self, offset, &mut bytes)?;
+                let old = u64::from_ne_bytes(bytes);
+                rdmesh_nic::platform::Memory::write(self, offset, &private(old).to_ne_bytes())?;
+                Ok(old)
+            }
+        }
+    }
+}
+
+const PAGE: u64 = 4096;
+/// Regions up to this size are faulted in at registration, so that the first transfers find their pages.
+const POPULATE_MAX: usize = 64 << 20;

@@ -1,0 +1,111 @@
+//! Rings and memory as the engine's platform.
+
+use super::Memory;
+use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, Platform, RecvQueue, SendQueue};
+use rdmesh_uverbs::page::ContextPage;
+use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
+use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
+
+/// The engine's surroundings in the router.
+pub struct HostPlatform;
+
+impl Platform for HostPlatform {
+    type Memory = Memory;
+    type SendQueue = HostSendQueue;
+    type RecvQueue = HostRecvQueue;
+    type CompletionQueue = HostCompletionQueue;
+}
+
+/// A send ring.
+pub struct HostSendQueue(SendRing);
+
+impl HostSendQueue {
+    /// Wraps the device's end of a ring.
+    pub fn new(ring: SendRing) -> Self {
+        Self(ring)
+    }
+}
+
+impl SendQueue for HostSendQueue {
+    type Memory = Memory;
+
+    fn is_ready(&self) -> bool {
+        self.0.is_ready()
+    }
+
+    fn fetch(&mut self, qp_type: QpType) -> Option<Result<SendWr, BadEntry>> {
+        self.0.fetch(qp_type).map(|wr| wr.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
+    }
+
+    fn inline_data(&self) -> (Memory, u64) {
+        let (memory, offset) = self.0.inline_data();
+        (Memory::Ring(memory.clone()), offset)
+    }
+
+    fn release(&mut self, n: u32) {
+        self.0.release(n);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A receive ring.
+pub struct HostRecvQueue(RecvRing);
+
+impl HostRecvQueue {
+    /// Wraps the device's end of a ring.
+    pub fn new(ring: RecvRing) -> Self {
+        Self(ring)
+    }
+}
+
+impl RecvQueue for HostRecvQueue {
+    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>> {
+        self.0.take().map(|wr| wr.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
+    }
+
+    fn len(&self) -> u32 {
+        self.0.len()
+    }
+
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun> {
+        if self.0.move_into(&mut to.0) { Ok(()) } else { Err(Overrun) }
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A completion ring, with the page on which the program arms it.
+pub struct HostCompletionQueue {
+    ring: CompletionRing,
+    page: ContextPage,
+}
+
+impl HostCompletionQueue {
+    /// Wraps the device's end of a ring.
+    pub fn new(ring: CompletionRing, page: ContextPage) -> Self {
+        Self { ring, page }
+    }
+}
+
+impl CompletionQueue for HostCompletionQueue {
+    fn push(&mut self, completion: &Completion) -> Result<(), Overrun> {
+        if self.ring.push(completion) { Ok(()) } else { Err(Overrun) }
+    }
+
+    fn take_arm(&mut self, cq: u32, solicited: bool) -> bool {
+        self.page.take_arm(cq, solicited)
+    }
+
+    fn len(&self) -> u32 {
+        self.ring.len()
+    }
+
+    fn move_into(&mut self, to: &mut Self) -> Result<(), Overrun> {
+        if self.ring.move_into(&mut to.ring) { Ok(()) } else { Err(Overrun) }
+    }
+}

@@ -1,0 +1,95 @@
+//! Address handles and multicast groups.
+
+use super::super::accounting::ObjectKind;
+use super::super::endpoint::EndpointSpec;
+use super::super::reply::Reply;
+use super::Call;
+use super::device::PORT;
+use rdmesh_uverbs::abi::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, RxeCreateAhResponse};
+use rdmesh_verbs::{AddressVector, Gid, QpType};
+use rustix::io::Errno;
+
+/// Groups of one queue pair.
+const MAX_GROUPS: usize = 1024;
+
+/// What every path must have on a RoCE port: a GRH, and a source address that exists (`rdma_fill_sgid_attr`).
+pub(super) fn check_address(endpoint: &EndpointSpec, av: &AddressVector) -> Result<(), Errno> {
+    if av.port != PORT || !av.is_global || u32::from(av.sgid_index) >= super::super::endpoint::GID_TABLE_LEN {
+        return Err(Errno::INVAL);
+    }
+    match endpoint.gids.get(usize::from(av.sgid_index)) {
+        Some(gid) if !gid.is_zero() => Ok(()),
+        _ => Err(Errno::NODATA),
+    }
+}
+
+pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let request: CreateAh = call.request()?;
+    let av = address_vector(&request.attr);
+    check_address(&call.scope.endpoint.spec, &av)?;
+    call.admit(ObjectKind::Ah)?;
+    let pd = request.pd_handle;
+    let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;
+    call.created(ObjectKind::Ah);
+    // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.
+    let driver = RxeCreateAhResponse { ah_num: ah_handle + 1, reserved: 0 };
+    Ok(Reply::new(&CreateAhResponse { ah_handle }).with_driver(&driver))
+}
+
+fn address_vector(attr: &AhAttr) -> AddressVector {
+    AddressVector {
+        dgid: Gid(attr.grh.dgid),
+        sgid_index: attr.grh.sgid_index,
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.is_global != 0,
+        port: attr.port_num,
+    }
+}
+
+pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let ah = call.request::<DestroyAh>()?.ah_handle;
+    call.destroy_on_shard(move |shard, c| shard.engine().destroy_ah(c, ah))?;
+    call.destroyed(ObjectKind::Ah);
+    Ok(Reply::default())
+}
+
+pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let request: AttachMcast = call.request()?;
+    let (qp, gid) = (request.qp_handle, Gid(request.gid));
+    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
+    let groups = call.scope.context.groups.get(&qp).map_or(&[][..], Vec::as_slice);
+    if groups.contains(&(gid, request.mlid)) {
+        return Ok(Reply::default());
+    }
+    if info.qp_type != QpType::Ud || !gid.is_multicast() {
+        return Err(Errno::INVAL);
+    }
+    if groups.len() >= MAX_GROUPS {
+        return Err(Errno::NOMEM);
+    }
+    call.on_shard(move |shard, c| shard.engine().attach_mcast(c, qp, gid))?;
+    call.scope.context.groups.entry(qp).or_default().push((gid, request.mlid));
+    Ok(Reply::default())
+}
+
+pub(super) fn detach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let request: AttachMcast = call.request()?;
+    let (qp, gid) = (request.qp_handle, Gid(request.gid));
+    let groups = call.scope.context.groups.get_mut(&qp).ok_or(Errno::INVAL)?;
+    let found = groups.iter().position(|group| *group == (gid, request.mlid)).ok_or(Errno::INVAL)?;
+    groups.swap_remove(found);
+    let is_last = groups.iter().all(|(other, _)| *other != gid);
+    if groups.is_empty() {
+        call.scope.context.groups.remove(&qp);
+    }
+    if is_last {
+        call.on_shard(move |shard, c| shard.engine().detach_mcast(c, qp, gid))?;
+    }
+    Ok(Reply::default())
+}

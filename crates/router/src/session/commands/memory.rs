@@ -1,0 +1,111 @@
+//! Protection domains, memory regions, memory windows.
+
+use super::super::accounting::ObjectKind;
+use super::super::regions::Region;
+use super::super::reply::Reply;
+use super::Call;
+use crate::memory::{Memory, RegionError};
+use rdmesh_nic::MwType;
+use rdmesh_uverbs::abi::{
+    AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
+};
+use rdmesh_uverbs::session::{Segment, SegmentKind};
+use rdmesh_uverbs::shared::MapError;
+use rdmesh_verbs::Access;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+const PAGE_MASK: u64 = 4095;
+
+pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    call.request::<AllocPd>()?;
+    call.admit(ObjectKind::Pd)?;
+    let pd_handle = call.on_shard(|shard, c| shard.engine().alloc_pd(c))?;
+    call.created(ObjectKind::Pd);
+    Ok(Reply::new(&AllocPdResponse { pd_handle }))
+}
+
+pub(super) fn dealloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let pd = call.request::<DeallocPd>()?.pd_handle;
+    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_pd(c, pd))?;
+    call.destroyed(ObjectKind::Pd);
+    Ok(Reply::default())
+}
+
+pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let request: RegMr = call.request()?;
+    if (request.start ^ request.hca_va) & PAGE_MASK != 0 {
+        return Err(Errno::INVAL);
+    }
+    let access = Access::from_bits(request.access_flags).filter(|a| a.is_valid_for_mr()).ok_or(Errno::INVAL)?;
+    call.admit(ObjectKind::Mr)?;
+    let is_on_demand = access.contains(Access::ON_DEMAND);
+    let pinned = if is_on_demand { 0 } else { request.length };
+    call.admit_pinned(pinned)?;
+
+    let memory = if is_on_demand && request.start == 0 && request.length == u64::MAX {
+        whole_memory(call, &request)?
+    } else {
+        region_memory(call, &request)?
+    };
+    let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
+    let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
+    call.created(ObjectKind::Mr);
+    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
+    call.scope.endpoint.pinned += pinned;
+    Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
+}
+
+/// All of the program's memory, there or not yet (implicit on-demand paging).
+fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
+    if request.hca_va != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(Memory::whole_process(call.scope.peer.memory().map_err(|_| Errno::FAULT)?))
+}
+
+fn region_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
+    let (start, len) = (request.start, request.length);
+    if len == 0 || start.checked_add(len).and_then(|end| end.checked_add(PAGE_MASK)).is_none() {
+        return Err(Errno::INVAL);
+    }
+    let needs_process = call.segments.iter().any(|s| s.kind != SegmentKind::Arena as u32);
+    let process = if needs_process { Some(call.scope.peer.memory().map_err(|_| Errno::FAULT)?) } else { None };
+    let arena = call.fds.first().map(AsFd::as_fd);
+    let segments: &[Segment] = call.segments;
+    Memory::region(start, len, segments, arena, process).map_err(|error| match error {
+        RegionError::Map(MapError::Os(Errno::NOMEM)) => Errno::NOMEM,
+        RegionError::Gap | RegionError::Map(_) => Errno::INVAL,
+        RegionError::NoProcess => Errno::FAULT,
+    })
+}
+
+pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let mr = call.request::<DeregMr>()?.mr_handle;
+    call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?;
+    call.destroyed(ObjectKind::Mr);
+    if let Some(region) = call.scope.context.regions.remove(mr) {
+        call.scope.endpoint.pinned -= region.pinned;
+    }
+    Ok(Reply::default())
+}
+
+pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let request: AllocMw = call.request()?;
+    let kind = match request.mw_type {
+        1 => MwType::Type1,
+        2 => MwType::Type2,
+        _ => return Err(Errno::INVAL),
+    };
+    call.admit(ObjectKind::Mw)?;
+    let (mw_handle, key) = call.on_shard(move |shard, c| shard.engine().alloc_mw(c, request.pd_handle, kind))?;
+    call.created(ObjectKind::Mw);
+    Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
+}
+
+pub(super) fn dealloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    let mw = call.request::<DeallocMw>()?.mw_handle;
+    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_mw(c, mw))?;
+    call.destroyed(ObjectKind::Mw);
+    Ok(Reply::default())
+}

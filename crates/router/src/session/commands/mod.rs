@@ -1,0 +1,207 @@
+//! The commands, by subject. What each refuses, and with which errno, is what Linux's `ib_uverbs` and `rdma_rxe` do.
+
+mod address;
+mod advise;
+mod cq;
+mod device;
+mod memory;
+mod modify;
+mod qp;
+mod srq;
+
+use super::accounting::ObjectKind;
+use super::context::Context;
+use super::endpoint::Endpoint;
+use super::info::SessionTotals;
+use super::peer::Peer;
+use super::reply::Reply;
+use crate::worker::Shard;
+use arrayvec::ArrayVec;
+use rdmesh_nic::{CommandError, ContextId};
+use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
+use rdmesh_uverbs::session::{MAX_FDS, Segment};
+use rdmesh_verbs::DeviceLimits;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Room for a response that is honoured: well above any that there is, and below what one message carries.
+const MAX_RESPONSE: usize = 32 * 1024;
+
+/// Everything that a command may look at or change, besides its own bytes.
+pub(super) struct Scope<'a> {
+    pub(super) context: &'a mut Context,
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) totals: &'a mut SessionTotals,
+    pub(super) limits: &'a DeviceLimits,
+    pub(super) peer: &'a Peer,
+}
+
+/// A command in execution.
+struct Call<'a> {
+    scope: Scope<'a>,
+    command: Command<'a>,
+    segments: &'a [Segment],
+    fds: &'a ArrayVec<OwnedFd, MAX_FDS>,
+}
+
+/// Executes the bytes of a `write()`: the answer, and its response as the program's buffer has it.
+pub(super) fn write(
+    scope: Scope<'_>,
+    bytes: &[u8],
+    segments: &[Segment],
+    fds: &ArrayVec<OwnedFd, MAX_FDS>,
+) -> Result<(Reply, Vec<u8>), Errno> {
+    let command = Command::parse(bytes).map_err(parse_errno)?;
+    let is_opening = command.number == number::GET_CONTEXT && !command.extended;
+    if scope.context.async_fd.is_some() != is_opening || command.out_len + command.driver_out_len > MAX_RESPONSE {
+        return Err(Errno::INVAL);
+    }
+    let reply = execute(&mut Call { scope, command, segments, fds })?;
+    let response = command.response(&reply.core, &reply.driver);
+    Ok((reply, response))
+}
+
+/// Executes an `ioctl()` method.
+pub(super) fn ioctl(scope: Scope<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    let attributes = Attributes::parse(bytes).ok_or(Errno::INVAL)?;
+    if scope.context.async_fd.is_some() {
+        return Err(Errno::INVAL);
+    }
+    advise::method(scope, attributes)
+}
+
+fn execute(call: &mut Call<'_>) -> Result<Reply, Errno> {
+    if call.command.extended {
+        return match call.command.number {
+            number::QUERY_DEVICE => device::ex_query(call),
+            number::CREATE_CQ => cq::ex_create(call),
+            number::CREATE_QP => qp::ex_create(call),
+            number::MODIFY_QP => modify::ex_modify(call),
+            _ => Err(Errno::OPNOTSUPP),
+        };
+    }
+    match call.command.number {
+        number::GET_CONTEXT => device::get_context(call),
+        number::QUERY_DEVICE => device::query(call),
+        number::QUERY_PORT => device::query_port(call),
+        number::ALLOC_PD => memory::alloc_pd(call),
+        number::DEALLOC_PD => memory::dealloc_pd(call),
+        number::REG_MR => memory::reg_mr(call),
+        number::DEREG_MR => memory::dereg_mr(call),
+        number::ALLOC_MW => memory::alloc_mw(call),
+        number::DEALLOC_MW => memory::dealloc_mw(call),
+        number::CREATE_COMP_CHANNEL => cq::create_channel(call),
+        number::CREATE_CQ => cq::create(call),
+        number::RESIZE_CQ => cq::resize(call),
+        number::REQ_NOTIFY_CQ => cq::request_notify(call),
+        number::DESTROY_CQ => cq::destroy(call),
+        number::CREATE_QP => qp::create(call),
+        number::QUERY_QP => qp::query(call),
+        number::MODIFY_QP => modify::modify(call),
+        number::POST_SEND => qp::post_send(call),
+        number::DESTROY_QP => qp::destroy(call),
+        number::CREATE_SRQ => srq::create(call),
+        number::CREATE_XSRQ => srq::create_extended(call),
+        number::MODIFY_SRQ => srq::modify(call),
+        number::QUERY_SRQ => srq::query(call),
+        number::DESTROY_SRQ => srq::destroy(call),
+        number::CREATE_AH => address::create(call),
+        number::DESTROY_AH => address::destroy(call),
+        number::ATTACH_MCAST => address::attach_mcast(call),
+        number::DETACH_MCAST => address::detach_mcast(call),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+impl Call<'_> {
+    /// The core's request.
+    fn request<T: FromBytes + IntoBytes>(&self) -> Result<T, Errno> {
+        self.command.request().map_err(parse_errno)
+    }
+
+    /// Insists on room for the provider's response `T`, as rxe does.
+    fn needs_room<T>(&self) -> Result<(), Errno> {
+        if self.command.driver_out_len < size_of::<T>() { Err(Errno::INVAL) } else { Ok(()) }
+    }
+
+    /// Runs `f` on the context's worker.
+    fn on_shard<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
+    ) -> Result<R, Errno> {
+        self.scope.on_shard(f)
+    }
+
+    /// Like [`Call::on_shard`], for the destruction of an object: that it does not exist is ENOENT there.
+    fn destroy_on_shard<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
+    ) -> Result<R, Errno> {
+        let id = self.scope.context.id;
+        self.scope.context.shard.call(move |shard| f(shard, id)).map_err(|error| match error {
+            CommandError::NoSuchObject => Errno::NOENT,
+            other => command_errno(other),
+        })
+    }
+
+    /// Whether one more object of this kind may be made.
+    fn admit(&mut self, kind: ObjectKind) -> Result<(), Errno> {
+        let admitted = self.scope.endpoint.admit(kind, self.scope.limits);
+        self.scope.count_refusal(admitted)
+    }
+
+    /// Whether this many bytes more may be pinned.
+    fn admit_pinned(&mut self, bytes: u64) -> Result<(), Errno> {
+        let admitted = self.scope.endpoint.admit_pinned(bytes);
+        self.scope.count_refusal(admitted)
+    }
+
+    fn created(&mut self, kind: ObjectKind) {
+        self.scope.context.counts.add(kind);
+        self.scope.endpoint.counts.add(kind);
+        self.scope.totals.objects_created += 1;
+    }
+
+    fn destroyed(&mut self, kind: ObjectKind) {
+        self.scope.destroyed(kind);
+    }
+}
+
+impl Scope<'_> {
+    fn on_shard<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
+    ) -> Result<R, Errno> {
+        let id = self.context.id;
+        self.context.shard.call(move |shard| f(shard, id)).map_err(command_errno)
+    }
+
+    fn count_refusal(&mut self, admitted: Result<(), Errno>) -> Result<(), Errno> {
+        self.totals.refused_by_quota += u64::from(admitted.is_err());
+        admitted
+    }
+
+    fn destroyed(&mut self, kind: ObjectKind) {
+        self.context.counts.remove(kind);
+        self.endpoint.counts.remove(kind);
+        self.totals.objects_destroyed += 1;
+    }
+}
+
+fn parse_errno(error: ParseError) -> Errno {
+    match error {
+        ParseError::Malformed => Errno::INVAL,
+        ParseError::TooShort => Errno::NOSPC,
+        ParseError::Unsupported => Errno::OPNOTSUPP,
+    }
+}
+
+fn command_errno(error: CommandError) -> Errno {
+    match error {
+        CommandError::NoSuchObject | CommandError::Invalid => Errno::INVAL,
+        CommandError::Busy => Errno::BUSY,
+        CommandError::Exhausted => Errno::NOMEM,
+        CommandError::Unsupported => Errno::OPNOTSUPP,
+    }
+}

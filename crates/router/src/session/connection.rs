@@ -1,0 +1,85 @@
+//! A connection, and the framing of the messages on it.
+
+use super::peer::Peer;
+use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
+use std::os::fd::OwnedFd;
+use zerocopy::FromBytes;
+
+/// One connection of one process.
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    pub(super) endpoint: super::EndpointId,
+    /// The context that it opened or was attached to.
+    pub(super) context: Option<u32>,
+    pub(super) peer: Peer,
+}
+
+/// Why a message cannot even be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum FrameError {
+    #[error("message is shorter than its header")]
+    NoHeader,
+    #[error("message has version {0}, not {VERSION}: the preload library is not of this router's release")]
+    Version(u32),
+    #[error("lengths in the message contradict its own")]
+    Lengths,
+    #[error("message of unknown kind {0}")]
+    Kind(u32),
+}
+
+/// A request, framed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Frame<'a> {
+    pub(super) kind: RequestKind,
+    pub(super) body: &'a [u8],
+    segments: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn parse(message: &'a [u8]) -> Result<Self, FrameError> {
+        let (header, rest) = RequestHeader::read_from_prefix(message).map_err(|_| FrameError::NoHeader)?;
+        if header.version != VERSION {
+            return Err(FrameError::Version(header.version));
+        }
+        let kind = RequestKind::from_number(header.kind).ok_or(FrameError::Kind(header.kind))?;
+        let (body, segments) = rest.split_at_checked(header.command_len as usize).ok_or(FrameError::Lengths)?;
+        if (header.segments as usize).checked_mul(size_of::<Segment>()) != Some(segments.len()) {
+            return Err(FrameError::Lengths);
+        }
+        Ok(Self { kind, body, segments })
+    }
+
+    /// The segments, copied out.
+    pub(super) fn segments(&self) -> Vec<Segment> {
+        let chunks = self.segments.chunks_exact(size_of::<Segment>());
+        chunks.filter_map(|bytes| Segment::read_from_bytes(bytes).ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn message(version: u32, kind: u32, command_len: u32, segments: u32, rest: usize) -> Vec<u8> {
+        let header = RequestHeader { version, kind, command_len, segments };
+        [header.as_bytes(), &vec![0; rest]].concat()
+    }
+
+    #[test]
+    fn a_frame_is_exactly_its_parts() {
+        let bytes = message(VERSION, 3, 10, 2, 10 + 2 * size_of::<Segment>());
+        let frame = Frame::parse(&bytes).unwrap();
+        assert_eq!((frame.kind, frame.body.len(), frame.segments().len()), (RequestKind::Verbs, 10, 2));
+        assert_eq!(Frame::parse(&bytes[..bytes.len() - 1]), Err(FrameError::Lengths));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        assert_eq!(Frame::parse(&[0; 15]), Err(FrameError::NoHeader));
+        assert_eq!(Frame::parse(&message(0, 1, 0, 0, 0)), Err(FrameError::Version(0)));
+        assert_eq!(Frame::parse(&message(VERSION, 9, 0, 0, 0)), Err(FrameError::Kind(9)));
+        assert_eq!(Frame::parse(&message(VERSION, 1, u32::MAX, 0, 8)), Err(FrameError::Lengths));
+        assert_eq!(Frame::parse(&message(VERSION, 1, 0, u32::MAX, 8)), Err(FrameError::Lengths));
+    }
+}

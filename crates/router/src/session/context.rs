@@ -1,0 +1,150 @@
+//! A context: one opened device.
+
+use super::EndpointId;
+use super::accounting::ObjectCounts;
+use super::endpoint::Endpoint;
+use super::info::{ContextInfo, QpRow};
+use super::peer::Peer;
+use super::regions::Regions;
+use super::reply::Reply;
+use crate::worker::{EventSocket, ShardHandle};
+use rdmesh_nic::{ContextId, Network};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::session::{OpenReply, Token};
+use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_verbs::Gid;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+/// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
+const RDEV: u64 = 231 << 8 | 192;
+const PAGE: u64 = 4096;
+
+/// A completion channel.
+#[derive(Default)]
+pub(super) struct Channel {
+    /// Completion queues that report to it.
+    pub(super) cqs: u32,
+    /// The program has closed its end; the channel goes when its last queue does.
+    pub(super) is_closed: bool,
+}
+
+/// An opened device.
+pub(super) struct Context {
+    pub(super) endpoint: EndpointId,
+    pub(super) shard: ShardHandle,
+    pub(super) shard_index: usize,
+    pub(super) id: ContextId,
+    pub(super) page: ContextPage,
+    pub(super) wake: OwnedFd,
+    pub(super) token: Token,
+    /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
+    pub(super) async_fd: Option<OwnedFd>,
+    /// Connections that use the context: the opener's, and its forked children's.
+    pub(super) connections: u32,
+    pub(super) counts: ObjectCounts,
+    pub(super) regions: Regions,
+    pub(super) channels: HashMap<u32, Channel>,
+    /// Completion queues, with their channels.
+    pub(super) cqs: HashMap<u32, Option<u32>>,
+    /// Multicast groups of each queue pair that has some.
+    pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
+    next_offset: u64,
+    pid: i32,
+    uid: u32,
+    comm: String,
+}
+
+impl Context {
+    /// Opens a context on `shard`; also makes the answer for the opener.
+    pub(super) fn open(
+        endpoint: &Endpoint,
+        peer: &Peer,
+        shard: &ShardHandle,
+        shard_index: usize,
+    ) -> io::Result<(Self, Reply)> {
+        let (memory, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
+        let page = ContextPage::new(memory).ok_or(io::Errno::INVAL)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (events, async_fd) = EventSocket::pair()?;
+        let token = random_token()?;
+        let reply = Reply::new(&OpenReply { token, rdev: RDEV })
+            .with_open(page_fd)
+            .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
+            .with_open(wake.try_clone().map_err(|_| io::Errno::MFILE)?);
+
+        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone() };
+        let (worker_page, worker_wake) = (page.clone(), wake.try_clone().map_err(|_| io::Errno::MFILE)?);
+        let id = shard.call(move |shard| shard.open(network, worker_page, worker_wake, events));
+        let context = Self {
+            endpoint: endpoint.spec.id,
+            shard: shard.clone(),
+            shard_index,
+            id,
+            page,
+            wake,
+            token,
+            async_fd: Some(async_fd),
+            connections: 1,
+            counts: ObjectCounts::default(),
+            regions: Regions::default(),
+            channels: HashMap::new(),
+            cqs: HashMap::new(),
+            groups: HashMap::new(),
+            next_offset: PAGE,
+            pid: peer.pid,
+            uid: peer.uid,
+            comm: peer.comm(),
+        };
+        Ok((context, reply))
+    }
+
+    /// Takes everything back.
+    pub(super) fn close(self) {
+        let id = self.id;
+        self.shard.call(move |shard| shard.close(id));
+    }
+
+    /// A fresh offset for mapping `len` bytes.
+    pub(super) fn map_offset(&mut self, len: u32) -> u64 {
+        let offset = self.next_offset;
+        self.next_offset += u64::from(len).next_multiple_of(PAGE);
+        offset
+    }
+
+    /// Whether `token` is this context's, in a time that does not tell how much of it is right.
+    pub(super) fn has_token(&self, token: &Token) -> bool {
+        self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+
+    pub(super) fn info(&self, endpoint: &Endpoint) -> ContextInfo {
+        let id = self.id;
+        let qps = self.shard.call(move |shard| {
+            let engine = shard.engine();
+            let handles = engine.qps(id);
+            handles.into_iter().filter_map(|qp| engine.query_qp(id, qp).ok()).map(QpRow::from).collect()
+        });
+        ContextInfo {
+            endpoint: self.endpoint,
+            name: endpoint.spec.name.clone(),
+            network: endpoint.spec.network.clone(),
+            pid: self.pid,
+            uid: self.uid,
+            comm: self.comm.clone(),
+            shard: self.shard_index,
+            objects: self.counts,
+            pinned_bytes: self.regions.pinned(),
+            qps,
+        }
+    }
+}
+
+fn random_token() -> io::Result<Token> {
+    let mut token = Token([0; 16]);
+    // The kernel gives up to 256 bytes whole (getrandom(2)).
+    getrandom(&mut token.0, GetRandomFlags::empty())?;
+    Ok(token)
+}

@@ -1,0 +1,175 @@
+//! An endpoint: one tenant address with its device, and the account of all who use it.
+
+use super::EndpointId;
+use super::accounting::{ObjectCounts, ObjectKind};
+use rdmesh_fabric::Quota;
+use rdmesh_verbs::{DeviceLimits, Gid, Vni};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+
+/// Slots of the GID table that the device reports; [`EndpointSpec::gids`] may fill fewer.
+pub(super) const GID_TABLE_LEN: u32 = 16;
+
+/// Complaints about an endpoint's programs that are logged.
+const MAX_COMPLAINTS: u32 = 32;
+
+/// What an endpoint is.
+#[derive(Clone, Debug)]
+pub struct EndpointSpec {
+    /// Its name in this server.
+    pub id: EndpointId,
+    /// Its name in its network.
+    pub name: String,
+    /// The tenant network's name.
+    pub network: String,
+    /// The tenant network.
+    pub vni: Vni,
+    /// The GID table; empty slots are zero.
+    pub gids: Vec<Gid>,
+    /// What its programs may hold together.
+    pub quota: Quota,
+    /// The only user who may connect; anyone who can reach the socket where none is named.
+    pub allowed_uid: Option<u32>,
+}
+
+impl EndpointSpec {
+    /// The device's node GUID, big-endian: the interface identifier of the first GID, or, without one, a number made
+    /// from the endpoint's name (RFC 4291, appendix A, with the bit of locally made identifiers). Never zero.
+    pub fn node_guid(&self) -> [u8; 8] {
+        let first = self.gids.first().map_or([0; 8], |gid| {
+            let mut id = [0; 8];
+            id.copy_from_slice(&gid.0[8..]);
+            id
+        });
+        if first != [0; 8] {
+            return first;
+        }
+        let names = self.network.bytes().chain([0]).chain(self.name.bytes());
+        let hash = names.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        (hash | 2 << 56).to_be_bytes()
+    }
+}
+
+/// An endpoint that is open.
+pub(super) struct Endpoint {
+    pub(super) spec: EndpointSpec,
+    pub(super) listener: OwnedFd,
+    pub(super) contexts: u32,
+    pub(super) connections: u32,
+    pub(super) counts: ObjectCounts,
+    pub(super) pinned: u64,
+    /// The listener is not polled, because descriptors had run out.
+    pub(super) paused: bool,
+    warned: HashSet<&'static str>,
+    complaints: u32,
+}
+
+impl Endpoint {
+    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd) -> Self {
+        Self {
+            spec,
+            listener,
+            contexts: 0,
+            connections: 0,
+            counts: ObjectCounts::default(),
+            pinned: 0,
+            paused: false,
+            warned: HashSet::new(),
+            complaints: 0,
+        }
+    }
+
+    /// Connections that may be open: some for every context's forked children.
+    pub(super) fn max_connections(&self) -> u32 {
+        self.spec.quota.contexts.saturating_mul(4).saturating_add(16)
+    }
+
+    /// Whether one more object of this kind fits.
+    pub(super) fn admit(&mut self, kind: ObjectKind, limits: &DeviceLimits) -> Result<(), Errno> {
+        let quota = &self.spec.quota;
+        let (limit, advice) = match kind {
+            ObjectKind::Pd => (limits.max_pd, "protection domains"),
+            ObjectKind::Mr => (quota.mrs.min(limits.max_mr), "memory regions: raise the quota `mrs`"),
+            ObjectKind::Mw => (quota.mrs.min(limits.max_mw), "memory windows: raise the quota `mrs`"),
+            ObjectKind::Cq => (quota.cqs.min(limits.max_cq), "completion queues: raise the quota `cqs`"),
+            ObjectKind::Channel => (quota.cqs, "completion channels: raise the quota `cqs`"),
+            ObjectKind::Qp => (quota.qps.min(limits.max_qp), "queue pairs: raise the quota `qps`"),
+            ObjectKind::Srq => (quota.qps.min(limits.max_srq), "shared receive queues: raise the quota `qps`"),
+            ObjectKind::Ah => (limits.max_ah, "address handles"),
+        };
+        if self.counts.get(kind) < limit {
+            return Ok(());
+        }
+        self.refuse(advice, limit.into())
+    }
+
+    /// Whether `bytes` more may be pinned.
+    pub(super) fn admit_pinned(&mut self, bytes: u64) -> Result<(), Errno> {
+        let limit = self.spec.quota.pinned_bytes;
+        if self.pinned.checked_add(bytes).is_some_and(|sum| sum <= limit) {
+            return Ok(());
+        }
+        self.refuse("bytes of registered memory: raise the quota `pinned_bytes`", limit)
+    }
+
+    /// Whether one more context may be opened.
+    pub(super) fn admit_context(&mut self) -> Result<(), Errno> {
+        let limit = self.spec.quota.contexts;
+        if self.contexts < limit {
+            return Ok(());
+        }
+        self.refuse("device contexts: raise the quota `contexts`", limit.into())
+    }
+
+    /// Whether `subject` comes up for the first time; what a tenant can repeat is logged once.
+    pub(super) fn is_first(&mut self, subject: &'static str) -> bool {
+        self.warned.insert(subject)
+    }
+
+    /// Whether a complaint about a program may still be logged: after some, a tenant that goes on is left alone.
+    pub(super) fn may_complain(&mut self) -> bool {
+        self.complaints = self.complaints.saturating_add(1);
+        self.complaints <= MAX_COMPLAINTS
+    }
+
+    fn refuse(&mut self, what: &'static str, limit: u64) -> Result<(), Errno> {
+        if self.is_first(what) {
+            tracing::warn!(endpoint = self.spec.name, network = self.spec.network, limit, "no more {what}");
+        }
+        Err(Errno::NOMEM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(gids: Vec<Gid>) -> EndpointSpec {
+        EndpointSpec {
+            id: EndpointId(1),
+            name: "a".into(),
+            network: "blue".into(),
+            vni: Vni(1),
+            gids,
+            quota: Quota::default(),
+            allowed_uid: None,
+        }
+    }
+
+    #[test]
+    fn node_guid_is_that_of_the_link_local_gid() {
+        let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(spec(vec![gid]).node_guid(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_ne!(spec(vec![]).node_guid(), [0; 8]);
+    }
+
+    #[test]
+    fn pinned_bytes_cannot_overflow_the_account() {
+        let mut endpoint =
+            Endpoint::new(spec(vec![]), rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+        endpoint.pinned = 4096;
+        assert_eq!(endpoint.admit_pinned(u64::MAX), Err(Errno::NOMEM));
+        assert_eq!(endpoint.admit_pinned(4096), Ok(()));
+    }
+}

@@ -1,0 +1,90 @@
+//! What the server tells of itself.
+
+use super::{EndpointId, ObjectCounts};
+use rdmesh_nic::{QpCounters, QpInfo};
+use rdmesh_verbs::{Gid, QpState, QpType, Qpn};
+
+/// An open context.
+#[derive(Clone, Debug)]
+pub struct ContextInfo {
+    /// The endpoint that it was opened at.
+    pub endpoint: EndpointId,
+    /// The endpoint's name.
+    pub name: String,
+    /// The endpoint's network.
+    pub network: String,
+    /// The process that opened it, as the router sees its number.
+    pub pid: i32,
+    /// That process's user.
+    pub uid: u32,
+    /// That process's name when it opened the device.
+    pub comm: String,
+    /// The worker that serves it.
+    pub shard: usize,
+    /// What it holds.
+    pub objects: ObjectCounts,
+    /// Bytes registered.
+    pub pinned_bytes: u64,
+    /// Its queue pairs.
+    pub qps: Vec<QpRow>,
+}
+
+/// A queue pair in a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct QpRow {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its transport.
+    pub qp_type: QpType,
+    /// Its state.
+    pub state: QpState,
+    /// The peer's number, where connected.
+    pub dest_qpn: Qpn,
+    /// The peer's address, where connected.
+    pub dgid: Gid,
+    /// What it has done.
+    pub counters: QpCounters,
+}
+
+impl From<QpInfo> for QpRow {
+    fn from(info: QpInfo) -> Self {
+        Self {
+            qpn: info.qpn,
+            qp_type: info.qp_type,
+            state: info.attr.state,
+            dest_qpn: info.attr.dest_qpn,
+            dgid: info.attr.av.dgid,
+            counters: info.counters,
+        }
+    }
+}
+
+/// Counters since the start. Whatever was created is destroyed by its program, reclaimed from a program that is gone,
+/// or live: `objects_created == objects_destroyed + objects_reclaimed + objects_live`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionTotals {
+    /// Connections that came in and were let in.
+    pub connections_accepted: u64,
+    /// Connections turned away: the wrong user, or too many.
+    pub connections_refused: u64,
+    /// Connections closed by the router because of what came over them.
+    pub connections_dropped: u64,
+    /// Contexts opened.
+    pub contexts_opened: u64,
+    /// Contexts closed.
+    pub contexts_closed: u64,
+    /// Objects created.
+    pub objects_created: u64,
+    /// Objects destroyed on the program's command.
+    pub objects_destroyed: u64,
+    /// Objects taken back when their context closed.
+    pub objects_reclaimed: u64,
+    /// Objects that open contexts hold at this moment.
+    pub objects_live: u64,
+    /// Commands executed, whatever came of them.
+    pub commands: u64,
+    /// Commands that failed.
+    pub commands_failed: u64,
+    /// Commands refused because a quota or a limit of the device was reached.
+    pub refused_by_quota: u64,
+}

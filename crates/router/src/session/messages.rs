@@ -1,0 +1,138 @@
+//! What the messages on a connection do.
+
+use super::commands::{self, Scope};
+use super::connection::Frame;
+use super::context::Context;
+use super::reply::{self, Reply};
+use super::server::Server;
+use arrayvec::ArrayVec;
+use rdmesh_uverbs::session::{MAX_FDS, RequestKind, Token};
+use rustix::io::Errno;
+use std::collections::hash_map::Entry;
+use std::os::fd::{AsFd, OwnedFd};
+use zerocopy::FromBytes;
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flow {
+    Continue,
+    Close,
+}
+
+/// An answer, and its response as the program's buffer has it.
+type Answer = Result<(Reply, Vec<u8>), Errno>;
+
+impl Server {
+    /// Executes a message and answers it.
+    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
+        let frame = match Frame::parse(message) {
+            Ok(frame) => frame,
+            Err(error) => return self.drop_connection(id, &error.to_string()),
+        };
+        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        let answer = match (frame.kind, connection.context) {
+            (RequestKind::Open, None) => self.open(id),
+            (RequestKind::Attach, None) => self.attach(id, frame.body),
+            (RequestKind::Verbs | RequestKind::Ioctl, Some(context)) => self.command(id, context, &frame, &fds),
+            (RequestKind::Open | RequestKind::Attach, Some(_)) => Err(Errno::INVAL),
+            (RequestKind::Verbs | RequestKind::Ioctl, None) => {
+                return self.drop_connection(id, "command before the device was opened");
+            }
+        };
+        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        let sent = match &answer {
+            Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
+            Err(errno) => reply::send_error(connection.socket.as_fd(), *errno),
+        };
+        match sent {
+            Ok(()) => Flow::Continue,
+            Err(Errno::AGAIN) => self.drop_connection(id, "answers are not read"),
+            // The program has gone.
+            Err(Errno::PIPE | Errno::CONNRESET) => Flow::Close,
+            Err(error) => self.drop_connection(id, &format!("answer that cannot be sent: {error}")),
+        }
+    }
+
+    fn open(&mut self, id: u64) -> Answer {
+        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
+        if let Err(errno) = endpoint.admit_context() {
+            self.totals.refused_by_quota += 1;
+            return Err(errno);
+        }
+        let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
+        let (context, reply) = Context::open(endpoint, &connection.peer, &self.shards[shard], shard)?;
+        endpoint.contexts += 1;
+        self.totals.contexts_opened += 1;
+        let number = insert(&mut self.contexts, &mut self.next_context, context);
+        connection.context = Some(number);
+        let response = reply.core.clone();
+        Ok((reply, response))
+    }
+
+    fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
+        let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
+        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let mut found = None;
+        for (number, context) in &mut self.contexts {
+            // Every token of the endpoint is compared, so that the time tells nothing.
+            if context.endpoint == connection.endpoint && context.has_token(&token) {
+                found = Some((*number, context));
+            }
+        }
+        let (number, context) = found.ok_or(Errno::ACCESS)?;
+        context.connections += 1;
+        connection.context = Some(number);
+        Ok((Reply::default(), Vec::new()))
+    }
+
+    fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &ArrayVec<OwnedFd, MAX_FDS>) -> Answer {
+        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let scope = Scope {
+            context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
+            endpoint: self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?,
+            totals: &mut self.totals,
+            limits: &self.limits,
+            peer: &connection.peer,
+        };
+        let answer = match frame.kind {
+            RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
+            _ => commands::ioctl(scope, frame.body).map(|()| (Reply::default(), Vec::new())),
+        };
+        self.totals.commands += 1;
+        self.totals.commands_failed += u64::from(answer.is_err());
+        answer
+    }
+}
+
+/// The shard with the fewest contexts.
+fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
+    let mut load = vec![0u32; shards];
+    for shard in contexts {
+        load[shard] += 1;
+    }
+    (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
+}
+
+/// Files a context under the next number that is free.
+fn insert(contexts: &mut std::collections::HashMap<u32, Context>, next: &mut u32, context: Context) -> u32 {
+    loop {
+        let number = *next;
+        *next = next.wrapping_add(1);
+        if let Entry::Vacant(entry) = contexts.entry(number) {
+            entry.insert(context);
+            return number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_context_goes_where_fewest_are() {
+        assert_eq!(least_loaded(3, [0, 0, 1, 2, 2].into_iter()), 1);
+        assert_eq!(least_loaded(2, [].into_iter()), 0);
+    }
+}

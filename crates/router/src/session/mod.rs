@@ -1,0 +1,102 @@
+//! Sessions: the control path between tenants and the engine.
+//!
+//! One thread owns every socket, every context and every account, so nothing here is locked. It believes nothing that
+//! a tenant says: who someone is comes from the socket, handles are looked up in the context that the connection
+//! belongs to, and whatever a context holds is taken back when its last connection is gone. A command runs on the
+//! context's worker; the data path never comes here.
+
+mod accounting;
+mod commands;
+mod connection;
+mod context;
+mod endpoint;
+mod info;
+mod messages;
+mod peer;
+mod regions;
+mod reply;
+mod server;
+
+pub use accounting::ObjectCounts;
+pub use endpoint::EndpointSpec;
+pub use info::{ContextInfo, QpRow, SessionTotals};
+
+use crate::worker::ShardHandle;
+use rdmesh_verbs::DeviceLimits;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io;
+use server::{Control, Server};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+/// Names an endpoint for as long as the server runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct EndpointId(pub u32);
+
+/// The session thread. Dropping it closes every context.
+pub struct SessionServer {
+    control: Sender<Control>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SessionServer {
+    /// Starts the thread; contexts are spread over `shards`.
+    pub fn start(shards: Vec<ShardHandle>, limits: DeviceLimits) -> io::Result<Self> {
+        if shards.is_empty() {
+            return Err(io::Errno::INVAL);
+        }
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (control, receiver) = channel();
+        let server = Server::new(shards, limits, wake.clone(), receiver)?;
+        let thread = std::thread::Builder::new()
+            .name("rdmesh-session".into())
+            .spawn(move || server.run())
+            .map_err(|e| io::Errno::from_io_error(&e).unwrap_or(io::Errno::AGAIN))?;
+        Ok(Self { control, wake, thread: Some(thread) })
+    }
+
+    /// Opens an endpoint: programs that connect to `listener` get a device there.
+    pub fn add_endpoint(&self, spec: EndpointSpec, listener: OwnedFd) {
+        self.tell(Control::Add(Box::new(spec), listener));
+    }
+
+    /// Closes an endpoint: its listener, and every context. Returns when nothing of it is left.
+    pub fn remove_endpoint(&self, id: EndpointId) {
+        self.ask(|done| Control::Remove(id, done));
+    }
+
+    /// Every open context and what it holds.
+    pub fn snapshot(&self) -> Vec<ContextInfo> {
+        self.ask(Control::Snapshot).unwrap_or_default()
+    }
+
+    /// What has happened since the start.
+    pub fn totals(&self) -> SessionTotals {
+        self.ask(Control::Totals).unwrap_or_default()
+    }
+
+    fn ask<R>(&self, control: impl FnOnce(Sender<R>) -> Control) -> Option<R> {
+        let (answer, receiver) = channel();
+        self.tell(control(answer));
+        receiver.recv().ok()
+    }
+
+    fn tell(&self, control: Control) {
+        // An error means that the thread is gone, and with it everything that the request could be about.
+        if self.control.send(control).is_ok() {
+            let _ = io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for SessionServer {
+    fn drop(&mut self) {
+        self.tell(Control::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

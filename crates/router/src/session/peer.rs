@@ -1,0 +1,81 @@
+//! Who is at the other end of a connection, by the kernel's word.
+
+use crate::memory::ProcessMemory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The process that connected.
+pub(super) struct Peer {
+    /// Its number as the router sees it; 0 where the router's PID namespace does not have it.
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+    /// Says whether `pid` still is that process. Only kernels from 6.5 on have it.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Peer {
+    pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        // struct ucred: pid, uid, gid.
+        let [pid, uid, _] = socket_option(socket, libc::SO_PEERCRED)?;
+        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd: peer_pidfd(socket) })
+    }
+
+    /// The process's memory, of that process and no other.
+    pub(super) fn memory(&self) -> io::Result<ProcessMemory> {
+        let memory = ProcessMemory::open(self.pid)?;
+        // Asked after the opening: if the process lives now, then its number was not another's a moment ago.
+        if self.has_exited() { Err(io::Errno::SRCH) } else { Ok(memory) }
+    }
+
+    /// The process's name.
+    pub(super) fn comm(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).map(|s| s.trim_end().to_owned()).unwrap_or_default()
+    }
+
+    fn has_exited(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return false };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+#[allow(unsafe_code)]
+fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    const SO_PEERPIDFD: i32 = 77;
+    let [fd] = socket_option(socket, SO_PEERPIDFD).ok()?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reads a socket option that is exactly `N` integers.
+#[allow(unsafe_code)]
+fn socket_option<const N: usize>(socket: BorrowedFd<'_>, name: i32) -> io::Result<[i32; N]> {
+    let mut value = [0; N];
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let (to, to_len) = (value.as_mut_ptr().cast(), &raw mut len);
+    // SAFETY: `to` is valid for writing `len` bytes, which may have any value, and `to_len` for a length.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, to, to_len) };
+    match result {
+        0 if len as usize == size_of_val(&value) => Ok(value),
+        0 => Err(io::Errno::INVAL),
+        _ => Err(io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(io::Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_kernel_names_the_peer() {
+        let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let peer = Peer::of(a.as_fd()).unwrap();
+        assert_eq!(peer.pid, std::process::id().cast_signed());
+        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
+        assert!(!peer.has_exited());
+        assert!(!peer.comm().is_empty());
+    }
+}

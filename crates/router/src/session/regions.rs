@@ -1,0 +1,47 @@
+//! The memory regions of a context, found by handle and by key.
+
+use rdmesh_verbs::{Access, Key};
+use std::collections::HashMap;
+
+/// A memory region, as far as commands need to know it.
+pub(super) struct Region {
+    pub(super) pd: u32,
+    pub(super) key: Key,
+    pub(super) iova: u64,
+    pub(super) len: u64,
+    pub(super) access: Access,
+    /// Bytes that it counts for in the account.
+    pub(super) pinned: u64,
+}
+
+/// The regions of a context.
+#[derive(Default)]
+pub(super) struct Regions {
+    by_handle: HashMap<u32, Region>,
+    handles: HashMap<u32, u32>,
+    pinned: u64,
+}
+
+impl Regions {
+    pub(super) fn insert(&mut self, handle: u32, region: Region) {
+        self.pinned += region.pinned;
+        self.handles.insert(region.key.0, handle);
+        self.by_handle.insert(handle, region);
+    }
+
+    pub(super) fn remove(&mut self, handle: u32) -> Option<Region> {
+        let region = self.by_handle.remove(&handle)?;
+        self.pinned -= region.pinned;
+        self.handles.remove(&region.key.0);
+        Some(region)
+    }
+
+    pub(super) fn find(&self, key: u32) -> Option<&Region> {
+        self.by_handle.get(self.handles.get(&key)?)
+    }
+
+    /// Bytes that all of them count for.
+    pub(super) fn pinned(&self) -> u64 {
+        self.pinned
+    }
+}

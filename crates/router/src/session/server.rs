@@ -1,0 +1,285 @@
+//! The session thread: one loop over all sockets.
+
+use super::EndpointId;
+use super::connection::Connection;
+use super::context::Context;
+use super::endpoint::{Endpoint, EndpointSpec};
+use super::info::{ContextInfo, SessionTotals};
+use super::messages::Flow;
+use super::peer::Peer;
+use crate::worker::ShardHandle;
+use rdmesh_uverbs::session::{self, MAX_MESSAGE};
+use rdmesh_verbs::DeviceLimits;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::{self, Errno};
+use rustix::net::{SocketFlags, accept_with};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// What the rest of the router asks of the thread.
+pub(super) enum Control {
+    Add(Box<EndpointSpec>, OwnedFd),
+    Remove(EndpointId, Sender<()>),
+    Snapshot(Sender<Vec<ContextInfo>>),
+    Totals(Sender<SessionTotals>),
+    Stop,
+}
+
+/// How long a listener rests when descriptors have run out.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const EVENTS: usize = 64;
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Wake,
+    Listener(EndpointId),
+    Connection(u64),
+}
+
+impl Source {
+    const LISTENER: u64 = 1 << 63;
+
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Self::Wake => u64::MAX,
+            Self::Listener(id) => Self::LISTENER | u64::from(id.0),
+            Self::Connection(n) => n,
+        })
+    }
+
+    fn of(data: epoll::EventData) -> Self {
+        match data.u64() {
+            u64::MAX => Self::Wake,
+            n if n & Self::LISTENER != 0 => Self::Listener(EndpointId(n as u32)),
+            n => Self::Connection(n),
+        }
+    }
+}
+
+/// The state of the session thread.
+pub(super) struct Server {
+    pub(super) shards: Vec<ShardHandle>,
+    pub(super) limits: DeviceLimits,
+    pub(super) endpoints: HashMap<EndpointId, Endpoint>,
+    pub(super) connections: HashMap<u64, Connection>,
+    pub(super) contexts: HashMap<u32, Context>,
+    pub(super) totals: SessionTotals,
+    pub(super) next_context: u32,
+    next_connection: u64,
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    control: Receiver<Control>,
+}
+
+impl Server {
+    pub(super) fn new(
+        shards: Vec<ShardHandle>,
+        limits: DeviceLimits,
+        wake: Arc<OwnedFd>,
+        control: Receiver<Control>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &wake, Source::Wake.data(), epoll::EventFlags::IN)?;
+        Ok(Self {
+            shards,
+            limits,
+            endpoints: HashMap::new(),
+            connections: HashMap::new(),
+            contexts: HashMap::new(),
+            totals: SessionTotals::default(),
+            next_context: 0,
+            next_connection: 0,
+            epoll,
+            wake,
+            control,
+        })
+    }
+
+    /// Serves until told to stop; closes everything then.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        let mut buffer = vec![0; MAX_MESSAGE];
+        loop {
+            events.clear();
+            let is_paused = self.endpoints.values().any(|e| e.paused);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), is_paused.then_some(&PAUSE)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the session thread cannot wait for its sockets");
+                    break;
+                }
+            }
+            if is_paused {
+                self.resume_listeners();
+            }
+            for event in &events {
+                match Source::of(event.data) {
+                    Source::Wake if self.handle_control() == Flow::Close => return self.close_all(),
+                    Source::Wake => {}
+                    Source::Listener(id) => self.accept(id),
+                    Source::Connection(id) => self.receive(id, &mut buffer),
+                }
+            }
+        }
+        self.close_all();
+    }
+
+    fn handle_control(&mut self) -> Flow {
+        let _ = io::read(&self.wake, &mut [0; 8]);
+        while let Ok(control) = self.control.try_recv() {
+            // Whoever asked may have gone; then the answer matters to nobody.
+            match control {
+                Control::Add(spec, listener) => self.add_endpoint(*spec, listener),
+                Control::Remove(id, done) => {
+                    self.remove_endpoint(id);
+                    let _ = done.send(());
+                }
+                Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
+                Control::Totals(answer) => drop(answer.send(self.present_totals())),
+                Control::Stop => return Flow::Close,
+            }
+        }
+        Flow::Continue
+    }
+
+    fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
+        let id = spec.id;
+        self.remove_endpoint(id);
+        let flags = epoll::EventFlags::IN;
+        let watched = rustix::io::ioctl_fionbio(&listener, true)
+            .and_then(|()| epoll::add(&self.epoll, &listener, Source::Listener(id).data(), flags));
+        match watched {
+            Ok(()) => drop(self.endpoints.insert(id, Endpoint::new(spec, listener))),
+            Err(error) => tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be polled"),
+        }
+    }
+
+    fn remove_endpoint(&mut self, id: EndpointId) {
+        let connections: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| c.endpoint == id).map(|(&n, _)| n).collect();
+        for connection in connections {
+            self.close(connection);
+        }
+        self.endpoints.remove(&id);
+    }
+
+    fn close_all(mut self) {
+        let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
+        for endpoint in endpoints {
+            self.remove_endpoint(endpoint);
+        }
+    }
+
+    fn snapshot(&self) -> Vec<ContextInfo> {
+        let mut contexts: Vec<(&u32, &Context)> = self.contexts.iter().collect();
+        contexts.sort_by_key(|(id, _)| **id);
+        contexts.into_iter().filter_map(|(_, c)| Some(c.info(self.endpoints.get(&c.endpoint)?))).collect()
+    }
+
+    fn present_totals(&self) -> SessionTotals {
+        SessionTotals { objects_live: self.contexts.values().map(|c| c.counts.total()).sum(), ..self.totals }
+    }
+
+    /// Lets one connection in, or turns it away.
+    fn accept(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let socket = match accept_with(&endpoint.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(error) => return self.pause_listener(id, error),
+        };
+        let Ok(peer) = Peer::of(socket.as_fd()) else { return };
+        let is_welcome = endpoint.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
+        if !is_welcome || endpoint.connections >= endpoint.max_connections() {
+            self.totals.connections_refused += 1;
+            if endpoint.is_first(if is_welcome { "connections" } else { "user" }) {
+                let reason = if is_welcome { "too many connections" } else { "not the endpoint's user" };
+                tracing::warn!(endpoint = endpoint.spec.name, pid = peer.pid, uid = peer.uid, "refused: {reason}");
+            }
+            return;
+        }
+        let connection = self.next_connection;
+        let source = Source::Connection(connection).data();
+        if let Err(error) = epoll::add(&self.epoll, &socket, source, epoll::EventFlags::IN) {
+            return tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
+        }
+        self.next_connection += 1;
+        endpoint.connections += 1;
+        self.totals.connections_accepted += 1;
+        self.connections.insert(connection, Connection { socket, endpoint: id, context: None, peer });
+    }
+
+    /// Descriptors have run out, most likely: the listener would only report the same connection again and again.
+    fn pause_listener(&mut self, id: EndpointId, error: Errno) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        if endpoint.is_first("accept") {
+            tracing::error!(endpoint = endpoint.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
+        }
+        let source = Source::Listener(id).data();
+        endpoint.paused = epoll::modify(&self.epoll, &endpoint.listener, source, epoll::EventFlags::empty()).is_ok();
+    }
+
+    fn resume_listeners(&mut self) {
+        for (id, endpoint) in self.endpoints.iter_mut().filter(|(_, e)| e.paused) {
+            let source = Source::Listener(*id).data();
+            endpoint.paused = epoll::modify(&self.epoll, &endpoint.listener, source, epoll::EventFlags::IN).is_err();
+        }
+    }
+
+    /// Takes one message from a connection, so that none can starve the others.
+    fn receive(&mut self, id: u64, buffer: &mut [u8]) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let flow = match session::receive(connection.socket.as_fd(), buffer) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => Flow::Close,
+            Ok((len, fds)) => self.handle_message(id, &buffer[..len], fds),
+            Err(Errno::AGAIN) => Flow::Continue,
+            Err(error) => self.drop_connection(id, &format!("message that cannot be received: {error}")),
+        };
+        if flow == Flow::Close {
+            self.close(id);
+        }
+    }
+
+    /// Notes that a connection is closed because of what its program did. The closing is left to the caller.
+    pub(super) fn drop_connection(&mut self, id: u64, reason: &str) -> Flow {
+        self.totals.connections_dropped += 1;
+        if let Some(connection) = self.connections.get(&id)
+            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
+            && endpoint.may_complain()
+        {
+            tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
+        }
+        Flow::Close
+    }
+
+    /// Closes a connection, and its context when it was the last one.
+    fn close(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let endpoint = self.endpoints.get_mut(&connection.endpoint);
+        if let Some(endpoint) = endpoint {
+            endpoint.connections -= 1;
+        }
+        let Some(context_id) = connection.context else { return };
+        let Some(context) = self.contexts.get_mut(&context_id) else { return };
+        context.connections -= 1;
+        if context.connections == 0 {
+            self.close_context(context_id);
+        }
+    }
+
+    fn close_context(&mut self, id: u32) {
+        let Some(context) = self.contexts.remove(&id) else { return };
+        self.totals.contexts_closed += 1;
+        self.totals.objects_reclaimed += context.counts.total();
+        if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
+            endpoint.contexts -= 1;
+            endpoint.counts.subtract(&context.counts);
+            endpoint.pinned -= context.regions.pinned();
+        }
+        context.close();
+    }
+}

@@ -1,1 +1,0 @@
-//! The threads that run the engine.

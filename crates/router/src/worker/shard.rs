@@ -1,0 +1,231 @@
+//! One engine and the contexts that it serves.
+
+use super::events::{EventBytes, EventSocket};
+use crate::memory::HostPlatform;
+use rdmesh_nic::{Config, ContextId, Engine, Event, Network, Time};
+use rdmesh_uverbs::page::ContextPage;
+use rdmesh_verbs::AsyncEvent;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// One engine, its contexts, and the events that go to their programs. Lives on a worker thread.
+pub struct Shard {
+    engine: Engine<HostPlatform>,
+    contexts: Vec<Attached>,
+    start: Instant,
+    /// Whether some event waits for room in its socket.
+    stuck: bool,
+}
+
+/// A context as the worker sees it.
+struct Attached {
+    id: ContextId,
+    page: ContextPage,
+    wake: OwnedFd,
+    events: EventSocket,
+    channels: HashMap<u32, EventSocket>,
+    next_channel: u32,
+    cqs: HashMap<u32, Watched>,
+    qps: HashMap<u32, Watched>,
+    srqs: HashMap<u32, Watched>,
+}
+
+/// An object that events are about.
+#[derive(Default)]
+struct Watched {
+    user_handle: u64,
+    channel: Option<u32>,
+    completions: u32,
+    events: u32,
+}
+
+impl Shard {
+    pub(super) fn new(config: Config) -> Self {
+        Self { engine: Engine::new(config), contexts: Vec::new(), start: Instant::now(), stuck: false }
+    }
+
+    /// The engine, for commands.
+    pub fn engine(&mut self) -> &mut Engine<HostPlatform> {
+        &mut self.engine
+    }
+
+    /// The engine's present.
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Opens a device. `wake` is the eventfd that the program writes when the worker sleeps, `events` its stream of
+    /// asynchronous events.
+    pub fn open(&mut self, network: Network, page: ContextPage, wake: OwnedFd, events: EventSocket) -> ContextId {
+        let id = self.engine.open(network);
+        self.contexts.push(Attached {
+            id,
+            page,
+            wake,
+            events,
+            channels: HashMap::new(),
+            next_channel: 0,
+            cqs: HashMap::new(),
+            qps: HashMap::new(),
+            srqs: HashMap::new(),
+        });
+        id
+    }
+
+    /// Closes a device and all that is in it.
+    pub fn close(&mut self, id: ContextId) {
+        self.engine.close(id);
+        self.contexts.retain(|context| context.id != id);
+    }
+
+    /// Adds a completion channel; returns its number, from 0.
+    pub fn add_channel(&mut self, id: ContextId, socket: EventSocket) -> u32 {
+        let Some(context) = self.context(id) else { return 0 };
+        let channel = context.next_channel;
+        context.next_channel = channel.wrapping_add(1);
+        context.channels.insert(channel, socket);
+        channel
+    }
+
+    /// Removes a completion channel.
+    pub fn remove_channel(&mut self, id: ContextId, channel: u32) {
+        if let Some(context) = self.context(id) {
+            context.channels.remove(&channel);
+        }
+    }
+
+    /// Directs the events of a completion queue.
+    pub fn watch_cq(&mut self, id: ContextId, cq: u32, user_handle: u64, channel: Option<u32>) {
+        if let Some(context) = self.context(id) {
+            context.cqs.insert(cq, Watched { user_handle, channel, ..Watched::default() });
+        }
+    }
+
+    /// Directs the events of a queue pair.
+    pub fn watch_qp(&mut self, id: ContextId, qp: u32, user_handle: u64) {
+        if let Some(context) = self.context(id) {
+            context.qps.insert(qp, Watched { user_handle, ..Watched::default() });
+            context.page.set_qp_state(qp, 0);
+        }
+    }
+
+    /// Directs the events of a shared receive queue.
+    pub fn watch_srq(&mut self, id: ContextId, srq: u32, user_handle: u64) {
+        if let Some(context) = self.context(id) {
+            context.srqs.insert(srq, Watched { user_handle, ..Watched::default() });
+        }
+    }
+
+    /// Ends the events of a completion queue; unread ones are taken back. Returns how many completion and asynchronous
+    /// events the program has read.
+    pub fn unwatch_cq(&mut self, id: ContextId, cq: u32) -> (u32, u32) {
+        self.deliver();
+        let Some(context) = self.context(id) else { return (0, 0) };
+        let Some(watched) = context.cqs.remove(&cq) else { return (0, 0) };
+        let channel = watched.channel.and_then(|channel| context.channels.get_mut(&channel));
+        let unread = channel.map_or(0, |channel| channel.take_back(watched.user_handle));
+        (watched.completions.saturating_sub(unread), context.take_back_events(&watched))
+    }
+
+    /// Ends the events of a queue pair. Returns how many the program has read.
+    pub fn unwatch_qp(&mut self, id: ContextId, qp: u32) -> u32 {
+        self.deliver();
+        let Some(context) = self.context(id) else { return 0 };
+        context.page.set_qp_state(qp, 0);
+        context.qps.remove(&qp).map_or(0, |watched| context.take_back_events(&watched))
+    }
+
+    /// Ends the events of a shared receive queue. Returns how many the program has read.
+    pub fn unwatch_srq(&mut self, id: ContextId, srq: u32) -> u32 {
+        self.deliver();
+        let Some(context) = self.context(id) else { return 0 };
+        context.srqs.remove(&srq).map_or(0, |watched| context.take_back_events(&watched))
+    }
+
+    /// Gives the doorbells that rang to the engine. Returns whether one did.
+    pub(super) fn take_doorbells(&mut self) -> bool {
+        let mut rang = false;
+        for context in &self.contexts {
+            if context.page.has_rung() {
+                rang = true;
+                context.page.take_doorbells(|qp| self.engine.doorbell(context.id, qp));
+            }
+        }
+        rang
+    }
+
+    /// Whether a doorbell waits.
+    pub(super) fn has_doorbell(&self) -> bool {
+        self.contexts.iter().any(|context| context.page.has_rung())
+    }
+
+    /// Sends the engine's events to the programs.
+    pub(super) fn deliver(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            let (Event::Completion { context: id, .. }
+            | Event::Async { context: id, .. }
+            | Event::QpState { context: id, .. }) = event;
+            let Some(context) = self.contexts.iter_mut().find(|context| context.id == id) else { continue };
+            self.stuck |= match event {
+                Event::Completion { cq, .. } => context.completion(cq),
+                Event::Async { event, element, .. } => context.async_event(event, element),
+                Event::QpState { qp, state, .. } => {
+                    context.page.set_qp_state(qp, state as u8);
+                    false
+                }
+            };
+        }
+    }
+
+    /// Tries again to send events that found their socket full. Returns whether some still wait.
+    pub(super) fn flush_events(&mut self) -> bool {
+        if self.stuck {
+            self.stuck = false;
+            for context in &mut self.contexts {
+                self.stuck |= context.events.flush();
+                for channel in context.channels.values_mut() {
+                    self.stuck |= channel.flush();
+                }
+            }
+        }
+        self.stuck
+    }
+
+    /// The eventfds by which programs wake the worker, each with its context.
+    pub(super) fn wake_fds(&self) -> impl Iterator<Item = (ContextId, BorrowedFd<'_>)> {
+        self.contexts.iter().map(|context| (context.id, context.wake.as_fd()))
+    }
+
+    fn context(&mut self, id: ContextId) -> Option<&mut Attached> {
+        self.contexts.iter_mut().find(|context| context.id == id)
+    }
+}
+
+impl Attached {
+    fn completion(&mut self, cq: u32) -> bool {
+        let Some(watched) = self.cqs.get_mut(&cq) else { return false };
+        let Some(channel) = watched.channel.and_then(|channel| self.channels.get_mut(&channel)) else { return false };
+        watched.completions += 1;
+        channel.send(EventBytes { element: watched.user_handle, event_type: None })
+    }
+
+    fn async_event(&mut self, event: AsyncEvent, element: u32) -> bool {
+        use AsyncEvent::{CqError, DeviceFatal, GidChange, PortActive, PortError, SrqError, SrqLimitReached};
+        let watched = match event {
+            CqError => self.cqs.get_mut(&element),
+            SrqError | SrqLimitReached => self.srqs.get_mut(&element),
+            DeviceFatal | GidChange | PortActive | PortError => None,
+            _ => self.qps.get_mut(&element),
+        };
+        let element = watched.map_or(u64::from(element), |watched| {
+            watched.events += 1;
+            watched.user_handle
+        });
+        self.events.send(EventBytes { element, event_type: Some(event as u32) })
+    }
+
+    fn take_back_events(&mut self, watched: &Watched) -> u32 {
+        watched.events.saturating_sub(self.events.take_back(watched.user_handle))
+    }
+}

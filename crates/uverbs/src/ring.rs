@@ -1,1 +1,0 @@
-//! Work and completion queues, seen from the device.

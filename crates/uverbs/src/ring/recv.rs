@@ -1,0 +1,81 @@
+use super::{DMA_DATA, DMA_NUM_SGE, NewRing, Queue, SGE_LEN, high};
+use crate::ring::BadWqe;
+use rdmesh_verbs::RecvWr;
+use rustix::io;
+
+/// A receive queue: elements are `struct rxe_recv_wqe`.
+pub struct RecvRing {
+    pub(super) queue: Queue,
+    taken: u32,
+}
+
+impl RecvRing {
+    /// Makes a ring for at least `max_wr` requests of `max_sge` elements.
+    pub fn create(max_wr: u32, max_sge: u32) -> io::Result<NewRing<Self>> {
+        let elem_size = WQE_LEN + max_sge as usize * SGE_LEN;
+        let (queue, fd, len) = Queue::create("rdmesh-recv", max_wr, elem_size)?;
+        let slots = queue.mask;
+        Ok(NewRing { ring: Self { queue, taken: 0 }, fd, len, slots })
+    }
+
+    /// Copies the oldest request out and hands its slot back.
+    pub fn take(&mut self) -> Option<Result<RecvWr, BadWqe>> {
+        if self.queue.producer() == self.taken {
+            return None;
+        }
+        let slot = self.queue.slot(self.taken);
+        let wr = self.read(slot);
+        self.taken = (self.taken + 1) & self.queue.mask;
+        self.queue.publish_consumer(self.taken);
+        Some(wr)
+    }
+
+    /// Requests posted and not taken.
+    pub fn len(&self) -> u32 {
+        self.queue.producer().wrapping_sub(self.taken) & self.queue.mask
+    }
+
+    /// Whether nothing is posted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets every request.
+    pub fn clear(&mut self) {
+        self.taken = self.queue.producer();
+        self.queue.publish_consumer(self.taken);
+    }
+
+    /// Copies the posted requests into `to`, raw, as far as they fit its slots; false where there are too many.
+    pub fn move_into(&mut self, to: &mut Self) -> bool {
+        if self.len() > to.queue.mask {
+            return false;
+        }
+        let mut words = vec![0; self.queue.elem_size().min(to.queue.elem_size()) / 8];
+        let (mut from, end) = (self.taken, self.queue.producer());
+        let mut index = to.taken;
+        while from != end {
+            self.queue.load(self.queue.slot(from), &mut words);
+            to.queue.store(to.queue.slot(index), &words);
+            from = (from + 1) & self.queue.mask;
+            index = (index + 1) & to.queue.mask;
+        }
+        to.queue.publish_producer(index);
+        self.taken = end;
+        true
+    }
+
+    fn read(&self, slot: usize) -> Result<RecvWr, BadWqe> {
+        let mut head = [0; 1];
+        self.queue.load(slot, &mut head);
+        let wr_id = head[0];
+        let mut dma = [0; 1];
+        self.queue.load(slot + RECV_DMA + DMA_NUM_SGE - 4, &mut dma);
+        let end = slot + self.queue.elem_size();
+        let sges = self.queue.load_sges(slot + RECV_DMA + DMA_DATA, end, high(dma[0])).ok_or(BadWqe { wr_id })?;
+        Ok(RecvWr { wr_id, sges })
+    }
+}
+
+const RECV_DMA: usize = 16;
+const WQE_LEN: usize = RECV_DMA + DMA_DATA;

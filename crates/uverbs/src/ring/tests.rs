@@ -1,0 +1,120 @@
+use super::*;
+use proptest::prelude::*;
+use rdmesh_verbs::{Completion, QpType, Qpn, WcFlags, WcOpcode, WcStatus};
+use std::collections::VecDeque;
+
+fn completion(wr_id: u64) -> Completion {
+    Completion {
+        wr_id,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Recv,
+        byte_len: 7,
+        imm: 9,
+        qpn: Qpn::new(5),
+        src_qp: Qpn::new(6),
+        flags: WcFlags::WITH_IMM,
+    }
+}
+
+/// Posts a receive as rdma-core's provider does.
+fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
+    let index = queue.producer();
+    let next = (index + 1) & queue.mask;
+    if next == queue.consumer() {
+        return false;
+    }
+    let slot = queue.slot(index);
+    queue.store(slot, &[wr_id]);
+    queue.store(slot + 16 + 8, &[pair(0, sges.len() as u32)]);
+    for (i, sge) in sges.iter().enumerate() {
+        queue.store(slot + 40 + i * 16, &[sge.addr, pair(sge.length, sge.lkey.0)]);
+    }
+    queue.publish_producer(next);
+    true
+}
+
+#[test]
+fn slots_round_up_as_rxe_rounds() {
+    for (asked, slots) in [(1, 1), (2, 3), (3, 3), (4, 7), (100, 127)] {
+        assert_eq!(CompletionRing::create(asked).unwrap().slots, slots);
+    }
+}
+
+#[test]
+fn a_full_completion_ring_refuses() {
+    let mut ring = CompletionRing::create(3).unwrap().ring;
+    assert!((0..3).all(|i| ring.push(&completion(i))));
+    assert!(!ring.push(&completion(3)));
+    ring.queue.publish_consumer(1);
+    assert!(ring.push(&completion(3)));
+}
+
+#[test]
+fn resizing_keeps_unpolled_entries() {
+    let mut old = CompletionRing::create(7).unwrap().ring;
+    (0..5).for_each(|i| assert!(old.push(&completion(i))));
+    old.queue.publish_consumer(2);
+    let mut small = CompletionRing::create(1).unwrap().ring;
+    assert!(!old.move_into(&mut small));
+    let mut new = CompletionRing::create(3).unwrap().ring;
+    assert!(old.move_into(&mut new));
+    assert_eq!(new.len(), 3);
+    let mut word = [0];
+    new.queue.load(new.queue.slot(0), &mut word);
+    assert_eq!(word[0], 2);
+}
+
+#[test]
+fn a_hostile_producer_index_stays_in_the_ring() {
+    let mut ring = RecvRing::create(3, 1).unwrap().ring;
+    ring.queue.publish_producer(u32::MAX);
+    for _ in 0..3 {
+        assert!(ring.take().is_some());
+    }
+    assert!(ring.take().is_none());
+}
+
+#[test]
+fn too_many_elements_are_refused() {
+    let mut ring = RecvRing::create(3, 1).unwrap().ring;
+    assert!(post_recv(&ring.queue, 77, &[]));
+    ring.queue.store(ring.queue.slot(0) + 24, &[pair(0, 1000)]);
+    assert_eq!(ring.take().unwrap().unwrap_err(), BadWqe { wr_id: 77 });
+}
+
+proptest! {
+    /// The ring against a queue: what is posted is taken, in order, once.
+    #[test]
+    fn receives_are_taken_in_order(steps in proptest::collection::vec(0..4u8, 1..200)) {
+        let mut ring = RecvRing::create(7, 2).unwrap().ring;
+        let mut model = VecDeque::new();
+        for (n, step) in steps.into_iter().enumerate() {
+            if step < 3 {
+                let sge = Sge { addr: n as u64, length: 3, lkey: Key(4) };
+                let posted = post_recv(&ring.queue, n as u64, &[sge, sge][..usize::from(step)]);
+                prop_assert_eq!(posted, model.len() < 7);
+                if posted {
+                    model.push_back((n as u64, usize::from(step)));
+                }
+            } else {
+                let taken = ring.take().map(|wr| wr.map(|wr| (wr.wr_id, wr.sges.len())));
+                prop_assert_eq!(taken, model.pop_front().map(Ok));
+            }
+            prop_assert_eq!(ring.len() as usize, model.len());
+        }
+    }
+
+    /// Any bytes in a send slot give a request or an error, and nothing is read outside the slot.
+    #[test]
+    fn any_send_element_is_survived(words in proptest::collection::vec(any::<u64>(), 64), ud in any::<bool>()) {
+        let mut ring = SendRing::create(3, 4, 64).unwrap().ring;
+        let count = ring.queue.elem_size() / 8;
+        ring.queue.store(ring.queue.slot(0), &words[..count.min(64)]);
+        ring.queue.publish_producer(1);
+        let qp_type = if ud { QpType::Ud } else { QpType::Rc };
+        if let Ok(wr) = ring.fetch(qp_type).unwrap() {
+            prop_assert!(wr.inline_len as usize <= ring.queue.elem_size());
+        }
+        ring.release(1);
+    }
+}
