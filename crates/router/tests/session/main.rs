@@ -1,0 +1,8 @@
+//! Sessions as a program sees them: a client that speaks the socket's messages, and no preload library.
+
+mod client;
+mod commands;
+mod hostile;
+mod rings;
+mod traffic;
+mod world;

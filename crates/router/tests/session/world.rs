@@ -1,0 +1,90 @@
+//! A server with real workers, and endpoints on it.
+
+use crate::client::Client;
+use rdmesh_fabric::Quota;
+use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer, SessionTotals};
+use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
+use rdmesh_verbs::{DeviceLimits, Gid, Vni};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Fields are dropped in this order: the server before the workers that it calls.
+pub(crate) struct World {
+    pub(crate) server: SessionServer,
+    _workers: Workers,
+    directory: tempfile::TempDir,
+    limits: DeviceLimits,
+}
+
+impl World {
+    pub(crate) fn new(workers: usize) -> Self {
+        let limits = DeviceLimits::default();
+        let config = WorkerConfig { count: workers, mode: Mode::Adaptive, limits };
+        let workers = Workers::start(config).unwrap();
+        let server = SessionServer::start(workers.shards().to_vec(), limits).unwrap();
+        Self { server, _workers: workers, directory: tempfile::tempdir().unwrap(), limits }
+    }
+
+    pub(crate) fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    /// Adds endpoint `n` with the default quota.
+    pub(crate) fn endpoint(&self, n: u8) -> PathBuf {
+        self.endpoint_with(n, |_| {})
+    }
+
+    /// Adds endpoint `n`, 10.7.0.n on network 7.
+    pub(crate) fn endpoint_with(&self, n: u8, change: impl FnOnce(&mut EndpointSpec)) -> PathBuf {
+        let mut spec = EndpointSpec {
+            id: EndpointId(n.into()),
+            name: format!("e{n}"),
+            network: "blue".into(),
+            vni: Vni(7),
+            gids: vec![link_local(n), gid(n)],
+            quota: Quota::default(),
+            allowed_uid: None,
+        };
+        change(&mut spec);
+        let path = self.directory.path().join(format!("{n}.sock"));
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 64).unwrap();
+        self.server.add_endpoint(spec, listener);
+        path
+    }
+
+    /// A device, opened and ready for commands.
+    pub(crate) fn device(&self, n: u8) -> Client {
+        Client::device(&self.endpoint(n))
+    }
+
+    /// Waits until every context is gone, and checks that nothing was lost on the way.
+    pub(crate) fn expect_reclaimed(&self) -> SessionTotals {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let totals = self.server.totals();
+            assert_eq!(
+                totals.objects_created,
+                totals.objects_destroyed + totals.objects_reclaimed + totals.objects_live
+            );
+            if totals.contexts_opened == totals.contexts_closed {
+                assert_eq!(totals.objects_live, 0);
+                assert!(self.server.snapshot().is_empty());
+                return totals;
+            }
+            assert!(Instant::now() < deadline, "contexts are left: {totals:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+pub(crate) fn gid(n: u8) -> Gid {
+    Gid::from_ip(Ipv4Addr::new(10, 7, 0, n).into())
+}
+
+fn link_local(n: u8) -> Gid {
+    Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, n])
+}
