@@ -2,8 +2,9 @@
 
 mod host;
 mod instance;
+mod owners;
 
-pub use host::{Host, HostError, Owner};
+pub use host::{Host, HostError};
 pub use instance::InstanceError;
 
 use crate::api;
@@ -11,10 +12,12 @@ use instance::Instance;
 use rdmesh_fabric::StateDir;
 use rdmesh_fabric::api::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::future::IntoFuture;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,6 +34,8 @@ pub struct DaemonConfig {
     pub workers: Option<usize>,
     /// Whether it does without network namespaces, and so without root.
     pub rootless: bool,
+    /// The preload library to give to endpoints; none: the one that is installed with this program.
+    pub library: Option<PathBuf>,
 }
 
 /// Why a router did not start, or ended badly.
@@ -61,8 +66,13 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let host = Arc::new(Host::start(config)?);
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
-    let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
-    runtime.shutdown_timeout(REQUEST_PATIENCE);
+    let served = thread::scope(|scope| {
+        scope.spawn(|| host.remove_orphans());
+        let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
+        runtime.shutdown_timeout(REQUEST_PATIENCE);
+        host.stop_watching();
+        served
+    });
     let cleared = host.clear();
     drop(host);
     let cleaned = instance.clean();
@@ -102,8 +112,6 @@ fn raise_open_file_limit() {
 }
 
 const REQUEST_PATIENCE: Duration = Duration::from_secs(2);
-
-use std::future::IntoFuture;
 
 #[cfg(test)]
 mod tests;

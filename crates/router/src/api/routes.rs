@@ -7,12 +7,10 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, delete, get, post};
-use crate::daemon::Owner;
 use rdmesh_fabric::api::{ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
 use rdmesh_fabric::{Name, Network};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
-use tokio::io::unix::AsyncFd;
 
 /// One thing that the API does.
 pub(super) struct Operation {
@@ -106,27 +104,8 @@ async fn create_endpoint(
     request: Result<Json<CreateEndpoint>, JsonRejection>,
 ) -> Result<(StatusCode, Json<EndpointInfo>), Refusal> {
     let Json(request) = request?;
-    let (info, owner) = api.blocking(move |host| host.create_endpoint(request, peer.pid.unwrap_or(0))).await??;
-    if let Some(owner) = owner {
-        tokio::spawn(remove_with(api, owner));
-    }
+    let info = api.blocking(move |host| host.create_endpoint(request, peer.pid.unwrap_or(0))).await??;
     Ok((StatusCode::CREATED, Json(info)))
-}
-
-/// Waits until the owner of an endpoint ends, and removes the endpoint.
-async fn remove_with(api: Api, owner: Owner) {
-    let Owner { pidfd, endpoint } = owner;
-    let ended = match AsyncFd::new(pidfd) {
-        Ok(pidfd) => pidfd.readable().await.map(drop),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = ended {
-        tracing::error!(%error, "the owner of an endpoint cannot be watched: the endpoint stays until it is removed");
-        return;
-    }
-    if let Ok(Err(error)) = api.blocking(move |host| host.remove_orphan(endpoint)).await {
-        tracing::warn!(%error, "removing an endpoint whose owner has ended");
-    }
 }
 
 async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {

@@ -1,6 +1,7 @@
 //! The endpoints of this host, and all that belongs to each.
 
 use super::DaemonConfig;
+use super::owners::Owners;
 use crate::endpoint::{EndpointDir, EndpointError, Library, LibraryError, gid_table};
 use crate::session::{ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
@@ -10,7 +11,6 @@ use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registr
 use rdmesh_overlay::{Overlay, OverlayError};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +28,7 @@ pub struct Host {
     overlay: Option<Overlay>,
     sessions: SessionServer,
     workers: Workers,
+    owners: Owners,
     attached: Mutex<Attached>,
 }
 
@@ -44,15 +45,6 @@ struct AttachedEndpoint {
     namespace: Option<PathBuf>,
     owner: Option<OwnedFd>,
     directory: EndpointDir,
-}
-
-/// The process that an endpoint goes with.
-#[derive(Debug)]
-pub struct Owner {
-    /// Becomes readable when the process ends.
-    pub pidfd: OwnedFd,
-    /// The endpoint, for [`Host::remove_orphan`].
-    pub endpoint: EndpointId,
 }
 
 /// Why the host did not do it.
@@ -94,7 +86,8 @@ pub enum HostError {
 impl Host {
     /// Starts workers and sessions. The state directory must be this process's alone.
     pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
-        let library = Library::install(config.state.path())?;
+        let installed = config.library.clone().map_or_else(Library::find, Ok)?;
+        let library = Library::install(&installed, config.state.path())?;
         let overlay = if config.rootless { None } else { Some(Overlay::new(config.state.clone())?) };
         let limits = DeviceLimits::default();
         // Zero lets the workers choose by the number of cores.
@@ -103,8 +96,9 @@ impl Host {
         let workers = Workers::start(worker_config).map_err(started("workers"))?;
         let sessions = SessionServer::start(workers.shards().to_vec(), limits).map_err(started("session server"))?;
         let registry = Registry::new(Arc::new(Embedded::default()));
+        let owners = Owners::new().map_err(started("watch over owners"))?;
         let attached = Mutex::default();
-        Ok(Self { config, started: Instant::now(), library, registry, overlay, sessions, workers, attached })
+        Ok(Self { config, started: Instant::now(), library, registry, overlay, sessions, workers, owners, attached })
     }
 
     /// The router as a whole.
@@ -155,14 +149,14 @@ impl Host {
         self.workers.shards().iter().map(|shard| shard.stats()).collect()
     }
 
-    /// Makes an endpoint for process `caller`. Where it is to go with that process, the caller of this function watches
-    /// the owner that is returned, and calls [`Host::remove_orphan`] when it ends.
-    pub fn create_endpoint(&self, request: CreateEndpoint, caller: i32) -> Result<(EndpointInfo, Option<Owner>), HostError> {
+    /// Makes an endpoint for process `caller`.
+    pub fn create_endpoint(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
         if request.isolation == Isolation::Namespace && self.overlay.is_none() {
             return Err(HostError::Rootless);
         }
         let owned = request.lifetime == Lifetime::Caller;
-        let owner = if owned { Some(open_process(caller)?) } else { None };
+        let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller, source: e.into() };
+        let owner = if owned { Some(Owners::open(caller).map_err(unwatchable)?) } else { None };
         let mut attached = self.attached();
         let key = (request.network.clone(), request.name.clone());
         if attached.endpoints.get(&key).is_some_and(AttachedEndpoint::is_orphan) {
@@ -179,16 +173,13 @@ impl Host {
         })?;
         attached.last_id += 1;
         let id = EndpointId(attached.last_id);
-        let watched = owner.as_ref().map(|fd| fd.try_clone()).transpose();
-        let made = watched
-            .map_err(|source| HostError::Owner { pid: caller, source })
-            .and_then(|watched| Ok((self.attach(id, &endpoint, &network, owner)?, watched)));
-        match made {
-            Ok((made, watched)) => {
+        let watched = owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id));
+        match watched.map_err(unwatchable).and_then(|()| self.attach(id, &endpoint, &network, owner)) {
+            Ok(made) => {
                 let info = made.info();
                 attached.endpoints.insert(key, made);
                 tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
-                Ok((info, watched.map(|pidfd| Owner { pidfd, endpoint: id })))
+                Ok(info)
             }
             Err(error) => {
                 self.forget(&endpoint)?;
@@ -202,8 +193,22 @@ impl Host {
         self.remove(&mut self.attached(), &(network, name))
     }
 
+    /// Removes endpoints as their owners end, until [`Host::stop_watching`].
+    pub(super) fn remove_orphans(&self) {
+        while let Some(id) = self.owners.next() {
+            if let Err(error) = self.remove_orphan(id) {
+                tracing::warn!(%error, "removing an endpoint whose owner has ended");
+            }
+        }
+    }
+
+    /// Ends [`Host::remove_orphans`].
+    pub(super) fn stop_watching(&self) {
+        self.owners.stop();
+    }
+
     /// Removes the endpoint `id`, unless somebody has done so.
-    pub fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
+    fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
         let mut attached = self.attached();
         let key = attached.endpoints.iter().find(|(_, e)| e.id == id).map(|(key, _)| key.clone());
         key.map_or(Ok(()), |key| self.remove(&mut attached, &key).map(drop))
@@ -282,12 +287,6 @@ impl AttachedEndpoint {
         let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
-}
-
-fn open_process(pid: i32) -> Result<OwnedFd, HostError> {
-    let failed = |source| HostError::Owner { pid, source };
-    let process = Pid::from_raw(pid).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    pidfd_open(process, PidfdFlags::empty()).map_err(|e| failed(e.into()))
 }
 
 fn no_such((network, name): &(Name, Name)) -> HostError {

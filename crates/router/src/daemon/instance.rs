@@ -3,8 +3,10 @@
 use super::DaemonConfig;
 use rdmesh_fabric::StateDir;
 use rdmesh_overlay::{Overlay, OverlayError};
-use rustix::fs::{FlockOperation, flock};
+use rdmesh_uverbs::session::LIBRARY_NAME;
+use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -24,6 +26,9 @@ pub enum InstanceError {
     /// Another router uses it.
     #[error("a router is already running in {}: stop it with `rdmesh down`, or use another --state-dir", .0.display())]
     AlreadyRunning(PathBuf),
+    /// Programs could not load the library from there.
+    #[error("{} is mounted `noexec`, so that no library can be loaded from it: use another --state-dir", .0.display())]
+    NoExec(PathBuf),
     /// The kernel refused.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -54,6 +59,7 @@ impl Instance {
         instance.clean()?;
         // Other users' programs reach their endpoint through a mount, never from here.
         make_directory(&instance.state.endpoints(), 0o700)?;
+        instance.allow_libraries()?;
         Ok(instance)
     }
 
@@ -62,12 +68,39 @@ impl Instance {
         if !self.rootless {
             Overlay::new(self.state.clone())?.clear()?;
         }
+        if !self.rootless && is_mount_of_ours(&self.state.endpoints()) {
+            unmount(self.state.endpoints(), UnmountFlags::DETACH).map_err(|e| at(&self.state.endpoints())(e.into()))?;
+        }
         for directory in [self.state.endpoints(), self.state.namespaces()] {
             absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory))?;
         }
-        let socket = self.state.api_socket();
-        absent_is_fine(fs::remove_file(&socket)).map_err(at(&socket))
+        for file in [self.state.api_socket(), self.state.path().join(LIBRARY_NAME)] {
+            absent_is_fine(fs::remove_file(&file)).map_err(at(&file))?;
+        }
+        Ok(())
     }
+
+    /// Programs map the preload library from the endpoints' directories, which a file system mounted `noexec`, as /run
+    /// often is, does not allow: there, they get a file system of their own.
+    fn allow_libraries(&self) -> Result<(), InstanceError> {
+        let path = self.state.endpoints();
+        let file_system = statvfs(&path).map_err(|e| at(&path)(e.into()))?;
+        if !file_system.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+            return Ok(());
+        }
+        if self.rootless {
+            return Err(InstanceError::NoExec(self.state.path().to_owned()));
+        }
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount(MOUNT_SOURCE, &path, "tmpfs", flags, c"mode=700").map_err(|e| at(&path)(e.into()))
+    }
+}
+
+/// Whether a router mounted a file system of its own at `path`.
+fn is_mount_of_ours(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let line = format!("{MOUNT_SOURCE} {} tmpfs ", path.display());
+    mounts.lines().any(|mount| mount.starts_with(&line))
 }
 
 fn make_directory(path: &Path, mode: u32) -> Result<(), InstanceError> {
@@ -84,3 +117,6 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
         result => result,
     }
 }
+
+/// How the mount is known again by a later router.
+const MOUNT_SOURCE: &str = "rdmesh-endpoints";

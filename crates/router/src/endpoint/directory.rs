@@ -54,7 +54,7 @@ impl EndpointDir {
 
     fn fill(&self, endpoint: &Endpoint, library: &Library, address: &SocketAddrUnix) -> io::Result<OwnedFd> {
         sysfs::write(&self.path.join(SYSFS_NAME), endpoint, &gid_table(endpoint))?;
-        library.link_to(&self.path.join(LIBRARY_NAME))?;
+        library.copy_to(&self.path.join(LIBRARY_NAME))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&socket, address)?;

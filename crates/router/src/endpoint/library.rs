@@ -1,12 +1,13 @@
 //! Where the preload library comes from.
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The router's own copy of the preload library, which every endpoint gets a link to: an update of the installed one
-/// does not change it under running programs.
+/// The router's own copy of the preload library, which every endpoint gets a copy of: all endpoints of a router have the
+/// same, even when the installed one is updated meanwhile.
 #[derive(Clone, Debug)]
 pub struct Library {
     copy: PathBuf,
@@ -40,19 +41,12 @@ impl Library {
         candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
     }
 
-    /// Copies the installed library into `directory`.
-    pub fn install(directory: &Path) -> Result<Self, LibraryError> {
-        let from = Self::find()?;
+    /// Copies the library `from` into `directory`.
+    pub fn install(from: &Path, directory: &Path) -> Result<Self, LibraryError> {
         let copy = directory.join(NAME);
-        let result = place(&copy, |temporary| fs::copy(&from, temporary).map(drop));
-        result.map_err(|source| LibraryError::Copy { from, to: copy.clone(), source })?;
+        let failed = |source| LibraryError::Copy { from: from.to_owned(), to: copy.clone(), source };
+        place(from, &copy).map_err(failed)?;
         Ok(Self { copy })
-    }
-
-    /// The library at `copy`.
-    #[cfg(test)]
-    pub(super) fn at(copy: PathBuf) -> Self {
-        Self { copy }
     }
 
     /// The router's copy.
@@ -60,22 +54,19 @@ impl Library {
         &self.copy
     }
 
-    /// Puts the library at `path`: as a link, or as a copy where there can be none.
-    pub(super) fn link_to(&self, path: &Path) -> io::Result<()> {
-        place(path, |temporary| {
-            fs::hard_link(&self.copy, temporary).or_else(|_| fs::copy(&self.copy, temporary).map(drop))
-        })
+    /// Puts a copy of the library at `path`. Not a link: root in a container may write to what is mounted there, and would
+    /// change everybody's library.
+    pub(super) fn copy_to(&self, path: &Path) -> io::Result<()> {
+        place(&self.copy, path)
     }
 }
 
-/// Makes `path` by `make` under another name first, so that nobody ever sees half of it, nor a changed mapping.
-fn place(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => make(&temporary)?,
-    }
-    fs::rename(&temporary, path)
+/// Copies `from` to `to` under another name first, so that nobody ever sees half of it, nor a changed mapping.
+fn place(from: &Path, to: &Path) -> io::Result<()> {
+    let temporary = to.with_extension("new");
+    fs::copy(from, &temporary)?;
+    fs::set_permissions(&temporary, Permissions::from_mode(0o755))?;
+    fs::rename(&temporary, to)
 }
 
 fn near(directory: &Path) -> Vec<PathBuf> {

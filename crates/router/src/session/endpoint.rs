@@ -2,14 +2,12 @@
 
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
+use super::disposal::Backlog;
 use rdmesh_fabric::Quota;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-
-/// Slots of the GID table that the device reports; [`EndpointSpec::gids`] may fill fewer.
-pub(super) const GID_TABLE_LEN: u32 = 16;
 
 /// Complaints about an endpoint's programs that are logged.
 const MAX_COMPLAINTS: u32 = 32;
@@ -61,6 +59,8 @@ pub(super) struct Endpoint {
     pub(super) pinned: u64,
     /// The listener is not polled, because descriptors had run out.
     pub(super) paused: bool,
+    /// Descriptors of its programs that are being closed.
+    pub(super) backlog: Backlog,
     warned: HashSet<&'static str>,
     complaints: u32,
 }
@@ -75,6 +75,7 @@ impl Endpoint {
             counts: ObjectCounts::default(),
             pinned: 0,
             paused: false,
+            backlog: Backlog::default(),
             warned: HashSet::new(),
             complaints: 0,
         }

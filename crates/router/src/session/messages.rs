@@ -24,19 +24,19 @@ type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 impl Server {
     /// Executes a message and answers it.
-    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
+    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: &ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
         let frame = match Frame::parse(message) {
             Ok(frame) => frame,
-            Err(error) => return self.drop_connection(id, &error.to_string()),
+            Err(error) => return self.expel(id, &error.to_string()),
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
         let answer = match (frame.kind, connection.context) {
             (RequestKind::Open, None) => self.open(id),
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::Verbs | RequestKind::Ioctl, Some(context)) => self.command(id, context, &frame, &fds),
+            (RequestKind::Verbs | RequestKind::Ioctl, Some(context)) => self.command(id, context, &frame, fds),
             (RequestKind::Open | RequestKind::Attach, Some(_)) => Err(Errno::INVAL),
             (RequestKind::Verbs | RequestKind::Ioctl, None) => {
-                return self.drop_connection(id, "command before the device was opened");
+                return self.expel(id, "command before the device was opened");
             }
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
@@ -46,11 +46,16 @@ impl Server {
         };
         match sent {
             Ok(()) => Flow::Continue,
-            Err(Errno::AGAIN) => self.drop_connection(id, "answers are not read"),
+            Err(Errno::AGAIN) => self.expel(id, "answers are not read"),
             // The program has gone.
             Err(Errno::PIPE | Errno::CONNRESET) => Flow::Close,
-            Err(error) => self.drop_connection(id, &format!("answer that cannot be sent: {error}")),
+            Err(error) => self.expel(id, &format!("answer that cannot be sent: {error}")),
         }
+    }
+
+    fn expel(&mut self, id: u64, reason: &str) -> Flow {
+        self.complain(id, reason);
+        Flow::Close
     }
 
     fn open(&mut self, id: u64) -> Answer {

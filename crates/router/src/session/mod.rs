@@ -9,6 +9,7 @@ mod accounting;
 mod commands;
 mod connection;
 mod context;
+mod disposal;
 mod endpoint;
 mod info;
 mod messages;

@@ -3,17 +3,19 @@
 use super::EndpointId;
 use super::connection::Connection;
 use super::context::Context;
+use super::disposal::Disposal;
 use super::endpoint::{Endpoint, EndpointSpec};
 use super::info::{ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::peer::Peer;
 use crate::worker::ShardHandle;
-use rdmesh_uverbs::session::{self, MAX_MESSAGE};
+use arrayvec::ArrayVec;
+use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE};
 use rdmesh_verbs::DeviceLimits;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -69,6 +71,7 @@ pub(super) struct Server {
     pub(super) contexts: HashMap<u32, Context>,
     pub(super) totals: SessionTotals,
     pub(super) next_context: u32,
+    pub(super) disposal: Disposal,
     next_connection: u64,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
@@ -92,6 +95,7 @@ impl Server {
             contexts: HashMap::new(),
             totals: SessionTotals::default(),
             next_context: 0,
+            disposal: Disposal::start()?,
             next_connection: 0,
             epoll,
             wake,
@@ -162,6 +166,9 @@ impl Server {
         let connections: Vec<u64> =
             self.connections.iter().filter(|(_, c)| c.endpoint == id).map(|(&n, _)| n).collect();
         for connection in connections {
+            if let Some(connection) = self.connections.get_mut(&connection) {
+                connection.has_unread = true;
+            }
             self.close(connection);
         }
         self.endpoints.remove(&id);
@@ -194,7 +201,7 @@ impl Server {
         };
         let Ok(peer) = Peer::of(socket.as_fd()) else { return };
         let is_welcome = endpoint.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
-        if !is_welcome || endpoint.connections >= endpoint.max_connections() {
+        if !is_welcome || endpoint.connections >= endpoint.max_connections() || endpoint.backlog.is_full() {
             self.totals.connections_refused += 1;
             if endpoint.is_first(if is_welcome { "connections" } else { "user" }) {
                 let reason = if is_welcome { "too many connections" } else { "not the endpoint's user" };
@@ -210,7 +217,8 @@ impl Server {
         self.next_connection += 1;
         endpoint.connections += 1;
         self.totals.connections_accepted += 1;
-        self.connections.insert(connection, Connection { socket, endpoint: id, context: None, peer });
+        let new = Connection { socket, endpoint: id, context: None, peer, has_unread: false };
+        self.connections.insert(connection, new);
     }
 
     /// Descriptors have run out, most likely: the listener would only report the same connection again and again.
@@ -233,35 +241,58 @@ impl Server {
     /// Takes one message from a connection, so that none can starve the others.
     fn receive(&mut self, id: u64, buffer: &mut [u8]) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let flow = match session::receive(connection.socket.as_fd(), buffer) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => Flow::Close,
-            Ok((len, fds)) => self.handle_message(id, &buffer[..len], fds),
-            Err(Errno::AGAIN) => Flow::Continue,
-            Err(error) => self.drop_connection(id, &format!("message that cannot be received: {error}")),
-        };
-        if flow == Flow::Close {
-            self.close(id);
+        match session::receive(connection.socket.as_fd(), buffer) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => self.close(id),
+            Ok((len, fds)) => {
+                let flow = self.handle_message(id, &buffer[..len], &fds);
+                if self.dispose(id, fds) == Flow::Close || flow == Flow::Close {
+                    self.close(id);
+                }
+            }
+            Err(Errno::AGAIN) => {}
+            Err(error) => {
+                self.complain(id, &format!("message that cannot be received: {error}"));
+                self.close(id);
+            }
         }
     }
 
-    /// Notes that a connection is closed because of what its program did. The closing is left to the caller.
-    pub(super) fn drop_connection(&mut self, id: u64, reason: &str) -> Flow {
-        self.totals.connections_dropped += 1;
-        if let Some(connection) = self.connections.get(&id)
-            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
-            && endpoint.may_complain()
-        {
-            tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
+    /// Closes the descriptors that came with a message.
+    fn dispose(&mut self, id: u64, fds: ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
+        let endpoint = self.connections.get(&id).and_then(|c| self.endpoints.get(&c.endpoint));
+        let Some(endpoint) = endpoint else { return Flow::Close };
+        fds.into_iter().for_each(|fd| self.disposal.close(fd, &endpoint.backlog));
+        if endpoint.backlog.is_full() {
+            self.complain(id, "it sends descriptors faster than they can be closed");
+            return Flow::Close;
         }
-        Flow::Close
+        Flow::Continue
+    }
+
+    /// Notes that a connection is closed because of what its program did. The closing is left to the caller.
+    pub(super) fn complain(&mut self, id: u64, reason: &str) {
+        self.totals.connections_dropped += 1;
+        if let Some(connection) = self.connections.get_mut(&id)
+            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
+        {
+            connection.has_unread = true;
+            if endpoint.may_complain() {
+                tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
+            }
+        }
     }
 
     /// Closes a connection, and its context when it was the last one.
     fn close(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        let endpoint = self.endpoints.get_mut(&connection.endpoint);
-        if let Some(endpoint) = endpoint {
+        if let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint) {
             endpoint.connections -= 1;
+            if connection.has_unread {
+                // The program learns of it now; its messages, with the descriptors in them, go in their time.
+                let _ = shutdown(&connection.socket, Shutdown::Both);
+                let _ = epoll::delete(&self.epoll, &connection.socket);
+                self.disposal.close_later(connection.socket, &endpoint.backlog);
+            }
         }
         let Some(context_id) = connection.context else { return };
         let Some(context) = self.contexts.get_mut(&context_id) else { return };

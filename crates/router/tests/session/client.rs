@@ -196,13 +196,15 @@ impl Client {
 }
 
 /// Frames a command of the plain family.
-pub(crate) fn plain(number: u8, request: &(impl IntoBytes + Immutable), driver: &[u8], room: usize) -> Vec<u8> {
+pub(crate) fn plain(
+    number: u8,
+    request: &(impl IntoBytes + Immutable + ?Sized),
+    driver: &[u8],
+    room: usize,
+) -> Vec<u8> {
     let len = size_of::<CommandHeader>() + request.as_bytes().len() + driver.len();
-    let header = CommandHeader {
-        command: number.into(),
-        in_words: (len / 4) as u16,
-        out_words: room.div_ceil(4) as u16,
-    };
+    let header =
+        CommandHeader { command: number.into(), in_words: (len / 4) as u16, out_words: room.div_ceil(4) as u16 };
     [header.as_bytes(), request.as_bytes(), driver].concat()
 }
 

@@ -1,5 +1,7 @@
 //! Sessions as a program sees them: a client that speaks the socket's messages, and no preload library.
 
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+
 mod client;
 mod commands;
 mod hostile;

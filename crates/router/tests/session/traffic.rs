@@ -46,7 +46,14 @@ fn connect(client: &mut Client, qp: u32, dest_qpn: u32, peer: u8) {
         | AttrMask::MAX_QP_RD_ATOMIC;
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
         let request = ModifyQp {
-            dest: QpDest { dgid: gid(peer).0, sgid_index: 1, hop_limit: 64, is_global: 1, port_num: 1, ..Default::default() },
+            dest: QpDest {
+                dgid: gid(peer).0,
+                sgid_index: 1,
+                hop_limit: 64,
+                is_global: 1,
+                port_num: 1,
+                ..Default::default()
+            },
             qp_handle: qp,
             attr_mask: mask.bits(),
             dest_qp_num: dest_qpn,

@@ -1,7 +1,6 @@
 use super::*;
 use rdmesh_fabric::{Isolation, Quota};
 use rustix::net::connect;
-use std::os::unix::fs::MetadataExt;
 
 fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
     Endpoint {
@@ -17,9 +16,9 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
 
 /// A library (its content does not matter here) in `directory`.
 fn library(directory: &Path) -> Library {
-    let copy = directory.join(LIBRARY_NAME);
-    fs::write(&copy, "library").unwrap();
-    Library::at(copy)
+    let installed = directory.join("installed");
+    fs::write(&installed, "library").unwrap();
+    Library::install(&installed, directory).unwrap()
 }
 
 fn sysfs(directory: &EndpointDir, file: &str) -> String {
@@ -36,8 +35,7 @@ fn the_directory_has_all_that_a_program_needs_and_goes_when_dropped() {
     let flags = SocketFlags::CLOEXEC;
     let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
-    let inode = |path: &Path| path.metadata().unwrap().ino();
-    assert_eq!(inode(&path.join(LIBRARY_NAME)), inode(library.path()));
+    assert_eq!(fs::read(path.join(LIBRARY_NAME)).unwrap(), b"library");
     assert_eq!(sysfs(&directory, "node_type"), "1: CA\n");
     drop(directory);
     assert!(!path.exists());

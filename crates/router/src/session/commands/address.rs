@@ -5,6 +5,7 @@ use super::super::endpoint::EndpointSpec;
 use super::super::reply::Reply;
 use super::Call;
 use super::device::PORT;
+use crate::endpoint::GID_TABLE_LEN;
 use rdmesh_uverbs::abi::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, RxeCreateAhResponse};
 use rdmesh_verbs::{AddressVector, Gid, QpType};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ const MAX_GROUPS: usize = 1024;
 
 /// What every path must have on a RoCE port: a GRH, and a source address that exists (`rdma_fill_sgid_attr`).
 pub(super) fn check_address(endpoint: &EndpointSpec, av: &AddressVector) -> Result<(), Errno> {
-    if av.port != PORT || !av.is_global || u32::from(av.sgid_index) >= super::super::endpoint::GID_TABLE_LEN {
+    if av.port != PORT || !av.is_global || usize::from(av.sgid_index) >= GID_TABLE_LEN {
         return Err(Errno::INVAL);
     }
     match endpoint.gids.get(usize::from(av.sgid_index)) {

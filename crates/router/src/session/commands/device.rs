@@ -1,8 +1,8 @@
 //! The context itself, and what the device says of itself.
 
-use super::super::endpoint::GID_TABLE_LEN;
 use super::super::reply::Reply;
 use super::Call;
+use crate::endpoint::GID_TABLE_LEN;
 use rdmesh_uverbs::abi::{
     ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice, QueryDeviceResponse,
     QueryPort, QueryPortResponse,
@@ -64,7 +64,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
     Ok(Reply::new(&QueryPortResponse {
         port_cap_flags: CM_SUPPORTED | IP_BASED_GIDS,
         max_msg_sz: call.scope.limits.max_msg_size,
-        gid_tbl_len: GID_TABLE_LEN,
+        gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: 1,
         state: ACTIVE,
         max_mtu: Mtu::B4096 as u8,

@@ -1,0 +1,74 @@
+//! Endpoints for containers: `rdmesh container-args` and `rdmesh cdi`.
+
+use crate::args::{CdiOptions, ContainerOptions, PlaceOptions, QuotaOptions};
+use crate::endpoint::ensure;
+use crate::failure::Failure;
+use crate::show::print_line;
+use rdmesh_fabric::api::EndpointInfo;
+use rdmesh_fabric::{Client, ENDPOINT_MOUNT};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+/// Prints what `docker run` is to be told.
+pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<(), Failure> {
+    let info = ensure(options.name, options.place, client)?;
+    let directory = info.directory.display().to_string();
+    if directory.contains([' ', ':']) {
+        return Err(Failure::new(format!("{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons")));
+    }
+    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}", preload()))
+}
+
+/// Writes a CDI file.
+pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
+    let place = PlaceOptions { net: options.net, ip: Vec::new(), quota: QuotaOptions::default() };
+    let endpoints = if options.names.is_empty() {
+        let persistent = |info: &EndpointInfo| info.endpoint.owner_pid.is_none();
+        client.endpoints()?.into_iter().filter(persistent).collect()
+    } else {
+        let ensured = options.names.into_iter().map(|name| ensure(name, place.clone(), client));
+        ensured.collect::<Result<Vec<_>, _>>()?
+    };
+    if endpoints.is_empty() {
+        return Err(Failure::new("there are no persistent endpoints: name one, or make one with `rdmesh endpoint add NAME`"));
+    }
+    let text = serde_json::to_string_pretty(&specification(&endpoints))? + "\n";
+    if options.output == Path::new("-") {
+        return print_line(text.trim_end());
+    }
+    write(&options.output, &text)?;
+    let example = endpoints.first().map(|info| info.endpoint.directory_name()).unwrap_or_default();
+    print_line(format!("Written to {}. Use it as: docker run --device {KIND}={example} IMAGE …", options.output.display()))
+}
+
+fn specification(endpoints: &[EndpointInfo]) -> Value {
+    let devices: Vec<Value> = endpoints.iter().map(device).collect();
+    json!({ "cdiVersion": "0.6.0", "kind": KIND, "devices": devices })
+}
+
+fn device(info: &EndpointInfo) -> Value {
+    let mount = json!({
+        "hostPath": info.directory,
+        "containerPath": ENDPOINT_MOUNT,
+        "options": ["ro", "nosuid", "nodev", "bind"],
+    });
+    json!({
+        "name": info.endpoint.directory_name(),
+        "containerEdits": { "env": [preload()], "mounts": [mount] },
+    })
+}
+
+/// Engines may read the file at any time: it appears whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let temporary = path.with_extension("json.new");
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    let written = made.and_then(|()| fs::write(&temporary, text)).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|e| Failure::new(format!("{}: {e}; choose another --output", path.display())))
+}
+
+fn preload() -> String {
+    format!("LD_PRELOAD={ENDPOINT_MOUNT}/librdmesh.so")
+}
+
+const KIND: &str = "rdmesh.dev/endpoint";

@@ -1,0 +1,71 @@
+//! Whether a program really finds a device: with an endpoint made for the occasion.
+
+use super::Finding;
+use super::packages::Packages;
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Status};
+use rdmesh_fabric::{Client, DEFAULT_NETWORK, Isolation, Quota};
+use rdmesh_router::endpoint::DEVICE_NAME;
+use std::io::ErrorKind;
+use std::process::Command;
+
+pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
+    if status.is_none() {
+        return Vec::new();
+    }
+    match endpoint(client) {
+        Ok(info) => {
+            let findings = vec![sysfs(&info), device(&info)];
+            // It goes with this process in any case.
+            let _ = client.remove_endpoint(&info.endpoint.network, &info.endpoint.name);
+            findings
+        }
+        Err(error) => vec![Finding::fail("endpoint", format!("none can be made: {error}"), "see router.log in the state directory")],
+    }
+}
+
+fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>> {
+    Ok(client.create_endpoint(&CreateEndpoint {
+        name: format!("doctor-{}", std::process::id()).parse()?,
+        network: DEFAULT_NETWORK.parse()?,
+        addresses: Vec::new(),
+        quota: Quota::default(),
+        allowed_uid: None,
+        lifetime: Lifetime::Caller,
+        isolation: Isolation::None,
+    })?)
+}
+
+fn sysfs(info: &EndpointInfo) -> Finding {
+    let state = info.directory.join("sys/class/infiniband").join(DEVICE_NAME).join("ports/1/state");
+    match std::fs::read_to_string(&state) {
+        Ok(text) if text.contains("ACTIVE") => Finding::ok("sysfs tree", format!("port is {}", text.trim())),
+        Ok(text) => Finding::fail("sysfs tree", format!("{}: {}", state.display(), text.trim()), RESTART),
+        Err(error) => Finding::fail("sysfs tree", format!("{}: {error}", state.display()), RESTART),
+    }
+}
+
+fn device(info: &EndpointInfo) -> Finding {
+    let output = Command::new("ibv_devinfo")
+        .args(["-d", DEVICE_NAME])
+        .env("LD_PRELOAD", info.directory.join("librdmesh.so"))
+        .env("RDMESH_ENDPOINT", &info.directory)
+        .output();
+    match output {
+        Ok(output) if output.status.success() && String::from_utf8_lossy(&output.stdout).contains("PORT_ACTIVE") => {
+            Finding::ok("device", "ibv_devinfo opens it, and its port is active")
+        }
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text).trim().replace('\n', "\n        ");
+            Finding::fail("device", format!("ibv_devinfo does not open it:\n        {text}"), "the findings above, first of all")
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let packages = Packages::here();
+            let fix = packages.install(packages.utilities);
+            Finding::warn("device", "not tried: ibv_devinfo is not installed", fix)
+        }
+        Err(error) => Finding::warn("device", format!("not tried: ibv_devinfo: {error}"), "make ibv_devinfo executable"),
+    }
+}
+
+const RESTART: &str = "rdmesh down && rdmesh up";

@@ -1,0 +1,100 @@
+//! Settings of the kernel and of this process that matter.
+
+use super::Finding;
+use super::router::is_readable;
+use rdmesh_fabric::StateDir;
+use rdmesh_fabric::api::Status;
+use rustix::fs::{Access, access, statvfs};
+use rustix::process::{Resource, geteuid, getrlimit};
+use std::fs;
+use std::path::Path;
+
+pub(super) fn check(status: Option<&Status>, state: &StateDir) -> Vec<Finding> {
+    let rootless = status.map_or(!geteuid().is_root(), |status| status.rootless);
+    let mut findings = vec![locked_memory(), shared_memory(), userfaultfd(), tracing_of_processes(rootless)];
+    if rootless {
+        findings.push(user_namespaces());
+    } else {
+        findings.push(network_namespaces(state));
+    }
+    findings
+}
+
+/// Our memory is shared, not locked, so this limit does not bind us; but libibverbs complains when it is tiny.
+fn locked_memory() -> Finding {
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if limit <= 32_768 && !geteuid().is_root() => Finding::warn(
+            "locked memory",
+            format!("the limit is {limit} bytes: libibverbs will warn on stderr (rdmesh itself does not need it)"),
+            "ulimit -l 65536, or `memlock` in /etc/security/limits.conf",
+        ),
+        Some(limit) => Finding::ok("locked memory", format!("limit {limit} bytes")),
+        None => Finding::ok("locked memory", "no limit"),
+    }
+}
+
+/// Registered memory is memfd memory, which the kernel accounts like /dev/shm; programs' own use is of /dev/shm itself.
+fn shared_memory() -> Finding {
+    const PATH: &str = "/dev/shm";
+    let fix = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm";
+    if access(PATH, Access::WRITE_OK).is_err() {
+        return Finding::warn("shared memory", "/dev/shm cannot be written: MPI and pyverbs tests need it", fix);
+    }
+    match statvfs(PATH) {
+        Ok(fs) if fs.f_blocks * fs.f_frsize < 64 << 20 => Finding::warn(
+            "shared memory",
+            format!("/dev/shm has only {} MiB", (fs.f_blocks * fs.f_frsize) >> 20),
+            "mount -o remount,size=1g /dev/shm, or `docker run --shm-size 1g`",
+        ),
+        Ok(fs) => Finding::ok("shared memory", format!("/dev/shm has {} MiB", (fs.f_blocks * fs.f_frsize) >> 20)),
+        Err(error) => Finding::warn("shared memory", format!("/dev/shm: {error}"), fix),
+    }
+}
+
+/// With it, registering memory loses no write that another thread makes at the same moment to a page registered in part.
+fn userfaultfd() -> Finding {
+    let allowed = read("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1");
+    if allowed || geteuid().is_root() || is_readable(Path::new("/dev/userfaultfd")) {
+        return Finding::ok("userfaultfd", "available");
+    }
+    Finding::ok("userfaultfd", "only for faults in user mode, which is enough")
+}
+
+/// Memory that cannot be shared is reached through /proc/PID/mem, which these settings guard.
+fn tracing_of_processes(rootless: bool) -> Finding {
+    match read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
+        Some("3") => Finding::warn(
+            "yama",
+            "kernel.yama.ptrace_scope is 3: memory that cannot be shared (such as mapped files) cannot be registered",
+            "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d (3 cannot be lowered while running)",
+        ),
+        Some(scope @ ("1" | "2")) if rootless => Finding::warn(
+            "yama",
+            format!("kernel.yama.ptrace_scope is {scope}: a router without root may be refused memory that cannot be shared"),
+            "sysctl kernel.yama.ptrace_scope=0, or a router that runs as root",
+        ),
+        Some(scope) => Finding::ok("yama", format!("kernel.yama.ptrace_scope is {scope}")),
+        None => Finding::ok("yama", "not in this kernel"),
+    }
+}
+
+fn user_namespaces() -> Finding {
+    let max = read("/proc/sys/user/max_user_namespaces").and_then(|text| text.parse::<u64>().ok());
+    let disabled = read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0");
+    if disabled || max == Some(0) {
+        return Finding::ok("user namespaces", "not available; `rdmesh run --host-network` does not need them");
+    }
+    Finding::ok("user namespaces", "available")
+}
+
+fn network_namespaces(state: &StateDir) -> Finding {
+    if !Path::new("/proc/self/ns/net").exists() {
+        return Finding::fail("network namespaces", "not in this kernel", "use `rdmesh run --host-network`");
+    }
+    let bound = fs::read_dir(state.namespaces()).map_or(0, Iterator::count);
+    Finding::ok("network namespaces", format!("available, {bound} in use"))
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}

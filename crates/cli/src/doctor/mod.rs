@@ -1,0 +1,79 @@
+//! `rdmesh doctor`: what is missing or misconfigured, and how to fix it.
+
+mod device;
+mod host;
+mod packages;
+mod router;
+
+use crate::args::OutputOptions;
+use crate::failure::Failure;
+use crate::show::{print_json, print_line};
+use rdmesh_fabric::{Client, StateDir};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Runs all checks; the exit status is 1 if any failed.
+pub(crate) fn doctor(options: &OutputOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
+    let status = client.status();
+    let mut findings = router::check(&status, state);
+    findings.extend(packages::check());
+    findings.extend(host::check(status.as_ref().ok(), state));
+    findings.extend(device::check(status.as_ref().ok(), client));
+    if options.json {
+        print_json(&findings)?;
+    } else {
+        for finding in &findings {
+            print_line(finding.text())?;
+        }
+    }
+    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What a check found.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    level: Level,
+    subject: &'static str,
+    message: String,
+    fix: Option<String>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// As it should be.
+    Ok,
+    /// Some things will not work, or not well.
+    Warn,
+    /// Programs will not find a device.
+    Fail,
+}
+
+impl Finding {
+    fn ok(subject: &'static str, message: impl Into<String>) -> Self {
+        Self { level: Level::Ok, subject, message: message.into(), fix: None }
+    }
+
+    fn warn(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Warn, subject, message: message.into(), fix: Some(fix.into()) }
+    }
+
+    fn fail(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Fail, subject, message: message.into(), fix: Some(fix.into()) }
+    }
+
+    fn text(&self) -> String {
+        let level = match self.level {
+            Level::Ok => "ok  ",
+            Level::Warn => "warn",
+            Level::Fail => "FAIL",
+        };
+        let mut text = format!("{level}  {}: {}", self.subject, self.message);
+        if let Some(fix) = &self.fix {
+            text += &format!("\n        fix: {fix}");
+        }
+        text
+    }
+}

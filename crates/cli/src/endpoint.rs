@@ -1,0 +1,81 @@
+//! `rdmesh endpoint`.
+
+use crate::args::{AddOptions, OutputOptions, PlaceOptions, RemoveOptions};
+use crate::failure::Failure;
+use crate::show::{print_json, print_line};
+use crate::table::Table;
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime};
+use rdmesh_fabric::{Client, ClientError, Isolation, Name};
+
+/// Makes a persistent endpoint.
+pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
+    let isolation = if options.namespace { Isolation::Namespace } else { Isolation::None };
+    let info = client.create_endpoint(&request(options.name, options.place, options.uid, isolation))?;
+    if options.output.json {
+        return print_json(&info);
+    }
+    let addresses = addresses(&info);
+    print_line(format!("Endpoint `{}` is {addresses} on network `{}`.", info.endpoint.name, info.endpoint.network))
+}
+
+/// Removes an endpoint.
+pub(crate) fn remove(options: &RemoveOptions, client: &Client) -> Result<(), Failure> {
+    client.remove_endpoint(&options.net, &options.name)?;
+    Ok(())
+}
+
+/// Lists endpoints.
+pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+    let endpoints = client.endpoints()?;
+    if options.json {
+        return print_json(&endpoints);
+    }
+    if endpoints.is_empty() {
+        return print_line("No endpoints: `rdmesh run -- COMMAND` or `rdmesh endpoint add NAME` makes one.");
+    }
+    print_line(table(&endpoints))
+}
+
+/// The persistent endpoint `name`; made if there is none.
+pub(crate) fn ensure(name: Name, place: PlaceOptions, client: &Client) -> Result<EndpointInfo, Failure> {
+    match client.endpoint(&place.net, &name) {
+        Ok(info) => Ok(info),
+        Err(ClientError::Refused { status: 404, .. }) => {
+            Ok(client.create_endpoint(&request(name, place, None, Isolation::None))?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A table of endpoints.
+pub(crate) fn table(endpoints: &[EndpointInfo]) -> Table {
+    let mut table = Table::new(&["NETWORK", "ENDPOINT", "ADDRESS", "GOES WITH", "DIRECTORY"]);
+    for info in endpoints {
+        let owner = info.endpoint.owner_pid.map_or("-".to_owned(), |pid| format!("pid {pid}"));
+        table.row([
+            info.endpoint.network.to_string(),
+            info.endpoint.name.to_string(),
+            addresses(info),
+            owner,
+            info.directory.display().to_string(),
+        ]);
+    }
+    table
+}
+
+fn addresses(info: &EndpointInfo) -> String {
+    let addresses: Vec<String> = info.endpoint.addresses.iter().map(ToString::to_string).collect();
+    addresses.join(", ")
+}
+
+fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation: Isolation) -> CreateEndpoint {
+    CreateEndpoint {
+        name,
+        network: place.net,
+        addresses: place.ip,
+        quota: place.quota.quota(),
+        allowed_uid,
+        lifetime: Lifetime::Persistent,
+        isolation,
+    }
+}

@@ -1,0 +1,51 @@
+//! `rdmesh`: RDMA for unprivileged programs.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod container;
+mod doctor;
+mod endpoint;
+mod failure;
+mod run;
+mod show;
+mod table;
+mod up;
+
+use args::{Args, Command, EndpointCommand};
+use clap::Parser;
+use failure::Failure;
+use rdmesh_fabric::{Client, StateDir};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let uid = rustix::process::geteuid().as_raw();
+    let state = args.state_dir.map_or_else(|| StateDir::default_for(uid), StateDir::new);
+    match dispatch(args.command, &state) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("rdmesh: {failure}");
+            failure.code()
+        }
+    }
+}
+
+fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
+    let client = Client::new(state.api_socket());
+    let done = match command {
+        Command::Up(options) => up::up(&options, state),
+        Command::Router(options) => up::router(&options, state),
+        Command::Down => up::down(&client, state),
+        Command::Run(options) => run::run(options, &client, state),
+        Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
+        Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
+        Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
+        Command::ContainerArgs(options) => container::arguments(options, &client),
+        Command::Cdi(options) => container::cdi(options, &client),
+        Command::Ps(options) => show::ps(&options, &client),
+        Command::Stats(options) => show::stats(&options, &client),
+        Command::Doctor(options) => return doctor::doctor(&options, &client, state),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}

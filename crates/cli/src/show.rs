@@ -1,0 +1,163 @@
+//! `rdmesh ps` and `rdmesh stats`.
+
+use crate::args::OutputOptions;
+use crate::endpoint;
+use crate::failure::Failure;
+use crate::table::Table;
+use rdmesh_fabric::Client;
+use rdmesh_fabric::api::{ContextInfo, Metric};
+use serde::Serialize;
+use serde_json::json;
+use std::fmt::Display;
+use std::io::{ErrorKind, Write, stdout};
+
+/// Lists endpoints, contexts and queue pairs.
+pub(crate) fn ps(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+    let (endpoints, contexts) = (client.endpoints()?, client.contexts()?);
+    if options.json {
+        return print_json(&json!({ "endpoints": endpoints, "contexts": contexts }));
+    }
+    if endpoints.is_empty() {
+        return print_line("No endpoints: `rdmesh run -- COMMAND` makes one.");
+    }
+    print_line(endpoint::table(&endpoints))?;
+    if contexts.is_empty() {
+        return print_line("\nNo program has opened a device.");
+    }
+    print_line(format!("\n{}", context_table(&contexts)))?;
+    if contexts.iter().all(|context| context.qps.is_empty()) {
+        return Ok(());
+    }
+    print_line(format!("\n{}", qp_table(&contexts)))
+}
+
+/// Shows all counters.
+pub(crate) fn stats(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+    let stats = client.stats()?;
+    if options.json {
+        return print_json(&stats);
+    }
+    let mut table = Table::new(&["COUNTER", "OF", "VALUE"]);
+    for metric in &stats.metrics {
+        table.row([metric.name.clone(), labels(metric), metric.value.to_string()]);
+    }
+    print_line(table)
+}
+
+/// Prints `value` as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print_line(serde_json::to_string_pretty(value)?)
+}
+
+/// Prints a line; a reader that has seen enough (`| head`) is no failure.
+pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
+    match writeln!(stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn context_table(contexts: &[ContextInfo]) -> Table {
+    let mut table = Table::new(&["NETWORK", "ENDPOINT", "PID", "UID", "COMMAND", "PDS", "CQS", "QPS", "SRQS", "MRS", "PINNED"]);
+    for c in contexts {
+        table.row([
+            c.network.to_string(),
+            c.endpoint.to_string(),
+            c.pid.to_string(),
+            c.uid.to_string(),
+            c.command.clone(),
+            c.pds.to_string(),
+            c.cqs.to_string(),
+            c.qps.len().to_string(),
+            c.srqs.to_string(),
+            c.mrs.to_string(),
+            bytes(c.pinned_bytes),
+        ]);
+    }
+    table
+}
+
+fn qp_table(contexts: &[ContextInfo]) -> Table {
+    let mut table = Table::new(&["PID", "QP", "TYPE", "STATE", "PEER", "SENT", "", "RECEIVED", "", "RETRIES"]);
+    for (pid, qp) in contexts.iter().flat_map(|c| c.qps.iter().map(|qp| (c.pid, qp))) {
+        let peer = match (&qp.peer, qp.peer_qpn) {
+            (Some(address), Some(qpn)) => format!("{address} {qpn:#08x}"),
+            _ => "-".to_owned(),
+        };
+        table.row([
+            pid.to_string(),
+            format!("{:#08x}", qp.qpn),
+            qp.kind.clone(),
+            qp.state.clone(),
+            peer,
+            qp.sent_messages.to_string(),
+            bytes(qp.sent_bytes),
+            qp.received_messages.to_string(),
+            bytes(qp.received_bytes),
+            qp.retries.to_string(),
+        ]);
+    }
+    table
+}
+
+fn labels(metric: &Metric) -> String {
+    let labels: Vec<String> = metric.labels.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    labels.join(", ")
+}
+
+/// `1.5 MiB`.
+fn bytes(count: u64) -> String {
+    let unit = (63 - (count | 1).leading_zeros()) / 10;
+    match UNITS.get(unit as usize) {
+        Some(name) if unit > 0 => format!("{:.1} {name}", count as f64 / (1u64 << (10 * unit)) as f64),
+        _ => format!("{count} B"),
+    }
+}
+
+const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmesh_fabric::api::QpInfo;
+
+    #[test]
+    fn bytes_have_a_readable_unit() {
+        let shown: Vec<String> = [0, 1023, 1024, 1_572_864, u64::MAX].map(bytes).into();
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "16.0 EiB"]);
+    }
+
+    #[test]
+    fn tables_fit_into_120_columns() {
+        let qp = QpInfo {
+            qpn: 0xff_ffff,
+            kind: "RC".into(),
+            state: "ERROR".into(),
+            peer_qpn: Some(0xff_ffff),
+            peer: Some("255.255.255.255".into()),
+            sent_messages: 10_u64.pow(12),
+            sent_bytes: 1 << 49,
+            received_messages: 10_u64.pow(12),
+            received_bytes: 1 << 49,
+            retries: 10_u64.pow(6),
+        };
+        let context = ContextInfo {
+            endpoint: "twelve-chars".parse().unwrap(),
+            network: "twelve-chars".parse().unwrap(),
+            pid: 4_194_303,
+            uid: 65_534,
+            command: "fifteen-letters".into(),
+            pds: 1000,
+            cqs: 10_000,
+            srqs: 1000,
+            mrs: 100_000,
+            mws: 0,
+            pinned_bytes: 1 << 45,
+            qps: vec![qp],
+        };
+        let contexts = [context];
+        for table in [context_table(&contexts), qp_table(&contexts)] {
+            assert!(table.to_string().lines().all(|line| line.chars().count() <= 120), "{table}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Starting and stopping the router.
+
+use crate::args::{RouterOptions, UpOptions};
+use crate::failure::Failure;
+use rdmesh_fabric::{Client, ClientError, StateDir};
+use rdmesh_router::daemon::{self, DaemonConfig};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io::IsTerminal;
+use std::os::unix::fs::DirBuilderExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tracing_subscriber::EnvFilter;
+
+/// `rdmesh up`.
+pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
+    check_privilege(&options.router)?;
+    if options.foreground {
+        return router(&options.router, state);
+    }
+    let client = Client::new(state.api_socket());
+    if let Ok(status) = client.status() {
+        println!("A router is already running (pid {}).", status.pid);
+        return Ok(());
+    }
+    let child = start(&options.router, state)?;
+    let status = wait_until_up(child, &client, state)?;
+    let workers = if status.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", status.workers) };
+    println!("The router is running (pid {}, {workers}); its log is {}.", status.pid, state.log().display());
+    println!("Next, each in a terminal of its own:");
+    let network = if options.router.rootless { "--host-network " } else { "" };
+    println!("  rdmesh run {network}--name a -- ib_write_bw");
+    println!("  rdmesh run {network}--name b -- ib_write_bw {}", if options.router.rootless { "localhost" } else { "10.77.0.2" });
+    println!("`rdmesh ps` shows what is going on, `rdmesh doctor` what is missing, `rdmesh down` ends it.");
+    Ok(())
+}
+
+/// `rdmesh router`.
+pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Failure> {
+    check_privilege(options)?;
+    if options.detached {
+        rustix::process::setsid()?;
+    }
+    let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    let config = DaemonConfig {
+        state: state.clone(),
+        mode: options.mode.into(),
+        workers: options.workers.map(usize::from),
+        rootless: options.rootless,
+        library: None,
+    };
+    Ok(daemon::run(config)?)
+}
+
+/// `rdmesh down`.
+pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
+    match client.shutdown() {
+        Ok(_) => {}
+        // A router that is ending, or one that was killed and left its files: the lock says which.
+        Err(ClientError::Unreachable { source, .. }) if source.kind() != std::io::ErrorKind::PermissionDenied => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Ok(lock) = File::open(state.lock()) else {
+        println!("No router is running.");
+        return Ok(());
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while flock(&lock, FlockOperation::NonBlockingLockShared).is_err() {
+        if Instant::now() > deadline {
+            let log = state.log();
+            return Err(Failure::new(format!("the router does not end; {} may say why", log.display())));
+        }
+        sleep(STEP);
+    }
+    println!("The router has ended; all endpoints are removed.");
+    Ok(())
+}
+
+fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
+    if options.rootless || rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "endpoints with network namespaces need root: use `sudo rdmesh up`, or `rdmesh up --rootless` to do without them",
+    ))
+}
+
+fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
+    let directory = state.path();
+    let mode = if options.rootless { 0o700 } else { 0o755 };
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(directory);
+    let log = made.and_then(|()| OpenOptions::new().create(true).write(true).truncate(true).open(state.log()));
+    let log = log.map_err(|e| Failure::new(format!("{}: {e}; choose another --state-dir", directory.display())))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--state-dir").arg(directory).args(["router", "--detached"]);
+    if options.rootless {
+        command.arg("--rootless");
+    }
+    if let Some(workers) = options.workers {
+        command.args(["--workers", &workers.to_string()]);
+    }
+    let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
+    command.arg("--mode").args(mode);
+    command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(command.spawn()?)
+}
+
+fn wait_until_up(mut child: Child, client: &Client, state: &StateDir) -> Result<rdmesh_fabric::api::Status, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(status) = client.status() {
+            return Ok(status);
+        }
+        let ended = child.try_wait()?.is_some();
+        if ended || Instant::now() > deadline {
+            let log = fs::read_to_string(state.log()).unwrap_or_default();
+            let last = log.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n  ");
+            let what = if ended { "did not start" } else { "does not answer" };
+            return Err(Failure::new(format!("the router {what}; {} ends with:\n  {last}", state.log().display())));
+        }
+        sleep(STEP);
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(15);
+const STEP: Duration = Duration::from_millis(10);

@@ -1,0 +1,175 @@
+//! What a router's API says and is told, as JSON.
+
+use crate::{Endpoint, Isolation, Name, Network, Quota};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// How a router's workers wait for work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// They never sleep.
+    Spin,
+    /// They poll while there is work and sleep when there is none.
+    #[default]
+    Adaptive,
+    /// They sleep whenever nothing is to be done at once.
+    Sleep,
+}
+
+/// A router as a whole (`GET /v1/status`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id of the router.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: f64,
+    /// Its state directory.
+    pub state_dir: PathBuf,
+    /// Whether it makes no network namespaces.
+    pub rootless: bool,
+    /// How its workers wait.
+    pub mode: Mode,
+    /// Worker threads.
+    pub workers: usize,
+    /// The preload library that it gives to endpoints.
+    pub library: PathBuf,
+    /// Endpoints.
+    pub endpoints: usize,
+    /// Open device contexts.
+    pub contexts: usize,
+}
+
+/// A new endpoint (`POST /v1/endpoints`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateEndpoint {
+    /// Its name.
+    pub name: Name,
+    /// Its network, made if there is none of that name.
+    pub network: Name,
+    /// Its addresses, at most one of each family; where empty, the next free ones.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// What its programs may hold.
+    #[serde(default)]
+    pub quota: Quota,
+    /// The only user that may open its device.
+    #[serde(default)]
+    pub allowed_uid: Option<u32>,
+    /// When it goes.
+    #[serde(default)]
+    pub lifetime: Lifetime,
+    /// Whether it gets a network namespace.
+    #[serde(default)]
+    pub isolation: Isolation,
+}
+
+/// When an endpoint goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifetime {
+    /// When it is removed.
+    #[default]
+    Persistent,
+    /// When the process that asks for it ends.
+    Caller,
+}
+
+/// An endpoint and where it is found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EndpointInfo {
+    /// The endpoint.
+    #[serde(flatten)]
+    pub endpoint: Endpoint,
+    /// Its directory, to be mounted into containers.
+    pub directory: PathBuf,
+    /// Its network namespace.
+    pub namespace: Option<PathBuf>,
+}
+
+/// An open device context (`GET /v1/contexts`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextInfo {
+    /// Name of its endpoint.
+    pub endpoint: Name,
+    /// Name of the endpoint's network.
+    pub network: Name,
+    /// The process that opened it.
+    pub pid: i32,
+    /// That process's user.
+    pub uid: u32,
+    /// That process's name.
+    pub command: String,
+    /// Protection domains.
+    pub pds: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Memory windows.
+    pub mws: u32,
+    /// Bytes of registered memory.
+    pub pinned_bytes: u64,
+    /// Queue pairs.
+    pub qps: Vec<QpInfo>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QpInfo {
+    /// Its number.
+    pub qpn: u32,
+    /// RC, UC or UD.
+    pub kind: String,
+    /// Its state.
+    pub state: String,
+    /// The number of the queue pair that it is connected to.
+    pub peer_qpn: Option<u32>,
+    /// The address that it is connected to.
+    pub peer: Option<String>,
+    /// Messages sent.
+    pub sent_messages: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Messages received.
+    pub received_messages: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Retries.
+    pub retries: u64,
+}
+
+/// Counters of the router (`GET /v1/stats`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stats {
+    /// Every counter and gauge, in the order of the metrics page.
+    pub metrics: Vec<Metric>,
+}
+
+/// One number with its labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Metric {
+    /// Name, as on the metrics page.
+    pub name: String,
+    /// Labels.
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// Value.
+    pub value: f64,
+}
+
+/// Everything that is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ApiError {
+    /// What, and what to do about it.
+    pub error: String,
+}
+
+/// The networks of the router (`GET /v1/networks`).
+pub type Networks = Vec<Network>;

@@ -1,0 +1,200 @@
+//! A blocking client of a router's API.
+
+use crate::api::{ApiError, ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
+use crate::{Name, Network};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+
+/// Talks to the router whose API socket is at a path.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No router listens there, or this user may not reach it.
+    #[error("{}", unreachable(.socket, .source))]
+    Unreachable {
+        /// The API socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The router says no.
+    #[error("{message}")]
+    Refused {
+        /// HTTP status code.
+        status: u16,
+        /// The router's own words.
+        message: String,
+    },
+    /// The answer is not one of a router of this version.
+    #[error("the router's answer makes no sense ({0}): if rdmesh was updated, restart it with `rdmesh down` and `rdmesh up`")]
+    Protocol(String),
+    /// No answer in time.
+    #[error("the router does not answer: its log may say why (`router.log` in its state directory)")]
+    TimedOut,
+}
+
+impl Client {
+    /// A client of the router at `socket`; connects when the first request is made.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The router as a whole.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get("/v1/status")
+    }
+
+    /// All networks.
+    pub fn networks(&self) -> Result<Vec<Network>, ClientError> {
+        self.get("/v1/networks")
+    }
+
+    /// All endpoints.
+    pub fn endpoints(&self) -> Result<Vec<EndpointInfo>, ClientError> {
+        self.get("/v1/endpoints")
+    }
+
+    /// The endpoint `name` of `network`.
+    pub fn endpoint(&self, network: &Name, name: &Name) -> Result<EndpointInfo, ClientError> {
+        self.get(&format!("/v1/endpoints/{network}/{name}"))
+    }
+
+    /// Makes an endpoint.
+    pub fn create_endpoint(&self, request: &CreateEndpoint) -> Result<EndpointInfo, ClientError> {
+        self.call(Method::POST, "/v1/endpoints", Some(request))
+    }
+
+    /// Removes an endpoint; returns what it was.
+    pub fn remove_endpoint(&self, network: &Name, name: &Name) -> Result<EndpointInfo, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/endpoints/{network}/{name}"), NOTHING)
+    }
+
+    /// All open device contexts.
+    pub fn contexts(&self) -> Result<Vec<ContextInfo>, ClientError> {
+        self.get("/v1/contexts")
+    }
+
+    /// All counters.
+    pub fn stats(&self) -> Result<Stats, ClientError> {
+        self.get("/v1/stats")
+    }
+
+    /// Tells the router to remove everything and end; it is still ending when this returns.
+    pub fn shutdown(&self) -> Result<Status, ClientError> {
+        self.call(Method::POST, "/v1/shutdown", NOTHING)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::GET, path, NOTHING)
+    }
+
+    fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T, ClientError> {
+        let body = body.map(serde_json::to_vec).transpose().map_err(protocol)?.unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "rdmesh")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(protocol)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(protocol)?;
+        let exchange = async { tokio::time::timeout(PATIENCE, self.exchange(request)).await };
+        let (status, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??;
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(protocol);
+        }
+        let message = match serde_json::from_slice::<ApiError>(&body) {
+            Ok(ApiError { error }) => error,
+            Err(_) => format!("{status}: {}", String::from_utf8_lossy(&body)),
+        };
+        Err(ClientError::Refused { status: status.as_u16(), message })
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
+        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
+        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
+        // Ends with the runtime, which lives for this one exchange.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(protocol)?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await.map_err(protocol)?.to_bytes()))
+    }
+}
+
+fn protocol(error: impl std::fmt::Display) -> ClientError {
+    ClientError::Protocol(error.to_string())
+}
+
+fn unreachable(socket: &Path, source: &io::Error) -> String {
+    let socket = socket.display();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("no router is running at {socket}: start one with `rdmesh up`, or name its --state-dir")
+        }
+        io::ErrorKind::PermissionDenied => format!(
+            "you may not talk to the router at {socket}: use `sudo`, or start your own with `rdmesh up --rootless`"
+        ),
+        _ => format!("the router at {socket} cannot be reached: {source}"),
+    }
+}
+
+const NOTHING: Option<&()> = None;
+/// Creating an endpoint takes milliseconds; a router that needs longer than this is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    /// The result of `GET /v1/endpoints` when a server answers with `response`.
+    fn answer_with(response: &'static str) -> Result<Vec<EndpointInfo>, ClientError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 1024];
+            let len = stream.read(&mut head).unwrap();
+            assert!(head[..len].starts_with(b"GET /v1/endpoints HTTP/1.1\r\n"));
+            stream.write_all(response.as_bytes()).unwrap();
+            // The connection stays open until the client has had enough.
+            assert_eq!(stream.read(&mut head).unwrap(), 0);
+        });
+        let result = Client::new(path).endpoints();
+        server.join().unwrap();
+        result
+    }
+
+    #[test]
+    fn answers_and_refusals_are_understood() {
+        assert_eq!(answer_with("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]").unwrap(), []);
+        let refusal = answer_with("HTTP/1.1 409 Conflict\r\ncontent-length: 15\r\n\r\n{\"error\":\"why\"}");
+        assert!(matches!(refusal, Err(ClientError::Refused { status: 409, message }) if message == "why"));
+        let nonsense = answer_with("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7");
+        assert!(matches!(nonsense, Err(ClientError::Protocol(_))));
+        assert!(matches!(answer_with("SMTP ready\r\n\r\n"), Err(ClientError::Protocol(_))));
+    }
+
+    #[test]
+    fn a_missing_router_is_explained() {
+        let error = Client::new("/nonexistent/api.sock").status().unwrap_err();
+        assert!(error.to_string().contains("rdmesh up"), "{error}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Endpoints.
+
+use crate::{Name, Quota};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A place where programs have a device: a name on a network, with addresses and limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Endpoint {
+    /// Its name, unique on its network.
+    pub name: Name,
+    /// The network it is on.
+    pub network: Name,
+    /// Its addresses, at least one, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// What its programs may hold.
+    pub quota: Quota,
+    /// The only user that may open its device; none: whoever reaches its socket.
+    pub allowed_uid: Option<u32>,
+    /// The process with which it goes; none: it stays until it is removed.
+    pub owner_pid: Option<i32>,
+    /// Where its programs' sockets live.
+    pub isolation: Isolation,
+}
+
+impl Endpoint {
+    /// The name of its directory, `<network>.<name>`; names hold no dots.
+    pub fn directory_name(&self) -> String {
+        format!("{}.{}", self.network, self.name)
+    }
+}
+
+/// How an endpoint's programs are kept apart from the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// They have a network namespace with the endpoint's address, made by the router.
+    #[default]
+    Namespace,
+    /// The router makes no namespace: they keep the one they have (the host's, or a container's own).
+    None,
+}

@@ -1,0 +1,85 @@
+//! Tenant networks.
+
+use crate::Name;
+use ipnet::{IpNet, Ipv4Net};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Name of the network that endpoints join when none is named.
+pub const DEFAULT_NETWORK: &str = "default";
+
+/// A tenant network: endpoints reach each other within it and nothing outside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Network {
+    /// Its name.
+    pub name: Name,
+    /// Its virtual network identifier (24 bits), unique.
+    pub vni: u32,
+    /// Its address ranges: at most one of each family. Ranges of different networks may overlap.
+    #[schemars(with = "Vec<String>")]
+    pub subnets: Vec<IpNet>,
+}
+
+impl Network {
+    /// The network `name` with `vni`, whose ranges hold `addresses`: the /24 (IPv6: /64) around each, or without
+    /// addresses a /16 of its own in 10.0.0.0/8.
+    pub fn around(name: Name, vni: u32, addresses: &[IpAddr]) -> Self {
+        let mut subnets = Vec::new();
+        for &address in addresses {
+            let net = range_around(address);
+            if !subnets.iter().any(|s: &IpNet| s.addr().is_ipv4() == address.is_ipv4()) {
+                subnets.push(net);
+            }
+        }
+        if subnets.is_empty() {
+            subnets.push(range_for(vni));
+        }
+        Self { name, vni, subnets }
+    }
+
+    /// The range that `address` lies in.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<IpNet> {
+        self.subnets.iter().copied().find(|s| s.contains(&address))
+    }
+}
+
+/// VNI of [`DEFAULT_NETWORK`]; others count up from here.
+pub(crate) const DEFAULT_VNI: u32 = 1;
+/// The largest VNI: 24 bits, all ones reserved.
+pub(crate) const MAX_VNI: u32 = 0xff_fffe;
+
+fn range_around(address: IpAddr) -> IpNet {
+    let len = if address.is_ipv4() { 24 } else { 64 };
+    IpNet::new(address, len).map_or(IpNet::from(address), |net| net.trunc())
+}
+
+/// 10.77.0.0/16 for the default network and the /16s after it for the next ones. After 10.255 it starts again: ranges
+/// of different networks may be the same.
+fn range_for(vni: u32) -> IpNet {
+    let second = FIRST_RANGE + (vni - DEFAULT_VNI) % (256 - FIRST_RANGE);
+    let base = Ipv4Addr::new(10, second as u8, 0, 0);
+    IpNet::V4(Ipv4Net::new_assert(base, 16))
+}
+
+const FIRST_RANGE: u32 = 77;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subnets(vni: u32, addresses: &[&str]) -> Vec<String> {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        let network = Network::around("n".parse().unwrap(), vni, &addresses);
+        network.subnets.iter().map(IpNet::to_string).collect()
+    }
+
+    #[test]
+    fn ranges_follow_the_address_or_the_vni() {
+        assert_eq!(subnets(1, &[]), ["10.77.0.0/16"]);
+        assert_eq!(subnets(2, &[]), ["10.78.0.0/16"]);
+        assert_eq!(subnets(180, &[]), ["10.77.0.0/16"]);
+        assert_eq!(subnets(2, &["10.7.0.2"]), ["10.7.0.0/24"]);
+        assert_eq!(subnets(2, &["10.7.0.2", "fd00::7"]), ["10.7.0.0/24", "fd00::/64"]);
+    }
+}

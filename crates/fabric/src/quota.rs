@@ -1,0 +1,37 @@
+//! What one endpoint may hold.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Limits on what the programs of one endpoint hold together. `Default` is generous: it stops runaways, not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Open device contexts.
+    pub contexts: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory regions and windows.
+    pub mrs: u32,
+    /// Bytes of registered memory; on-demand regions do not count.
+    pub pinned_bytes: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { contexts: 1024, qps: 16_384, cqs: 16_384, mrs: 1 << 19, pinned_bytes: 1 << 40 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_quota_keeps_the_other_defaults() {
+        let quota: Quota = serde_json::from_str(r#"{"qps": 4}"#).unwrap();
+        assert_eq!(quota, Quota { qps: 4, ..Quota::default() });
+    }
+}

@@ -1,0 +1,294 @@
+//! Who may have which name, address and network number.
+
+use crate::network::{DEFAULT_VNI, MAX_VNI};
+use crate::store::{Entry, Expect, Store, StoreError};
+use crate::{DEFAULT_NETWORK, Endpoint, InvalidName, Isolation, Name, Network, Quota};
+use ipnet::IpNet;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Networks and endpoints in a store, under these keys:
+///
+/// * `networks/<name>`: a [`Network`]; `vnis/<vni>`: the name of the network that has the number;
+/// * `endpoints/<network>/<name>`: an [`Endpoint`]; `addresses/<network>/<address>`: the endpoint that has the address.
+///
+/// Numbers and addresses are claimed by creating their key, which succeeds for one only, however many routers try.
+#[derive(Clone)]
+pub struct Registry {
+    store: Arc<dyn Store>,
+}
+
+/// What [`Registry::add_endpoint`] is asked for.
+#[derive(Clone, Debug)]
+pub struct EndpointRequest {
+    /// Its name.
+    pub name: Name,
+    /// Its network, made if there is none of that name.
+    pub network: Name,
+    /// Its addresses; where empty, the network's next free one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// Its quota.
+    pub quota: Quota,
+    /// See [`Endpoint::allowed_uid`].
+    pub allowed_uid: Option<u32>,
+    /// See [`Endpoint::owner_pid`].
+    pub owner_pid: Option<i32>,
+    /// See [`Endpoint::isolation`].
+    pub isolation: Isolation,
+}
+
+/// Why a registry did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The name is taken.
+    #[error("there is already an endpoint `{name}` on network `{network}`: choose another --name, or remove it with `rdmesh endpoint rm {name} --net {network}`")]
+    EndpointExists {
+        /// Name of the endpoint.
+        name: Name,
+        /// Name of its network.
+        network: Name,
+    },
+    /// There is none.
+    #[error("there is no endpoint `{name}` on network `{network}`: `rdmesh endpoint ls` lists those there are")]
+    NoSuchEndpoint {
+        /// Name asked for.
+        name: Name,
+        /// Network asked for.
+        network: Name,
+    },
+    /// Another endpoint has the address.
+    #[error("address {address} on network `{network}` belongs to endpoint `{holder}`: choose another --ip, or none to get a free one")]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        network: Name,
+        /// Who has it.
+        holder: String,
+    },
+    /// The address is not in the network's ranges.
+    #[error("address {address} is not a host address of network `{network}`, which has {ranges}")]
+    NotInNetwork {
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        network: Name,
+        /// Its ranges.
+        ranges: String,
+    },
+    /// Two addresses of one family.
+    #[error("an endpoint has at most one IPv4 and one IPv6 address")]
+    TooManyAddresses,
+    /// No free address is left.
+    #[error("network `{0}` has no free address left: remove endpoints, or use another network")]
+    NetworkFull(Name),
+    /// All 2^24 numbers are in use.
+    #[error("no virtual network number is left")]
+    NoVniLeft,
+    /// A name in the store is no name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The store failed, or holds something unreadable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Registry {
+    /// The registry in `store`.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    /// The network `name`; where there is none, a new one whose ranges hold `addresses`.
+    pub fn network(&self, name: &Name, addresses: &[IpAddr]) -> Result<Network, RegistryError> {
+        let key = network_key(name);
+        loop {
+            if let Some(entry) = self.store.get(&key)? {
+                return decode(&entry);
+            }
+            let vni = self.claim_vni(name)?;
+            let network = Network::around(name.clone(), vni, addresses);
+            match self.create(&key, &network) {
+                Ok(()) => return Ok(network),
+                Err(StoreError::Conflict(_)) => self.store.delete(&vni_key(vni), Expect::Anything)?,
+                Err(error) => return Err(error.into()),
+            };
+        }
+    }
+
+    /// All networks, by name.
+    pub fn networks(&self) -> Result<Vec<Network>, RegistryError> {
+        self.store.list(NETWORKS)?.iter().map(decode).collect()
+    }
+
+    /// All endpoints, by network and name.
+    pub fn endpoints(&self) -> Result<Vec<Endpoint>, RegistryError> {
+        self.store.list(ENDPOINTS)?.iter().map(decode).collect()
+    }
+
+    /// The endpoint `name` on `network`.
+    pub fn endpoint(&self, network: &Name, name: &Name) -> Result<Endpoint, RegistryError> {
+        let entry = self.store.get(&endpoint_key(network, name))?;
+        decode(&entry.ok_or_else(|| no_such(network, name))?)
+    }
+
+    /// Adds an endpoint and gives it its addresses.
+    pub fn add_endpoint(&self, request: EndpointRequest) -> Result<(Endpoint, Network), RegistryError> {
+        let EndpointRequest { name, network, addresses, quota, allowed_uid, owner_pid, isolation } = request;
+        let families: BTreeSet<bool> = addresses.iter().map(IpAddr::is_ipv4).collect();
+        if families.len() != addresses.len() {
+            return Err(RegistryError::TooManyAddresses);
+        }
+        let exists = RegistryError::EndpointExists { name: name.clone(), network: network.clone() };
+        let key = endpoint_key(&network, &name);
+        if self.store.get(&key)?.is_some() {
+            return Err(exists);
+        }
+        let network = self.network(&network, &addresses)?;
+        let addresses = self.claim_addresses(&network, &name, &addresses)?;
+        let endpoint = Endpoint { name, network: network.name.clone(), addresses, quota, allowed_uid, owner_pid, isolation };
+        match self.create(&key, &endpoint) {
+            Ok(()) => Ok((endpoint, network)),
+            Err(error) => {
+                self.release_addresses(&endpoint.network, &endpoint.addresses)?;
+                Err(if matches!(error, StoreError::Conflict(_)) { exists } else { error.into() })
+            }
+        }
+    }
+
+    /// Removes an endpoint and frees its addresses. A network stays when its last endpoint goes.
+    pub fn remove_endpoint(&self, network: &Name, name: &Name) -> Result<Endpoint, RegistryError> {
+        let key = endpoint_key(network, name);
+        let entry = self.store.get(&key)?.ok_or_else(|| no_such(network, name))?;
+        let endpoint: Endpoint = decode(&entry)?;
+        if !self.store.delete(&key, Expect::Revision(entry.revision))? {
+            return Err(no_such(network, name));
+        }
+        self.release_addresses(network, &endpoint.addresses)?;
+        Ok(endpoint)
+    }
+
+    fn claim_vni(&self, network: &Name) -> Result<u32, RegistryError> {
+        let first = if network.as_str() == DEFAULT_NETWORK { DEFAULT_VNI } else { DEFAULT_VNI + 1 };
+        let taken: BTreeSet<String> = self.store.list(VNIS)?.into_iter().map(|e| e.key).collect();
+        for vni in first..=MAX_VNI {
+            let key = vni_key(vni);
+            if !taken.contains(&key) && self.claim(&key, network.as_str())? {
+                return Ok(vni);
+            }
+        }
+        Err(RegistryError::NoVniLeft)
+    }
+
+    fn claim_addresses(&self, network: &Network, name: &Name, asked: &[IpAddr]) -> Result<Vec<IpAddr>, RegistryError> {
+        let mut claimed = Vec::new();
+        let result = if asked.is_empty() {
+            network.subnets.iter().try_for_each(|&subnet| {
+                claimed.push(self.claim_free(network, name, subnet)?);
+                Ok(())
+            })
+        } else {
+            asked.iter().try_for_each(|&address| {
+                self.claim_given(network, name, address)?;
+                claimed.push(address);
+                Ok(())
+            })
+        };
+        match result {
+            Ok(()) => Ok(claimed),
+            Err(error) => {
+                self.release_addresses(&network.name, &claimed)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn claim_given(&self, network: &Network, name: &Name, address: IpAddr) -> Result<(), RegistryError> {
+        if !network.subnet_of(address).is_some_and(|subnet| is_host_address(subnet, address)) {
+            let ranges: Vec<String> = network.subnets.iter().map(IpNet::to_string).collect();
+            return Err(RegistryError::NotInNetwork { address, network: network.name.clone(), ranges: ranges.join(" and ") });
+        }
+        let key = address_key(&network.name, address);
+        if self.claim(&key, name.as_str())? {
+            return Ok(());
+        }
+        let holder = self.store.get(&key)?.map(|e| String::from_utf8_lossy(&e.value).into_owned()).unwrap_or_default();
+        Err(RegistryError::AddressTaken { address, network: network.name.clone(), holder })
+    }
+
+    /// The lowest free address, but for the first one: that is left for a gateway.
+    fn claim_free(&self, network: &Network, name: &Name, subnet: IpNet) -> Result<IpAddr, RegistryError> {
+        let taken: BTreeSet<String> =
+            self.store.list(&format!("{ADDRESSES}{}/", network.name))?.into_iter().map(|e| e.key).collect();
+        for address in subnet.hosts().filter(|&a| is_host_address(subnet, a)).skip(1) {
+            let key = address_key(&network.name, address);
+            if !taken.contains(&key) && self.claim(&key, name.as_str())? {
+                return Ok(address);
+            }
+        }
+        Err(RegistryError::NetworkFull(network.name.clone()))
+    }
+
+    fn release_addresses(&self, network: &Name, addresses: &[IpAddr]) -> Result<(), RegistryError> {
+        for &address in addresses {
+            self.store.delete(&address_key(network, address), Expect::Anything)?;
+        }
+        Ok(())
+    }
+
+    /// Creates `key`; false if somebody has it.
+    fn claim(&self, key: &str, value: &str) -> Result<bool, StoreError> {
+        match self.store.put(key, value.as_bytes(), Expect::Absent, None) {
+            Ok(_) => Ok(true),
+            Err(StoreError::Conflict(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(value).map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        self.store.put(key, &value, Expect::Absent, None).map(|_| ())
+    }
+}
+
+/// Whether an endpoint may have `address`: not the range's first or, in IPv4, its last one.
+fn is_host_address(subnet: IpNet, address: IpAddr) -> bool {
+    let single = subnet.prefix_len() == subnet.max_prefix_len();
+    single || (address != subnet.network() && (!address.is_ipv4() || address != subnet.broadcast()))
+}
+
+fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {
+    let unreadable = |e| StoreError::Unavailable(format!("`{}` is unreadable: {e}", entry.key));
+    Ok(serde_json::from_slice(&entry.value).map_err(unreadable)?)
+}
+
+fn no_such(network: &Name, name: &Name) -> RegistryError {
+    RegistryError::NoSuchEndpoint { name: name.clone(), network: network.clone() }
+}
+
+fn network_key(name: &Name) -> String {
+    format!("{NETWORKS}{name}")
+}
+
+fn vni_key(vni: u32) -> String {
+    format!("{VNIS}{vni}")
+}
+
+fn endpoint_key(network: &Name, name: &Name) -> String {
+    format!("{ENDPOINTS}{network}/{name}")
+}
+
+fn address_key(network: &Name, address: IpAddr) -> String {
+    format!("{ADDRESSES}{network}/{address}")
+}
+
+const NETWORKS: &str = "networks/";
+const VNIS: &str = "vnis/";
+const ENDPOINTS: &str = "endpoints/";
+const ADDRESSES: &str = "addresses/";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+use super::*;
+use crate::store::Embedded;
+use proptest::prelude::*;
+use std::thread;
+
+fn registry() -> Registry {
+    Registry::new(Arc::new(Embedded::default()))
+}
+
+fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
+    EndpointRequest {
+        name: name.parse().unwrap(),
+        network: network.parse().unwrap(),
+        addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        quota: Quota::default(),
+        allowed_uid: None,
+        owner_pid: None,
+        isolation: Isolation::Namespace,
+    }
+}
+
+fn add(registry: &Registry, network: &str, name: &str, addresses: &[&str]) -> Result<Vec<String>, RegistryError> {
+    let (endpoint, _) = registry.add_endpoint(request(network, name, addresses))?;
+    Ok(endpoint.addresses.iter().map(IpAddr::to_string).collect())
+}
+
+#[test]
+fn addresses_are_given_in_order_and_again_when_free() {
+    let registry = registry();
+    assert_eq!(add(&registry, "default", "a", &[]).unwrap(), ["10.77.0.2"]);
+    assert_eq!(add(&registry, "default", "b", &["10.77.0.3"]).unwrap(), ["10.77.0.3"]);
+    assert_eq!(add(&registry, "default", "c", &[]).unwrap(), ["10.77.0.4"]);
+    registry.remove_endpoint(&"default".parse().unwrap(), &"a".parse().unwrap()).unwrap();
+    assert_eq!(add(&registry, "default", "d", &[]).unwrap(), ["10.77.0.2"]);
+}
+
+#[test]
+fn the_same_name_and_address_may_be_on_two_networks() {
+    let registry = registry();
+    assert_eq!(add(&registry, "blue", "a", &["10.7.0.2"]).unwrap(), ["10.7.0.2"]);
+    assert_eq!(add(&registry, "red", "a", &["10.7.0.2"]).unwrap(), ["10.7.0.2"]);
+    let vnis: Vec<u32> = registry.networks().unwrap().iter().map(|n| n.vni).collect();
+    assert_eq!(vnis, [2, 3]);
+    assert_eq!(add(&registry, "green", "a", &[]).unwrap(), ["10.80.0.2"]);
+}
+
+#[test]
+fn what_is_taken_is_refused_and_nothing_leaks() {
+    let registry = registry();
+    add(&registry, "blue", "a", &["10.7.0.2"]).unwrap();
+    assert!(matches!(add(&registry, "blue", "a", &[]), Err(RegistryError::EndpointExists { .. })));
+    let taken = add(&registry, "blue", "b", &["10.7.0.2"]);
+    assert!(matches!(taken, Err(RegistryError::AddressTaken { holder, .. }) if holder == "a"));
+    for bad in ["10.8.0.2", "10.7.0.0", "10.7.0.255", "fd00::1"] {
+        assert!(matches!(add(&registry, "blue", "b", &[bad]), Err(RegistryError::NotInNetwork { .. })), "{bad}");
+    }
+    let two = add(&registry, "blue", "b", &["10.7.0.3", "10.7.0.4"]);
+    assert!(matches!(two, Err(RegistryError::TooManyAddresses)));
+    assert_eq!(add(&registry, "blue", "b", &["10.7.0.3"]).unwrap(), ["10.7.0.3"]);
+}
+
+#[test]
+fn an_endpoint_may_have_both_families() {
+    let registry = registry();
+    assert_eq!(add(&registry, "dual", "a", &["10.7.0.2", "fd00::2"]).unwrap(), ["10.7.0.2", "fd00::2"]);
+    assert_eq!(add(&registry, "dual", "b", &[]).unwrap(), ["10.7.0.3", "fd00::3"]);
+}
+
+#[test]
+fn a_full_network_says_so() {
+    let registry = registry();
+    add(&registry, "small", "first", &["10.7.0.1"]).unwrap();
+    for n in 2..255 {
+        add(&registry, "small", &format!("e{n}"), &[]).unwrap();
+    }
+    assert!(matches!(add(&registry, "small", "last", &[]), Err(RegistryError::NetworkFull(_))));
+}
+
+#[test]
+fn racing_adds_get_different_addresses_and_one_network() {
+    let registry = registry();
+    let mut addresses: Vec<String> = thread::scope(|scope| {
+        let adders: Vec<_> = (0..8)
+            .map(|n| {
+                let registry = &registry;
+                scope.spawn(move || add(registry, "blue", &format!("e{n}"), &[]).unwrap().remove(0))
+            })
+            .collect();
+        adders.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 8);
+    assert_eq!(registry.networks().unwrap().len(), 1);
+    assert_eq!(registry.store.list(VNIS).unwrap().len(), 1);
+}
+
+proptest! {
+    /// After any adds and removes, each address claim belongs to a living endpoint that has the address, and no two share.
+    #[test]
+    fn claims_and_endpoints_agree(steps in prop::collection::vec((any::<bool>(), 0..5u8, prop::option::of(1..6u8)), 1..40)) {
+        let registry = registry();
+        for (is_add, name, address) in steps {
+            let name = format!("e{name}");
+            if is_add {
+                let address = address.map(|a| format!("10.77.0.{a}"));
+                let _ = add(&registry, "default", &name, address.as_deref().as_slice());
+            } else {
+                let _ = registry.remove_endpoint(&"default".parse().unwrap(), &name.parse().unwrap());
+            }
+            let claims: BTreeSet<(String, String)> = registry.store.list(ADDRESSES).unwrap().into_iter()
+                .map(|e| (e.key, String::from_utf8(e.value).unwrap())).collect();
+            let held: BTreeSet<(String, String)> = registry.endpoints().unwrap().iter()
+                .flat_map(|e| e.addresses.iter().map(|&a| (address_key(&e.network, a), e.name.to_string()))).collect();
+            prop_assert_eq!(claims, held);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Network namespaces that live in a file, as those of `ip netns` do.
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+
+/// An open network namespace.
+#[derive(Debug)]
+pub(crate) struct Namespace(OwnedFd);
+
+impl Namespace {
+    /// The namespace in `path`, made if there is none; and whether it was made.
+    pub(crate) fn ensure(path: &Path) -> io::Result<(Self, bool)> {
+        if let Some(existing) = Self::open(path)? {
+            return Ok((existing, false));
+        }
+        File::create(path)?;
+        // A thread of its own: what it does to itself is gone when it ends.
+        thread::scope(|scope| {
+            let make = || -> io::Result<()> {
+                unshare(CloneFlags::CLONE_NEWNET)?;
+                Ok(mount_bind("/proc/thread-self/ns/net", path)?)
+            };
+            join(scope.spawn(make).join())
+        })?;
+        let made = Self::open(path)?.ok_or_else(|| io::Error::other("the new namespace is not in its file"))?;
+        Ok((made, true))
+    }
+
+    /// The namespace in `path`, if there is one.
+    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
+        let fd = match openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let is_namespace = rustix::fs::fstatfs(&fd)?.f_type == NSFS_MAGIC;
+        Ok(is_namespace.then_some(Self(fd)))
+    }
+
+    /// Removes the namespace in `path` and the file. The kernel's namespace goes with the last process in it.
+    pub(crate) fn remove(path: &Path) -> io::Result<()> {
+        while statfs(path).is_ok_and(|fs| fs.f_type == NSFS_MAGIC) {
+            unmount(path, UnmountFlags::DETACH)?;
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Runs `work` on a thread in the namespace.
+    pub(crate) fn run<R: Send>(&self, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
+        thread::scope(|scope| {
+            let inside = || {
+                self.enter()?;
+                work()
+            };
+            join(scope.spawn(inside).join())
+        })
+    }
+
+    /// Moves the calling thread into the namespace.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn join<R>(result: thread::Result<io::Result<R>>) -> io::Result<R> {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// `linux/magic.h`.
+const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;

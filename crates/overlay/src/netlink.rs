@@ -1,0 +1,68 @@
+//! Requests to the kernel's routing netlink, one at a time.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// A netlink socket of the network namespace that its maker was in.
+pub(crate) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// A socket of the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        // No protocol is protocol 0: NETLINK_ROUTE.
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrNetlink::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends `message` and waits until the kernel has done it; returns what it answers.
+    pub(crate) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.sequence_number = self.sequence;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        send(&self.socket, &bytes, SendFlags::empty())?;
+        self.answer()
+    }
+
+    /// Reads messages up to the acknowledgement.
+    fn answer(&mut self) -> io::Result<Option<RouteNetlinkMessage>> {
+        let mut answer = None;
+        let mut buffer = vec![0; RECEIVE_LEN];
+        loop {
+            let (_, len) = rustix::io::retry_on_intr(|| recv(&self.socket, &mut buffer[..], RecvFlags::empty()))?;
+            let mut rest = &buffer[..len.min(RECEIVE_LEN)];
+            while !rest.is_empty() {
+                let message = parse(rest)?;
+                let used = (message.header.length as usize).next_multiple_of(4).clamp(1, rest.len());
+                rest = &rest[used..];
+                match message.payload {
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answer),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::InnerMessage(inner) => answer = Some(inner),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn parse<T: NetlinkDeserializable>(bytes: &[u8]) -> io::Result<NetlinkMessage<T>> {
+    NetlinkMessage::deserialize(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))
+}
+
+/// The kernel's own limit for one netlink datagram to a reader that asks for no more.
+const RECEIVE_LEN: usize = 32 * 1024;

@@ -1,0 +1,63 @@
+//! The processes that endpoints go with.
+
+use crate::session::EndpointId;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Watches for the end of processes.
+#[derive(Debug)]
+pub(super) struct Owners {
+    epoll: OwnedFd,
+    stop: OwnedFd,
+}
+
+impl Owners {
+    /// Watches nobody yet.
+    pub(super) fn new() -> io::Result<Self> {
+        let owners = Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        };
+        epoll::add(&owners.epoll, &owners.stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        Ok(owners)
+    }
+
+    /// Opens process `pid`; what is returned becomes readable when it ends.
+    pub(super) fn open(pid: i32) -> io::Result<OwnedFd> {
+        pidfd_open(Pid::from_raw(pid).ok_or(io::Errno::SRCH)?, PidfdFlags::empty())
+    }
+
+    /// Lets [`Owners::next`] return `endpoint` when `process` ends. Closing `process` ends the watch.
+    pub(super) fn watch(&self, process: BorrowedFd<'_>, endpoint: EndpointId) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.epoll, process, epoll::EventData::new_u64(endpoint.0.into()), flags)
+    }
+
+    /// Waits for the next process to end; none after [`Owners::stop`].
+    pub(super) fn next(&self) -> Option<EndpointId> {
+        let mut events = Vec::with_capacity(1);
+        loop {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "owners can no longer be watched");
+                    return None;
+                }
+            }
+            if let Some(event) = events.pop() {
+                return u32::try_from(event.data.u64()).ok().map(EndpointId);
+            }
+        }
+    }
+
+    /// Makes [`Owners::next`] return none, now and for ever.
+    pub(super) fn stop(&self) {
+        // Writing 1 to a counter that nobody reads fails only when it is full, and then it is readable too.
+        let _ = io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+}
+
+/// No endpoint's number: those have 32 bits.
+const STOP: u64 = u64::MAX;

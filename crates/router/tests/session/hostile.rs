@@ -1,0 +1,228 @@
+//! Tenants that do not keep to the rules: nothing they do stops the server, and nothing of theirs stays.
+
+use crate::client::{Client, plain};
+use crate::rings::scribble;
+use crate::world::World;
+use rdmesh_router::session::EndpointId;
+use rdmesh_uverbs::abi::*;
+use rdmesh_uverbs::session::{RequestHeader, RequestKind, Token, VERSION};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use zerocopy::IntoBytes;
+
+/// A generator of bytes that is the same in every run (xorshift).
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+#[test]
+fn what_is_not_framed_ends_the_connection() {
+    let world = World::new(1);
+    let path = world.endpoint(1);
+    let header = |version, kind, command_len, segments| {
+        RequestHeader { version, kind, command_len, segments }.as_bytes().to_vec()
+    };
+    let garbage = [
+        vec![1],
+        vec![0xff; 100],
+        header(VERSION + 1, 1, 0, 0),
+        header(VERSION, 77, 0, 0),
+        header(VERSION, 3, 100, 0),
+        header(VERSION, 3, 0, u32::MAX),
+        header(VERSION, 3, 0, 0),
+        header(VERSION, 4, 0, 0),
+    ];
+    for message in &garbage {
+        let mut client = Client::connect(&path);
+        client.send(message, None).unwrap();
+        assert_eq!(client.receive().err(), Some(Errno::PIPE), "{message:?}");
+    }
+    let totals = world.expect_reclaimed();
+    assert_eq!((totals.connections_accepted, totals.connections_dropped), (8, 8));
+}
+
+#[test]
+fn more_than_a_message_ends_the_connection() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let _ = client.send(&vec![0; 100_000], None);
+    assert_eq!(client.receive().err(), Some(Errno::PIPE));
+    world.expect_reclaimed();
+}
+
+#[test]
+fn only_the_token_attaches() {
+    let world = World::new(1);
+    let path = world.endpoint(1);
+    let mut opener = Client::device(&path);
+    let pd = opener.alloc_pd();
+    let mut wrong = opener.token;
+    wrong.0[15] ^= 1;
+    let mut child = Client::connect(&path);
+    assert_eq!(child.attach(&wrong), Err(Errno::ACCESS));
+    assert_eq!(child.attach(&Token([0; 16])), Err(Errno::ACCESS));
+    // The token is worth nothing at another endpoint.
+    assert_eq!(Client::connect(&world.endpoint(2)).attach(&opener.token), Err(Errno::ACCESS));
+    child.attach(&opener.token).unwrap();
+    assert_eq!(child.attach(&opener.token), Err(Errno::INVAL));
+    assert_eq!(child.open(), Err(Errno::INVAL));
+
+    // The context lives as long as one of its connections.
+    drop(opener);
+    child.order(number::DEALLOC_PD, &DeallocPd { pd_handle: pd }).unwrap();
+    assert_eq!(world.server.snapshot().len(), 1);
+    drop(child);
+    world.expect_reclaimed();
+}
+
+#[test]
+fn whoever_leaves_in_the_middle_is_cleaned_up_after() {
+    let world = World::new(2);
+    let path = world.endpoint(1);
+    for leave_after in 0..5 {
+        let mut client = Client::device(&path);
+        let pd = client.alloc_pd();
+        let (cq, _) = client.create_cq(16);
+        for _ in 0..leave_after {
+            client.create_qp(pd, cq, 4);
+        }
+        client.create_channel();
+        let request = CreateCq { cqe: 1, comp_channel: -1, ..Default::default() };
+        let body = plain(number::CREATE_CQ, &request, &[], 24);
+        let header = RequestHeader { version: VERSION, kind: 3, command_len: body.len() as u32, segments: 0 };
+        client.send(&[header.as_bytes(), &body].concat(), None).unwrap();
+    }
+    let totals = world.expect_reclaimed();
+    assert_eq!((totals.contexts_opened, totals.objects_destroyed), (5, 0));
+    // A queue that was still asked for may have been made or not.
+    assert!((15 + 10..=20 + 10).contains(&totals.objects_reclaimed), "{totals:?}");
+}
+
+#[test]
+fn whoever_does_not_read_answers_is_shut_out() {
+    let world = World::new(1);
+    let path = world.endpoint(1);
+    let mut deaf = Client::device(&path);
+    let body = plain(number::QUERY_DEVICE, &QueryDevice::default(), &[], 176);
+    let header = RequestHeader { version: VERSION, kind: 3, command_len: body.len() as u32, segments: 0 };
+    let message = [header.as_bytes(), &body].concat();
+    let ended = (0..1_000_000).find_map(|_| deaf.send(&message, None).err());
+    assert!(matches!(ended, Some(Errno::PIPE | Errno::CONNRESET)), "{ended:?}");
+    assert_eq!(world.expect_reclaimed().connections_dropped, 1);
+    Client::device(&path).alloc_pd();
+}
+
+#[test]
+fn random_commands_leave_the_server_whole() {
+    let world = World::new(2);
+    let path = world.endpoint_with(1, |spec| spec.quota.qps = 20);
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut bystander = world.device(2);
+    for _ in 0..20 {
+        let mut client = Client::device(&path);
+        let (pd, (cq, ring)) = (client.alloc_pd(), client.create_cq(4));
+        let (_, _, send, recv) = client.create_qp(pd, cq, 2);
+        for _ in 0..200 {
+            let number = (noise.next() % 45) as u8;
+            let len = (noise.next() % 16) as usize * 8;
+            // Small numbers hit handles that exist.
+            let mut body = noise.bytes(len);
+            body.iter_mut().filter(|b| **b > 40).for_each(|b| *b = 0);
+            let room = (noise.next() % 64) as usize * 4;
+            let bytes = plain(number, body.as_slice(), &[], room);
+            let _ = client.call(RequestKind::Verbs, &bytes, &[], None);
+            let ioctl = noise.bytes(24);
+            let _ = client.call(RequestKind::Ioctl, &ioctl, &[], None);
+        }
+        for memory in [&send, &recv, &ring] {
+            scribble(memory, || noise.next() as u8);
+        }
+        for qp in 0..100 {
+            client.page.as_ref().unwrap().ring(qp);
+        }
+        bystander.alloc_pd();
+    }
+    drop(bystander);
+    let totals = world.expect_reclaimed();
+    assert_eq!((totals.contexts_opened, totals.connections_dropped), (21, 0));
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_are_dropped() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (read_end, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let bytes = plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
+    client.call(RequestKind::Verbs, &bytes, &[], Some(write_end.as_fd())).unwrap();
+    drop(write_end);
+    // The end of the pipe is seen only when no writer is left, the router included.
+    assert_eq!(rustix::io::read(&read_end, &mut [0; 1]), Ok(0));
+}
+
+#[test]
+fn quotas_hold_and_come_back() {
+    let world = World::new(1);
+    let path = world.endpoint_with(1, |spec| {
+        spec.quota.contexts = 2;
+        spec.quota.cqs = 3;
+        spec.quota.qps = 1;
+    });
+    let mut first = Client::device(&path);
+    let mut second = Client::device(&path);
+    assert_eq!(Client::connect(&path).open(), Err(Errno::NOMEM));
+    let (cq, _) = first.create_cq(1);
+    first.create_cq(1);
+    second.create_cq(1);
+    assert_eq!(second.try_create_cq(1, -1).err(), Some(Errno::NOMEM));
+    let pd = first.alloc_pd();
+    first.create_qp(pd, cq, 2);
+    drop(first);
+    while world.server.snapshot().len() == 2 {
+        std::thread::yield_now();
+    }
+    let (cq, _) = second.create_cq(1);
+    let pd = second.alloc_pd();
+    second.create_qp(pd, cq, 2);
+    Client::device(&path);
+    drop(second);
+    assert_eq!(world.expect_reclaimed().refused_by_quota, 2);
+}
+
+#[test]
+fn other_users_are_turned_away() {
+    let world = World::new(1);
+    let stranger = rustix::process::getuid().as_raw() + 1;
+    let path = world.endpoint_with(1, |spec| spec.allowed_uid = Some(stranger));
+    let mut client = Client::connect(&path);
+    assert!(matches!(client.open(), Err(Errno::PIPE | Errno::CONNRESET)));
+    assert_eq!(world.expect_reclaimed().connections_refused, 1);
+}
+
+#[test]
+fn a_removed_endpoint_takes_its_contexts_along() {
+    let world = World::new(2);
+    let path = world.endpoint(1);
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::device(&path)).collect();
+    for client in &mut clients {
+        client.alloc_pd();
+    }
+    let shards: Vec<usize> = world.server.snapshot().iter().map(|c| c.shard).collect();
+    assert_eq!(shards, [0, 1, 0, 1]);
+    let mut other = world.device(2);
+    world.server.remove_endpoint(EndpointId(1));
+    let totals = world.server.totals();
+    assert_eq!((totals.contexts_closed, totals.objects_reclaimed), (4, 4));
+    assert_eq!(clients[0].receive().err(), Some(Errno::PIPE));
+    other.alloc_pd();
+}

@@ -1,0 +1,89 @@
+//! Where this program's endpoint is.
+#![allow(unsafe_code)]
+
+use rdmesh_uverbs::session::{ENDPOINT_ENV, SOCKET_NAME, SYSFS_NAME};
+use rustix::fs::{Access, CWD, Mode, OFlags};
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The directory that the router made for this program.
+pub(crate) struct Endpoint {
+    directory: PathBuf,
+    seen: AtomicBool,
+}
+
+/// The endpoint of this program; none where the router has not made one.
+///
+/// An endpoint that was there once stays: when its router dies the device fails, it does not turn into the host's.
+pub(crate) fn present() -> Option<&'static Endpoint> {
+    let endpoint = find()?;
+    if !endpoint.seen.load(Ordering::Relaxed) {
+        rustix::fs::accessat(CWD, endpoint.socket(), Access::EXISTS, rustix::fs::AtFlags::empty()).ok()?;
+        endpoint.seen.store(true, Ordering::Relaxed);
+    }
+    Some(endpoint)
+}
+
+/// Looks for the directory. Called once early, while a relative path still means what it meant to the loader.
+pub(crate) fn find() -> Option<&'static Endpoint> {
+    static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
+    ENDPOINT
+        .get_or_init(|| {
+            let directory = named_directory().or_else(own_directory)?;
+            Some(Endpoint { directory: absolute(directory), seen: AtomicBool::new(false) })
+        })
+        .as_ref()
+}
+
+impl Endpoint {
+    /// The session socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join(SOCKET_NAME)
+    }
+
+    /// The directory itself.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What stands for `/sys/<rest>`.
+    pub(crate) fn sysfs(&self, rest: &Path) -> PathBuf {
+        self.directory.join(SYSFS_NAME).join(rest)
+    }
+}
+
+fn named_directory() -> Option<PathBuf> {
+    std::env::var_os(ENDPOINT_ENV).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
+/// The directory that this library was loaded from.
+fn own_directory() -> Option<PathBuf> {
+    // SAFETY: the struct is plain data that dladdr fills; the address is one of this library's functions.
+    let file = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(own_directory as *const c_void, &mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
+    Path::new(OsStr::from_bytes(file.to_bytes())).parent().map(Path::to_owned)
+}
+
+fn absolute(directory: PathBuf) -> PathBuf {
+    if directory.is_absolute() {
+        return directory;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, &directory, flags, Mode::empty());
+    let resolved = opened.and_then(|fd| {
+        use std::os::fd::AsRawFd;
+        rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
+    });
+    match resolved {
+        Ok(path) => PathBuf::from(OsStr::from_bytes(path.to_bytes())),
+        Err(_) => directory,
+    }
+}

@@ -1,0 +1,180 @@
+//! Functions that take a descriptor, and `socket`.
+#![allow(unsafe_code)]
+
+use super::replace;
+use crate::descriptors::{self, Kind};
+use crate::errno::{minus_one, zero_or_minus_one};
+use crate::session::{self, Written};
+use crate::{endpoint, memory, real};
+use libc::{MAP_FAILED, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+
+/// `NETLINK_RDMA`: the list of the host's RDMA devices.
+const NETLINK_RDMA: c_int = 20;
+/// More than any command of the ABI.
+const MAX_COMMAND: usize = 0x10_0000;
+
+replace! {
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+        let Some(context) = descriptors::peek(fd) else { return real::write(fd, buffer, count) };
+        if buffer.is_null() || count > MAX_COMMAND {
+            return minus_one(Errno::INVAL);
+        }
+        // SAFETY: the program hands `count` readable bytes.
+        let command = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
+        match session::write(context, fd, command) {
+            Written::Command(Ok(())) => count as ssize_t,
+            Written::Command(Err(errno)) => minus_one(errno),
+            Written::Foreign => real::write(fd, buffer, count),
+        }
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+        // The kernel looks at 32 bits of the request, whatever a program has in the others.
+        if request as u32 == session::VERBS_IOCTL && descriptors::peek(fd).is_some() {
+            return zero_or_minus_one(session::verbs_ioctl(fd, argument));
+        }
+        real::ioctl(fd, request, argument)
+    }
+
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+        if flags & libc::MAP_ANONYMOUS != 0 || descriptors::peek(fd).is_none() {
+            return real::early_mmap(addr, len, prot, flags, fd, offset);
+        }
+        map_queue(addr, len, prot, flags, fd, offset)
+    }
+
+    fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+        mmap(addr, len, prot, flags, fd, offset)
+    }
+
+    fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+        let result = real::early_madvise(addr, len, advice);
+        if advice == libc::MADV_DONTNEED && result == 0 {
+            memory::discard(addr as u64, len as u64);
+        }
+        result
+    }
+
+    fn close(fd: c_int) -> c_int {
+        match descriptors::kind(fd) {
+            Kind::Own => return minus_one(Errno::BADF),
+            // Forgotten before its number can be given to something else.
+            Kind::Device(_) => descriptors::set(fd, None),
+            Kind::Foreign => {}
+        }
+        real::close(fd)
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
+        if flags & !libc::CLOSE_RANGE_UNSHARE != 0 || first > last {
+            // Closes nothing now, or fails.
+            return real::close_range(first, last, flags);
+        }
+        close_between(first, last, flags)
+    }
+
+    fn closefrom(first: c_int) -> () {
+        close_between(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        inherit(fd, real::dup(fd))
+    }
+
+    fn dup2(fd: c_int, new: c_int) -> c_int {
+        inherit(fd, real::dup2(fd, new))
+    }
+
+    fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+        inherit(fd, real::dup3(fd, new, flags))
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+        let result = real::fcntl(fd, command, argument);
+        if is_dup(command) { inherit(fd, result) } else { result }
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+        let result = real::fcntl64(fd, command, argument);
+        if is_dup(command) { inherit(fd, result) } else { result }
+    }
+
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        // Without it libibverbs lists the devices of sysfs, which is ours.
+        if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && endpoint::present().is_some() {
+            return minus_one(Errno::PROTONOSUPPORT);
+        }
+        real::socket(domain, kind, protocol)
+    }
+}
+
+fn is_dup(command: c_int) -> bool {
+    command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC
+}
+
+/// After `new` became a duplicate of `old`: it is what `old` is, and no longer what it was.
+fn inherit(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && new != old {
+        match descriptors::kind(old) {
+            Kind::Device(context) => descriptors::set(new, Some(context)),
+            _ if descriptors::peek(new).is_some() => descriptors::set(new, None),
+            _ => {}
+        }
+    }
+    new
+}
+
+/// Closes a range except for the descriptors that are this library's.
+fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
+    let (mut from, mut result) = (first, 0);
+    descriptors::for_each(|fd| {
+        let number = fd as c_uint;
+        if number < from || number > last {
+            return;
+        }
+        if let Kind::Device(_) = descriptors::kind(fd) {
+            descriptors::set(fd, None);
+            return;
+        }
+        if number > from {
+            result |= close_span(from, number - 1, flags);
+        }
+        from = number + 1;
+    });
+    if from <= last {
+        result |= close_span(from, last, flags);
+    }
+    result
+}
+
+/// `close_range`, also where libc or the kernel has none.
+fn close_span(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
+    let result = real::close_range(first, last, flags);
+    // SAFETY: this thread's errno.
+    if result == 0 || unsafe { *libc::__errno_location() } != libc::ENOSYS {
+        return result;
+    }
+    // SAFETY: asks for a number.
+    let open_max = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) }.clamp(0, 1 << 20) as c_uint;
+    for fd in first..=last.min(open_max) {
+        real::close(fd as c_int);
+    }
+    0
+}
+
+#[cold]
+fn map_queue(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    let Kind::Device(context) = descriptors::kind(fd) else {
+        return real::early_mmap(addr, len, prot, flags, fd, offset);
+    };
+    let _gate = memory::gate();
+    match context.take_mapping(offset as u64) {
+        Some(memory) => real::mmap(addr, len, prot, flags, memory.as_fd().as_raw_fd(), 0),
+        None => {
+            crate::errno::set(Errno::INVAL);
+            MAP_FAILED
+        }
+    }
+}

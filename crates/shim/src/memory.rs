@@ -1,0 +1,154 @@
+//! Registered memory.
+//!
+//! The router reads and writes registered memory itself, so its pages must be shared with it. Where that can be done
+//! without the program noticing, the pages under a registration are turned into pages of one memfd, the arena, in
+//! place; what cannot be turned stays private and the router copies it through `/proc/PID/mem`.
+//!
+//! * [`maps`]: the process's mappings.
+//! * [`plan`]: what becomes of each page of a range.
+//! * [`arena`]: the memfd, and which of its pages are in use.
+//! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
+//! * [`own`]: memory that is in use while pages are turned, and must be left alone.
+//! * [`fork`]: gives a forked child its own copies, on a [`stack`] of its own.
+//! * [`gate`]: keeps forks and everything else apart.
+//! * [`alloc`]: `rdmesh_malloc`.
+#![allow(unsafe_code)]
+
+mod alloc;
+mod arena;
+mod fault;
+mod fork;
+mod gate;
+mod hold;
+mod maps;
+mod own;
+mod plan;
+mod stack;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use arena::ARENA;
+use hold::Holds;
+use plan::Fate;
+use rdmesh_uverbs::session::{Segment, SegmentKind};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::PoisonError;
+use turn::{Turned, Turner};
+
+pub(crate) use fork::{forks, watch as watch_forks};
+pub(crate) use gate::enter as gate;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// `IB_ACCESS_*` under which the device writes the memory, or may come to (`ib_access_writable`).
+const ACCESS_WRITABLE: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4;
+/// `IB_ACCESS_ON_DEMAND`.
+const ACCESS_ON_DEMAND: u32 = 1 << 6;
+/// Most segments that fit a message beside the command.
+const MAX_SEGMENTS: usize = 1900;
+
+/// A range made ready for the router.
+#[derive(Default)]
+pub(crate) struct Registration {
+    segments: Vec<Segment>,
+    arena: Option<OwnedFd>,
+}
+
+impl Registration {
+    /// The pieces of the range, without gaps.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The arena, where a piece lies in it.
+    pub(crate) fn arena(&self) -> Option<BorrowedFd<'_>> {
+        self.arena.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Whether the router must reach into this process.
+    pub(crate) fn has_private(&self) -> bool {
+        self.segments.iter().any(|segment| segment.kind == SegmentKind::Private as u32)
+    }
+
+    /// Adds a piece; one that continues the last becomes part of it.
+    fn push(&mut self, start: u64, end: u64, offset: Option<u64>) {
+        if start >= end {
+            return;
+        }
+        let kind = if offset.is_some() { SegmentKind::Arena } else { SegmentKind::Private } as u32;
+        let (len, offset) = (end - start, offset.unwrap_or(0));
+        match self.segments.last_mut() {
+            Some(last) if last.kind == kind && (kind == SegmentKind::Private as u32 || last.offset + last.len == offset) => {
+                last.len += len;
+            }
+            _ => self.segments.push(Segment { addr: start, len, kind, reserved: 0, offset }),
+        }
+    }
+}
+
+/// Prepares `len` bytes at `start` for a registration with `access` (`IB_ACCESS_*`).
+pub(crate) fn register(start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    register_with(Holds::default(), start, len, access)
+}
+
+fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    let mut registration = Registration::default();
+    let on_demand = access & ACCESS_ON_DEMAND != 0;
+    // The router has an answer for both: an empty range is an error, the other is all of the memory (implicit ODP).
+    if len == 0 || (on_demand && start == 0 && len == u64::MAX) {
+        return Ok(registration);
+    }
+    let end = start.checked_add(len).filter(|&end| end <= u64::MAX - PAGE).ok_or(Errno::INVAL)?;
+    if on_demand {
+        registration.push(start, end, None);
+        return Ok(registration);
+    }
+    let mut arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    let (first, last) = (start & !(PAGE - 1), end.next_multiple_of(PAGE));
+    let pieces = match plan::plan(first, last, access & ACCESS_WRITABLE != 0, &arena) {
+        Ok(pieces) => pieces,
+        Err(plan::Refusal::NotThere) => return Err(Errno::FAULT),
+        // Without /proc nothing is known about the pages; the router still reaches them.
+        Err(plan::Refusal::Unknown) => {
+            registration.push(start, end, None);
+            return Ok(registration);
+        }
+    };
+    let mut turner = Turner::new(holds);
+    for piece in pieces {
+        let turned = match piece.fate {
+            Fate::Arena(offset) => Turned { end: piece.end, offset },
+            Fate::Turn(what) => turner.turn(&mut arena, piece.start, piece.end, what)?,
+            Fate::Private => Turned { end: piece.start, offset: 0 },
+        };
+        let (from, to, middle) = (piece.start.max(start), piece.end.min(end), turned.end.clamp(start, end));
+        registration.push(from, middle, Some(turned.offset + (from - piece.start)));
+        registration.push(from.max(middle), to, None);
+    }
+    if registration.segments.len() > MAX_SEGMENTS {
+        return Err(Errno::NOMEM);
+    }
+    if registration.segments.iter().any(|segment| segment.kind == SegmentKind::Arena as u32) {
+        registration.arena = arena.fd().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose()?;
+    }
+    Ok(registration)
+}
+
+/// The program gave up the content of a range (`MADV_DONTNEED`), which private memory forgets and shared memory keeps:
+/// arena pages are emptied, for a program may count on zeros.
+pub(crate) fn discard(start: u64, len: u64) {
+    if arena::exists() {
+        arena::empty(start, start.saturating_add(len.next_multiple_of(PAGE)));
+    }
+}
+
+/// Lets the router at the other end of `socket` read and write this process's memory, where Yama restricts that to
+/// parents. Only a router that this process can see is named: an id from another namespace is none.
+pub(crate) fn allow_router(socket: BorrowedFd<'_>) {
+    let Ok(router) = rustix::net::sockopt::socket_peercred(socket) else { return };
+    // SAFETY: takes numbers only. Kernels without Yama refuse it, and need none.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(router.pid.as_raw_nonzero().get().unsigned_abs()), 0, 0, 0) };
+}

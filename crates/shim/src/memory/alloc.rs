@@ -1,0 +1,60 @@
+//! `rdmesh_malloc` and `rdmesh_free`: memory that is the arena's from the start.
+#![allow(unsafe_code)]
+
+use super::arena::ARENA;
+use super::{PAGE, gate};
+use crate::errno;
+use crate::interpose::replace;
+use rustix::io::{self, Errno};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+
+/// What has been allocated: address and bytes.
+static ALLOCATED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+replace! {
+    /// See `rdmesh.h`.
+    fn rdmesh_malloc(size: usize) -> *mut c_void {
+        let len = (size.max(1) as u64).checked_next_multiple_of(PAGE);
+        let _gate = gate::enter();
+        match len.ok_or(Errno::NOMEM).and_then(allocate) {
+            Ok(address) => address,
+            Err(_) => {
+                errno::set(Errno::NOMEM);
+                null_mut()
+            }
+        }
+    }
+
+    /// See `rdmesh.h`.
+    fn rdmesh_free(address: *mut c_void) -> () {
+        let _gate = gate::enter();
+        let len = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(address as u64));
+        if let Some(len) = len {
+            // The next survey of the arena gives the pages back, if they are its.
+            // SAFETY: the range was allocated here, and the caller gives it up.
+            let _ = unsafe { rustix::mm::munmap(address, len as usize) };
+        }
+    }
+}
+
+fn allocate(len: u64) -> io::Result<*mut c_void> {
+    let mut arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: fresh memory.
+    let address = unsafe { rustix::mm::mmap_anonymous(null_mut(), len as usize, both, MapFlags::PRIVATE)? };
+    let start = address as u64;
+    // Where there can be no arena this stays plain memory, which works all the same.
+    if arena.open().is_ok()
+        && let Ok(offset) = arena.place(start, start + len)
+        && let Some(fd) = arena.fd()
+    {
+        // SAFETY: replaces the fresh memory, which nobody knows yet.
+        unsafe { rustix::mm::mmap(address, len as usize, both, MapFlags::SHARED | MapFlags::FIXED, fd, offset)? };
+    }
+    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).insert(start, len);
+    Ok(address)
+}

@@ -1,0 +1,235 @@
+//! The arena: the memfd whose pages registered memory consists of.
+//!
+//! A page's offset in the arena is its address, so that neighbours that are turned one after the other become one
+//! mapping, and nothing needs to be remembered to find a page again. Only memory that the program has moved since
+//! (`mremap`, as `realloc` does) lies at another address than its offset says; if something new at the old address
+//! is turned then, it gets an offset above all addresses.
+#![allow(unsafe_code)]
+
+use super::maps::{Maps, Vma};
+use crate::descriptors::OwnFd;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::{self, Errno};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+/// This process's arena.
+pub(super) static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+
+/// Offsets from here on are not addresses.
+const ABOVE_ADDRESSES: u64 = 1 << 48;
+const SIZE: u64 = 1 << 49;
+/// Ranges up to which each is looked up by itself, rather than by a survey of all mappings.
+const FEW: usize = 32;
+/// Turned bytes after which the arena is surveyed for pages that nobody maps any more.
+const SURVEY_EVERY: u64 = 256 << 20;
+
+/// Device and inode of every arena that this process has had: the last one first. More than one only where a program
+/// closed the descriptor behind the library's back.
+static KNOWN: [(AtomicU64, AtomicU64); 4] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 4];
+
+/// The arena and what is in use of it.
+pub(super) struct Arena {
+    fd: Option<OwnFd>,
+    file: (u64, u64),
+    /// Offsets in use, as far as is known: sorted, apart from each other.
+    used: Vec<(u64, u64)>,
+    /// Offsets that are mapped at another address.
+    moved: Vec<(u64, u64)>,
+    /// Next free offset above the addresses.
+    above: u64,
+    turned_since_survey: u64,
+}
+
+/// Whether this process has turned any memory.
+pub(super) fn exists() -> bool {
+    KNOWN[0].1.load(Ordering::Relaxed) != 0
+}
+
+/// Whether a mapping is arena memory, of this arena or an earlier one.
+pub(super) fn is_arena(vma: &Vma) -> bool {
+    vma.shared && vma.file.1 != 0 && KNOWN.iter().any(|(device, inode)| {
+        vma.file == (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed))
+    })
+}
+
+/// Empties the arena pages of a range: they read as zeros then. Takes no lock and allocates nothing, for the caller may
+/// be an allocator.
+pub(super) fn empty(start: u64, end: u64) {
+    let Ok(maps) = Maps::open() else { return };
+    let _ = maps.visit(start, end, |vma| {
+        if is_arena(&vma) {
+            let (from, to) = (vma.start.max(start), vma.end.min(end));
+            let address = std::ptr::with_exposed_provenance_mut::<c_void>(from as usize);
+            // SAFETY: the program has just given up the content of these pages.
+            unsafe { libc::syscall(libc::SYS_madvise, address, to - from, libc::MADV_REMOVE) };
+        }
+    });
+}
+
+/// Forgets the arena, in a child that has its own copy of everything. Frees no memory: see `fork`.
+pub(super) fn forget() {
+    let mut arena = ARENA.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    arena.fd = None;
+    arena.used.clear();
+    arena.moved.clear();
+    KNOWN.iter().for_each(|(_, inode)| inode.store(0, Ordering::Relaxed));
+}
+
+impl Arena {
+    pub(super) const fn new() -> Self {
+        Self { fd: None, file: (0, 0), used: Vec::new(), moved: Vec::new(), above: ABOVE_ADDRESSES, turned_since_survey: 0 }
+    }
+
+    /// Its descriptor, once there is one.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(OwnFd::as_fd)
+    }
+
+    /// Device and inode of the file.
+    pub(super) fn file(&self) -> (u64, u64) {
+        self.file
+    }
+
+    /// Makes it if there is none, or if the program has closed its descriptor.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        let still_open = |fd: &OwnFd| {
+            rustix::fs::fstat(fd.as_fd()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file)
+        };
+        if self.fd.as_ref().is_some_and(still_open) {
+            return Ok(());
+        }
+        let fd = memfd_create("rdmesh-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, SIZE)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        *self = Self::new();
+        self.file = (stat.st_dev, stat.st_ino);
+        for i in (1..KNOWN.len()).rev() {
+            KNOWN[i].0.store(KNOWN[i - 1].0.load(Ordering::Relaxed), Ordering::Relaxed);
+            KNOWN[i].1.store(KNOWN[i - 1].1.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        KNOWN[0].0.store(self.file.0, Ordering::Relaxed);
+        KNOWN[0].1.store(self.file.1, Ordering::Relaxed);
+        self.fd = Some(OwnFd::new(fd));
+        Ok(())
+    }
+
+    /// Offset for the pages of `start..end`, which are not in the arena yet. Nothing else uses it, and it reads zeros.
+    pub(super) fn place(&mut self, start: u64, end: u64) -> io::Result<u64> {
+        let maps = Maps::open()?;
+        if self.turned_since_survey > SURVEY_EVERY || !self.is_as_known(&maps) {
+            self.survey(&maps)?;
+        }
+        self.turned_since_survey += end - start;
+        let offset = if self.moved.iter().any(|&(from, to)| from < end && start < to) {
+            let offset = self.above;
+            self.above = offset.checked_add(end - start).filter(|&next| next <= SIZE).ok_or(Errno::NOMEM)?;
+            offset
+        } else {
+            start
+        };
+        insert(&mut self.used, (offset, offset + (end - start)));
+        Ok(offset)
+    }
+
+    /// Gives back the pages at `offset`: they are not mapped any more.
+    pub(super) fn release(&mut self, offset: u64, len: u64) {
+        if let Some(fd) = &self.fd {
+            punch(fd, offset, len);
+        }
+        remove(&mut self.used, (offset, offset + len));
+    }
+
+    /// Whether every range in use still is mapped at its address. If so, nothing has been moved or unmapped.
+    fn is_as_known(&self, maps: &Maps) -> bool {
+        if !self.moved.is_empty() || self.used.len() > FEW {
+            return false;
+        }
+        self.used.iter().filter(|&&(from, _)| from < ABOVE_ADDRESSES).all(|&(from, to)| {
+            let mut at = from;
+            while at < to {
+                match maps.query(at) {
+                    Ok(Some(vma)) if vma.start <= at && self.is_in_place(&vma) => at = vma.end,
+                    _ => return false,
+                }
+            }
+            true
+        })
+    }
+
+    fn is_in_place(&self, vma: &Vma) -> bool {
+        vma.shared && vma.file == self.file && vma.offset == vma.start
+    }
+
+    /// Looks at all mappings: gives back the pages that no mapping has any more, and learns what has been moved.
+    fn survey(&mut self, maps: &Maps) -> io::Result<()> {
+        self.moved.clear();
+        let mut live = Vec::new();
+        maps.read(|vma| {
+            if vma.shared && vma.file == self.file {
+                let range = (vma.offset, vma.offset + (vma.end - vma.start));
+                if vma.offset != vma.start && vma.offset < ABOVE_ADDRESSES {
+                    self.moved.push(range);
+                }
+                insert(&mut live, range);
+            }
+        })?;
+        let mut dead = std::mem::take(&mut self.used);
+        live.iter().for_each(|&range| remove(&mut dead, range));
+        if let Some(fd) = &self.fd {
+            dead.iter().for_each(|&(from, to)| punch(fd, from, to - from));
+        }
+        self.used = live;
+        self.turned_since_survey = 0;
+        Ok(())
+    }
+}
+
+fn punch(fd: &OwnFd, offset: u64, len: u64) {
+    // What stays is only memory that is used up.
+    let _ = rustix::fs::fallocate(fd.as_fd(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
+}
+
+/// Adds a range to a sorted list of ranges.
+fn insert(ranges: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
+    let first = ranges.partition_point(|range| range.1 < from);
+    let last = ranges.partition_point(|range| range.0 <= to);
+    if let Some(touching) = ranges.get(first..last).filter(|touching| !touching.is_empty()) {
+        from = from.min(touching[0].0);
+        to = to.max(touching[touching.len() - 1].1);
+    }
+    ranges.splice(first..last, [(from, to)]);
+}
+
+/// Takes a range out of a sorted list of ranges.
+fn remove(ranges: &mut Vec<(u64, u64)>, (from, to): (u64, u64)) {
+    let first = ranges.partition_point(|range| range.1 <= from);
+    let last = ranges.partition_point(|range| range.0 < to);
+    let touched: Vec<_> = ranges.get(first..last).unwrap_or_default().to_vec();
+    let left = touched.iter().flat_map(|&(start, end)| [(start, end.min(from)), (start.max(to), end)]);
+    ranges.splice(first..last, left.filter(|range| range.0 < range.1));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join_and_come_apart() {
+        let mut ranges = Vec::new();
+        for range in [(10, 20), (30, 40), (20, 25), (0, 5)] {
+            insert(&mut ranges, range);
+        }
+        assert_eq!(ranges, [(0, 5), (10, 25), (30, 40)]);
+        insert(&mut ranges, (4, 31));
+        assert_eq!(ranges, [(0, 40)]);
+        remove(&mut ranges, (10, 20));
+        remove(&mut ranges, (35, 50));
+        assert_eq!(ranges, [(0, 10), (20, 35)]);
+        remove(&mut ranges, (0, 100));
+        assert_eq!(ranges, []);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a fork means for registered memory.
+//!
+//! Arena pages are shared mappings: without more, parent and child would see each other's writes. The child therefore
+//! replaces each by a private copy before it goes on, and the parent waits for that, so that the copy is the memory as
+//! it was at the fork. Device contexts are used on by both: rings and pages stay shared.
+#![allow(unsafe_code)]
+
+use super::maps::{Maps, Vma};
+use super::arena::{self, ARENA, Arena};
+use super::hold::SignalsBlocked;
+use super::{gate, stack};
+use crate::descriptors;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::SeekFrom;
+use rustix::io::{self, Errno};
+use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Forks between the process that loaded the library and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// While a fork is under way and there is memory to copy: the child holds the second end until it has.
+static COPYING: Mutex<Option<(OwnedFd, OwnedFd)>> = Mutex::new(None);
+
+/// Number of forks that led to this process: tells it from the one in which something was made.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Asks to be told of forks, from the start of the library on. Handlers registered later, such as an allocator's that
+/// starts with its first allocation, run outside of these.
+pub(crate) fn watch() {
+    unsafe extern "C" {
+        fn __register_atfork(
+            prepare: Option<extern "C" fn()>,
+            parent: Option<extern "C" fn()>,
+            child: Option<extern "C" fn()>,
+            library: *mut c_void,
+        ) -> i32;
+    }
+    // SAFETY: the library is never unloaded, so the handlers stay valid. `pthread_atfork` is this call, but part of the
+    // program's own code in older glibc.
+    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), null_mut()) };
+}
+
+// None of the three may allocate: another thread may have held the allocator's lock at the fork.
+
+extern "C" fn prepare() {
+    gate::close();
+    if arena::exists() {
+        *copying() = pipe_with(PipeFlags::CLOEXEC).ok();
+    }
+}
+
+extern "C" fn parent() {
+    if let Some((done, copier)) = copying().take() {
+        drop(copier);
+        // Ends when the child has copied, or died.
+        let _ = io::retry_on_intr(|| io::read(done.as_fd(), &mut [0u8; 1][..]));
+    }
+    gate::open();
+}
+
+extern "C" fn child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    descriptors::claim();
+    if arena::exists() {
+        let _signals = SignalsBlocked::new();
+        let mut result = Ok(());
+        let ran = stack::run_aside(copy_all, (&raw mut result).cast());
+        if ran.and(result).is_err() {
+            // There is not the memory for a copy, and sharing would break both processes.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+        }
+        arena::forget();
+    }
+    drop(copying().take());
+    gate::open();
+}
+
+fn copying() -> std::sync::MutexGuard<'static, Option<(OwnedFd, OwnedFd)>> {
+    COPYING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Replaces all arena memory by private copies. Runs on its own stack: the other one may be arena memory.
+extern "C" fn copy_all(result: *mut c_void) {
+    let arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut copied = Ok(());
+    let read = Maps::open().and_then(|maps| {
+        maps.read(|vma| {
+            if copied.is_ok() && arena::is_arena(&vma) {
+                copied = copy(&vma, &arena);
+            }
+        })
+    });
+    // SAFETY: the caller passes the address of its result.
+    unsafe { *result.cast::<io::Result<()>>() = read.and(copied) };
+}
+
+fn copy(vma: &Vma, arena: &Arena) -> io::Result<()> {
+    let len = (vma.end - vma.start) as usize;
+    let old = std::ptr::with_exposed_provenance_mut::<c_void>(vma.start as usize);
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: fresh memory.
+    let new = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, both, MapFlags::PRIVATE)? };
+    match arena.fd() {
+        Some(fd) if vma.file == arena.file() => read_data(fd, vma.offset, len as u64, new.cast())?,
+        _ => {
+            // SAFETY: both ranges are `len` bytes, mapped, and apart; only this thread uses them.
+            unsafe {
+                rustix::mm::mprotect(old, len, MprotectFlags::READ)?;
+                std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), len);
+            }
+        }
+    }
+    let mut prot = MprotectFlags::empty();
+    prot.set(MprotectFlags::READ, vma.readable);
+    prot.set(MprotectFlags::WRITE, vma.writable);
+    prot.set(MprotectFlags::EXEC, vma.executable);
+    // SAFETY: puts memory of the same content and rights where the old was; only this thread runs, on another stack.
+    unsafe {
+        rustix::mm::mprotect(new, len, prot)?;
+        rustix::mm::mremap_fixed(new, len, len, MremapFlags::MAYMOVE, old)?;
+    }
+    Ok(())
+}
+
+/// Reads what there is at `offset..offset + len` of the arena; what was never written stays zero, and takes no memory.
+fn read_data(arena: BorrowedFd<'_>, offset: u64, len: u64, into: *mut u8) -> io::Result<()> {
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let from = match rustix::fs::seek(arena, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(()),
+            found => found?.min(end),
+        };
+        let to = rustix::fs::seek(arena, SeekFrom::Hole(from))?.min(end);
+        at = from;
+        while at < to {
+            // SAFETY: `into` has room for the whole range.
+            let read = unsafe {
+                let target = into.add((at - offset) as usize);
+                libc::syscall(libc::SYS_pread64, arena.as_raw_fd(), target, to - at, at)
+            };
+            if read <= 0 {
+                return Err(Errno::IO);
+            }
+            at += read as u64;
+        }
+        at = to.max(at);
+    }
+    Ok(())
+}

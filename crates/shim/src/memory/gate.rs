@@ -1,0 +1,95 @@
+//! Keeps forks and everything else apart.
+//!
+//! Whoever changes the state of this library enters the gate; a fork waits until all have left and lets nobody in, so
+//! that the child finds no lock held and nothing half done. Not a `std` lock, because the child opens it by hand.
+
+use rustix::thread::futex::{self, Flags};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of threads inside, and [`FORKING`].
+static STATE: AtomicU32 = AtomicU32::new(0);
+const FORKING: u32 = 1 << 31;
+
+/// Being inside the gate.
+pub(crate) struct Inside(());
+
+/// Enters; waits for a fork in progress.
+pub(crate) fn enter() -> Inside {
+    loop {
+        let state = STATE.load(Ordering::Relaxed);
+        if state & FORKING != 0 {
+            wait(state);
+        } else if STATE.compare_exchange_weak(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Inside(());
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if STATE.fetch_sub(1, Ordering::Release) == FORKING | 1 {
+            wake();
+        }
+    }
+}
+
+/// Closes the gate for a fork, and waits until it is empty.
+pub(super) fn close() {
+    loop {
+        let before = STATE.fetch_or(FORKING, Ordering::Acquire);
+        if before & FORKING == 0 {
+            break;
+        }
+        wait(before);
+    }
+    loop {
+        match STATE.load(Ordering::Acquire) {
+            FORKING => return,
+            state => wait(state),
+        }
+    }
+}
+
+/// Opens it again, in the parent and in the child.
+pub(super) fn open() {
+    STATE.store(0, Ordering::Release);
+    wake();
+}
+
+fn wait(seen: u32) {
+    // Woken, changed before, or interrupted: each caller looks again.
+    let _ = futex::wait(&STATE, Flags::PRIVATE, seen, None);
+}
+
+fn wake() {
+    let _ = futex::wake(&STATE, Flags::PRIVATE, i32::MAX as u32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_fork_waits_for_all_and_all_wait_for_a_fork() {
+        let inside = enter();
+        let closed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                close();
+                closed.store(true, Ordering::SeqCst);
+                open();
+            });
+            while STATE.load(Ordering::SeqCst) & FORKING == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!closed.load(Ordering::SeqCst));
+            let second = scope.spawn(|| {
+                drop(enter());
+                assert!(closed.load(Ordering::SeqCst));
+            });
+            drop(inside);
+            second.join().unwrap();
+        });
+    }
+}

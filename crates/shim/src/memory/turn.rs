@@ -1,0 +1,220 @@
+//! Turns private pages into arena pages, in place.
+#![allow(unsafe_code)]
+
+use super::PAGE;
+use super::arena::Arena;
+use super::hold::{Hold, Holds};
+use super::plan::Turnable;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::{self, Errno};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+
+/// Bytes that are replaced at a time while other threads wait for a fault.
+const FAULT_CHUNK: u64 = 8 << 20;
+/// The same while they are stopped, which costs them more often than long.
+const CHUNK: u64 = 64 << 20;
+/// Up to this size copying all is cheaper than looking which pages were ever touched.
+const COPY_ALL: u64 = 256 << 10;
+/// Bytes of a registration whose pages are mapped at once, so that the first transfers do not fault.
+const POPULATE: u64 = 64 << 20;
+const CHUNK_PAGES: usize = (CHUNK / PAGE) as usize;
+
+/// Turns the pieces of one registration.
+pub(super) struct Turner {
+    holds: Holds,
+    pagemap: Option<OwnedFd>,
+    populate: u64,
+}
+
+/// What was turned: pages up to `end`, which now lie at `offset` of the arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Turned {
+    pub(super) end: u64,
+    pub(super) offset: u64,
+}
+
+impl Turner {
+    pub(super) fn new(holds: Holds) -> Self {
+        Self { holds, pagemap: None, populate: POPULATE }
+    }
+
+    /// Turns `start..end`, which lies in one mapping; less of it where writers cannot be held off.
+    pub(super) fn turn(&mut self, arena: &mut Arena, start: u64, end: u64, what: Turnable) -> Result<Turned, Errno> {
+        arena.open()?;
+        let offset = arena.place(start, end)?;
+        let fd = arena.fd().ok_or(Errno::NOMEM)?;
+        if what.anonymous && end - start > COPY_ALL && self.pagemap.is_none() {
+            self.pagemap = open_pagemap().ok();
+        }
+        let mut hold = self.holds.choose(what.anonymous);
+        let mut at = start;
+        while at < end {
+            let to = end.min(at + if matches!(hold, Hold::Faults(_)) { FAULT_CHUNK } else { CHUNK });
+            let chunk = Chunk { start: at, end: to, what, arena: fd, offset: offset + (at - start) };
+            let pagemap = self.pagemap.as_ref().filter(|_| what.anonymous && to - at > COPY_ALL);
+            match chunk.turn(&hold, pagemap) {
+                Some(done) => done?,
+                None if matches!(hold, Hold::Faults(_)) => {
+                    hold = Hold::Stop;
+                    continue;
+                }
+                None => break,
+            }
+            at = to;
+        }
+        if at < end {
+            arena.release(offset + (at - start), end - at);
+        }
+        self.populate(start, at);
+        Ok(Turned { end: at, offset })
+    }
+
+    /// Maps the pages that the first transfers would otherwise have to fault in.
+    fn populate(&mut self, start: u64, end: u64) {
+        let len = (end - start).min(self.populate);
+        self.populate -= len;
+        if len > 0 {
+            // SAFETY: changes no content. Older kernels refuse it; then the pages fault in later.
+            let _ = unsafe { rustix::mm::madvise(pointer(start), len as usize, Advice::LinuxPopulateWrite) };
+        }
+    }
+}
+
+/// Pages that are replaced at once.
+struct Chunk<'a> {
+    start: u64,
+    end: u64,
+    what: Turnable,
+    arena: BorrowedFd<'a>,
+    offset: u64,
+}
+
+impl Chunk<'_> {
+    /// Copies the pages and maps the arena over them. None where writers could not be held off.
+    ///
+    /// While they are, nothing here may allocate, take a lock or write to any memory but this stack.
+    fn turn(&self, hold: &Hold, pagemap: Option<&OwnedFd>) -> Option<io::Result<()>> {
+        let mut touched = Touched::all();
+        let known = pagemap.is_some_and(|pagemap| {
+            touched.clear();
+            touched.add(pagemap, self.start, self.end, PRESENT | SWAPPED).is_ok()
+        });
+        hold.during(self.start, self.end, || {
+            // Pages touched since: present now. A page that only userfaultfd has marked looks swapped out.
+            if !known || touched.add(pagemap?, self.start, self.end, PRESENT).is_err() {
+                touched = Touched::all();
+            }
+            Some(touched.for_each_run(self.pages(), |from, to| self.copy(from, to)).and_then(|()| self.map()))
+        })?
+        .or(Some(Err(Errno::INVAL)))
+    }
+
+    fn pages(&self) -> usize {
+        ((self.end - self.start) / PAGE) as usize
+    }
+
+    /// Copies pages `from..to` of the chunk. By the kernel, for which memory that is gone is an error and no fault.
+    fn copy(&self, from: usize, to: usize) -> io::Result<()> {
+        let (mut at, end) = (from as u64 * PAGE, to as u64 * PAGE);
+        while at < end {
+            let (fd, address, offset) = (self.arena.as_raw_fd(), self.start + at, self.offset + at);
+            // SAFETY: only reads the range.
+            let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd, address, end - at, offset) };
+            if written <= 0 {
+                return Err(Errno::NOMEM);
+            }
+            at += written as u64;
+        }
+        Ok(())
+    }
+
+    fn map(&self) -> io::Result<()> {
+        let mut prot = ProtFlags::READ | ProtFlags::WRITE;
+        prot.set(ProtFlags::EXEC, self.what.executable);
+        let (start, len) = (pointer(self.start), (self.end - self.start) as usize);
+        // SAFETY: replaces private memory of the program by shared memory with the same content and rights; nobody
+        // writes to it between the copy and this call.
+        unsafe { rustix::mm::mmap(start, len, prot, MapFlags::SHARED | MapFlags::FIXED, self.arena, self.offset) }?;
+        Ok(())
+    }
+}
+
+/// Which pages of a chunk were ever touched.
+struct Touched([u64; CHUNK_PAGES / 64]);
+
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+
+impl Touched {
+    fn all() -> Self {
+        Self([u64::MAX; CHUNK_PAGES / 64])
+    }
+
+    fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Adds the pages of `start..end` whose pagemap entry has one of `bits`.
+    fn add(&mut self, pagemap: &OwnedFd, start: u64, end: u64, bits: u64) -> io::Result<()> {
+        let mut entries = [0u8; 4096];
+        let pages = ((end - start) / PAGE) as usize;
+        let mut page = 0;
+        while page < pages {
+            let wanted = (entries.len() / 8).min(pages - page) * 8;
+            let at = (start / PAGE + page as u64) * 8;
+            let len = io::retry_on_intr(|| io::pread(pagemap, &mut entries[..wanted], at))?;
+            if len < 8 {
+                return Err(Errno::IO);
+            }
+            for entry in entries[..len].chunks_exact(8) {
+                let entry = entry.first_chunk().map_or(u64::MAX, |entry| u64::from_ne_bytes(*entry));
+                if entry & bits != 0 {
+                    self.0[page / 64] |= 1 << (page % 64);
+                }
+                page += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for every run of touched pages among the first `pages`.
+    fn for_each_run(&self, pages: usize, mut visit: impl FnMut(usize, usize) -> io::Result<()>) -> io::Result<()> {
+        let is_touched = |page: usize| self.0[page / 64] & 1 << (page % 64) != 0;
+        let mut from = 0;
+        while from < pages {
+            let to = (from..pages).find(|&page| is_touched(page) != is_touched(from)).unwrap_or(pages);
+            if is_touched(from) {
+                visit(from, to)?;
+            }
+            from = to;
+        }
+        Ok(())
+    }
+}
+
+fn open_pagemap() -> io::Result<OwnedFd> {
+    rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_those_of_the_touched_pages() {
+        let mut touched = Touched::all();
+        touched.clear();
+        for page in [0, 1, 63, 64, 100] {
+            touched.0[page / 64] |= 1 << (page % 64);
+        }
+        let mut runs = Vec::new();
+        touched.for_each_run(101, |from, to| { runs.push((from, to)); Ok(()) }).unwrap();
+        assert_eq!(runs, [(0, 2), (63, 65), (100, 101)]);
+    }
+}

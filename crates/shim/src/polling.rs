@@ -1,0 +1,209 @@
+//! Yields the processor after empty polls.
+//!
+//! The provider's `poll_cq` never yields. Where the programs that poll and the router's workers are more than the
+//! processors, they stop each other for whole slices of the scheduler. So the poll functions of our contexts are
+//! wrapped: after some empty polls in a row a thread lets others run.
+#![allow(unsafe_code)]
+
+use crate::{descriptors, interpose::replace};
+use libc::{c_int, c_void};
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::mem::{offset_of, transmute};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
+const YIELD_ENV: &str = "RDMESH_YIELD";
+
+type OpenDevice = extern "C" fn(*mut c_void) -> *mut VerbsContext;
+type PollCq = extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
+type CreateCqEx = extern "C" fn(*mut VerbsContext, *mut c_void) -> *mut CqEx;
+type StartPoll = extern "C" fn(*mut CqEx, *mut c_void) -> c_int;
+
+/// `struct ibv_context`, as far as it is used here; part of libibverbs' ABI.
+#[repr(C)]
+struct VerbsContext {
+    device: *mut c_void,
+    before_poll: [*mut c_void; 11],
+    poll_cq: AtomicPtr<c_void>,
+    after_poll: [*mut c_void; 20],
+    cmd_fd: c_int,
+    async_fd: c_int,
+    num_comp_vectors: c_int,
+    mutex: libc::pthread_mutex_t,
+    abi_compat: *mut c_void,
+}
+
+/// What stands before it in `struct verbs_context`, back to `create_cq_ex`.
+#[repr(C)]
+struct Extension {
+    create_cq_ex: AtomicPtr<c_void>,
+    others: [*mut c_void; 13],
+    /// Bytes of the whole `verbs_context`, which grows at its beginning.
+    size: usize,
+}
+
+/// `struct ibv_cq_ex`, as far as it is used here.
+#[repr(C)]
+struct CqEx {
+    context: *mut VerbsContext,
+    channel: *mut c_void,
+    cq_context: *mut c_void,
+    handle: u32,
+    cqe: c_int,
+    mutex: libc::pthread_mutex_t,
+    cond: libc::pthread_cond_t,
+    comp_events_completed: u32,
+    async_events_completed: u32,
+    comp_mask: u32,
+    status: c_int,
+    wr_id: u64,
+    start_poll: AtomicPtr<c_void>,
+}
+
+#[cfg(target_arch = "x86_64")]
+const _: () = {
+    assert!(offset_of!(VerbsContext, poll_cq) == 96 && offset_of!(VerbsContext, cmd_fd) == 264);
+    assert!(size_of::<VerbsContext>() == 328 && offset_of!(CqEx, start_poll) == 144);
+    assert!(size_of::<Extension>() == 120);
+};
+
+// The provider's functions: the same for all our contexts.
+static POLL_CQ: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static CREATE_CQ_EX: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static START_POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+thread_local! {
+    /// Empty polls in a row.
+    static EMPTY: Cell<u32> = const { Cell::new(0) };
+}
+
+replace! {
+    /// libibverbs' own, and after it the wrapping.
+    fn ibv_open_device(device: *mut c_void) -> *mut VerbsContext {
+        let Some(open) = real_open_device() else { return null_mut() };
+        let context = open(device);
+        wrap(context);
+        context
+    }
+}
+
+fn real_open_device() -> Option<OpenDevice> {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let mut found = FOUND.load(Ordering::Acquire);
+    if found.is_null() {
+        let name: &CStr = c"ibv_open_device";
+        // SAFETY: C strings. The second way is for programs that loaded libibverbs later, out of the global scope
+        // (Python's modules); the handle is kept.
+        found = unsafe {
+            let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+            if next.is_null() {
+                let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+                if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
+            } else {
+                next
+            }
+        };
+        FOUND.store(found, Ordering::Release);
+    }
+    // SAFETY: libibverbs' function of that name has this signature.
+    (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, OpenDevice>(found) })
+}
+
+fn wrap(context: *mut VerbsContext) {
+    // SAFETY: null, or a context that libibverbs has just made.
+    let Some(verbs) = (unsafe { context.as_ref() }) else { return };
+    if descriptors::peek(verbs.cmd_fd).is_none() || yield_after() == u32::MAX {
+        return;
+    }
+    replace_function(&verbs.poll_cq, &POLL_CQ, poll_cq as *mut c_void);
+    // libibverbs marks a context with an extension before it by all ones.
+    if verbs.abi_compat as usize != usize::MAX {
+        return;
+    }
+    // SAFETY: such a context has at least its size before it, which says whether the rest is there.
+    unsafe {
+        let extension = context.cast::<Extension>().sub(1);
+        if (&raw const (*extension).size).read() >= size_of::<Extension>() + size_of::<VerbsContext>() {
+            replace_function(&(*extension).create_cq_ex, &CREATE_CQ_EX, create_cq_ex as *mut c_void);
+        }
+    }
+}
+
+/// Puts `ours` into `slot` and keeps what was there, unless that is somebody else's than before.
+fn replace_function(slot: &AtomicPtr<c_void>, original: &AtomicPtr<c_void>, ours: *mut c_void) {
+    let theirs = slot.load(Ordering::Relaxed);
+    if theirs.is_null() || theirs == ours {
+        return;
+    }
+    let known = original.compare_exchange(null_mut(), theirs, Ordering::AcqRel, Ordering::Acquire);
+    if known.is_ok() || known == Err(theirs) {
+        slot.store(ours, Ordering::Release);
+    }
+}
+
+extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, completions: *mut c_void) -> c_int {
+    // SAFETY: set before this function was put in its place.
+    let original = unsafe { transmute::<*mut c_void, PollCq>(POLL_CQ.load(Ordering::Relaxed)) };
+    let found = original(cq, entries, completions);
+    note(found == 0);
+    found
+}
+
+extern "C" fn create_cq_ex(context: *mut VerbsContext, attributes: *mut c_void) -> *mut CqEx {
+    // SAFETY: set before this function was put in its place.
+    let original = unsafe { transmute::<*mut c_void, CreateCqEx>(CREATE_CQ_EX.load(Ordering::Relaxed)) };
+    let cq = original(context, attributes);
+    // SAFETY: null, or a queue that libibverbs has just made.
+    if let Some(cq) = unsafe { cq.as_ref() } {
+        replace_function(&cq.start_poll, &START_POLL, start_poll as *mut c_void);
+    }
+    cq
+}
+
+extern "C" fn start_poll(cq: *mut CqEx, attributes: *mut c_void) -> c_int {
+    // SAFETY: set before this function was put in its place.
+    let original = unsafe { transmute::<*mut c_void, StartPoll>(START_POLL.load(Ordering::Relaxed)) };
+    let result = original(cq, attributes);
+    note(result == libc::ENOENT);
+    result
+}
+
+#[inline]
+fn note(empty: bool) {
+    EMPTY.with(|count| {
+        let now = if empty { count.get() + 1 } else { 0 };
+        if now < yield_after() {
+            count.set(now);
+        } else {
+            count.set(0);
+            rustix::thread::sched_yield();
+        }
+    });
+}
+
+/// Empty polls after which a thread yields.
+#[inline]
+fn yield_after() -> u32 {
+    static AFTER: OnceLock<u32> = OnceLock::new();
+    *AFTER.get_or_init(|| {
+        let asked = std::env::var(YIELD_ENV).ok().and_then(|value| value.parse().ok());
+        match asked {
+            Some(0) => u32::MAX,
+            Some(polls) => polls,
+            None => for_processors(std::thread::available_parallelism().map_or(1, |number| number.get())),
+        }
+    })
+}
+
+/// With two ends and a router to run, up to three processors are scarce. With more, a yield now and then costs a spinning
+/// thread nothing and saves the others when it was one too many all the same.
+fn for_processors(processors: usize) -> u32 {
+    match processors {
+        0..=3 => 8,
+        4..=7 => 256,
+        _ => 16_384,
+    }
+}

@@ -1,0 +1,19 @@
+//! A device context, seen from the program.
+//!
+//! * [`context`]: opening the device, and what belongs to a context.
+//! * [`command`]: a `write()` on the command descriptor.
+//! * [`doorbell`]: the two commands that never become messages.
+//! * [`ioctl`]: `ioctl(RDMA_VERBS_IOCTL)`.
+//! * [`channel`]: requests and replies on the socket.
+
+mod channel;
+mod command;
+mod context;
+mod doorbell;
+mod ioctl;
+
+
+
+pub(crate) use command::{Written, write};
+pub(crate) use context::{Context, open};
+pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};

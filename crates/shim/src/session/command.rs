@@ -1,0 +1,167 @@
+//! A `write()` on the command descriptor: a command of the uverbs ABI.
+#![allow(unsafe_code)]
+
+use super::channel::Reply;
+use super::context::{Context, State, borrow};
+use super::doorbell;
+use crate::descriptors::{self, Kind};
+use crate::memory::{self, Registration};
+use rdmesh_uverbs::session::{FdUse, RequestKind};
+use rustix::fd::{IntoRawFd, RawFd};
+use rustix::io::Errno;
+
+const EXTENDED: u32 = 0x8000_0000;
+const REG_MR: u32 = 9;
+const MODIFY_SRQ: u32 = 33;
+/// `ib_uverbs_cmd_hdr`.
+const HEADER_LEN: usize = 8;
+/// The same and `ib_uverbs_ex_cmd_hdr`.
+const EXTENDED_HEADER_LEN: usize = 24;
+/// The same and `ib_uverbs_reg_mr`.
+const REG_MR_LEN: usize = 48;
+/// Where `rxe_modify_srq_cmd.mmap_info_addr` follows `ib_uverbs_modify_srq`.
+const MMINFO_ADDR_AT: usize = 24;
+const MMINFO_LEN: usize = 16;
+
+/// What a `write` was.
+pub(crate) enum Written {
+    /// A command, with its result.
+    Command(Result<(), Errno>),
+    /// Not for the device: the descriptor is no longer what it was.
+    Foreign,
+}
+
+/// Executes the command in `bytes`, which the program wrote to `fd`, a descriptor of `context`.
+#[inline]
+pub(crate) fn write(context: &Context, fd: RawFd, bytes: &[u8]) -> Written {
+    match doorbell::answer(context, bytes) {
+        Some(result) => Written::Command(result),
+        None => send(fd, bytes),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn send(fd: RawFd, bytes: &[u8]) -> Written {
+    let Kind::Device(context) = descriptors::kind(fd) else { return Written::Foreign };
+    let _gate = memory::gate();
+    // SAFETY: a number that the program closes meanwhile gives EBADF.
+    if !context.owns(unsafe { borrow(fd) }) {
+        descriptors::set(fd, None);
+        return Written::Foreign;
+    }
+    Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context, fd)))
+}
+
+/// A command with a well-formed header.
+struct Command<'a> {
+    bytes: &'a [u8],
+    number: u32,
+    response: Response,
+}
+
+/// Where the program wants the response.
+struct Response {
+    address: u64,
+    len: usize,
+}
+
+impl<'a> Command<'a> {
+    /// Checks the header as the kernel does (`verify_hdr`).
+    fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
+        let number = u32::from_ne_bytes(read(bytes, 0)?);
+        let in_words = usize::from(u16::from_ne_bytes(read(bytes, 4)?));
+        let out_words = usize::from(u16::from_ne_bytes(read(bytes, 6)?));
+        let response = if number & EXTENDED != 0 {
+            let address = u64::from_ne_bytes(read(bytes, 8)?);
+            let provider_in = usize::from(u16::from_ne_bytes(read(bytes, 16)?));
+            let provider_out = usize::from(u16::from_ne_bytes(read(bytes, 18)?));
+            let len = (out_words + provider_out) * 8;
+            if bytes.len() != EXTENDED_HEADER_LEN + (in_words + provider_in) * 8 || (address == 0) != (len == 0) {
+                return Err(Errno::INVAL);
+            }
+            Response { address, len }
+        } else {
+            if bytes.len() != in_words * 4 || bytes.len() < HEADER_LEN {
+                return Err(Errno::INVAL);
+            }
+            let address = if out_words == 0 { 0 } else { u64::from_ne_bytes(read(bytes, HEADER_LEN)?) };
+            Response { address, len: out_words * 4 }
+        };
+        Ok(Self { bytes, number, response })
+    }
+
+    fn execute(&self, context: &Context, fd: RawFd) -> Result<(), Errno> {
+        let registration = self.register()?;
+        let mut state = context.lock();
+        let connection = context.connection(&mut state, fd)?;
+        // SAFETY: the connection is the context's own or the descriptor of this call.
+        let socket = unsafe { borrow(connection) };
+        if registration.has_private() {
+            memory::allow_router(socket);
+        }
+        let State { channel, mappings, .. } = &mut *state;
+        let arena = registration.arena();
+        let mut reply = channel.call(socket, RequestKind::Verbs, self.bytes, registration.segments(), arena)?;
+        for received in reply.take_fds() {
+            match received.purpose {
+                FdUse::Map => mappings.add(received.offset, received.fd),
+                FdUse::Install => install(&mut reply, received.offset, received.fd.into_raw_fd())?,
+                FdUse::Open => {}
+            }
+        }
+        self.response.fill(reply.response());
+        self.return_mminfo(&reply);
+        Ok(())
+    }
+
+    /// Makes the memory of a REG_MR ready for the router.
+    fn register(&self) -> Result<Registration, Errno> {
+        if self.number != REG_MR || self.bytes.len() < REG_MR_LEN {
+            return Ok(Registration::default());
+        }
+        let start = u64::from_ne_bytes(read(self.bytes, 16)?);
+        let len = u64::from_ne_bytes(read(self.bytes, 24)?);
+        let access = u32::from_ne_bytes(read(self.bytes, 44)?);
+        memory::register(start, len, access)
+    }
+
+    /// rxe's MODIFY_SRQ returns the new queue's place through a pointer behind the command.
+    fn return_mminfo(&self, reply: &Reply<'_>) {
+        let (MODIFY_SRQ, Some(info)) = (self.number, reply.mminfo()) else { return };
+        if let Ok(address) = read(self.bytes, MMINFO_ADDR_AT).map(u64::from_ne_bytes) {
+            Response { address, len: MMINFO_LEN }.fill(&info);
+        }
+    }
+}
+
+impl Response {
+    /// Copies as much of `bytes` as the program has room for.
+    fn fill(&self, bytes: &[u8]) {
+        if self.address == 0 {
+            return;
+        }
+        let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
+        // SAFETY: the program says that `len` bytes at this address are for the response.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len().min(self.len)) };
+    }
+}
+
+/// Puts the number of a descriptor that is now the program's into the response.
+fn install(reply: &mut Reply<'_>, offset: u64, number: RawFd) -> Result<(), Errno> {
+    let place = usize::try_from(offset).ok().and_then(|at| reply.response_mut().get_mut(at..)?.first_chunk_mut());
+    match place {
+        Some(place) => {
+            *place = number.to_ne_bytes();
+            Ok(())
+        }
+        None => {
+            super::context::discard(number);
+            Err(Errno::IO)
+        }
+    }
+}
+
+fn read<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Errno> {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(Errno::INVAL)
+}

@@ -1,0 +1,19 @@
+//! What happens when the library is loaded.
+#![allow(unsafe_code)]
+
+use crate::{descriptors, endpoint, memory, real};
+
+/// Run by the loader. All that is done here would also be done later, at the first use; here the working directory is
+/// still the one that a relative `LD_PRELOAD` was meant for, and no other thread exists yet.
+extern "C" fn start() {
+    real::look_up_all();
+    descriptors::claim();
+    endpoint::find();
+    memory::watch_forks();
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the loader calls each pointer of this section once, with arguments that `start` does not look at.
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
