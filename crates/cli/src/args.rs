@@ -144,7 +144,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) host_network: bool,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

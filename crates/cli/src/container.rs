@@ -15,7 +15,9 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
     let info = ensure(options.name, options.place, client)?;
     let directory = info.directory.display().to_string();
     if directory.contains([' ', ':']) {
-        return Err(Failure::new(format!("{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons")));
+        return Err(Failure::new(format!(
+            "{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons"
+        )));
     }
     print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}", preload()))
 }
@@ -31,7 +33,9 @@ pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
         ensured.collect::<Result<Vec<_>, _>>()?
     };
     if endpoints.is_empty() {
-        return Err(Failure::new("there are no persistent endpoints: name one, or make one with `rdmesh endpoint add NAME`"));
+        return Err(Failure::new(
+            "there are no persistent endpoints: name one, or make one with `rdmesh endpoint add NAME`",
+        ));
     }
     let text = serde_json::to_string_pretty(&specification(&endpoints))? + "\n";
     if options.output == Path::new("-") {
@@ -39,7 +43,10 @@ pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
     }
     write(&options.output, &text)?;
     let example = endpoints.first().map(|info| info.endpoint.directory_name()).unwrap_or_default();
-    print_line(format!("Written to {}. Use it as: docker run --device {KIND}={example} IMAGE …", options.output.display()))
+    print_line(format!(
+        "Written to {}. Use it as: docker run --device {KIND}={example} IMAGE …",
+        options.output.display()
+    ))
 }
 
 fn specification(endpoints: &[EndpointInfo]) -> Value {

@@ -44,8 +44,12 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
 fn enter(info: EndpointInfo, state: &StateDir) -> Result<PathBuf, Failure> {
     let Some(namespace) = info.namespace else { return Ok(info.directory) };
     let mount_point = PathBuf::from(ENDPOINT_MOUNT);
-    let sandbox =
-        Sandbox { namespace, directory: info.directory, state: state.path().to_owned(), mount_point: mount_point.clone() };
+    let sandbox = Sandbox {
+        namespace,
+        directory: info.directory,
+        state: state.path().to_owned(),
+        mount_point: mount_point.clone(),
+    };
     sandbox.enter()?;
     Ok(mount_point)
 }

@@ -58,7 +58,8 @@ pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
 }
 
 fn context_table(contexts: &[ContextInfo]) -> Table {
-    let mut table = Table::new(&["NETWORK", "ENDPOINT", "PID", "UID", "COMMAND", "PDS", "CQS", "QPS", "SRQS", "MRS", "PINNED"]);
+    let mut table =
+        Table::new(&["NETWORK", "ENDPOINT", "PID", "UID", "COMMAND", "PDS", "CQS", "QPS", "SRQS", "MRS", "PINNED"]);
     for c in contexts {
         table.row([
             c.network.to_string(),

@@ -2,11 +2,12 @@
 
 use crate::args::{RouterOptions, UpOptions};
 use crate::failure::Failure;
+use crate::show::print_line;
 use rdmesh_fabric::{Client, ClientError, StateDir};
 use rdmesh_router::daemon::{self, DaemonConfig};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -31,7 +32,10 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
     println!("Next, each in a terminal of its own:");
     let network = if options.router.rootless { "--host-network " } else { "" };
     println!("  rdmesh run {network}--name a -- ib_write_bw");
-    println!("  rdmesh run {network}--name b -- ib_write_bw {}", if options.router.rootless { "localhost" } else { "10.77.0.2" });
+    println!(
+        "  rdmesh run {network}--name b -- ib_write_bw {}",
+        if options.router.rootless { "localhost" } else { "10.77.0.2" }
+    );
     println!("`rdmesh ps` shows what is going on, `rdmesh doctor` what is missing, `rdmesh down` ends it.");
     Ok(())
 }
@@ -57,26 +61,27 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
 
 /// `rdmesh down`.
 pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
-    match client.shutdown() {
-        Ok(_) => {}
-        // A router that is ending, or one that was killed and left its files: the lock says which.
-        Err(ClientError::Unreachable { source, .. }) if source.kind() != std::io::ErrorKind::PermissionDenied => {}
-        Err(error) => return Err(error.into()),
-    }
-    let Ok(lock) = File::open(state.lock()) else {
-        println!("No router is running.");
-        return Ok(());
+    let is_held = |lock: &File| flock(lock, FlockOperation::NonBlockingLockShared).is_err();
+    // Whether there is a router the lock says best: one that is starting, or ending, has it too.
+    let lock = match File::open(state.lock()) {
+        Ok(lock) if is_held(&lock) => lock,
+        Ok(_) => return print_line("No router is running."),
+        Err(error) if error.kind() == ErrorKind::NotFound => return print_line("No router is running."),
+        Err(error) => return Err(Failure::new(format!("{}: {error}", state.lock().display()))),
     };
+    match client.shutdown() {
+        Err(ClientError::Unreachable { source, .. }) if source.kind() != ErrorKind::PermissionDenied => {}
+        result => drop(result?),
+    }
     let deadline = Instant::now() + PATIENCE;
-    while flock(&lock, FlockOperation::NonBlockingLockShared).is_err() {
+    while is_held(&lock) {
         if Instant::now() > deadline {
             let log = state.log();
             return Err(Failure::new(format!("the router does not end; {} may say why", log.display())));
         }
         sleep(STEP);
     }
-    println!("The router has ended; all endpoints are removed.");
-    Ok(())
+    print_line("The router has ended; all endpoints are removed.")
 }
 
 fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {

@@ -39,8 +39,13 @@ pub enum ClientError {
         message: String,
     },
     /// The answer is not one of a router of this version.
-    #[error("the router's answer makes no sense ({0}): if rdmesh was updated, restart it with `rdmesh down` and `rdmesh up`")]
+    #[error(
+        "the router's answer makes no sense ({0}): if rdmesh was updated, restart it with `rdmesh down` and `rdmesh up`"
+    )]
     Protocol(String),
+    /// The connection broke.
+    #[error("the router ended before it answered ({0}): start it again with `rdmesh up`; its log may say why")]
+    Broken(hyper::Error),
     /// No answer in time.
     #[error("the router does not answer: its log may say why (`router.log` in its state directory)")]
     TimedOut,
@@ -101,7 +106,12 @@ impl Client {
         self.call(Method::GET, path, NOTHING)
     }
 
-    fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T, ClientError> {
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
         let body = body.map(serde_json::to_vec).transpose().map_err(protocol)?.unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -126,17 +136,22 @@ impl Client {
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
         let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
         let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
         // Ends with the runtime, which lives for this one exchange.
         tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(protocol)?;
+        let response = sender.send_request(request).await.map_err(exchange_failed)?;
         let status = response.status();
-        Ok((status, response.into_body().collect().await.map_err(protocol)?.to_bytes()))
+        Ok((status, response.into_body().collect().await.map_err(exchange_failed)?.to_bytes()))
     }
 }
 
 fn protocol(error: impl std::fmt::Display) -> ClientError {
     ClientError::Protocol(error.to_string())
+}
+
+fn exchange_failed(error: hyper::Error) -> ClientError {
+    if error.is_parse() { protocol(error) } else { ClientError::Broken(error) }
 }
 
 fn unreachable(socket: &Path, source: &io::Error) -> String {
@@ -190,6 +205,17 @@ mod tests {
         let nonsense = answer_with("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7");
         assert!(matches!(nonsense, Err(ClientError::Protocol(_))));
         assert!(matches!(answer_with("SMTP ready\r\n\r\n"), Err(ClientError::Protocol(_))));
+    }
+
+    #[test]
+    fn a_router_that_ends_while_it_answers_is_not_taken_for_another_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || drop(listener.accept()));
+        let result = Client::new(path).status();
+        server.join().unwrap();
+        assert!(matches!(result, Err(ClientError::Broken(_))), "{result:?}");
     }
 
     #[test]

@@ -29,7 +29,11 @@ impl TryFrom<String> for Name {
     fn try_from(text: String) -> Result<Self, InvalidName> {
         let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if starts_well && text.len() <= MAX_LEN && text.chars().all(allowed) { Ok(Self(text)) } else { Err(InvalidName(text)) }
+        if starts_well && text.len() <= MAX_LEN && text.chars().all(allowed) {
+            Ok(Self(text))
+        } else {
+            Err(InvalidName(text))
+        }
     }
 }
 

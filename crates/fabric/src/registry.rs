@@ -44,7 +44,9 @@ pub struct EndpointRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The name is taken.
-    #[error("there is already an endpoint `{name}` on network `{network}`: choose another --name, or remove it with `rdmesh endpoint rm {name} --net {network}`")]
+    #[error(
+        "there is already an endpoint `{name}` on network `{network}`: choose another --name, or remove it with `rdmesh endpoint rm {name} --net {network}`"
+    )]
     EndpointExists {
         /// Name of the endpoint.
         name: Name,
@@ -60,7 +62,9 @@ pub enum RegistryError {
         network: Name,
     },
     /// Another endpoint has the address.
-    #[error("address {address} on network `{network}` belongs to endpoint `{holder}`: choose another --ip, or none to get a free one")]
+    #[error(
+        "address {address} on network `{network}` belongs to endpoint `{holder}`: choose another --ip, or none to get a free one"
+    )]
     AddressTaken {
         /// The address.
         address: IpAddr,
@@ -149,7 +153,8 @@ impl Registry {
         }
         let network = self.network(&network, &addresses)?;
         let addresses = self.claim_addresses(&network, &name, &addresses)?;
-        let endpoint = Endpoint { name, network: network.name.clone(), addresses, quota, allowed_uid, owner_pid, isolation };
+        let endpoint =
+            Endpoint { name, network: network.name.clone(), addresses, quota, allowed_uid, owner_pid, isolation };
         match self.create(&key, &endpoint) {
             Ok(()) => Ok((endpoint, network)),
             Err(error) => {
@@ -209,7 +214,11 @@ impl Registry {
     fn claim_given(&self, network: &Network, name: &Name, address: IpAddr) -> Result<(), RegistryError> {
         if !network.subnet_of(address).is_some_and(|subnet| is_host_address(subnet, address)) {
             let ranges: Vec<String> = network.subnets.iter().map(IpNet::to_string).collect();
-            return Err(RegistryError::NotInNetwork { address, network: network.name.clone(), ranges: ranges.join(" and ") });
+            return Err(RegistryError::NotInNetwork {
+                address,
+                network: network.name.clone(),
+                ranges: ranges.join(" and "),
+            });
         }
         let key = address_key(&network.name, address);
         if self.claim(&key, name.as_str())? {

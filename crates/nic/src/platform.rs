@@ -48,8 +48,8 @@ pub trait SendQueue: Send {
     type Memory;
     /// Whether there is an entry to fetch.
     fn is_ready(&self) -> bool;
-    /// Copies the next entry of a `qp_type` QP out, or none. The slot stays taken until it is released.
-    fn fetch(&mut self, qp_type: QpType) -> Option<Result<SendWr, BadEntry>>;
+    /// Copies the next entry of a `qp_type` QP into `wr`, or none. The slot stays taken until it is released.
+    fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>>;
     /// Where the inline data of the entry fetched last lies: its memory and the offset there.
     fn inline_data(&self) -> (Self::Memory, u64);
     /// Hands the `n` oldest fetched slots back to the program.
@@ -60,8 +60,8 @@ pub trait SendQueue: Send {
 
 /// A receive queue, seen from the NIC.
 pub trait RecvQueue: Send {
-    /// Copies the next entry out and hands its slot back, or none.
-    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>>;
+    /// Copies the next entry into `wr` and hands its slot back, or none.
+    fn take(&mut self, wr: &mut RecvWr) -> Option<Result<(), BadEntry>>;
     /// How many entries are posted.
     fn len(&self) -> u32;
     /// Whether none is posted.

@@ -48,7 +48,8 @@ impl fmt::Display for MacAddress {
 
 /// 32 bits of an IPv6 address: FNV-1a, so that addresses which differ in any byte rarely collide.
 fn fold(address: Ipv6Addr) -> [u8; 4] {
-    let hash = address.octets().iter().fold(0x811c_9dc5u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash =
+        address.octets().iter().fold(0x811c_9dc5u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash.to_be_bytes()
 }
 

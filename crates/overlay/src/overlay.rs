@@ -121,7 +121,8 @@ fn connect(bridge: &Namespace, file: &Path, network: &Network, endpoint: &Endpoi
         links.set_up(LOOPBACK)?;
         let interface = links.find(INTERFACE)?.ok_or(io::ErrorKind::NotFound)?;
         for &address in &endpoint.addresses {
-            let prefix_len = network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
+            let prefix_len =
+                network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
             let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
             links.set_address(interface, address)?;
         }

@@ -2,11 +2,8 @@
 
 use crate::namespace::Namespace;
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
-};
+use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -71,19 +68,19 @@ fn cover(path: &Path) -> io::Result<()> {
     Ok(mount("rdmesh", path, "tmpfs", flags, COVER_OPTIONS)?)
 }
 
-/// `/sys` shows the devices of the network namespace in which it was mounted. Control groups keep their place in it.
+/// `/sys` shows the interfaces of the network namespace in which it was mounted: a new one goes over the host's. Control
+/// groups keep their place in it.
 fn show_own_sysfs() -> io::Result<()> {
+    if statfs(SYSFS)?.f_type != SYSFS_MAGIC {
+        return Ok(());
+    }
     let cgroups = match open(Path::new(CGROUPS)) {
         Ok(fd) => Some(fd),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    match unmount("/sys", UnmountFlags::DETACH) {
-        // Not a mount point: nothing to replace.
-        Err(Errno::INVAL) => return Ok(()),
-        result => result?,
-    }
-    mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, NO_OPTIONS)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("sysfs", SYSFS, "sysfs", flags, NO_OPTIONS)?;
     match cgroups {
         Some(fd) => Ok(mount_bind_recursive(through(&fd), CGROUPS)?),
         None => Ok(()),
@@ -103,6 +100,9 @@ fn failed(action: String, source: io::Error) -> SandboxError {
     SandboxError { action, source }
 }
 
+const SYSFS: &str = "/sys";
+/// `linux/magic.h`.
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 const CGROUPS: &str = "/sys/fs/cgroup";
 const COVER_OPTIONS: &CStr = c"mode=755,size=64k";
 const NO_OPTIONS: Option<&CStr> = None;

@@ -115,6 +115,12 @@ pub struct SendWr {
 }
 
 impl SendWr {
+    /// A request to be filled in.
+    pub fn empty() -> Self {
+        let op = SendOp::Send { imm: None };
+        Self { wr_id: 0, flags: SendFlags::empty(), op, sges: SgeList::new(), inline_len: 0 }
+    }
+
     /// Bytes that the request moves.
     pub fn length(&self) -> u64 {
         if self.flags.contains(SendFlags::INLINE) {

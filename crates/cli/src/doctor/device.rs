@@ -19,7 +19,11 @@ pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
             let _ = client.remove_endpoint(&info.endpoint.network, &info.endpoint.name);
             findings
         }
-        Err(error) => vec![Finding::fail("endpoint", format!("none can be made: {error}"), "see router.log in the state directory")],
+        Err(error) => vec![Finding::fail(
+            "endpoint",
+            format!("none can be made: {error}"),
+            "see router.log in the state directory",
+        )],
     }
 }
 
@@ -57,14 +61,20 @@ fn device(info: &EndpointInfo) -> Finding {
         Ok(output) => {
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text).trim().replace('\n', "\n        ");
-            Finding::fail("device", format!("ibv_devinfo does not open it:\n        {text}"), "the findings above, first of all")
+            Finding::fail(
+                "device",
+                format!("ibv_devinfo does not open it:\n        {text}"),
+                "the findings above, first of all",
+            )
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let packages = Packages::here();
             let fix = packages.install(packages.utilities);
             Finding::warn("device", "not tried: ibv_devinfo is not installed", fix)
         }
-        Err(error) => Finding::warn("device", format!("not tried: ibv_devinfo: {error}"), "make ibv_devinfo executable"),
+        Err(error) => {
+            Finding::warn("device", format!("not tried: ibv_devinfo: {error}"), "make ibv_devinfo executable")
+        }
     }
 }
 

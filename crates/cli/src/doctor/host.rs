@@ -1,7 +1,6 @@
 //! Settings of the kernel and of this process that matter.
 
 use super::Finding;
-use super::router::is_readable;
 use rdmesh_fabric::StateDir;
 use rdmesh_fabric::api::Status;
 use rustix::fs::{Access, access, statvfs};
@@ -51,27 +50,34 @@ fn shared_memory() -> Finding {
     }
 }
 
-/// With it, registering memory loses no write that another thread makes at the same moment to a page registered in part.
+/// It holds off the other threads of a program while memory is registered. Where it cannot be had they are stopped by a
+/// signal for that moment, which costs time only.
 fn userfaultfd() -> Finding {
-    let allowed = read("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1");
-    if allowed || geteuid().is_root() || is_readable(Path::new("/dev/userfaultfd")) {
-        return Finding::ok("userfaultfd", "available");
+    match read("/proc/sys/vm/unprivileged_userfaultfd").as_deref() {
+        None => Finding::ok("userfaultfd", "not in this kernel; threads are stopped while memory is registered"),
+        Some("0") => Finding::ok(
+            "userfaultfd",
+            "user mode only: in an unprivileged program, a system call that writes to memory at the moment when another \
+             thread registers it can fail with EFAULT (`sysctl vm.unprivileged_userfaultfd=1` prevents that)",
+        ),
+        Some(_) => Finding::ok("userfaultfd", "available"),
     }
-    Finding::ok("userfaultfd", "only for faults in user mode, which is enough")
 }
 
-/// Memory that cannot be shared is reached through /proc/PID/mem, which these settings guard.
+/// Memory that cannot be shared is reached through /proc/PID/mem, which this guards. The preload library lets its
+/// router in, which is enough for scope 1.
 fn tracing_of_processes(rootless: bool) -> Finding {
+    let consequence = "memory that cannot be shared (such as mapped files) cannot be registered";
     match read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
         Some("3") => Finding::warn(
             "yama",
-            "kernel.yama.ptrace_scope is 3: memory that cannot be shared (such as mapped files) cannot be registered",
+            format!("kernel.yama.ptrace_scope is 3: {consequence}"),
             "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d (3 cannot be lowered while running)",
         ),
-        Some(scope @ ("1" | "2")) if rootless => Finding::warn(
+        Some("2") if rootless => Finding::warn(
             "yama",
-            format!("kernel.yama.ptrace_scope is {scope}: a router without root may be refused memory that cannot be shared"),
-            "sysctl kernel.yama.ptrace_scope=0, or a router that runs as root",
+            format!("kernel.yama.ptrace_scope is 2 and the router does not run as root: {consequence}"),
+            "sysctl kernel.yama.ptrace_scope=1, or a router that runs as root",
         ),
         Some(scope) => Finding::ok("yama", format!("kernel.yama.ptrace_scope is {scope}")),
         None => Finding::ok("yama", "not in this kernel"),

@@ -82,9 +82,9 @@ fn library_directories() -> Vec<PathBuf> {
 /// The first file in `directories` whose name begins with `prefix`.
 fn find(directories: &[PathBuf], prefix: &str) -> Option<PathBuf> {
     let entries = directories.iter().flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten());
-    entries.map(|entry| entry.path()).find(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
-    })
+    entries
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
 }
 
 #[cfg(test)]

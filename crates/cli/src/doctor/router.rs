@@ -5,7 +5,6 @@ use rdmesh_fabric::api::{Mode, Status};
 use rdmesh_fabric::{ClientError, StateDir};
 use rdmesh_router::endpoint::Library;
 use rustix::fs::{StatVfsMountFlags, statvfs};
-use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
 
@@ -33,7 +32,9 @@ fn router(status: &Result<Status, ClientError>) -> Finding {
 fn library(status: Option<&Status>) -> Finding {
     let path = match status.map_or_else(Library::find, |status| Ok(status.library.clone())) {
         Ok(path) => path,
-        Err(error) => return Finding::fail("library", error.to_string(), "install rdmesh as a whole: program and library"),
+        Err(error) => {
+            return Finding::fail("library", error.to_string(), "install rdmesh as a whole: program and library");
+        }
     };
     let loaded = Command::new("/bin/true").env("LD_PRELOAD", &path).output();
     let complaint = match loaded {
@@ -48,7 +49,8 @@ fn library(status: Option<&Status>) -> Finding {
 
 /// Programs map the library from the state directory.
 fn executable(state: &StateDir) -> Finding {
-    let place = [state.endpoints(), state.path().to_owned()].into_iter().find_map(|path| Some((statvfs(&path).ok()?, path)));
+    let place =
+        [state.endpoints(), state.path().to_owned()].into_iter().find_map(|path| Some((statvfs(&path).ok()?, path)));
     match place {
         None => Finding::ok("state directory", format!("{} (not made yet)", state.path().display())),
         Some((fs, path)) if fs.f_flag.contains(StatVfsMountFlags::NOEXEC) => Finding::fail(
@@ -76,9 +78,4 @@ fn cores(status: &Status) -> Finding {
         }
         _ => Finding::ok("cores", message),
     }
-}
-
-/// Whether `path` exists and can be read.
-pub(super) fn is_readable(path: &Path) -> bool {
-    std::fs::File::open(path).is_ok()
 }

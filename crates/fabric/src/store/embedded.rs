@@ -125,7 +125,9 @@ impl Watch for EmbeddedWatch {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.changes.recv_timeout(lease.map_or(left, |lease| lease.min(left))) {
                 Ok(change) => return Ok(Some(change)),
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return Ok(self.changes.try_recv().ok()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+                    return Ok(self.changes.try_recv().ok());
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(StoreError::Unavailable("it was dropped".into())),
             }
@@ -187,7 +189,8 @@ impl State {
 
     /// Sends a change to those who watch the key; forgets those who no longer listen.
     fn tell(&mut self, key: &str, change: &Change) {
-        self.watchers.retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(change.clone()).is_ok());
+        self.watchers
+            .retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(change.clone()).is_ok());
     }
 
     fn end_leases(&mut self, now: Duration) {

@@ -13,6 +13,7 @@ mod slab;
 mod state;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use output::Event;
 pub use packet::Packet;

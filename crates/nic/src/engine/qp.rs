@@ -1,10 +1,10 @@
 //! A queue pair: its attributes, its send side and its receive side.
 
+use super::window::Window;
 use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, SendQueue};
 use crate::time::Time;
-use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendWr};
-use std::collections::VecDeque;
+use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
 
 pub(crate) struct Qp<P: Platform> {
     pub(crate) context: ContextId,
@@ -29,7 +29,7 @@ pub(crate) struct Qp<P: Platform> {
 pub(crate) struct Requester<P: Platform> {
     pub(crate) queue: P::SendQueue,
     /// Fetched and not completed, oldest first.
-    pub(crate) window: VecDeque<Inflight<P::Memory>>,
+    pub(crate) window: Window<P::Memory>,
     /// Which of them is being sent.
     pub(crate) cursor: usize,
     pub(crate) next_psn: Psn,
@@ -55,29 +55,13 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// A work request on its way.
-pub(crate) struct Inflight<M> {
-    pub(crate) wr: SendWr,
-    pub(crate) inline: Option<(M, u64)>,
-    pub(crate) total: u64,
-    /// Bytes sent, and bytes whose packet was answered.
-    pub(crate) sent: u64,
-    pub(crate) answered: u64,
-    /// Packets sent and not answered.
-    pub(crate) outstanding: u32,
-    pub(crate) first_psn: Psn,
-    /// Whether the last packet was sent.
-    pub(crate) complete: bool,
-    /// Whether any packet was sent.
-    pub(crate) started: bool,
-}
-
 /// The receive side.
 pub(crate) struct Responder<P: Platform> {
     pub(crate) queue: Option<P::RecvQueue>,
     pub(crate) expected_psn: Psn,
-    /// A message being received, and how much of it has come.
-    pub(crate) current: Option<RecvWr>,
+    /// The request that a message is being received into, if `busy`, and how much of the message has come.
+    pub(crate) current: RecvWr,
+    pub(crate) busy: bool,
     pub(crate) received: u64,
     /// Unreliable connection: the rest of a message is dropped.
     pub(crate) skipping: bool,
@@ -104,7 +88,7 @@ impl<P: Platform> Requester<P> {
     pub(crate) fn new(queue: P::SendQueue, window: usize) -> Self {
         Self {
             queue,
-            window: VecDeque::with_capacity(window),
+            window: Window::new(window),
             cursor: 0,
             next_psn: Psn::default(),
             epoch: 0,
@@ -131,7 +115,8 @@ impl<P: Platform> Requester<P> {
         self.next_psn = self.next_psn.add(0u32.wrapping_sub(self.unanswered));
         self.unanswered = 0;
         self.cursor = 0;
-        for entry in &mut self.window {
+        for i in 0..self.window.len() {
+            let entry = &mut self.window[i];
             if entry.outstanding == 0 && entry.complete {
                 self.cursor += 1;
                 continue;
@@ -146,6 +131,13 @@ impl<P: Platform> Requester<P> {
 
 impl<P: Platform> Responder<P> {
     pub(crate) fn new(queue: Option<P::RecvQueue>) -> Self {
-        Self { queue, expected_psn: Psn::default(), current: None, received: 0, skipping: false }
+        Self {
+            queue,
+            expected_psn: Psn::default(),
+            current: RecvWr::default(),
+            busy: false,
+            received: 0,
+            skipping: false,
+        }
     }
 }

@@ -3,7 +3,8 @@
 use super::context::Context;
 use super::output::Outputs;
 use super::packet::{Body, Head, Nak, Packet, Reply, Request, RequestOp};
-use super::qp::{Inflight, Qp, Wait};
+use super::qp::{Qp, Wait};
+use super::window::Inflight;
 use crate::memory::{BindRequest, CopyError, Payload, gather, scatter, scatter_bytes};
 use crate::platform::{Platform, SendQueue};
 use rdmesh_verbs::{
@@ -35,7 +36,7 @@ pub(crate) fn run<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, 
         if !qp.can_send() || qp.send.unanswered >= MAX_UNANSWERED {
             break;
         }
-        if qp.send.cursor == qp.send.window.len() && !fetch(index, qp, cx, out) {
+        if qp.send.cursor == qp.send.window.len() && !fetch(qp) {
             break;
         }
         // An error while fetching leaves nothing to send.
@@ -47,38 +48,28 @@ pub(crate) fn run<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, 
     worked
 }
 
-/// Takes the next work request from the ring into the window; false where it has to wait, or failed.
-fn fetch<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) -> bool {
-    if qp.send.window.len() == qp.send.window.capacity().min(WINDOW) {
+/// Takes the next work request from the ring into the window; false where there is none, or no room.
+fn fetch<P: Platform>(qp: &mut Qp<P>) -> bool {
+    if qp.send.window.is_full() {
         return false;
     }
-    let wr = match qp.send.queue.fetch(qp.qp_type) {
-        None => return false,
-        Some(Err(bad)) => {
-            let status = WcStatus::LocalQpOperationError;
-            finish(qp, cx, out, bad.wr_id, WcOpcode::Send, SendFlags::empty(), 0, status);
-            fail(index, qp, cx, out);
-            return false;
-        }
-        Some(Ok(wr)) => wr,
-    };
-    let inline = wr.flags.contains(SendFlags::INLINE).then(|| qp.send.queue.inline_data());
-    let total = match wr.op {
+    let entry = qp.send.window.next();
+    let Some(fetched) = qp.send.queue.fetch(qp.qp_type, &mut entry.wr) else { return false };
+    if let Err(bad) = fetched {
+        // Earlier requests complete first: the error waits for its turn.
+        entry.begin(0, None);
+        (entry.wr.wr_id, entry.wr.op, entry.bad) = (bad.wr_id, SendOp::Send { imm: None }, true);
+        qp.send.window.push();
+        return true;
+    }
+    let inline = entry.wr.flags.contains(SendFlags::INLINE).then(|| qp.send.queue.inline_data());
+    let total = match entry.wr.op {
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } => 8,
         SendOp::Flush { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => 0,
-        _ => wr.length(),
+        _ => entry.wr.length(),
     };
-    qp.send.window.push_back(Inflight {
-        wr,
-        inline,
-        total,
-        sent: 0,
-        answered: 0,
-        outstanding: 0,
-        first_psn: qp.send.next_psn,
-        complete: false,
-        started: false,
-    });
+    entry.begin(total, inline);
+    qp.send.window.push();
     true
 }
 
@@ -145,7 +136,7 @@ fn check<P: Platform>(qp: &Qp<P>, entry: &Inflight<P::Memory>) -> Result<(), WcS
                 | SendOp::LocalInvalidate { .. }
         ),
     };
-    if !allowed || entry.wr.sges.len() > qp.caps.max_send_sge as usize {
+    if entry.bad || !allowed || entry.wr.sges.len() > qp.caps.max_send_sge as usize {
         return Err(WcStatus::LocalQpOperationError);
     }
     if entry.wr.op.is_read_or_atomic() && qp.attr.max_rd_atomic == 0 {
@@ -390,7 +381,9 @@ fn datagram_gone<P: Platform>(
     out: &mut Outputs<P::Memory>,
     head: &Head,
 ) {
-    let Some(entry) = qp.send.window.iter_mut().find(|e| e.first_psn == head.psn && e.outstanding != 0) else { return };
+    let found = qp.send.window.iter().position(|e| e.first_psn == head.psn && e.outstanding != 0);
+    let Some(position) = found else { return };
+    let entry = &mut qp.send.window[position];
     entry.outstanding -= 1;
     if entry.outstanding == 0 {
         entry.answered = entry.total;
@@ -453,13 +446,13 @@ pub(crate) fn handle_timeout<P: Platform>(
 
 /// Completes whatever is done, oldest first.
 fn complete_oldest<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) {
-    while let Some(entry) = qp.send.window.front()
+    while let Some(entry) = qp.send.window.oldest()
         && entry.complete
         && entry.outstanding == 0
     {
         let (wr_id, flags, opcode) = (entry.wr.wr_id, entry.wr.flags, entry.wr.op.wc_opcode());
         let total = entry.total;
-        qp.send.window.pop_front();
+        qp.send.window.pop();
         qp.send.cursor -= 1;
         qp.counters.tx_messages += 1;
         qp.counters.tx_bytes += total;
@@ -485,9 +478,10 @@ fn fail_oldest<P: Platform>(
     status: WcStatus,
 ) {
     qp.counters.errors += 1;
-    if let Some(entry) = qp.send.window.pop_front() {
-        let opcode = entry.wr.op.wc_opcode();
-        finish(qp, cx, out, entry.wr.wr_id, opcode, entry.wr.flags, 0, status);
+    if let Some(entry) = qp.send.window.oldest() {
+        let (wr_id, opcode, flags) = (entry.wr.wr_id, entry.wr.op.wc_opcode(), entry.wr.flags);
+        qp.send.window.pop();
+        finish(qp, cx, out, wr_id, opcode, flags, 0, status);
     }
     fail(index, qp, cx, out);
 }
@@ -530,18 +524,20 @@ fn finish<P: Platform>(
 /// Ends every request of a broken send queue, fetched or not, with a flush error (IBA 10.3.1.7).
 pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) -> bool {
     let mut flushed = false;
-    while let Some(entry) = qp.send.window.pop_front() {
+    while let Some(entry) = qp.send.window.oldest() {
+        let (wr_id, opcode) = (entry.wr.wr_id, entry.wr.op.wc_opcode());
+        qp.send.window.pop();
+        finish(qp, cx, out, wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
         flushed = true;
-        let opcode = entry.wr.op.wc_opcode();
-        finish(qp, cx, out, entry.wr.wr_id, opcode, entry.wr.flags, 0, WcStatus::FlushError);
     }
-    while let Some(fetched) = qp.send.queue.fetch(qp.qp_type) {
-        flushed = true;
-        let (wr_id, opcode) = match &fetched {
-            Ok(wr) => (wr.wr_id, wr.op.wc_opcode()),
+    while let Some(fetched) = qp.send.queue.fetch(qp.qp_type, &mut qp.send.window.next().wr) {
+        let wr = &qp.send.window.next().wr;
+        let (wr_id, opcode) = match fetched {
+            Ok(()) => (wr.wr_id, wr.op.wc_opcode()),
             Err(bad) => (bad.wr_id, WcOpcode::Send),
         };
         finish(qp, cx, out, wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
+        flushed = true;
     }
     qp.send.abandon();
     flushed

@@ -8,7 +8,7 @@ use super::qp::Qp;
 use super::state;
 use crate::memory::{CopyError, Payload, scatter, scatter_bytes};
 use crate::platform::{Memory, Platform, RecvQueue};
-use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, QpState, QpType, Qpn, RecvWr, WcFlags, WcOpcode, WcStatus};
+use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, QpState, QpType, Qpn, WcFlags, WcOpcode, WcStatus};
 
 /// Executes a request packet and sends its reply.
 pub(crate) fn handle<P: Platform>(
@@ -96,7 +96,7 @@ fn receive_unreliable<P: Platform>(
     qp.recv.skipping = false;
     match execute(qp, cx, out, head, request) {
         Ok(reply) => reply,
-        Err(Refusal::Fatal(nak, status)) if qp.recv.current.is_some() => {
+        Err(Refusal::Fatal(nak, status)) if qp.recv.busy => {
             fail(index, qp, cx, out, nak, status);
             Reply::Dropped
         }
@@ -117,8 +117,8 @@ fn fail<P: Platform>(
     status: WcStatus,
 ) {
     qp.counters.errors += 1;
-    if let Some(wr) = qp.recv.current.take() {
-        let completion = received(qp, &wr, status, WcOpcode::Recv);
+    if std::mem::take(&mut qp.recv.busy) {
+        let completion = received(qp, qp.recv.current.wr_id, status, WcOpcode::Recv);
         let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, false);
     }
     let event = match nak {
@@ -260,14 +260,11 @@ fn receive_send<P: Platform>(
     imm: Option<u32>,
     invalidate: Option<Key>,
 ) -> Result<(), Refusal> {
-    if qp.recv.current.is_none() {
-        qp.recv.current = Some(take_recv(qp, cx, out)?);
-    }
+    take_recv(qp, cx, out)?;
     if request.first {
         qp.recv.received = 0;
     }
-    let Some(wr) = &qp.recv.current else { return Err(Refusal::NotReady) };
-    scatter(&cx.keys, qp.pd, &wr.sges, qp.recv.received, &request.payload).map_err(blame)?;
+    scatter(&cx.keys, qp.pd, &qp.recv.current.sges, qp.recv.received, &request.payload).map_err(blame)?;
     qp.recv.received += u64::from(request.payload.len());
     if !request.last {
         return Ok(());
@@ -276,13 +273,12 @@ fn receive_send<P: Platform>(
         let denied = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalQpOperationError);
         cx.keys.invalidate(qp.pd, Some(qp.qpn), key).map_err(denied)?;
     }
-    let Some(wr) = qp.recv.current.take() else { return Err(Refusal::NotReady) };
     let extra = match (imm, invalidate) {
         (Some(imm), _) => (imm, WcFlags::WITH_IMM),
         (_, Some(key)) => (key.0, WcFlags::WITH_INV),
         _ => (0, WcFlags::empty()),
     };
-    deliver(qp, cx, out, request, &wr, WcOpcode::Recv, extra)
+    deliver(qp, cx, out, request, WcOpcode::Recv, extra)
 }
 
 fn receive_write<P: Platform>(
@@ -294,9 +290,9 @@ fn receive_write<P: Platform>(
     imm: Option<u32>,
 ) -> Result<(), Refusal> {
     let place = reach(qp, cx, range, Access::REMOTE_WRITE)?;
-    let needs_recv = request.last && imm.is_some();
-    if needs_recv && qp.recv.current.is_none() {
-        qp.recv.current = Some(take_recv(qp, cx, out)?);
+    let imm = imm.filter(|_| request.last);
+    if imm.is_some() {
+        take_recv(qp, cx, out)?;
     }
     if request.first {
         qp.recv.received = 0;
@@ -309,16 +305,12 @@ fn receive_write<P: Platform>(
     if !request.last {
         return Ok(());
     }
-    match (imm, if needs_recv { qp.recv.current.take() } else { None }) {
-        (Some(imm), Some(wr)) => {
-            deliver(qp, cx, out, request, &wr, WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM))
-        }
-        _ => {
-            let len = qp.recv.received;
-            count(qp, request, len);
-            Ok(())
-        }
+    if let Some(imm) = imm {
+        return deliver(qp, cx, out, request, WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM));
     }
+    let len = qp.recv.received;
+    count(qp, request, len);
+    Ok(())
 }
 
 fn blame(error: CopyError) -> Refusal {
@@ -330,38 +322,41 @@ fn blame(error: CopyError) -> Refusal {
     }
 }
 
-/// Takes the next receive request, from the QP's own queue or the shared one.
-fn take_recv<P: Platform>(
-    qp: &mut Qp<P>,
-    cx: &mut Context<P>,
-    out: &mut Outputs<P::Memory>,
-) -> Result<RecvWr, Refusal> {
+/// Makes sure that there is a receive request for the present message: the one it has, or the next of the QP's own queue
+/// or the shared one.
+fn take_recv<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) -> Result<(), Refusal> {
+    if qp.recv.busy {
+        return Ok(());
+    }
+    let wr = &mut qp.recv.current;
     let taken = match (qp.srq, &mut qp.recv.queue) {
         (Some(handle), _) => {
             let srq = cx.srqs.get_mut(handle).ok_or(Refusal::NotReady)?;
-            let taken = srq.queue.take();
+            let taken = srq.queue.take(wr);
             if taken.is_some() && srq.attr.limit != 0 && srq.queue.len() < srq.attr.limit {
                 srq.attr.limit = 0;
                 out.async_event(qp.context, AsyncEvent::SrqLimitReached, handle);
             }
             taken
         }
-        (None, Some(queue)) => queue.take(),
+        (None, Some(queue)) => queue.take(wr),
         (None, None) => None,
     };
+    qp.recv.busy = taken.is_some();
     match taken {
         None => Err(Refusal::NotReady),
-        Some(Ok(wr)) => Ok(wr),
+        Some(Ok(())) => Ok(()),
         Some(Err(bad)) => {
-            qp.recv.current = Some(RecvWr { wr_id: bad.wr_id, ..RecvWr::default() });
+            wr.wr_id = bad.wr_id;
+            wr.sges.clear();
             Err(Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalQpOperationError))
         }
     }
 }
 
-fn received<P: Platform>(qp: &Qp<P>, wr: &RecvWr, status: WcStatus, opcode: WcOpcode) -> Completion {
+fn received<P: Platform>(qp: &Qp<P>, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
     Completion {
-        wr_id: wr.wr_id,
+        wr_id,
         status,
         opcode,
         byte_len: 0,
@@ -377,13 +372,18 @@ fn deliver<P: Platform>(
     cx: &mut Context<P>,
     out: &mut Outputs<P::Memory>,
     request: &Request<P::Memory>,
-    wr: &RecvWr,
     opcode: WcOpcode,
     (imm, flags): (u32, WcFlags),
 ) -> Result<(), Refusal> {
     let len = qp.recv.received;
     count(qp, request, len);
-    let completion = Completion { byte_len: len as u32, imm, flags, ..received(qp, wr, WcStatus::Success, opcode) };
+    qp.recv.busy = false;
+    let completion = Completion {
+        byte_len: len as u32,
+        imm,
+        flags,
+        ..received(qp, qp.recv.current.wr_id, WcStatus::Success, opcode)
+    };
     out.complete(cx, qp.context, qp.recv_cq, &completion, request.solicited)
         .map_err(|_| Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalQpOperationError))
 }
@@ -412,10 +412,14 @@ pub(crate) fn receive_datagram<P: Platform>(
         qp.counters.errors += 1;
         return;
     }
-    let Ok(wr) = take_recv(qp, cx, out) else { return };
+    if take_recv(qp, cx, out).is_err() && !qp.recv.busy {
+        return;
+    }
+    qp.recv.busy = false;
+    let sges = &qp.recv.current.sges;
     let header = grh::grh(head, request);
-    let copied = scatter_bytes(&cx.keys, qp.pd, &wr.sges, 0, &header)
-        .and_then(|()| scatter(&cx.keys, qp.pd, &wr.sges, header.len() as u64, &request.payload));
+    let copied = scatter_bytes(&cx.keys, qp.pd, sges, 0, &header)
+        .and_then(|()| scatter(&cx.keys, qp.pd, sges, header.len() as u64, &request.payload));
     let status = match copied {
         Ok(()) => WcStatus::Success,
         Err(CopyError::Length) => WcStatus::LocalLengthError,
@@ -431,24 +435,27 @@ pub(crate) fn receive_datagram<P: Platform>(
         imm: imm.unwrap_or(0),
         flags,
         src_qp: head.src,
-        ..received(qp, &wr, status, WcOpcode::Recv)
+        ..received(qp, qp.recv.current.wr_id, status, WcOpcode::Recv)
     };
     let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, request.solicited);
 }
 
 /// Ends every receive request of a QP in error with a flush error (IBA 10.3.1.7). Those of an SRQ stay: they are not its own.
 pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) {
-    let flushed = |qp: &Qp<P>, wr_id| {
-        let wr = RecvWr { wr_id, ..RecvWr::default() };
-        Completion { src_qp: Qpn::default(), ..received(qp, &wr, WcStatus::FlushError, WcOpcode::Recv) }
-    };
-    if let Some(wr) = qp.recv.current.take() {
-        let completion = flushed(qp, wr.wr_id);
-        let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, false);
+    if std::mem::take(&mut qp.recv.busy) {
+        flush_one(qp, cx, out);
     }
-    while let Some(taken) = qp.recv.queue.as_mut().and_then(RecvQueue::take) {
-        let wr_id = taken.map_or_else(|bad| bad.wr_id, |wr| wr.wr_id);
-        let completion = flushed(qp, wr_id);
-        let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, false);
+    while let Some(taken) = qp.recv.queue.as_mut().and_then(|queue| queue.take(&mut qp.recv.current)) {
+        if let Err(bad) = taken {
+            qp.recv.current.wr_id = bad.wr_id;
+        }
+        flush_one(qp, cx, out);
     }
+}
+
+fn flush_one<P: Platform>(qp: &Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) {
+    let flushed = received(qp, qp.recv.current.wr_id, WcStatus::FlushError, WcOpcode::Recv);
+    let completion = Completion { src_qp: Qpn::default(), ..flushed };
+    // A queue that is full has raised its own event.
+    let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, false);
 }

@@ -42,7 +42,7 @@ pub(crate) fn enter<P: Platform>(
 fn reset<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>, index: u32) {
     qp.send.abandon();
     qp.send.queue.clear();
-    qp.recv.current = None;
+    qp.recv.busy = false;
     qp.recv.received = 0;
     if let Some(queue) = &mut qp.recv.queue {
         queue.clear();

@@ -33,14 +33,8 @@ pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// All there is.
 pub(super) fn operations() -> Vec<Operation> {
-    let read = |path, summary, response, handler| Operation {
-        method: "get",
-        path,
-        summary,
-        request: None,
-        response,
-        handler,
-    };
+    let read =
+        |path, summary, response, handler| Operation { method: "get", path, summary, request: None, response, handler };
     vec![
         read("/v1/status", "The router as a whole", schema::<Status>(), get(status)),
         read("/v1/networks", "All networks", schema::<Vec<Network>>(), get(networks)),
@@ -114,7 +108,7 @@ async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) ->
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
-    Ok(Json(api.blocking(|host| convert::contexts(host)).await?))
+    Ok(Json(api.blocking(convert::contexts).await?))
 }
 
 async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {

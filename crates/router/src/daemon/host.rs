@@ -159,9 +159,7 @@ impl Host {
         let owner = if owned { Some(Owners::open(caller).map_err(unwatchable)?) } else { None };
         let mut attached = self.attached();
         let key = (request.network.clone(), request.name.clone());
-        if attached.endpoints.get(&key).is_some_and(AttachedEndpoint::is_orphan) {
-            self.remove(&mut attached, &key)?;
-        }
+        self.remove_dead(&mut attached)?;
         let (endpoint, network) = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
             network: request.network,
@@ -219,6 +217,13 @@ impl Host {
         let mut attached = self.attached();
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
         keys.iter().map(|key| self.remove(&mut attached, key).map(drop)).fold(Ok(()), Result::and)
+    }
+
+    /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free for who comes next.
+    fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
+        let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
+        let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
+        keys.iter().try_for_each(|key| self.remove(attached, key).map(drop))
     }
 
     fn attach(

@@ -62,12 +62,12 @@ fn colon_groups(bytes: &[u8]) -> String {
 const PORT: [(&str, &str); 9] = [
     ("state", "4: ACTIVE"),
     ("phys_state", "5: LinkUp"),
-    ("rate", "10 Gb/sec (4X)"),
+    ("rate", "100 Gb/sec (4X EDR)"),
     ("lid", "0x0"),
     ("lid_mask_count", "0"),
     ("sm_lid", "0x0"),
     ("sm_sl", "0"),
-    ("cap_mask", "0x00010000"),
+    ("cap_mask", "0x04010000"),
     ("link_layer", "Ethernet"),
 ];
 /// `IB_USER_VERBS_ABI_VERSION`.

@@ -33,8 +33,8 @@ impl SendQueue for HostSendQueue {
         self.0.is_ready()
     }
 
-    fn fetch(&mut self, qp_type: QpType) -> Option<Result<SendWr, BadEntry>> {
-        self.0.fetch(qp_type).map(|wr| wr.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
+    fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {
+        self.0.fetch(qp_type, wr).map(|fetched| fetched.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
     }
 
     fn inline_data(&self) -> (Memory, u64) {
@@ -62,8 +62,8 @@ impl HostRecvQueue {
 }
 
 impl RecvQueue for HostRecvQueue {
-    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>> {
-        self.0.take().map(|wr| wr.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
+    fn take(&mut self, wr: &mut RecvWr) -> Option<Result<(), BadEntry>> {
+        self.0.take(wr).map(|taken| taken.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
     }
 
     fn len(&self) -> u32 {

@@ -121,19 +121,18 @@ impl Queue {
         }
     }
 
-    /// Copies `num_sge` scatter/gather elements out; none where that many do not fit the slot.
-    fn load_sges(&self, offset: usize, end: usize, num_sge: u32) -> Option<SgeList> {
+    /// Copies `num_sge` scatter/gather elements into `list`; none where that many do not fit the slot.
+    fn load_sges(&self, offset: usize, end: usize, num_sge: u32, list: &mut SgeList) -> Option<()> {
         let count = num_sge as usize;
         if count > rdmesh_verbs::MAX_SGE || offset + count * SGE_LEN > end {
             return None;
         }
-        let mut list = SgeList::new();
         for i in 0..count {
             let mut words = [0; 2];
             self.load(offset + i * SGE_LEN, &mut words);
             list.push(Sge { addr: words[0], length: low(words[1]), lkey: Key(high(words[1])) });
         }
-        Some(list)
+        Some(())
     }
 }
 

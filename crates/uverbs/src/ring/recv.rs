@@ -18,16 +18,16 @@ impl RecvRing {
         Ok(NewRing { ring: Self { queue, taken: 0 }, fd, len, slots })
     }
 
-    /// Copies the oldest request out and hands its slot back.
-    pub fn take(&mut self) -> Option<Result<RecvWr, BadWqe>> {
+    /// Copies the oldest request into `wr` and hands its slot back.
+    pub fn take(&mut self, wr: &mut RecvWr) -> Option<Result<(), BadWqe>> {
         if self.queue.producer() == self.taken {
             return None;
         }
         let slot = self.queue.slot(self.taken);
-        let wr = self.read(slot);
+        let read = self.read(slot, wr);
         self.taken = (self.taken + 1) & self.queue.mask;
         self.queue.publish_consumer(self.taken);
-        Some(wr)
+        Some(read)
     }
 
     /// Requests posted and not taken.
@@ -65,15 +65,17 @@ impl RecvRing {
         true
     }
 
-    fn read(&self, slot: usize) -> Result<RecvWr, BadWqe> {
+    fn read(&self, slot: usize, wr: &mut RecvWr) -> Result<(), BadWqe> {
+        wr.sges.clear();
         let mut head = [0; 1];
         self.queue.load(slot, &mut head);
         let wr_id = head[0];
+        wr.wr_id = wr_id;
         let mut dma = [0; 1];
         self.queue.load(slot + RECV_DMA + DMA_NUM_SGE - 4, &mut dma);
         let end = slot + self.queue.elem_size();
-        let sges = self.queue.load_sges(slot + RECV_DMA + DMA_DATA, end, high(dma[0])).ok_or(BadWqe { wr_id })?;
-        Ok(RecvWr { wr_id, sges })
+        let num_sge = high(dma[0]);
+        self.queue.load_sges(slot + RECV_DMA + DMA_DATA, end, num_sge, &mut wr.sges).ok_or(BadWqe { wr_id })
     }
 }
 

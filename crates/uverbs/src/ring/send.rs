@@ -1,6 +1,6 @@
 use super::{DMA_DATA, DMA_LENGTH, DMA_NUM_SGE, NewRing, Queue, SGE_LEN, high, low};
 use crate::shared::SharedMemory;
-use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr, SgeList};
+use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 
 /// An element that cannot be understood.
@@ -37,14 +37,14 @@ impl SendRing {
         self.queue.producer() != self.fetched
     }
 
-    /// Copies the next request out. Its slot stays taken until it is released.
-    pub fn fetch(&mut self, qp_type: QpType) -> Option<Result<SendWr, BadWqe>> {
+    /// Copies the next request into `wr`. Its slot stays taken until it is released.
+    pub fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadWqe>> {
         if !self.is_ready() {
             return None;
         }
         self.last_slot = self.queue.slot(self.fetched);
         self.fetched = (self.fetched + 1) & self.queue.mask;
-        Some(self.read(self.last_slot, qp_type))
+        Some(self.read(self.last_slot, qp_type, wr))
     }
 
     /// Where the inline data of the request fetched last lies.
@@ -66,36 +66,32 @@ impl SendRing {
         self.queue.publish_consumer(self.released);
     }
 
-    fn read(&self, slot: usize, qp_type: QpType) -> Result<SendWr, BadWqe> {
+    fn read(&self, slot: usize, qp_type: QpType, wr: &mut SendWr) -> Result<(), BadWqe> {
         let mut head = [0; HEAD_WORDS];
         self.queue.load(slot, &mut head);
-        let wr_id = head[0];
-        let bad = BadWqe { wr_id };
+        let bad = BadWqe { wr_id: head[0] };
         let mut dma = [0; 3];
         self.queue.load(slot + SEND_DMA, &mut dma);
         let length = low(dma[DMA_LENGTH / 8]);
         let num_sge = high(dma[DMA_NUM_SGE / 8]);
         let opcode = high(head[1]);
-        let mut wr = SendWr {
-            wr_id,
-            flags: SendFlags::from_bits_truncate(low(head[2])),
-            op: self.operation(opcode, &head, slot, length, qp_type).ok_or(bad)?,
-            sges: SgeList::new(),
-            inline_len: 0,
-        };
+        wr.wr_id = head[0];
+        wr.flags = SendFlags::from_bits_truncate(low(head[2]));
+        wr.op = self.operation(opcode, &head, slot, length, qp_type).ok_or(bad)?;
+        wr.sges.clear();
+        wr.inline_len = 0;
         if matches!(opcode, WR_FLUSH | WR_ATOMIC_WRITE | WR_LOCAL_INV | WR_BIND_MW) {
             wr.flags.remove(SendFlags::INLINE);
-            return Ok(wr);
+            return Ok(());
         }
         let end = slot + self.queue.elem_size();
         // The extended API's wr_set_inline_data leaves the flag to the program; the length without elements tells.
         if wr.flags.contains(SendFlags::INLINE) || (num_sge == 0 && length != 0) {
             wr.flags.insert(SendFlags::INLINE);
             wr.inline_len = length;
-            return if slot + WQE_LEN + length as usize <= end { Ok(wr) } else { Err(bad) };
+            return if slot + WQE_LEN + length as usize <= end { Ok(()) } else { Err(bad) };
         }
-        wr.sges = self.queue.load_sges(slot + WQE_LEN, end, num_sge).ok_or(bad)?;
-        Ok(wr)
+        self.queue.load_sges(slot + WQE_LEN, end, num_sge, &mut wr.sges).ok_or(bad)
     }
 
     fn operation(

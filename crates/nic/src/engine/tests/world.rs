@@ -2,9 +2,7 @@
 
 use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event};
-use crate::platform::{
-    BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue,
-};
+use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use rdmesh_verbs::*;
 use std::collections::VecDeque;
@@ -89,10 +87,10 @@ impl SendQueue for Sends {
         !self.posted.lock().unwrap().is_empty()
     }
 
-    fn fetch(&mut self, _: QpType) -> Option<Result<SendWr, BadEntry>> {
-        let wr = self.posted.lock().unwrap().pop_front()?;
+    fn fetch(&mut self, _: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {
+        *wr = self.posted.lock().unwrap().pop_front()?;
         *self.taken.lock().unwrap() += 1;
-        Some(Ok(wr))
+        Some(Ok(()))
     }
 
     fn inline_data(&self) -> (Bytes, u64) {
@@ -114,8 +112,9 @@ impl SendQueue for Sends {
 pub(super) struct Recvs(pub(super) Arc<Mutex<VecDeque<RecvWr>>>);
 
 impl RecvQueue for Recvs {
-    fn take(&mut self) -> Option<Result<RecvWr, BadEntry>> {
-        self.0.lock().unwrap().pop_front().map(Ok)
+    fn take(&mut self, wr: &mut RecvWr) -> Option<Result<(), BadEntry>> {
+        *wr = self.0.lock().unwrap().pop_front()?;
+        Some(Ok(()))
     }
 
     fn len(&self) -> u32 {
@@ -231,8 +230,7 @@ impl World {
         let pd = e.alloc_pd(context).unwrap();
         let memory = Bytes::new(LEN);
         let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
-        let queue =
-            Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
+        let queue = Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
         let cq = e.create_cq(context, CqInit { queue: queue.clone(), cqe: setup.cqe as u32 }).unwrap();
         let (sends, recvs) = (Sends::default(), Recvs::default());
         let srq = setup.srq.then(|| {
@@ -281,11 +279,9 @@ impl World {
         adjust(&mut attr);
         let steps = match a.qp_type {
             QpType::Ud => [M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN],
-            QpType::Uc => [
-                M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-                M::SQ_PSN,
-            ],
+            QpType::Uc => {
+                [M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::SQ_PSN]
+            }
             QpType::Rc => [
                 M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
                 M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,

@@ -1,0 +1,182 @@
+//! The `rdmesh` program from outside, with a harmless library in the place of the real one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A running router in a state directory of its own.
+struct Router {
+    directory: TempDir,
+}
+
+impl Router {
+    fn start(options: &[&str]) -> Self {
+        let router = Self { directory: tempfile::tempdir().unwrap() };
+        let up = router.rdmesh("up").args(options).output().unwrap();
+        assert!(up.status.success(), "{}", text(&up.stderr));
+        router
+    }
+
+    /// One that needs root; none (and a line that says why) without.
+    fn start_as_root() -> Option<Self> {
+        if rustix::process::geteuid().is_root() {
+            return Some(Self::start(&[]));
+        }
+        eprintln!("skipped: network namespaces need root");
+        None
+    }
+
+    fn rdmesh(&self, command: &str) -> Command {
+        let mut rdmesh = Command::new(env!("CARGO_BIN_EXE_rdmesh"));
+        rdmesh.arg("--state-dir").arg(self.directory.path()).arg(command).env("RDMESH_LIBRARY", harmless_library());
+        rdmesh
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        let [command, rest @ ..] = arguments else { panic!("no command") };
+        self.rdmesh(command).args(rest).output().unwrap()
+    }
+
+    fn endpoints(&self) -> Vec<Value> {
+        serde_json::from_slice(&self.output(&["endpoint", "ls", "--json"]).stdout).unwrap()
+    }
+
+    fn wait_for_endpoints(&self, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.endpoints().len() != count {
+            assert!(Instant::now() < deadline, "{:?}", self.endpoints());
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let down = self.output(&["down"]);
+        assert!(down.status.success(), "{}", text(&down.stderr));
+        let mut left: Vec<_> = fs::read_dir(self.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["lock", "router.log"]);
+    }
+}
+
+/// A shared library that this program has loaded too.
+fn harmless_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().find_map(|line| line.split_whitespace().last().filter(|path| path.contains("libgcc_s")));
+    path.unwrap().into()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_program_is_the_process_that_was_started() {
+    let router = Router::start(&["--rootless"]);
+    let run = |script: &str| router.output(&["run", "--host-network", "--name", "a", "--", "sh", "-c", script]);
+    let output = run("echo $RDMESH_ENDPOINT $LD_PRELOAD; exit 7");
+    let directory = router.directory.path().join("endpoints/default.a");
+    let expected = format!("{0} {0}/librdmesh.so\n", directory.display());
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(7), expected), "{}", text(&output.stderr));
+    assert_eq!(run("kill -TERM $$").status.signal(), Some(15));
+    assert_eq!(router.output(&["run", "--host-network", "--", "/nonexistent"]).status.code(), Some(127));
+    router.wait_for_endpoints(0);
+}
+
+#[test]
+fn a_killed_program_takes_its_endpoint_with_it() {
+    let router = Router::start(&["--rootless"]);
+    let mut sleep: Child = router.rdmesh("run").args(["--host-network", "sleep", "1000"]).spawn().unwrap();
+    router.wait_for_endpoints(1);
+    assert_eq!(router.endpoints()[0]["owner_pid"], sleep.id());
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+    router.wait_for_endpoints(0);
+}
+
+#[test]
+fn the_sandbox_shows_one_endpoint_and_its_network_only() {
+    let Some(router) = Router::start_as_root() else { return };
+    assert!(router.output(&["endpoint", "add", "other"]).status.success());
+    let state = router.directory.path().display();
+    let script =
+        format!("ls {state}; ls /run/rdmesh; ls /sys/class/net; cat /proc/net/fib_trie | grep 10.7.0.2; ls /sys/fs");
+    let run = ["run", "--net", "blue", "--ip", "10.7.0.2", "--", "sh", "-c", &script];
+    let output = router.output(&run);
+    let seen = text(&output.stdout);
+    let mut lines = seen.split_whitespace();
+    assert_eq!(lines.by_ref().take(3).collect::<Vec<_>>(), ["endpoint", "eth0", "lo"], "{seen}");
+    assert!(seen.contains("10.7.0.2") && seen.contains("cgroup"), "{seen}");
+    assert!(!seen.contains("api.sock") && !seen.contains("other"), "{seen}");
+    // The same address on another network, at once: nothing of the first run is in the way.
+    let red = ["run", "--net", "red", "--ip", "10.7.0.2", "--", "true"];
+    assert!(router.output(&red).status.success());
+    assert!(router.output(&run).status.success());
+}
+
+#[test]
+fn containers_are_told_where_their_endpoint_is() {
+    let router = Router::start(&["--rootless"]);
+    let arguments = text(&router.output(&["container-args", "a"]).stdout);
+    let directory = router.directory.path().join("endpoints/default.a");
+    let directory = directory.display();
+    let preload = "LD_PRELOAD=/run/rdmesh/endpoint/librdmesh.so";
+    assert_eq!(arguments, format!("-v {directory}:/run/rdmesh/endpoint:ro -e {preload}\n"));
+    assert_eq!(text(&router.output(&["container-args", "a"]).stdout), arguments);
+    let cdi: Value = serde_json::from_slice(&router.output(&["cdi", "--output", "-"]).stdout).unwrap();
+    assert_eq!(cdi["kind"], "rdmesh.dev/endpoint");
+    let device = &cdi["devices"][0];
+    assert_eq!(device["name"], "default.a");
+    assert_eq!(device["containerEdits"]["env"][0], preload);
+    assert_eq!(device["containerEdits"]["mounts"][0]["hostPath"], directory.to_string());
+    assert!(router.output(&["endpoint", "rm", "a"]).status.success());
+    assert!(!router.output(&["cdi", "--output", "-"]).status.success());
+}
+
+#[test]
+fn a_second_up_finds_the_first_and_ps_is_json_on_request() {
+    let router = Router::start(&["--rootless"]);
+    assert!(text(&router.output(&["up", "--rootless"]).stdout).contains("already running"));
+    let listed: Value = serde_json::from_slice(&router.output(&["ps", "--json"]).stdout).unwrap();
+    assert_eq!(listed, serde_json::json!({ "endpoints": [], "contexts": [] }));
+    let stats: Value = serde_json::from_slice(&router.output(&["stats", "--json"]).stdout).unwrap();
+    assert_eq!(stats["metrics"][0]["name"], "rdmesh_endpoints");
+}
+
+#[test]
+fn without_a_router_the_way_to_one_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let rdmesh = |command: &str| {
+        let mut rdmesh = Command::new(env!("CARGO_BIN_EXE_rdmesh"));
+        rdmesh.arg("--state-dir").arg(directory.path()).arg(command).stdin(Stdio::null()).output().unwrap()
+    };
+    let ps = rdmesh("ps");
+    assert_eq!(ps.status.code(), Some(1));
+    assert!(text(&ps.stderr).contains("rdmesh up"));
+    assert!(text(&rdmesh("down").stdout).contains("No router is running"));
+    let doctor = rdmesh("doctor");
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(text(&doctor.stdout).contains("FAIL  router"));
+}
+
+#[test]
+fn a_router_that_cannot_start_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let up = Command::new(env!("CARGO_BIN_EXE_rdmesh"))
+        .arg("--state-dir")
+        .arg(directory.path())
+        .args(["up", "--rootless"])
+        .env("RDMESH_LIBRARY", "/nonexistent.so")
+        .output()
+        .unwrap();
+    assert_eq!(up.status.code(), Some(1));
+    assert!(text(&up.stderr).contains("/nonexistent.so"), "{}", text(&up.stderr));
+}
