@@ -5,7 +5,7 @@
 //!
 //! * [`files`]: functions that take a path.
 //! * [`stats`]: the `stat` family.
-//! * [`calls`]: functions that take a descriptor, and `socket`.
+//! * [`calls`]: functions that take a descriptor, `socket` and `fork`.
 
 mod calls;
 mod files;

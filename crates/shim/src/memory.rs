@@ -38,7 +38,7 @@ use rustix::io::Errno;
 use std::sync::PoisonError;
 use turn::{Turned, Turner};
 
-pub(crate) use fork::{forks, watch as watch_forks};
+pub(crate) use fork::{fork, forks, watch as watch_forks};
 pub(crate) use gate::enter as gate;
 
 /// Bytes of a page.

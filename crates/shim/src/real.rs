@@ -115,6 +115,7 @@ real! {
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int, else unsupported();
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, else unsupported();
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, else fcntl(fd, command, argument);
+    fn fork() -> c_int, else unsupported();
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else unsupported();
 }
 

@@ -2,17 +2,17 @@
 //!
 //! * [`context`]: opening the device, and what belongs to a context.
 //! * [`command`]: a `write()` on the command descriptor.
+//! * [`completion`]: completion channels.
 //! * [`doorbell`]: the two commands that never become messages.
 //! * [`ioctl`]: `ioctl(RDMA_VERBS_IOCTL)`.
 //! * [`channel`]: requests and replies on the socket.
 
 mod channel;
 mod command;
+pub(crate) mod completion;
 mod context;
 mod doorbell;
 mod ioctl;
-
-
 
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};

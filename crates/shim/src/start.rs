@@ -5,6 +5,7 @@ use crate::{descriptors, endpoint, memory, real};
 
 /// Run by the loader. All that is done here would also be done later, at the first use; here the working directory is
 /// still the one that a relative `LD_PRELOAD` was meant for, and no other thread exists yet.
+#[cfg_attr(test, allow(dead_code))]
 extern "C" fn start() {
     real::look_up_all();
     descriptors::claim();

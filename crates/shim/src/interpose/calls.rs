@@ -1,10 +1,10 @@
-//! Functions that take a descriptor, and `socket`.
+//! Functions that take a descriptor, `socket` and `fork`.
 #![allow(unsafe_code)]
 
 use super::replace;
 use crate::descriptors::{self, Kind};
 use crate::errno::{minus_one, zero_or_minus_one};
-use crate::session::{self, Written};
+use crate::session::{self, Written, completion};
 use crate::{endpoint, memory, real};
 use libc::{MAP_FAILED, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rustix::fd::{AsFd, AsRawFd};
@@ -62,7 +62,7 @@ replace! {
             Kind::Own => return minus_one(Errno::BADF),
             // Forgotten before its number can be given to something else.
             Kind::Device(_) => descriptors::set(fd, None),
-            Kind::Foreign => {}
+            Kind::Foreign => completion::closed(fd),
         }
         real::close(fd)
     }
@@ -84,10 +84,12 @@ replace! {
     }
 
     fn dup2(fd: c_int, new: c_int) -> c_int {
+        replaced(fd, new);
         inherit(fd, real::dup2(fd, new))
     }
 
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+        replaced(fd, new);
         inherit(fd, real::dup3(fd, new, flags))
     }
 
@@ -101,6 +103,10 @@ replace! {
         if is_dup(command) { inherit(fd, result) } else { result }
     }
 
+    fn fork() -> c_int {
+        memory::fork()
+    }
+
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // Without it libibverbs lists the devices of sysfs, which is ours.
         if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && endpoint::present().is_some() {
@@ -112,6 +118,13 @@ replace! {
 
 fn is_dup(command: c_int) -> bool {
     command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC
+}
+
+/// `new` is about to become a duplicate of `old`, which closes what it was.
+fn replaced(old: c_int, new: c_int) {
+    if old != new {
+        completion::closed(new);
+    }
 }
 
 /// After `new` became a duplicate of `old`: it is what `old` is, and no longer what it was.
@@ -128,6 +141,7 @@ fn inherit(old: c_int, new: c_int) -> c_int {
 
 /// Closes a range except for the descriptors that are this library's.
 fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
+    completion::closed_between(first, last);
     let (mut from, mut result) = (first, 0);
     descriptors::for_each(|fd| {
         let number = fd as c_uint;

@@ -8,8 +8,9 @@
 use super::maps::{Maps, Vma};
 use super::arena::{self, ARENA, Arena};
 use super::hold::SignalsBlocked;
-use super::{gate, stack};
-use crate::descriptors;
+use super::{gate, own, stack};
+use crate::errno::minus_one;
+use crate::{descriptors, real};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::{self, Errno};
@@ -47,6 +48,28 @@ pub(crate) fn watch() {
     unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), null_mut()) };
 }
 
+/// `fork` for a program that calls it by name. Its thread may run on arena memory, which parent and child share until
+/// the child has copied it; so both run on another stack until then.
+pub(crate) fn fork() -> i32 {
+    if !arena::exists() {
+        return real::fork();
+    }
+    let mut result = -1;
+    match stack::run_aside(fork_aside, (&raw mut result).cast()) {
+        Ok(()) => result,
+        Err(errno) => minus_one(errno),
+    }
+}
+
+extern "C" fn fork_aside(result: *mut c_void) {
+    // The kernel writes there before the child runs. Only memory that became a thread's after it was turned.
+    if let Some((low, high)) = own::own_thread_area() {
+        let _ = copy_range(low, high);
+    }
+    // SAFETY: the caller passes the address of its result, which is its own in parent and child by the end of this call.
+    unsafe { result.cast::<i32>().write(real::fork()) };
+}
+
 // None of the three may allocate: another thread may have held the allocator's lock at the fork.
 
 extern "C" fn prepare() {
@@ -69,7 +92,6 @@ extern "C" fn child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     descriptors::claim();
     if arena::exists() {
-        let _signals = SignalsBlocked::new();
         let mut result = Ok(());
         let ran = stack::run_aside(copy_all, (&raw mut result).cast());
         if ran.and(result).is_err() {
@@ -88,17 +110,23 @@ fn copying() -> std::sync::MutexGuard<'static, Option<(OwnedFd, OwnedFd)>> {
 
 /// Replaces all arena memory by private copies. Runs on its own stack: the other one may be arena memory.
 extern "C" fn copy_all(result: *mut c_void) {
-    let arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut copied = Ok(());
-    let read = Maps::open().and_then(|maps| {
-        maps.read(|vma| {
-            if copied.is_ok() && arena::is_arena(&vma) {
-                copied = copy(&vma, &arena);
-            }
-        })
-    });
+    let copied = copy_range(0, u64::MAX);
     // SAFETY: the caller passes the address of its result.
-    unsafe { *result.cast::<io::Result<()>>() = read.and(copied) };
+    unsafe { *result.cast::<io::Result<()>>() = copied };
+}
+
+/// Replaces the arena memory between two page boundaries.
+fn copy_range(low: u64, high: u64) -> io::Result<()> {
+    let arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    let _signals = SignalsBlocked::new();
+    let mut copied = Ok(());
+    Maps::open()?.read(|vma| {
+        let (start, end) = (vma.start.max(low), vma.end.min(high));
+        if copied.is_ok() && start < end && arena::is_arena(&vma) {
+            copied = copy(&Vma { start, end, offset: vma.offset + (start - vma.start), ..vma }, &arena);
+        }
+    })?;
+    copied
 }
 
 fn copy(vma: &Vma, arena: &Arena) -> io::Result<()> {

@@ -1,37 +1,51 @@
-//! Memory that is in use while pages are turned.
+//! Memory that is in use while pages are turned, or must not be shared with a forked child even for a moment.
 //!
-//! The thread that turns pages writes to its stack and, through the kernel, to its thread area; those pages cannot be
-//! held still. Neither can this library's own variables.
+//! The thread that turns pages writes to its stack, so that cannot be held still; neither can this library's own
+//! variables. The thread areas of all threads are written by the kernel (rseq, thread ids), also in the child of a fork
+//! before that has its own copy.
 #![allow(unsafe_code)]
 
 use super::PAGE;
+use super::hold::for_each_thread;
 use super::maps::Vma;
-use arrayvec::ArrayVec;
 use std::sync::atomic::AtomicU32;
 
 /// Around the stack pointer of a thread whose stack is not known to libc (a coroutine's).
 const STACK_BELOW: u64 = 256 << 10;
 const STACK_ABOVE: u64 = 64 << 10;
-/// Around the thread pointer: errno, and the rseq area, which the kernel writes.
-const THREAD_AREA: u64 = 16 << 10;
+/// Around the head of a thread's list of robust mutexes, which is in the middle of its thread area.
+const THREAD_AREA_BELOW: u64 = 4 << 10;
+const THREAD_AREA_ABOVE: u64 = 1 << 10;
 /// Around a variable of this library: more than all of them.
 const VARIABLES: u64 = 256 << 10;
 
-/// Page ranges that must not be turned by this thread.
-pub(super) fn areas() -> ArrayVec<(u64, u64), 4> {
+/// Page ranges that this thread must not turn, as far as they overlap `start..end`.
+pub(super) fn areas(start: u64, end: u64) -> Vec<(u64, u64)> {
     static VARIABLE: AtomicU32 = AtomicU32::new(0);
     let here = 0u8;
     let stack_pointer = &raw const here as u64;
-    let mut areas = ArrayVec::new();
-    if let Some((low, high)) = thread_stack() {
-        areas.push(pages(low, high));
-    }
-    areas.push(pages(stack_pointer.saturating_sub(STACK_BELOW), stack_pointer + STACK_ABOVE));
-    let thread = thread_pointer();
-    areas.push(pages(thread.saturating_sub(THREAD_AREA), thread + THREAD_AREA));
     let variable = &raw const VARIABLE as u64;
-    areas.push(pages(variable.saturating_sub(VARIABLES), variable + VARIABLES));
-    areas
+    let stack = thread_stack().filter(|&(low, high)| (low..high).contains(&stack_pointer));
+    let mut areas = vec![
+        stack.unwrap_or((stack_pointer.saturating_sub(STACK_BELOW), stack_pointer + STACK_ABOVE)),
+        (variable.saturating_sub(VARIABLES), variable + VARIABLES),
+    ];
+    for_each_thread(|thread| areas.extend(thread_area(thread)));
+    areas.iter().map(|&(low, high)| pages(low, high)).filter(|&(low, high)| low < end && start < high).collect()
+}
+
+/// Where the calling thread's area is.
+pub(super) fn own_thread_area() -> Option<(u64, u64)> {
+    let (low, high) = thread_area(0)?;
+    Some(pages(low, high))
+}
+
+/// Where a thread's area is; libc never tells, but the kernel knows the list of robust mutexes in it.
+fn thread_area(thread: u32) -> Option<(u64, u64)> {
+    let (mut head, mut len) = (0u64, 0usize);
+    // SAFETY: the kernel writes a pointer and a length.
+    let known = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) } == 0;
+    (known && head != 0).then(|| (head.saturating_sub(THREAD_AREA_BELOW), head + THREAD_AREA_ABOVE))
 }
 
 /// Whether a mapping is the main thread's stack, which grows, and cannot any more with a piece of it replaced.
@@ -61,10 +75,4 @@ fn thread_stack() -> Option<(u64, u64)> {
         libc::pthread_attr_destroy(&mut attributes);
         known.then(|| (base as u64, base as u64 + size as u64))
     }
-}
-
-/// `pthread_self` is the thread pointer in glibc, on all machines near enough.
-fn thread_pointer() -> u64 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::pthread_self() as u64 }
 }

@@ -43,7 +43,7 @@ pub(super) enum Refusal {
 /// Plans the pages of `start..end` (page boundaries), which the device will only read unless `write`.
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
     let maps = Maps::open().map_err(|_| Refusal::Unknown)?;
-    let keep_out = own::areas();
+    let keep_out = own::areas(start, end);
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
     let visited = maps.visit(start, end, |vma| {
         refused |= vma.start > at || !vma.readable || (write && !vma.writable);

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const MAX_THREADS: usize = 1024;
 /// How long they are waited for, all together.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How often a thread that blocks the signal is asked again: most do for a moment only, such as while they are made.
+const DEAF_TRIES: u32 = 30;
 
 /// Odd while threads are to be stopped; stopped threads wait until it changes.
 static ROUND: AtomicU32 = AtomicU32::new(0);
@@ -73,15 +75,16 @@ fn stop_all(signal: i32) -> bool {
     let (process, me) = (process.as_raw_nonzero().get(), me.as_raw_nonzero().get().unsigned_abs());
     let mut signalled = ArrayVec::<u32, MAX_THREADS>::new();
     let deadline = Instant::now() + PATIENCE;
+    let mut tries = 0;
     loop {
-        let (before, mut possible) = (signalled.len(), true);
+        let (before, mut possible, mut deaf) = (signalled.len(), true, false);
         let listed = for_each_thread(|thread| {
             if thread == me || signalled.contains(&thread) || !possible {
                 return;
             }
             match standing(thread, signal) {
                 Standing::Gone => {}
-                Standing::Deaf => possible = false,
+                Standing::Deaf => deaf = true,
                 Standing::Running => {
                     if send(process, thread, signal) {
                         possible = signalled.try_push(thread).is_ok();
@@ -92,7 +95,13 @@ fn stop_all(signal: i32) -> bool {
         if !listed || !possible || !wait_for(&signalled, process, deadline) {
             return false;
         }
-        if signalled.len() == before {
+        if deaf {
+            tries += 1;
+            if tries > DEAF_TRIES {
+                return false;
+            }
+            rustix::thread::sched_yield();
+        } else if signalled.len() == before {
             return true;
         }
     }

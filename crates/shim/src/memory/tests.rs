@@ -2,7 +2,7 @@ use super::maps::Maps;
 use super::*;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 use std::ptr::null_mut;
-use std::sync::Once;
+use std::sync::{Mutex, Once};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 mod fork;
@@ -11,6 +11,20 @@ mod writers;
 const RW: u32 = 0b1111;
 const READ_ONLY: u32 = 1 << 2;
 const PAGE_BYTES: usize = PAGE as usize;
+
+/// As the session does it: inside the gate.
+fn register(start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    let _gate = gate();
+    super::register(start, len, access)
+}
+
+fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    let _gate = gate();
+    super::register_with(holds, start, len, access)
+}
+
+/// Held by tests in which all threads of the process can be stopped, or in which one cannot.
+static STOPPABLE: Mutex<()> = Mutex::new(());
 
 /// Some pages of the test's own.
 struct Pages {
@@ -99,6 +113,7 @@ fn content_is_kept_and_shared_at_any_alignment() {
 
 #[test]
 fn large_ranges_keep_touched_and_untouched_pages() {
+    let _stoppable = STOPPABLE.lock();
     for holds in [Holds::default(), Holds::crowded(true), Holds::crowded(false)] {
         let pages = Pages::new(40_000);
         for page in (0..40_000).step_by(977) {
@@ -147,10 +162,12 @@ fn memory_that_came_to_the_address_of_other_memory_is_its_own() {
 
 #[test]
 fn memory_that_was_moved_does_not_share_with_what_comes_after_it() {
-    let old = Pages::new(4);
+    let place = Pages::new(8);
+    let address = place.base;
+    let old = Pages { base: address, len: 4 * PAGE_BYTES };
     old.fill();
     old.register(0, old.len);
-    let address = old.base;
+    std::mem::forget(place);
     let target = Pages::new(8);
     let moved = unsafe {
         let to = target.base.cast();
@@ -159,7 +176,7 @@ fn memory_that_was_moved_does_not_share_with_what_comes_after_it() {
     std::mem::forget(old);
     assert_eq!(moved, target.base.cast());
     unsafe { target.base.add(4 * PAGE_BYTES).write_volatile(77) };
-    let new = Pages::at(address, 8, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+    let new = Pages::at(address, 8, MapFlags::PRIVATE | MapFlags::FIXED);
     new.fill();
     // The part that only the move made the arena's, too.
     for at in [5 * PAGE_BYTES, 0] {

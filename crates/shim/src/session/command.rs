@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::channel::Reply;
+use super::completion;
 use super::context::{Context, State, borrow};
 use super::doorbell;
 use crate::descriptors::{self, Kind};
@@ -9,9 +10,13 @@ use crate::memory::{self, Registration};
 use rdmesh_uverbs::session::{FdUse, RequestKind};
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::io::Errno;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 const EXTENDED: u32 = 0x8000_0000;
 const REG_MR: u32 = 9;
+const CREATE_COMP_CHANNEL: u32 = 17;
+const CREATE_CQ: u32 = 18;
 const MODIFY_SRQ: u32 = 33;
 /// `ib_uverbs_cmd_hdr`.
 const HEADER_LEN: usize = 8;
@@ -91,7 +96,8 @@ impl<'a> Command<'a> {
         Ok(Self { bytes, number, response })
     }
 
-    fn execute(&self, context: &Context, fd: RawFd) -> Result<(), Errno> {
+    fn execute(&self, context: &Arc<Context>, fd: RawFd) -> Result<(), Errno> {
+        let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
         let mut state = context.lock();
         let connection = context.connection(&mut state, fd)?;
@@ -102,17 +108,39 @@ impl<'a> Command<'a> {
         }
         let State { channel, mappings, .. } = &mut *state;
         let arena = registration.arena();
-        let mut reply = channel.call(socket, RequestKind::Verbs, self.bytes, registration.segments(), arena)?;
+        let mut reply = channel.call(socket, RequestKind::Verbs, &bytes, registration.segments(), arena)?;
         for received in reply.take_fds() {
             match received.purpose {
                 FdUse::Map => mappings.add(received.offset, received.fd),
-                FdUse::Install => install(&mut reply, received.offset, received.fd.into_raw_fd())?,
+                FdUse::Install => {
+                    let number = received.fd.into_raw_fd();
+                    let channel = install(&mut reply, received.offset, number)?;
+                    if self.number == CREATE_COMP_CHANNEL {
+                        completion::add(context, fd, number, channel);
+                    }
+                }
                 FdUse::Open => {}
             }
         }
         self.response.fill(reply.response());
         self.return_mminfo(&reply);
         Ok(())
+    }
+
+    /// The command, in which CREATE_CQ names its channel by the router's number instead of the program's descriptor.
+    fn with_channel_number(&self, context: &Context) -> Result<Cow<'a, [u8]>, Errno> {
+        let at = match self.number {
+            CREATE_CQ => HEADER_LEN + 24,
+            number if number == CREATE_CQ | EXTENDED => EXTENDED_HEADER_LEN + 16,
+            _ => return Ok(Cow::Borrowed(self.bytes)),
+        };
+        let fd = i32::from_ne_bytes(read(self.bytes, at)?);
+        if fd < 0 {
+            return Ok(Cow::Borrowed(self.bytes));
+        }
+        let mut bytes = self.bytes.to_vec();
+        bytes[at..at + 4].copy_from_slice(&completion::number(context, fd)?.to_ne_bytes());
+        Ok(Cow::Owned(bytes))
     }
 
     /// Makes the memory of a REG_MR ready for the router.
@@ -147,13 +175,13 @@ impl Response {
     }
 }
 
-/// Puts the number of a descriptor that is now the program's into the response.
-fn install(reply: &mut Reply<'_>, offset: u64, number: RawFd) -> Result<(), Errno> {
+/// Puts the number of a descriptor that is now the program's into the response; returns what stood there.
+fn install(reply: &mut Reply<'_>, offset: u64, number: RawFd) -> Result<u32, Errno> {
     let place = usize::try_from(offset).ok().and_then(|at| reply.response_mut().get_mut(at..)?.first_chunk_mut());
     match place {
         Some(place) => {
-            *place = number.to_ne_bytes();
-            Ok(())
+            let before = std::mem::replace(place, number.to_ne_bytes());
+            Ok(u32::from_ne_bytes(before))
         }
         None => {
             super::context::discard(number);

@@ -5,8 +5,8 @@ use super::*;
 /// Forks; the child runs `child` and exits with its result.
 fn in_child(child: impl FnOnce() -> bool) -> Forked {
     static WATCHED: Once = Once::new();
-    WATCHED.call_once(crate::memory::fork::watch);
-    match unsafe { libc::fork() } {
+    WATCHED.call_once(crate::memory::watch_forks);
+    match crate::memory::fork() {
         0 => {
             let fine = child();
             unsafe { libc::_exit(i32::from(!fine)) }

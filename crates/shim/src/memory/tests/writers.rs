@@ -9,6 +9,7 @@ const ROUNDS: usize = 60;
 
 /// Turns pages under threads that each increment a counter of their own in every page, without atomics.
 fn hammer(faults: bool) {
+    let _stoppable = STOPPABLE.lock();
     for round in 0..ROUNDS {
         let pages = Pages::new(if round % 3 == 0 { 200 } else { 3 });
         let (stop, counted) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -67,6 +68,7 @@ fn no_update_is_lost_while_threads_are_stopped() {
 
 #[test]
 fn a_thread_that_cannot_be_stopped_keeps_its_pages() {
+    let _stoppable = STOPPABLE.lock();
     let pages = Pages::new(2);
     pages.fill();
     let (ready, done) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -1,0 +1,99 @@
+//! Completion channels: the program knows one by its descriptor, the router by its number.
+//!
+//! The kernel notices by itself when the program closes a channel. The router, which keeps a duplicate of the
+//! program's end, has to be told.
+#![allow(unsafe_code)]
+
+use super::context::{Context, borrow};
+use crate::memory;
+use rdmesh_uverbs::abi::{CHANNEL_ATTR, ioctl_method, ioctl_object};
+use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, RequestKind};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use zerocopy::IntoBytes;
+
+struct Entry {
+    fd: RawFd,
+    number: u32,
+    context: Weak<Context>,
+    /// A command descriptor of the context.
+    command: RawFd,
+    /// The fork in which the channel was made: a child's close of its copy is not the channel's end.
+    born: u32,
+}
+
+static CHANNELS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// How many there are, so that a program without any pays nothing for its closes.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Remembers that the program's descriptor `fd` is channel `number` of `context`.
+pub(super) fn add(context: &Arc<Context>, command: RawFd, fd: RawFd, number: u32) {
+    let entry = Entry { fd, number, context: Arc::downgrade(context), command, born: memory::forks() };
+    let mut channels = lock();
+    // A descriptor that the program closed behind our back has a new meaning now.
+    channels.retain(|entry| entry.fd != fd);
+    channels.push(entry);
+    COUNT.store(channels.len(), Ordering::Release);
+}
+
+/// The number of the channel that the program calls `fd`.
+pub(super) fn number(context: &Context, fd: RawFd) -> Result<u32, Errno> {
+    let channels = lock();
+    let found = channels.iter().find(|entry| entry.fd == fd && std::ptr::eq(entry.context.as_ptr(), context));
+    found.map(|entry| entry.number).ok_or(Errno::BADF)
+}
+
+/// The program is about to close `fd`.
+#[inline]
+pub(crate) fn closed(fd: RawFd) {
+    if COUNT.load(Ordering::Acquire) != 0 {
+        forget(fd);
+    }
+}
+
+/// The program is about to close every descriptor from `first` to `last`.
+pub(crate) fn closed_between(first: u32, last: u32) {
+    let fds: Vec<_> = lock().iter().map(|entry| entry.fd).filter(|fd| (first..=last).contains(&(*fd as u32))).collect();
+    fds.into_iter().for_each(forget);
+}
+
+#[cold]
+fn forget(fd: RawFd) {
+    let mut channels = lock();
+    let Some(at) = channels.iter().position(|entry| entry.fd == fd) else { return };
+    let entry = channels.swap_remove(at);
+    COUNT.store(channels.len(), Ordering::Release);
+    drop(channels);
+    if entry.born == memory::forks()
+        && let Some(context) = entry.context.upgrade()
+    {
+        // A router that cannot be told has gone, and the channel with it.
+        let _ = tell(&context, entry.command, entry.number);
+    }
+}
+
+fn tell(context: &Context, command: RawFd, number: u32) -> Result<(), Errno> {
+    let _gate = memory::gate();
+    // SAFETY: a number that the program has closed meanwhile gives EBADF.
+    if !context.owns(unsafe { borrow(command) }) {
+        return Ok(());
+    }
+    let header = IoctlHeader {
+        object_id: ioctl_object::COMP_CHANNEL,
+        method_id: ioctl_method::CLOSE_COMP_CHANNEL,
+        num_attrs: 1,
+    };
+    let attr = IoctlAttr { attr_id: CHANNEL_ATTR, len: 8, reserved: 0 };
+    let body = [header.as_bytes(), attr.as_bytes(), &u64::from(number).to_ne_bytes()].concat();
+    let mut state = context.lock();
+    let connection = context.connection(&mut state, command)?;
+    // SAFETY: the connection is the context's own or the descriptor of this context.
+    let socket = unsafe { borrow(connection) };
+    state.channel.call(socket, RequestKind::Ioctl, &body, &[], None).map(|_| ())
+}
+
+fn lock() -> MutexGuard<'static, Vec<Entry>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
