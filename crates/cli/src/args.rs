@@ -118,6 +118,9 @@ pub(crate) struct QuotaOptions {
     /// Bytes of registered memory
     #[arg(long, value_name = "BYTES")]
     max_pinned: Option<u64>,
+    /// Mappings that the router makes: queues, and pieces of memory regions
+    #[arg(long, value_name = "N")]
+    max_mappings: Option<u32>,
 }
 
 impl QuotaOptions {
@@ -129,6 +132,7 @@ impl QuotaOptions {
             cqs: self.max_cqs.unwrap_or(default.cqs),
             mrs: self.max_mrs.unwrap_or(default.mrs),
             pinned_bytes: self.max_pinned.unwrap_or(default.pinned_bytes),
+            mappings: self.max_mappings.unwrap_or(default.mappings),
         }
     }
 }

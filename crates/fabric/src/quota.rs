@@ -17,11 +17,14 @@ pub struct Quota {
     pub mrs: u32,
     /// Bytes of registered memory; on-demand regions do not count.
     pub pinned_bytes: u64,
+    /// Mappings in the router: one for each queue of a kind, and for each piece of a memory region. The kernel limits those
+    /// of the whole router (`vm.max_map_count`).
+    pub mappings: u32,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { contexts: 1024, qps: 16_384, cqs: 16_384, mrs: 1 << 19, pinned_bytes: 1 << 40 }
+        Self { contexts: 1024, qps: 16_384, cqs: 16_384, mrs: 1 << 19, pinned_bytes: 1 << 40, mappings: 16_384 }
     }
 }
 

@@ -22,6 +22,17 @@ pub enum CommandError {
     Unsupported,
 }
 
+/// What a destroyed object occupied. To give large memory back takes long: to be dropped where nobody waits.
+pub struct Remains {
+    _memory: Box<dyn Send>,
+}
+
+impl Remains {
+    pub(crate) fn new(memory: impl Send + 'static) -> Self {
+        Self { _memory: Box::new(memory) }
+    }
+}
+
 /// Where a context is: its tenant network and its addresses there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {

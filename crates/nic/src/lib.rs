@@ -20,7 +20,8 @@ pub mod platform;
 mod time;
 
 pub use command::{
-    Capabilities, CommandError, ContextId, CqInit, MwType, Network, QpCounters, QpInfo, QpInit, SrqAttr, SrqInit,
+    Capabilities, CommandError, ContextId, CqInit, MwType, Network, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
+    SrqInit,
 };
 pub use engine::{Config, Engine, Event, Packet};
 pub use time::Time;

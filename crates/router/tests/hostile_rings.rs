@@ -1,5 +1,6 @@
 //! Whatever a tenant writes into its rings, the engine neither panics, nor spins, nor touches memory that is not registered.
 #![allow(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 use proptest::prelude::*;
 

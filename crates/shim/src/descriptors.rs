@@ -188,17 +188,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_descriptors_are_known_until_they_are_dropped() {
-        claim();
+    fn own_descriptors_are_out_of_the_way() {
         let fd = OwnFd::new(rustix::pipe::pipe().unwrap().0);
         let number = fd.as_fd().as_raw_fd();
         assert!(number >= OWN_FROM);
         assert!(matches!(kind(number), Kind::Own));
         assert!(peek(number).is_none());
+    }
+
+    #[test]
+    fn entries_are_known_until_they_are_replaced() {
+        // No descriptor has this number.
+        let number = 700_000;
+        assert!(matches!(kind(number), Kind::Foreign));
+        replace(number, OWN);
+        assert!(matches!(kind(number), Kind::Own));
         let mut seen = Vec::new();
         for_each(|fd| seen.push(fd));
         assert!(seen.contains(&number));
-        drop(fd);
+        set(number, None);
         assert!(matches!(kind(number), Kind::Foreign));
     }
 

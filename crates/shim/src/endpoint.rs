@@ -39,6 +39,12 @@ pub(crate) fn find() -> Option<&'static Endpoint> {
 }
 
 impl Endpoint {
+    /// The endpoint in `directory`, for a test.
+    #[cfg(test)]
+    pub(crate) fn at(directory: &Path) -> &'static Self {
+        Box::leak(Box::new(Self { directory: directory.to_owned(), seen: AtomicBool::new(false) }))
+    }
+
     /// The session socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET_NAME)

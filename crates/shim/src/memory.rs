@@ -11,7 +11,7 @@
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
 //! * [`fork`]: gives a forked child its own copies, on a [`stack`] of its own.
 //! * [`gate`]: keeps forks and everything else apart.
-//! * [`alloc`]: `rdmesh_malloc`.
+//! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 
 mod alloc;
@@ -81,7 +81,9 @@ impl Registration {
         let kind = if offset.is_some() { SegmentKind::Arena } else { SegmentKind::Private } as u32;
         let (len, offset) = (end - start, offset.unwrap_or(0));
         match self.segments.last_mut() {
-            Some(last) if last.kind == kind && (kind == SegmentKind::Private as u32 || last.offset + last.len == offset) => {
+            Some(last)
+                if last.kind == kind && (kind == SegmentKind::Private as u32 || last.offset + last.len == offset) =>
+            {
                 last.len += len;
             }
             _ => self.segments.push(Segment { addr: start, len, kind, reserved: 0, offset }),
@@ -150,5 +152,13 @@ pub(crate) fn discard(start: u64, len: u64) {
 pub(crate) fn allow_router(socket: BorrowedFd<'_>) {
     let Ok(router) = rustix::net::sockopt::socket_peercred(socket) else { return };
     // SAFETY: takes numbers only. Kernels without Yama refuse it, and need none.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(router.pid.as_raw_nonzero().get().unsigned_abs()), 0, 0, 0) };
+    unsafe {
+        libc::prctl(
+            libc::PR_SET_PTRACER,
+            libc::c_ulong::from(router.pid.as_raw_nonzero().get().unsigned_abs()),
+            0,
+            0,
+            0,
+        )
+    };
 }

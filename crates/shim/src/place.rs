@@ -81,7 +81,8 @@ fn classify(path: &[u8]) -> Place {
     let Some(endpoint) = endpoint::present() else { return Place::Elsewhere };
     match &path[..] {
         _ if is_device => Place::Device,
-        FOLDER => c_string(endpoint.directory().join(Path::new(OsStr::from_bytes(FOLDER)))).map_or(Place::Absent, Place::Folder),
+        FOLDER => c_string(endpoint.directory().join(Path::new(OsStr::from_bytes(FOLDER))))
+            .map_or(Place::Absent, Place::Folder),
         _ if in_folder => Place::Absent,
         _ => {
             let rest = Path::new(OsStr::from_bytes(&path[SYSFS.len()..]));
@@ -130,7 +131,9 @@ mod tests {
     #[test]
     fn most_paths_are_dismissed_at_a_glance() {
         assert!(!may_be_ours(std::ptr::null()));
-        for (path, ours) in [(c"", false), (c"relative", false), (c"/etc/passwd", false), (c"/s", false), (c"/sys", true)] {
+        for (path, ours) in
+            [(c"", false), (c"relative", false), (c"/etc/passwd", false), (c"/s", false), (c"/sys", true)]
+        {
             assert_eq!(may_be_ours(path.as_ptr()), ours, "{path:?}");
         }
         assert!(may_be_ours(c"//dev/infiniband".as_ptr()));

@@ -4,7 +4,7 @@
 //! * [`command`]: a `write()` on the command descriptor.
 //! * [`completion`]: completion channels.
 //! * [`doorbell`]: the two commands that never become messages.
-//! * [`ioctl`]: `ioctl(RDMA_VERBS_IOCTL)`.
+//! * [`ioctl`]: the newer form of the ABI.
 //! * [`channel`]: requests and replies on the socket.
 
 mod channel;
@@ -13,6 +13,8 @@ pub(crate) mod completion;
 mod context;
 mod doorbell;
 mod ioctl;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};

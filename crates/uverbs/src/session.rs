@@ -189,18 +189,39 @@ pub fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>
 /// Receives one message into `buffer`; returns its length (0 at the end of the connection) and its descriptors.
 /// A message too long for `buffer`, or with too many descriptors, is an error (EMSGSIZE).
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, ArrayVec<OwnedFd, MAX_FDS>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let message = receive_all(socket, buffer)?;
+    if message.is_truncated || message.fds.len() > MAX_FDS {
+        return Err(io::Errno::MSGSIZE);
+    }
+    Ok((message.len, message.fds.into_iter().collect()))
+}
+
+/// A message of any kind, with every descriptor that came with it.
+pub struct Received {
+    /// Its bytes; 0 also at the end of the connection.
+    pub len: usize,
+    /// It was longer than the buffer.
+    pub is_truncated: bool,
+    /// Its descriptors.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Receives one message into `buffer` from somebody who may have sent anything. Descriptors beyond those that a message
+/// may carry are received too: the kernel would close them within this call, which can take as long as their maker likes.
+pub fn receive_all(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = io::retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
-    let mut fds = ArrayVec::new();
+    let mut fds = Vec::new();
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
-            fds.extend(received.take(MAX_FDS));
+            fds.extend(received);
         }
     }
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Errno::MSGSIZE);
-    }
-    Ok((message.bytes, fds))
+    let is_truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received { len: message.bytes, is_truncated, fds })
 }
+
+/// Most descriptors that the kernel lets into one message.
+const SCM_MAX_FD: usize = 253;

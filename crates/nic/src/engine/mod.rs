@@ -18,7 +18,7 @@ mod window;
 pub use output::Event;
 pub use packet::Packet;
 
-use crate::command::{CommandError, ContextId, Network};
+use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::platform::{Platform, RecvQueue};
 use crate::time::Time;
 use context::Context;
@@ -27,7 +27,6 @@ use packet::{Body, Head, Reply};
 use qp::Qp;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
 use slab::Slab;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// How an engine is set up.
@@ -75,13 +74,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Closes a device: everything in it is destroyed, in whatever state it is.
-    pub fn close(&mut self, id: ContextId) {
-        let Some(cx) = self.contexts.get(id.0) else { return };
-        let qps: Vec<u32> = cx.qps.iter().map(|(handle, _)| handle).collect();
-        for handle in qps {
-            let _ = self.destroy_qp(id, handle);
-        }
-        self.contexts.remove(id.0);
+    pub fn close(&mut self, id: ContextId) -> Option<Remains> {
+        let qps: Vec<u32> = self.contexts.get(id.0)?.qps.iter().map(|(handle, _)| handle).collect();
+        let qps: Vec<_> = qps.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect();
+        Some(Remains::new((qps, self.contexts.remove(id.0))))
     }
 
     /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
@@ -109,7 +105,7 @@ impl<P: Platform> Engine<P> {
 
     /// When [`Engine::poll`] has to be called at the latest, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timer = self.out.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.out.timers.first().map(|(at, _)| *at);
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
         let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
         timer.into_iter().chain(watch).min()
@@ -129,18 +125,15 @@ impl<P: Platform> Engine<P> {
             worked |= self.run(index);
             self.drain_inbox();
         }
-        if !self.out.failed.is_empty() {
-            self.flush_failed();
-        }
-        worked
+        worked | self.flush_failed()
     }
 
     fn expire(&mut self) -> bool {
         let mut worked = false;
-        while let Some(Reverse((at, index))) = self.out.timers.peek().copied()
+        while let Some((at, index)) = self.out.timers.first().copied()
             && at <= self.out.now
         {
-            self.out.timers.pop();
+            self.out.timers.pop_first();
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             requester::handle_timeout(index, qp, cx, &mut self.out);
             worked = true;
@@ -185,6 +178,10 @@ impl<P: Platform> Engine<P> {
 
     /// Delivers a datagram to every member of a group in this engine.
     fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<P::Memory>) {
+        // A connected QP may name the group's number as its peer's; nobody answers there.
+        if !matches!(request.op, packet::RequestOp::Datagram { .. }) {
+            return self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });
+        }
         let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
         for &index in members {
             if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
@@ -194,14 +191,25 @@ impl<P: Platform> Engine<P> {
         self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
     }
 
-    fn flush_failed(&mut self) {
-        for i in 0..self.out.failed.len() {
-            let index = self.out.failed[i];
+    /// Flushes what was posted to QPs in error, some of them in each poll.
+    fn flush_failed(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..self.out.failed.len().min(FAILED_PER_POLL) {
+            let Some(index) = self.out.failed.pop_front() else { break };
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             if qp.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
                 responder::flush(qp, cx, &mut self.out);
+                worked = true;
             }
+            self.out.failed.push_back(index);
         }
+        worked
+    }
+
+    /// Deadlines that are kept.
+    #[cfg(test)]
+    fn deadlines(&self) -> usize {
+        self.out.timers.len()
     }
 
     fn context(&self, id: ContextId) -> Result<&Context<P>, CommandError> {
@@ -228,5 +236,7 @@ fn parts<'a, P: Platform>(
 const QPS_PER_POLL: usize = 64;
 /// Packets for other engines that may wait before no more are made.
 const OUTBOX_LIMIT: usize = 128;
+/// QPs in error whose receive queues are looked at in one poll.
+const FAILED_PER_POLL: usize = 32;
 /// How often the receive queues of QPs in error are looked at while nothing else happens.
 const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

@@ -1,11 +1,11 @@
 //! Commands on queue pairs.
 
-use super::qp::{Qp, Requester, Responder};
+use super::qp::{Qp, Requester, Responder, Wait};
 use super::{Engine, parts, requester, state};
-use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit};
+use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit, Remains};
 use crate::platform::Platform;
 use crate::time::Time;
-use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
+use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, Vni, check_modify};
 
 type Result<T> = std::result::Result<T, CommandError>;
 use CommandError::{Exhausted, Invalid, NoSuchObject};
@@ -32,7 +32,7 @@ impl<P: Platform> Engine<P> {
         if let Some(srq) = init.srq {
             cx.srqs.get_mut(srq).ok_or(NoSuchObject)?.users += 1;
         }
-        let qp = Box::new(new_qp(id, handle, qpn, init));
+        let qp = Box::new(new_qp(id, handle, qpn, init, self.out.next_epoch()));
         if self.free_qps.pop_front().is_some() {
             self.qps[index as usize] = Some(qp);
         } else {
@@ -79,16 +79,25 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Destroys a queue pair in whatever state it is. Its completions stay in their queues.
-    pub fn destroy_qp(&mut self, id: ContextId, qp: u32) -> Result<()> {
+    pub fn destroy_qp(&mut self, id: ContextId, qp: u32) -> Result<Remains> {
+        Ok(Remains::new(self.remove_qp(id, qp)?))
+    }
+
+    pub(super) fn remove_qp(&mut self, id: ContextId, qp: u32) -> Result<Box<Qp<P>>> {
         let index = self.qp_index(id, qp)?;
-        let qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
+        let mut qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
         self.free_qps.push_back(index);
-        self.out.ready.retain(|i| *i != index);
-        self.out.failed.retain(|i| *i != index);
-        self.groups.retain(|_, members| {
-            members.retain(|i| *i != index);
-            !members.is_empty()
-        });
+        qp.send.set_wait(index, Wait::None, &mut self.out.timers);
+        if qp.queued {
+            self.out.ready.retain(|i| *i != index);
+        }
+        if qp.watched {
+            self.out.failed.retain(|i| *i != index);
+        }
+        let vni = self.context(id)?.network.vni;
+        for gid in &qp.groups {
+            self.leave_group(vni, *gid, index);
+        }
         let cx = self.context_mut(id)?;
         cx.qps.remove(qp.handle);
         cx.keys.unbind_qp(qp.qpn);
@@ -100,17 +109,23 @@ impl<P: Platform> Engine<P> {
         if let Some(srq) = qp.srq.and_then(|srq| cx.srqs.get_mut(srq)) {
             srq.users -= 1;
         }
-        Ok(())
+        Ok(qp)
     }
 
     /// Lets a datagram QP receive what is sent to a group.
     pub fn attach_mcast(&mut self, id: ContextId, qp: u32, gid: Gid) -> Result<()> {
         let index = self.datagram_qp(id, qp, gid)?;
         let vni = self.context(id)?.network.vni;
-        let members = self.groups.entry((vni, gid)).or_default();
-        if !members.contains(&index) {
-            members.push(index);
+        let qp = self.qps[index as usize].as_mut().ok_or(NoSuchObject)?;
+        if qp.groups.contains(&gid) {
+            return Ok(());
         }
+        let members = self.groups.entry((vni, gid)).or_default();
+        if members.len() >= GROUP_MEMBERS {
+            return Err(Exhausted);
+        }
+        members.push(index);
+        qp.groups.push(gid);
         Ok(())
     }
 
@@ -118,13 +133,19 @@ impl<P: Platform> Engine<P> {
     pub fn detach_mcast(&mut self, id: ContextId, qp: u32, gid: Gid) -> Result<()> {
         let index = self.datagram_qp(id, qp, gid)?;
         let vni = self.context(id)?.network.vni;
-        let members = self.groups.get_mut(&(vni, gid)).ok_or(Invalid)?;
-        let position = members.iter().position(|i| *i == index).ok_or(Invalid)?;
-        members.swap_remove(position);
+        let qp = self.qps[index as usize].as_mut().ok_or(NoSuchObject)?;
+        let position = qp.groups.iter().position(|group| *group == gid).ok_or(Invalid)?;
+        qp.groups.swap_remove(position);
+        self.leave_group(vni, gid, index);
+        Ok(())
+    }
+
+    fn leave_group(&mut self, vni: Vni, gid: Gid, index: u32) {
+        let Some(members) = self.groups.get_mut(&(vni, gid)) else { return };
+        members.retain(|member| *member != index);
         if members.is_empty() {
             self.groups.remove(&(vni, gid));
         }
-        Ok(())
     }
 
     /// Handles of the context's QPs.
@@ -143,7 +164,7 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>) -> Qp<P> {
+fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>, epoch: u32) -> Qp<P> {
     let window = requester::WINDOW.min(init.caps.max_send_wr.max(1) as usize);
     Qp {
         context,
@@ -158,9 +179,11 @@ fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P
         signal_all: init.signal_all,
         attr: QpAttr::default(),
         counters: QpCounters::default(),
-        send: Requester::new(init.send, window),
+        send: Requester::new(init.send, window, epoch),
         recv: Responder::new(if init.srq.is_some() { None } else { init.recv }),
         queued: false,
+        watched: false,
+        groups: Vec::new(),
     }
 }
 
@@ -191,3 +214,6 @@ fn assign(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
         PATH_MIG_STATE => path_mig_state;
     }
 }
+
+/// Most QPs of one group in one engine: every datagram to it is copied to each.
+const GROUP_MEMBERS: usize = 1024;

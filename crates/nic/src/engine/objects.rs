@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::context::{Ah, Cq, Srq};
-use crate::command::{CommandError, ContextId, CqInit, MwType, SrqAttr, SrqInit};
+use crate::command::{CommandError, ContextId, CqInit, MwType, Remains, SrqAttr, SrqInit};
 use crate::platform::{CompletionQueue, Platform, RecvQueue};
 use rdmesh_verbs::{Access, AddressVector, Key};
 
@@ -49,14 +49,11 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Deregisters memory. Packets on their way keep it reachable until they are done.
-    pub fn dereg_mr(&mut self, id: ContextId, mr: u32) -> Result<()> {
+    pub fn dereg_mr(&mut self, id: ContextId, mr: u32) -> Result<Remains> {
         let cx = self.context_mut(id)?;
         match cx.keys.region(mr) {
             None => Err(NoSuchObject),
-            Some((_, 0)) => {
-                cx.keys.remove(mr);
-                Ok(())
-            }
+            Some((_, 0)) => Ok(Remains::new(cx.keys.remove(mr))),
             Some(_) => Err(Invalid),
         }
     }
@@ -83,24 +80,22 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Puts a new ring in the place of a completion queue's; entries not yet polled move, or the command is refused.
-    pub fn resize_cq(&mut self, id: ContextId, cq: u32, mut init: CqInit<P>) -> Result<()> {
+    pub fn resize_cq(&mut self, id: ContextId, cq: u32, mut init: CqInit<P>) -> Result<Remains> {
         let cq = self.context_mut(id)?.cqs.get_mut(cq).ok_or(NoSuchObject)?;
         if cq.queue.len() > init.cqe {
             return Err(Invalid);
         }
         cq.queue.move_into(&mut init.queue).map_err(|_| Invalid)?;
-        cq.queue = init.queue;
-        Ok(())
+        Ok(Remains::new(std::mem::replace(&mut cq.queue, init.queue)))
     }
 
     /// Destroys a completion queue that no QP uses.
-    pub fn destroy_cq(&mut self, id: ContextId, cq: u32) -> Result<()> {
+    pub fn destroy_cq(&mut self, id: ContextId, cq: u32) -> Result<Remains> {
         let cx = self.context_mut(id)?;
         if cx.cqs.get(cq).ok_or(NoSuchObject)?.users != 0 {
             return Err(Busy);
         }
-        cx.cqs.remove(cq);
-        Ok(())
+        Ok(Remains::new(cx.cqs.remove(cq)))
     }
 
     /// Makes a shared receive queue.
@@ -142,13 +137,12 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Destroys an SRQ that no QP uses.
-    pub fn destroy_srq(&mut self, id: ContextId, srq: u32) -> Result<()> {
+    pub fn destroy_srq(&mut self, id: ContextId, srq: u32) -> Result<Remains> {
         let cx = self.context_mut(id)?;
         if cx.srqs.get(srq).ok_or(NoSuchObject)?.users != 0 {
             return Err(Busy);
         }
-        cx.srqs.remove(srq);
-        Ok(())
+        Ok(Remains::new(cx.srqs.remove(srq)))
     }
 
     /// Makes an address handle. In send rings it goes by its handle plus one.

@@ -7,8 +7,7 @@ use crate::command::ContextId;
 use crate::platform::{CompletionQueue, Overrun, Platform};
 use crate::time::Time;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Something that happened which the program, or the operator, is to be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,10 +50,11 @@ pub(crate) struct Outputs<M> {
     pub(crate) events: VecDeque<Event>,
     /// QPs with something to do, each once.
     pub(crate) ready: VecDeque<u32>,
-    /// Deadlines of QPs; an entry may be out of date.
-    pub(crate) timers: BinaryHeap<Reverse<(Time, u32)>>,
-    /// QPs in error, whose receive queues are watched for requests to flush.
-    pub(crate) failed: Vec<u32>,
+    /// Deadlines of QPs, at most one each.
+    pub(crate) timers: BTreeSet<(Time, u32)>,
+    /// QPs in error, each once, whose receive queues are watched for requests to flush.
+    pub(crate) failed: VecDeque<u32>,
+    epoch: u32,
 }
 
 impl<M> Outputs<M> {
@@ -67,8 +67,9 @@ impl<M> Outputs<M> {
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
-            timers: BinaryHeap::new(),
-            failed: Vec::new(),
+            timers: BTreeSet::new(),
+            failed: VecDeque::new(),
+            epoch: 0,
         }
     }
 
@@ -98,8 +99,10 @@ impl<M> Outputs<M> {
         }
     }
 
-    pub(crate) fn set_timer(&mut self, at: Time, index: u32) {
-        self.timers.push(Reverse((at, index)));
+    /// An epoch that no QP of this engine has used: not even a successor of the same number takes a reply to an older one.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch
     }
 
     pub(crate) fn async_event(&mut self, context: ContextId, event: AsyncEvent, element: u32) {

@@ -4,7 +4,8 @@ use super::window::Window;
 use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, SendQueue};
 use crate::time::Time;
-use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
+use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
+use std::collections::BTreeSet;
 
 pub(crate) struct Qp<P: Platform> {
     pub(crate) context: ContextId,
@@ -23,6 +24,10 @@ pub(crate) struct Qp<P: Platform> {
     pub(crate) recv: Responder<P>,
     /// Whether the QP waits in the engine's list of QPs with something to do.
     pub(crate) queued: bool,
+    /// Whether it is in the engine's list of QPs in error.
+    pub(crate) watched: bool,
+    /// Multicast groups that it is in.
+    pub(crate) groups: Vec<Gid>,
 }
 
 /// The send side.
@@ -55,6 +60,15 @@ pub(crate) enum Wait {
     Forever,
 }
 
+impl Wait {
+    fn deadline(self) -> Option<Time> {
+        match self {
+            Self::Rnr(at) | Self::Ack(at) => Some(at),
+            Self::None | Self::Forever => None,
+        }
+    }
+}
+
 /// The receive side.
 pub(crate) struct Responder<P: Platform> {
     pub(crate) queue: Option<P::RecvQueue>,
@@ -85,13 +99,13 @@ impl<P: Platform> Qp<P> {
 }
 
 impl<P: Platform> Requester<P> {
-    pub(crate) fn new(queue: P::SendQueue, window: usize) -> Self {
+    pub(crate) fn new(queue: P::SendQueue, window: usize, epoch: u32) -> Self {
         Self {
             queue,
             window: Window::new(window),
             cursor: 0,
             next_psn: Psn::default(),
-            epoch: 0,
+            epoch,
             unanswered: 0,
             retries_left: 0,
             rnr_left: 0,
@@ -101,17 +115,27 @@ impl<P: Platform> Requester<P> {
     }
 
     /// Forgets everything on the way. Replies still to come carry an older epoch.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, epoch: u32) {
         self.window.clear();
         self.cursor = 0;
-        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch = epoch;
         self.unanswered = 0;
-        self.wait = Wait::None;
+        self.announce_drained = false;
+    }
+
+    /// Stands still, or goes on. Keeps the engine's list of deadlines true.
+    pub(crate) fn set_wait(&mut self, index: u32, wait: Wait, timers: &mut BTreeSet<(Time, u32)>) {
+        if let Some(at) = std::mem::replace(&mut self.wait, wait).deadline() {
+            timers.remove(&(at, index));
+        }
+        if let Some(at) = wait.deadline() {
+            timers.insert((at, index));
+        }
     }
 
     /// Goes back to the oldest packet without an answer, to send again from there.
-    pub(crate) fn go_back(&mut self) {
-        self.epoch = self.epoch.wrapping_add(1);
+    pub(crate) fn go_back(&mut self, epoch: u32) {
+        self.epoch = epoch;
         self.next_psn = self.next_psn.add(0u32.wrapping_sub(self.unanswered));
         self.unanswered = 0;
         self.cursor = 0;

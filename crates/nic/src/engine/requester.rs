@@ -19,6 +19,8 @@ pub(crate) const FRAGMENT: u32 = 64 * 1024;
 pub(crate) const WINDOW: usize = 64;
 /// Packets that a QP sends before it lets the next one send.
 const TURN: u32 = 16;
+/// Requests of a broken queue that are flushed in one turn.
+pub(crate) const FLUSH_TURN: usize = 256;
 /// Packets of a QP without a reply.
 const MAX_UNANSWERED: u32 = 32;
 /// Largest datagram: the port's MTU.
@@ -29,7 +31,7 @@ const MESSAGE_MAX: u64 = 1 << 31;
 /// Lets a QP send for one turn. Returns whether it did anything.
 pub(crate) fn run<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) -> bool {
     if matches!(qp.state(), QpState::Error | QpState::Sqe) {
-        return flush(qp, cx, out);
+        return flush(index, qp, cx, out);
     }
     let mut worked = false;
     for _ in 0..TURN {
@@ -231,7 +233,7 @@ fn transmit<P: Platform>(
     if first {
         entry.first_psn = send.next_psn;
     }
-    let group = av.dgid.is_multicast();
+    let group = qp.qp_type == QpType::Ud && av.dgid.is_multicast();
     let head = Head {
         vni: cx.network.vni,
         src: qp.qpn,
@@ -402,23 +404,16 @@ fn not_ready<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: 
         }
         qp.send.rnr_left -= 1;
     }
-    qp.send.go_back();
+    qp.send.go_back(out.next_epoch());
     let at = out.now.after(rnr_delay(timer));
-    qp.send.wait = Wait::Rnr(at);
-    out.set_timer(at, index);
+    qp.send.set_wait(index, Wait::Rnr(at), &mut out.timers);
 }
 
 /// A packet was lost: nothing is known until the ACK time-out.
 fn lost<P: Platform>(index: u32, qp: &mut Qp<P>, out: &mut Outputs<P::Memory>) {
-    qp.send.go_back();
-    match ack_timeout(qp.attr.timeout) {
-        None => qp.send.wait = Wait::Forever,
-        Some(timeout) => {
-            let at = out.now.after(timeout);
-            qp.send.wait = Wait::Ack(at);
-            out.set_timer(at, index);
-        }
-    }
+    qp.send.go_back(out.next_epoch());
+    let wait = ack_timeout(qp.attr.timeout).map_or(Wait::Forever, |timeout| Wait::Ack(out.now.after(timeout)));
+    qp.send.set_wait(index, wait, &mut out.timers);
 }
 
 /// A deadline has passed that may be this QP's.
@@ -433,14 +428,14 @@ pub(crate) fn handle_timeout<P: Platform>(
         Wait::Ack(at) if at <= out.now => {
             qp.counters.retries += 1;
             if qp.send.retries_left == 0 {
-                qp.send.wait = Wait::None;
+                qp.send.set_wait(index, Wait::None, &mut out.timers);
                 return fail_oldest(index, qp, cx, out, WcStatus::RetryExceeded);
             }
             qp.send.retries_left -= 1;
         }
         _ => return,
     }
-    qp.send.wait = Wait::None;
+    qp.send.set_wait(index, Wait::None, &mut out.timers);
     out.make_ready(index, qp);
 }
 
@@ -521,8 +516,14 @@ fn finish<P: Platform>(
     out.complete(cx, qp.context, qp.send_cq, &completion, false).is_ok()
 }
 
-/// Ends every request of a broken send queue, fetched or not, with a flush error (IBA 10.3.1.7).
-pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) -> bool {
+/// Ends the requests of a broken send queue, fetched or not, with a flush error (IBA 10.3.1.7): some now, the rest in
+/// later turns, because a program may post as fast as they are flushed.
+pub(crate) fn flush<P: Platform>(
+    index: u32,
+    qp: &mut Qp<P>,
+    cx: &mut Context<P>,
+    out: &mut Outputs<P::Memory>,
+) -> bool {
     let mut flushed = false;
     while let Some(entry) = qp.send.window.oldest() {
         let (wr_id, opcode) = (entry.wr.wr_id, entry.wr.op.wc_opcode());
@@ -530,7 +531,8 @@ pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut 
         finish(qp, cx, out, wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
         flushed = true;
     }
-    while let Some(fetched) = qp.send.queue.fetch(qp.qp_type, &mut qp.send.window.next().wr) {
+    for _ in 0..FLUSH_TURN {
+        let Some(fetched) = qp.send.queue.fetch(qp.qp_type, &mut qp.send.window.next().wr) else { break };
         let wr = &qp.send.window.next().wr;
         let (wr_id, opcode) = match fetched {
             Ok(()) => (wr.wr_id, wr.op.wc_opcode()),
@@ -539,6 +541,9 @@ pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut 
         finish(qp, cx, out, wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
         flushed = true;
     }
-    qp.send.abandon();
+    qp.send.abandon(out.next_epoch());
+    if qp.can_send() {
+        out.make_ready(index, qp);
+    }
     flushed
 }

@@ -5,6 +5,7 @@ use super::grh;
 use super::output::Outputs;
 use super::packet::{Body, Head, Nak, Packet, Reply, Request, RequestOp};
 use super::qp::Qp;
+use super::requester::FLUSH_TURN;
 use super::state;
 use crate::memory::{CopyError, Payload, scatter, scatter_bytes};
 use crate::platform::{Memory, Platform, RecvQueue};
@@ -107,7 +108,8 @@ fn receive_unreliable<P: Platform>(
     }
 }
 
-/// The responder's half of a fatal error (IBA table 61).
+/// The responder's half of a fatal error (IBA table 61). Where a receive request tells of it, no event does (classes A
+/// and C).
 fn fail<P: Platform>(
     index: u32,
     qp: &mut Qp<P>,
@@ -119,7 +121,9 @@ fn fail<P: Platform>(
     qp.counters.errors += 1;
     if std::mem::take(&mut qp.recv.busy) {
         let completion = received(qp, qp.recv.current.wr_id, status, WcOpcode::Recv);
+        // A queue that is full has raised its own event.
         let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, false);
+        return state::enter(index, qp, cx, out, QpState::Error);
     }
     let event = match nak {
         Nak::RemoteAccess => AsyncEvent::QpAccessError,
@@ -146,6 +150,10 @@ fn execute<P: Platform>(
             let place = Range { addr, rkey, len: remaining };
             receive_write(qp, cx, out, request, &place, imm)?;
             Ok(Reply::Ack)
+        }
+        // A QP that takes no READs and atomics (`max_dest_rd_atomic`) refuses them, as rxe does.
+        _ if qp.attr.max_dest_rd_atomic == 0 && !matches!(request.op, RequestOp::Flush { .. }) => {
+            Err(Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalQpOperationError))
         }
         RequestOp::Read { addr, rkey, remaining } => {
             let payload = match reach(qp, cx, &Range { addr, rkey, len: remaining }, Access::REMOTE_READ)? {
@@ -440,12 +448,15 @@ pub(crate) fn receive_datagram<P: Platform>(
     let _ = out.complete(cx, qp.context, qp.recv_cq, &completion, request.solicited);
 }
 
-/// Ends every receive request of a QP in error with a flush error (IBA 10.3.1.7). Those of an SRQ stay: they are not its own.
+/// Ends the receive requests of a QP in error with a flush error (IBA 10.3.1.7): some now, the rest in later polls. Those
+/// of an SRQ stay: they are not its own.
 pub(crate) fn flush<P: Platform>(qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>) {
     if std::mem::take(&mut qp.recv.busy) {
         flush_one(qp, cx, out);
     }
-    while let Some(taken) = qp.recv.queue.as_mut().and_then(|queue| queue.take(&mut qp.recv.current)) {
+    for _ in 0..FLUSH_TURN {
+        let taken = qp.recv.queue.as_mut().and_then(|queue| queue.take(&mut qp.recv.current));
+        let Some(taken) = taken else { break };
         if let Err(bad) = taken {
             qp.recv.current.wr_id = bad.wr_id;
         }

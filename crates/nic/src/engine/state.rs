@@ -32,7 +32,7 @@ pub(crate) fn enter<P: Platform>(
         }
         QpState::Sqd => drain(qp, out),
         QpState::Sqe => {
-            requester::flush(qp, cx, out);
+            requester::flush(index, qp, cx, out);
         }
         QpState::Error => error(index, qp, cx, out, before),
         QpState::Init => {}
@@ -40,14 +40,17 @@ pub(crate) fn enter<P: Platform>(
 }
 
 fn reset<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>, index: u32) {
-    qp.send.abandon();
+    qp.send.set_wait(index, Wait::None, &mut out.timers);
+    qp.send.abandon(out.next_epoch());
     qp.send.queue.clear();
     qp.recv.busy = false;
     qp.recv.received = 0;
     if let Some(queue) = &mut qp.recv.queue {
         queue.clear();
     }
-    out.failed.retain(|failed| *failed != index);
+    if std::mem::take(&mut qp.watched) {
+        out.failed.retain(|failed| *failed != index);
+    }
 }
 
 fn drain<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>) {
@@ -62,13 +65,13 @@ fn drain<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>) {
 }
 
 fn error<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>, before: QpState) {
-    qp.send.wait = Wait::None;
-    requester::flush(qp, cx, out);
+    qp.send.set_wait(index, Wait::None, &mut out.timers);
+    requester::flush(index, qp, cx, out);
     responder::flush(qp, cx, out);
     if qp.srq.is_some() && before != QpState::Error && qp.qp_type != QpType::Ud {
         out.async_event(qp.context, AsyncEvent::QpLastWqeReached, qp.handle);
     }
-    if qp.recv.queue.is_some() && !out.failed.contains(&index) {
-        out.failed.push(index);
+    if qp.recv.queue.is_some() && !std::mem::replace(&mut qp.watched, true) {
+        out.failed.push_back(index);
     }
 }

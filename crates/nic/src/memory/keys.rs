@@ -1,6 +1,7 @@
 use crate::command::MwType;
 use crate::platform::Memory;
 use rdmesh_verbs::{Access, Key, Qpn, Sge};
+use std::collections::BTreeSet;
 
 /// The memory keys of one context.
 pub(crate) struct KeyTable<M> {
@@ -8,6 +9,8 @@ pub(crate) struct KeyTable<M> {
     free: Vec<u32>,
     limit: usize,
     tags: u8,
+    /// Type 2 windows that are bound, by QP.
+    by_qp: BTreeSet<(Qpn, u32)>,
 }
 
 struct Slot<M> {
@@ -60,7 +63,7 @@ impl<M: Memory> KeyTable<M> {
     pub(crate) fn new(limit: u32, seed: u64) -> Self {
         // Slot 0 stays empty: the key 0 opens nothing.
         let never = Slot { tag: 0, entry: Entry::Free };
-        Self { slots: vec![never], free: Vec::new(), limit: limit as usize, tags: seed as u8 }
+        Self { slots: vec![never], free: Vec::new(), limit: limit as usize, tags: seed as u8, by_qp: BTreeSet::new() }
     }
 
     /// Adds a region; returns its handle and key, or none where the table is full.
@@ -105,14 +108,20 @@ impl<M: Memory> KeyTable<M> {
         }
     }
 
-    /// Removes a region or window.
-    pub(crate) fn remove(&mut self, handle: u32) {
+    /// Removes a region or window; returns the memory of a region.
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<M> {
         self.unbind(handle);
-        if let Some(slot) = self.slots.get_mut(handle as usize)
-            && !matches!(slot.entry, Entry::Free)
-        {
-            slot.entry = Entry::Free;
-            self.free.push(handle);
+        let slot = self.slots.get_mut(handle as usize)?;
+        match std::mem::replace(&mut slot.entry, Entry::Free) {
+            Entry::Free => None,
+            Entry::Region(region) => {
+                self.free.push(handle);
+                Some(region.memory)
+            }
+            Entry::Window(_) => {
+                self.free.push(handle);
+                None
+            }
         }
     }
 
@@ -181,6 +190,9 @@ impl<M: Memory> KeyTable<M> {
         let slot = &mut self.slots[mw.index()];
         slot.tag = new_key.tag();
         if let Entry::Window(window) = &mut slot.entry {
+            if window.kind == MwType::Type2 {
+                self.by_qp.insert((qpn, mw.index() as u32));
+            }
             window.bound = bound;
         }
         Ok(())
@@ -219,18 +231,15 @@ impl<M: Memory> KeyTable<M> {
 
     /// Unbinds every type 2 window of a QP that goes away.
     pub(crate) fn unbind_qp(&mut self, qpn: Qpn) {
-        for handle in 0..self.slots.len() {
-            if let Entry::Window(Window { kind: MwType::Type2, bound: Some(bound), .. }) = &self.slots[handle].entry
-                && bound.qpn == qpn
-            {
-                self.unbind(handle as u32);
-            }
+        while let Some(&(_, handle)) = self.by_qp.range((qpn, 0)..=(qpn, u32::MAX)).next() {
+            self.unbind(handle);
         }
     }
 
     fn unbind(&mut self, handle: u32) {
         let Some(Slot { entry: Entry::Window(window), .. }) = self.slots.get_mut(handle as usize) else { return };
         let Some(bound) = window.bound.take() else { return };
+        self.by_qp.remove(&(bound.qpn, handle));
         if let Some(Slot { entry: Entry::Region(region), .. }) = self.slots.get_mut(bound.region as usize) {
             region.windows -= 1;
         }

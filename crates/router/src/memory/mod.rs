@@ -3,10 +3,12 @@
 //! A region is a row of parts: pages of the tenant's arena, which the router has mapped too, and private pages, which it
 //! reaches through `/proc/PID/mem`. Nearly every region is one mapped part, and a copy is one `memmove`.
 
+mod helper;
 mod platform;
 mod process;
 mod raw;
 
+pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
 
@@ -51,6 +53,9 @@ pub enum RegionError {
     /// The arena is missing, or cannot be mapped.
     #[error("arena cannot be mapped: {0}")]
     Map(#[from] MapError),
+    /// They are too many that cannot be joined.
+    #[error("the range lies in too many pieces")]
+    TooMany,
     /// There are private pages and no way to reach the process.
     #[error("the process's memory cannot be reached")]
     NoProcess,
@@ -71,21 +76,23 @@ impl Memory {
         arena: Option<BorrowedFd<'_>>,
         process: Option<ProcessMemory>,
     ) -> Result<Self, RegionError> {
-        let mut parts = Vec::with_capacity(segments.len());
-        let mut next = start;
-        for segment in segments {
-            let end = segment.addr.checked_add(segment.len).ok_or(RegionError::Gap)?;
-            if segment.addr != next || segment.len == 0 {
-                return Err(RegionError::Gap);
-            }
-            let place = place(segment, arena, process.as_ref())?;
-            parts.push(Part { begin: segment.addr - start, len: segment.len, place });
-            next = end;
+        let pieces = join(start, len, segments)?;
+        let mut parts = Vec::with_capacity(pieces.len());
+        let mut populate = POPULATE_MAX;
+        for piece in &pieces {
+            let place = place(piece, arena, process.as_ref(), &mut populate)?;
+            parts.push(Part { begin: piece.addr - start, len: piece.len, place });
         }
-        if next.checked_sub(start) == Some(len) {
-            Ok(Self::Region(Arc::new(Region { parts })))
-        } else {
-            Err(RegionError::Gap)
+        Ok(Self::Region(Arc::new(Region { parts })))
+    }
+
+    /// Mappings that it takes.
+    pub fn mappings(&self) -> u32 {
+        match self {
+            Self::Ring(_) => 1,
+            Self::Region(region) => {
+                region.parts.iter().filter(|part| matches!(part.place, Place::Mapped { .. })).count() as u32
+            }
         }
     }
 
@@ -108,10 +115,39 @@ impl Memory {
     }
 }
 
+/// Joins neighbours that are neighbours in the arena too, and checks that all together are the range.
+fn join(start: u64, len: u64, segments: &[Segment]) -> Result<Vec<Segment>, RegionError> {
+    let mut joined: Vec<Segment> = Vec::new();
+    let mut next = start;
+    for segment in segments {
+        if segment.addr != next || segment.len == 0 {
+            return Err(RegionError::Gap);
+        }
+        next = segment.addr.checked_add(segment.len).ok_or(RegionError::Gap)?;
+        if let Some(last) = joined.last_mut()
+            && is_next(last, segment)
+        {
+            last.len += segment.len;
+        } else if joined.len() < MAX_PARTS {
+            joined.push(*segment);
+        } else {
+            return Err(RegionError::TooMany);
+        }
+    }
+    if next.checked_sub(start) == Some(len) { Ok(joined) } else { Err(RegionError::Gap) }
+}
+
+/// Whether `segment` goes on where `last` ends, in the memory that both are made of.
+fn is_next(last: &Segment, segment: &Segment) -> bool {
+    let follows = || last.offset.checked_add(last.len) == Some(segment.offset);
+    last.kind == segment.kind && (segment.kind == SegmentKind::Private as u32 || follows())
+}
+
 fn place(
     segment: &Segment,
     arena: Option<BorrowedFd<'_>>,
     process: Option<&ProcessMemory>,
+    populate: &mut usize,
 ) -> Result<Place, RegionError> {
     if segment.kind == SegmentKind::Private as u32 {
         let process = process.cloned().ok_or(RegionError::NoProcess)?;
@@ -122,9 +158,10 @@ fn place(
     }
     let arena = arena.ok_or(RegionError::Map(MapError::TooShort))?;
     let at = segment.offset % PAGE;
-    let len = usize::try_from(segment.len + at).map_err(|_| RegionError::Gap)?;
+    let len = segment.len.checked_add(at).and_then(|len| usize::try_from(len).ok()).ok_or(RegionError::Gap)?;
     let memory = SharedMemory::map(arena, segment.offset - at, len, true)?;
-    memory.populate(POPULATE_MAX);
+    memory.populate(*populate);
+    *populate = populate.saturating_sub(len);
     Ok(Place::Mapped { memory, at: at as usize })
 }
 
@@ -234,5 +271,46 @@ impl Memory {
 }
 
 const PAGE: u64 = 4096;
-/// Regions up to this size are faulted in at registration, so that the first transfers find their pages.
+/// Pieces of one region.
+const MAX_PARTS: usize = 1024;
+/// Bytes of a region that are faulted in at registration, so that the first transfers find their pages.
+/// No more: the session thread does it.
 const POPULATE_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn arena(addr: u64, offset: u64) -> Segment {
+        Segment { addr, len: PAGE, kind: SegmentKind::Arena as u32, reserved: 0, offset }
+    }
+
+    #[test]
+    fn neighbours_share_a_mapping() {
+        let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
+        let region = |segments: &[Segment]| {
+            let len = segments.len() as u64 * PAGE;
+            Memory::region(PAGE, len, segments, Some(fd.as_fd()), None).unwrap().mappings()
+        };
+        assert_eq!(region(&[arena(PAGE, 0), arena(2 * PAGE, PAGE), arena(3 * PAGE, 2 * PAGE)]), 1);
+        assert_eq!(region(&[arena(PAGE, 0), arena(2 * PAGE, 2 * PAGE), arena(3 * PAGE, 3 * PAGE)]), 2);
+    }
+
+    #[test]
+    fn pieces_that_cannot_be_joined_are_limited() {
+        let (_memory, fd) = SharedMemory::create("test", PAGE as usize).unwrap();
+        let segments: Vec<_> = (1..=MAX_PARTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
+        let region =
+            |count: usize| Memory::region(PAGE, count as u64 * PAGE, &segments[..count], Some(fd.as_fd()), None);
+        assert!(region(MAX_PARTS).is_ok());
+        assert!(matches!(region(MAX_PARTS + 1), Err(RegionError::TooMany)));
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_no_region() {
+        let (_memory, fd) = SharedMemory::create("test", PAGE as usize).unwrap();
+        let all = Segment { addr: 0, len: u64::MAX, kind: SegmentKind::Arena as u32, reserved: 0, offset: PAGE - 1 };
+        assert!(matches!(Memory::region(0, u64::MAX, &[all], Some(fd.as_fd()), None), Err(RegionError::Gap)));
+    }
+}

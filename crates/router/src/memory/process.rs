@@ -1,9 +1,11 @@
 //! The private memory of a tenant process.
 
+use super::helper::{self, CHUNK, Patience};
+use super::raw;
 use rdmesh_nic::platform::Fault;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use rustix::io::{self, Errno, pread, pwrite};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A process's memory, by way of `/proc/PID/mem`.
@@ -11,46 +13,69 @@ use std::sync::Arc;
 /// The descriptor belongs to the address space that the process had when it was opened: should the process end and its
 /// number be used again, reads give nothing; another process's memory is never reached.
 #[derive(Clone)]
-pub struct ProcessMemory(Arc<OwnedFd>);
+pub struct ProcessMemory {
+    file: Arc<OwnedFd>,
+    patience: Patience,
+}
 
 impl ProcessMemory {
-    /// Opens the memory of process `pid`. The router must be allowed to trace it.
-    pub fn open(pid: i32) -> io::Result<Self> {
+    /// Opens the memory of process `pid`. The router must be allowed to trace it. Accesses that take too long count
+    /// against `patience`.
+    pub fn open(pid: i32, patience: &Patience) -> io::Result<Self> {
         let file = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self(Arc::new(file)))
+        Ok(Self { file: Arc::new(file), patience: patience.clone() })
     }
 
-    /// Copies `len` bytes from `addr` in the process to `to`.
+    /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
     pub(super) fn read_raw(&self, addr: u64, to: *mut u8, len: usize) -> Result<(), Fault> {
-        transfer(addr, len, |done, at| {
-            #[allow(unsafe_code)]
-            // SAFETY: the caller resolved `to` to `len` writable bytes; the kernel writes at most `len - done` from `done` on.
-            unsafe {
-                libc::pread64(self.0.as_raw_fd(), to.add(done).cast(), len - done, at)
-            }
-        })
+        for (done, part) in chunks(len) {
+            let (file, at) = (self.file.clone(), offset(addr, done)?);
+            helper::run(
+                &self.patience,
+                |buffer| buffer.resize(part, 0),
+                move |buffer| transfer(part, |done| pread(&file, &mut buffer[done..], at + done as u64)),
+                |buffer| raw::copy(buffer.as_ptr(), to.wrapping_add(done), part),
+            )?;
+        }
+        Ok(())
     }
 
-    /// Copies `len` bytes from `from` to `addr` in the process.
+    /// Copies `len` bytes from `from`, which the caller resolved to `len` readable bytes, to `addr` in the process.
     pub(super) fn write_raw(&self, addr: u64, from: *const u8, len: usize) -> Result<(), Fault> {
-        transfer(addr, len, |done, at| {
-            #[allow(unsafe_code)]
-            // SAFETY: the caller resolved `from` to `len` readable bytes; the kernel reads at most `len - done` from `done` on.
-            unsafe {
-                libc::pwrite64(self.0.as_raw_fd(), from.add(done).cast(), len - done, at)
-            }
-        })
+        for (done, part) in chunks(len) {
+            let (file, at) = (self.file.clone(), offset(addr, done)?);
+            helper::run(
+                &self.patience,
+                |buffer| {
+                    buffer.resize(part, 0);
+                    raw::copy(from.wrapping_add(done), buffer.as_mut_ptr(), part);
+                },
+                move |buffer| transfer(part, |done| pwrite(&file, &buffer[done..], at + done as u64)),
+                |_| {},
+            )?;
+        }
+        Ok(())
     }
 }
 
+/// Where the pieces of a long copy begin, and how long they are.
+fn chunks(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(CHUNK).map(move |done| (done, CHUNK.min(len - done)))
+}
+
+/// The offset in the file; none beyond what a file offset can express.
+fn offset(addr: u64, done: usize) -> Result<u64, Fault> {
+    let end = addr.checked_add((done + CHUNK) as u64).ok_or(Fault)?;
+    if i64::try_from(end).is_ok() { Ok(addr + done as u64) } else { Err(Fault) }
+}
+
 /// Repeats a partial transfer until `len` bytes are done.
-fn transfer(addr: u64, len: usize, mut step: impl FnMut(usize, i64) -> isize) -> Result<(), Fault> {
+fn transfer(len: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> Result<(), Fault> {
     let mut done = 0;
     while done < len {
-        let at = addr.checked_add(done as u64).and_then(|at| i64::try_from(at).ok()).ok_or(Fault)?;
-        match step(done, at) {
-            n if n > 0 => done += n as usize,
-            n if n < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+        match step(done) {
+            Ok(n) if n > 0 => done += n,
+            Err(Errno::INTR) => {}
             _ => return Err(Fault),
         }
     }

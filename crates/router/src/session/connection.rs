@@ -12,8 +12,6 @@ pub(super) struct Connection {
     /// The context that it opened or was attached to.
     pub(super) context: Option<u32>,
     pub(super) peer: Peer,
-    /// The router ends it before the program does, so that messages may be left in it.
-    pub(super) has_unread: bool,
 }
 
 /// Why a message cannot even be answered.

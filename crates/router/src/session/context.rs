@@ -39,7 +39,6 @@ pub(super) struct Context {
     pub(super) shard_index: usize,
     pub(super) id: ContextId,
     pub(super) page: ContextPage,
-    pub(super) wake: OwnedFd,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     pub(super) async_fd: Option<OwnedFd>,
@@ -71,21 +70,22 @@ impl Context {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
+        // The program can make its descriptor block, and with it every copy: the router only ever waits for this one.
+        let program_wake = io::fcntl_dupfd_cloexec(&wake, 0)?;
         let reply = Reply::new(&OpenReply { token, rdev: RDEV })
             .with_open(page_fd)
             .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
-            .with_open(wake.try_clone().map_err(|_| io::Errno::MFILE)?);
+            .with_open(program_wake);
 
         let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone() };
-        let (worker_page, worker_wake) = (page.clone(), wake.try_clone().map_err(|_| io::Errno::MFILE)?);
-        let id = shard.call(move |shard| shard.open(network, worker_page, worker_wake, events));
+        let worker_page = page.clone();
+        let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
             endpoint: endpoint.spec.id,
             shard: shard.clone(),
             shard_index,
             id,
             page,
-            wake,
             token,
             async_fd: Some(async_fd),
             connections: 1,
@@ -105,7 +105,8 @@ impl Context {
     /// Takes everything back.
     pub(super) fn close(self) {
         let id = self.id;
-        self.shard.call(move |shard| shard.close(id));
+        // Given back here: the worker has others to serve.
+        drop(self.shard.call(move |shard| shard.close(id)));
     }
 
     /// A fresh offset for mapping `len` bytes.

@@ -2,7 +2,8 @@
 //!
 //! A descriptor can be anything, and closing it can take as long as its maker likes: a socket that lingers, a file of
 //! a filesystem that the tenant itself serves. Only sealed memory is known to close at once. Everything else is closed
-//! on a thread of its own, and an endpoint with much waiting there is not served until it is done.
+//! on a thread of the endpoint's own, connections too, since whatever was sent over them and not read is closed with
+//! them. An endpoint with much waiting there is not served until it is done.
 
 use rustix::fs::fcntl_get_seals;
 use rustix::io;
@@ -11,51 +12,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// The thread that closes.
-pub(super) struct Disposal(Sender<(OwnedFd, Backlog)>);
-
-/// How many descriptors of one endpoint wait to be closed.
-#[derive(Clone, Default)]
-pub(super) struct Backlog(Arc<AtomicU32>);
-
-impl Backlog {
-    const MAX: u32 = 64;
-
-    /// Whether so much waits that nothing more is to be taken.
-    pub(super) fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > Self::MAX
-    }
+/// The thread that closes what one endpoint's programs sent. Another endpoint's never waits for it.
+pub(super) struct Disposal {
+    sender: Sender<OwnedFd>,
+    waiting: Arc<AtomicU32>,
 }
 
 impl Disposal {
+    /// Descriptors that may wait: more than a program that keeps to the rules ever has closed at once.
+    const MAX: u32 = 1024;
+    /// The thread calls nothing but `close`.
+    const STACK: usize = 64 * 1024;
+
     pub(super) fn start() -> io::Result<Self> {
-        let (sender, receiver) = channel::<(OwnedFd, Backlog)>();
-        // The thread is not waited for: what it closes may never be closed.
+        let (sender, receiver) = channel::<OwnedFd>();
+        let waiting = Arc::new(AtomicU32::new(0));
+        let counter = waiting.clone();
+        // The thread is not waited for: what it closes may never be closed. It ends when all is closed that was sent.
         std::thread::Builder::new()
             .name("rdmesh-disposal".into())
+            .stack_size(Self::STACK)
             .spawn(move || {
-                for (fd, backlog) in receiver {
+                for fd in receiver {
                     drop(fd);
-                    backlog.0.fetch_sub(1, Ordering::Relaxed);
+                    counter.fetch_sub(1, Ordering::Relaxed);
                 }
             })
             .map_err(|_| io::Errno::AGAIN)?;
-        Ok(Self(sender))
+        Ok(Self { sender, waiting })
+    }
+
+    /// Whether so much waits that nothing more is to be taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > Self::MAX
     }
 
     /// Closes a descriptor that a tenant sent.
-    pub(super) fn close(&self, fd: OwnedFd, backlog: &Backlog) {
-        if fcntl_get_seals(&fd).is_ok() {
-            return;
+    pub(super) fn close(&self, fd: OwnedFd) {
+        if fcntl_get_seals(&fd).is_err() {
+            self.close_later(fd);
         }
-        self.close_later(fd, backlog);
     }
 
     /// Closes a descriptor on the other thread.
-    pub(super) fn close_later(&self, fd: OwnedFd, backlog: &Backlog) {
-        backlog.0.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn close_later(&self, fd: OwnedFd) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         // Without the thread the descriptor is closed here and now, for better or worse.
-        let _ = self.0.send((fd, backlog.clone()));
+        let _ = self.sender.send(fd);
     }
 }
 
@@ -67,17 +70,16 @@ mod tests {
     #[test]
     fn what_waits_is_counted_until_it_is_closed() {
         let disposal = Disposal::start().unwrap();
-        let backlog = Backlog::default();
         let (memory, memfd) = rdmesh_uverbs::shared::SharedMemory::create("test", 4096).unwrap();
         drop(memory);
-        disposal.close(memfd, &backlog);
-        assert_eq!(backlog.0.load(Ordering::Relaxed), 0);
+        disposal.close(memfd);
+        assert_eq!(disposal.waiting.load(Ordering::Relaxed), 0);
         for _ in 0..3 {
-            disposal.close(eventfd(0, EventfdFlags::CLOEXEC).unwrap(), &backlog);
+            disposal.close(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         }
-        while backlog.0.load(Ordering::Relaxed) != 0 {
+        while disposal.waiting.load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
         }
-        assert!(!backlog.is_full());
+        assert!(!disposal.is_full());
     }
 }

@@ -2,15 +2,20 @@
 
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
-use super::disposal::Backlog;
+use super::disposal::Disposal;
+use crate::memory::Patience;
 use rdmesh_fabric::Quota;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
 /// Complaints about an endpoint's programs that are logged.
 const MAX_COMPLAINTS: u32 = 32;
+/// Memberships in multicast groups, of all queue pairs.
+const MAX_GROUPS: u32 = 65_536;
+/// A send ring and a receive ring.
+const MAPPINGS_PER_QP: u32 = 2;
 
 /// What an endpoint is.
 #[derive(Clone, Debug)]
@@ -57,28 +62,37 @@ pub(super) struct Endpoint {
     pub(super) connections: u32,
     pub(super) counts: ObjectCounts,
     pub(super) pinned: u64,
-    /// The listener is not polled, because descriptors had run out.
+    /// Mappings of memory regions.
+    pub(super) pieces: u32,
+    /// Memberships in multicast groups.
+    pub(super) groups: u32,
+    /// The listener is not polled, because descriptors had run out, or too many are being closed.
     pub(super) paused: bool,
-    /// Descriptors of its programs that are being closed.
-    pub(super) backlog: Backlog,
+    /// How often its programs' memory may be out of reach.
+    pub(super) patience: Patience,
+    /// Closes the descriptors of its programs.
+    pub(super) disposal: Disposal,
     warned: HashSet<&'static str>,
     complaints: u32,
 }
 
 impl Endpoint {
-    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd) -> Self {
-        Self {
+    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
             spec,
             listener,
             contexts: 0,
             connections: 0,
             counts: ObjectCounts::default(),
             pinned: 0,
+            pieces: 0,
+            groups: 0,
             paused: false,
-            backlog: Backlog::default(),
+            patience: Patience::default(),
+            disposal: Disposal::start()?,
             warned: HashSet::new(),
             complaints: 0,
-        }
+        })
     }
 
     /// Connections that may be open: some for every context's forked children.
@@ -99,10 +113,29 @@ impl Endpoint {
             ObjectKind::Srq => (quota.qps.min(limits.max_srq), "shared receive queues: raise the quota `qps`"),
             ObjectKind::Ah => (limits.max_ah, "address handles"),
         };
-        if self.counts.get(kind) < limit {
+        if self.counts.get(kind) >= limit {
+            return self.refuse(advice, limit.into());
+        }
+        self.admit_mappings(match kind {
+            ObjectKind::Qp => MAPPINGS_PER_QP,
+            ObjectKind::Cq | ObjectKind::Srq => 1,
+            _ => 0,
+        })
+    }
+
+    /// Whether the router may make this many mappings more.
+    pub(super) fn admit_mappings(&mut self, more: u32) -> Result<(), Errno> {
+        let limit = self.spec.quota.mappings;
+        let queues = self.counts.qps.saturating_mul(MAPPINGS_PER_QP).saturating_add(self.counts.cqs + self.counts.srqs);
+        if queues.saturating_add(self.pieces).saturating_add(more) <= limit {
             return Ok(());
         }
-        self.refuse(advice, limit.into())
+        self.refuse("mappings of queues and memory: raise the quota `mappings`", limit.into())
+    }
+
+    /// Whether one more membership in a multicast group is possible.
+    pub(super) fn admit_group(&mut self) -> Result<(), Errno> {
+        if self.groups < MAX_GROUPS { Ok(()) } else { self.refuse("multicast group memberships", MAX_GROUPS.into()) }
     }
 
     /// Whether `bytes` more may be pinned.
@@ -168,7 +201,8 @@ mod tests {
     #[test]
     fn pinned_bytes_cannot_overflow_the_account() {
         let mut endpoint =
-            Endpoint::new(spec(vec![]), rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+            Endpoint::new(spec(vec![]), rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap())
+                .unwrap();
         endpoint.pinned = 4096;
         assert_eq!(endpoint.admit_pinned(u64::MAX), Err(Errno::NOMEM));
         assert_eq!(endpoint.admit_pinned(4096), Ok(()));

@@ -5,8 +5,7 @@ use super::connection::Frame;
 use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
-use arrayvec::ArrayVec;
-use rdmesh_uverbs::session::{MAX_FDS, RequestKind, Token};
+use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +23,7 @@ type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 impl Server {
     /// Executes a message and answers it.
-    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: &ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
+    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: &[OwnedFd]) -> Flow {
         let frame = match Frame::parse(message) {
             Ok(frame) => frame,
             Err(error) => return self.expel(id, &error.to_string()),
@@ -53,7 +52,7 @@ impl Server {
         }
     }
 
-    fn expel(&mut self, id: u64, reason: &str) -> Flow {
+    pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.complain(id, reason);
         Flow::Close
     }
@@ -91,7 +90,7 @@ impl Server {
         Ok((Reply::default(), Vec::new()))
     }
 
-    fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &ArrayVec<OwnedFd, MAX_FDS>) -> Answer {
+    fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
         let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
         let scope = Scope {
             context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,

@@ -1,8 +1,9 @@
 //! Who is at the other end of a connection, by the kernel's word.
 
-use crate::memory::ProcessMemory;
+use crate::memory::{Patience, ProcessMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The process that connected.
@@ -10,7 +11,7 @@ pub(super) struct Peer {
     /// Its number as the router sees it; 0 where the router's PID namespace does not have it.
     pub(super) pid: i32,
     pub(super) uid: u32,
-    /// Says whether `pid` still is that process. Only kernels from 6.5 on have it.
+    /// Says whether `pid` still is that process.
     pidfd: Option<OwnedFd>,
 }
 
@@ -18,14 +19,22 @@ impl Peer {
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         // struct ucred: pid, uid, gid.
         let [pid, uid, _] = socket_option(socket, libc::SO_PEERCRED)?;
-        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd: peer_pidfd(socket) })
+        // Kernels before 6.5 do not tell it of the socket. Then it is that of the number, a moment after the connection.
+        let pidfd = peer_pidfd(socket).or_else(|| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
+        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd })
     }
 
-    /// The process's memory, of that process and no other.
-    pub(super) fn memory(&self) -> io::Result<ProcessMemory> {
-        let memory = ProcessMemory::open(self.pid)?;
-        // Asked after the opening: if the process lives now, then its number was not another's a moment ago.
-        if self.has_exited() { Err(io::Errno::SRCH) } else { Ok(memory) }
+    /// The process's memory, of that process and no other, as long as it is no more than it was when it connected.
+    pub(super) fn memory(&self, patience: &Patience) -> io::Result<ProcessMemory> {
+        let memory = ProcessMemory::open(self.pid, patience)?;
+        // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
+        // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
+        // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
+        if self.has_exited() {
+            return Err(io::Errno::SRCH);
+        }
+        let owner = rustix::fs::stat(format!("/proc/{}", self.pid))?.st_uid;
+        if owner == self.uid { Ok(memory) } else { Err(io::Errno::ACCESS) }
     }
 
     /// The process's name.
@@ -34,7 +43,8 @@ impl Peer {
     }
 
     fn has_exited(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return false };
+        // Without one, any process could be behind the number.
+        let Some(pidfd) = &self.pidfd else { return true };
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
     }
@@ -76,6 +86,22 @@ mod tests {
         assert_eq!(peer.pid, std::process::id().cast_signed());
         assert_eq!(peer.uid, rustix::process::getuid().as_raw());
         assert!(!peer.has_exited());
+        assert!(peer.memory(&Patience::default()).is_ok());
         assert!(!peer.comm().is_empty());
+    }
+
+    #[test]
+    fn a_process_that_became_another_is_not_reached() {
+        let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let peer = Peer::of(a.as_fd()).unwrap();
+        let changed = Peer { uid: peer.uid + 1, ..peer };
+        assert_eq!(changed.memory(&Patience::default()).err(), Some(io::Errno::ACCESS));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
+        child.wait().unwrap();
+        // The number is another's now.
+        let reused = Peer { pid: std::process::id().cast_signed(), pidfd, uid: changed.uid - 1 };
+        assert_eq!(reused.memory(&Patience::default()).err(), Some(io::Errno::SRCH));
     }
 }

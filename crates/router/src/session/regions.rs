@@ -12,6 +12,8 @@ pub(super) struct Region {
     pub(super) access: Access,
     /// Bytes that it counts for in the account.
     pub(super) pinned: u64,
+    /// Mappings that it needs.
+    pub(super) pieces: u32,
 }
 
 /// The regions of a context.
@@ -20,11 +22,13 @@ pub(super) struct Regions {
     by_handle: HashMap<u32, Region>,
     handles: HashMap<u32, u32>,
     pinned: u64,
+    pieces: u32,
 }
 
 impl Regions {
     pub(super) fn insert(&mut self, handle: u32, region: Region) {
         self.pinned += region.pinned;
+        self.pieces += region.pieces;
         self.handles.insert(region.key.0, handle);
         self.by_handle.insert(handle, region);
     }
@@ -32,6 +36,7 @@ impl Regions {
     pub(super) fn remove(&mut self, handle: u32) -> Option<Region> {
         let region = self.by_handle.remove(&handle)?;
         self.pinned -= region.pinned;
+        self.pieces -= region.pieces;
         self.handles.remove(&region.key.0);
         Some(region)
     }
@@ -43,5 +48,10 @@ impl Regions {
     /// Bytes that all of them count for.
     pub(super) fn pinned(&self) -> u64 {
         self.pinned
+    }
+
+    /// Mappings that all of them need.
+    pub(super) fn pieces(&self) -> u32 {
+        self.pieces
     }
 }

@@ -9,8 +9,7 @@ use super::info::{ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::peer::Peer;
 use crate::worker::ShardHandle;
-use arrayvec::ArrayVec;
-use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE};
+use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -71,7 +70,6 @@ pub(super) struct Server {
     pub(super) contexts: HashMap<u32, Context>,
     pub(super) totals: SessionTotals,
     pub(super) next_context: u32,
-    pub(super) disposal: Disposal,
     next_connection: u64,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
@@ -95,7 +93,6 @@ impl Server {
             contexts: HashMap::new(),
             totals: SessionTotals::default(),
             next_context: 0,
-            disposal: Disposal::start()?,
             next_connection: 0,
             epoll,
             wake,
@@ -154,11 +151,13 @@ impl Server {
         let id = spec.id;
         self.remove_endpoint(id);
         let flags = epoll::EventFlags::IN;
-        let watched = rustix::io::ioctl_fionbio(&listener, true)
-            .and_then(|()| epoll::add(&self.epoll, &listener, Source::Listener(id).data(), flags));
-        match watched {
-            Ok(()) => drop(self.endpoints.insert(id, Endpoint::new(spec, listener))),
-            Err(error) => tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be polled"),
+        let name = spec.name.clone();
+        let opened = rustix::io::ioctl_fionbio(&listener, true)
+            .and_then(|()| epoll::add(&self.epoll, &listener, Source::Listener(id).data(), flags))
+            .and_then(|()| Endpoint::new(spec, listener));
+        match opened {
+            Ok(endpoint) => drop(self.endpoints.insert(id, endpoint)),
+            Err(error) => tracing::error!(endpoint = name, %error, "the endpoint's socket cannot be served"),
         }
     }
 
@@ -166,12 +165,12 @@ impl Server {
         let connections: Vec<u64> =
             self.connections.iter().filter(|(_, c)| c.endpoint == id).map(|(&n, _)| n).collect();
         for connection in connections {
-            if let Some(connection) = self.connections.get_mut(&connection) {
-                connection.has_unread = true;
-            }
             self.close(connection);
         }
-        self.endpoints.remove(&id);
+        if let Some(endpoint) = self.endpoints.remove(&id) {
+            // Connections that were never accepted hold messages too.
+            retire(&self.epoll, endpoint.listener, &endpoint.disposal);
+        }
     }
 
     fn close_all(mut self) {
@@ -194,39 +193,46 @@ impl Server {
     /// Lets one connection in, or turns it away.
     fn accept(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        if endpoint.disposal.is_full() {
+            return self.pause_listener(id);
+        }
         let socket = match accept_with(&endpoint.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-            Err(error) => return self.pause_listener(id, error),
+            Err(error) => {
+                // Descriptors have run out, most likely.
+                if endpoint.is_first("accept") {
+                    tracing::error!(endpoint = endpoint.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
+                }
+                return self.pause_listener(id);
+            }
         };
-        let Ok(peer) = Peer::of(socket.as_fd()) else { return };
+        let Ok(peer) = Peer::of(socket.as_fd()) else { return endpoint.disposal.close_later(socket) };
         let is_welcome = endpoint.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
-        if !is_welcome || endpoint.connections >= endpoint.max_connections() || endpoint.backlog.is_full() {
+        if !is_welcome || endpoint.connections >= endpoint.max_connections() {
             self.totals.connections_refused += 1;
             if endpoint.is_first(if is_welcome { "connections" } else { "user" }) {
                 let reason = if is_welcome { "too many connections" } else { "not the endpoint's user" };
                 tracing::warn!(endpoint = endpoint.spec.name, pid = peer.pid, uid = peer.uid, "refused: {reason}");
             }
-            return;
+            return retire(&self.epoll, socket, &endpoint.disposal);
         }
         let connection = self.next_connection;
         let source = Source::Connection(connection).data();
         if let Err(error) = epoll::add(&self.epoll, &socket, source, epoll::EventFlags::IN) {
-            return tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
+            tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
+            return retire(&self.epoll, socket, &endpoint.disposal);
         }
         self.next_connection += 1;
         endpoint.connections += 1;
         self.totals.connections_accepted += 1;
-        let new = Connection { socket, endpoint: id, context: None, peer, has_unread: false };
+        let new = Connection { socket, endpoint: id, context: None, peer };
         self.connections.insert(connection, new);
     }
 
-    /// Descriptors have run out, most likely: the listener would only report the same connection again and again.
-    fn pause_listener(&mut self, id: EndpointId, error: Errno) {
+    /// Lets the listener rest: it would only report the same connection again and again.
+    fn pause_listener(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        if endpoint.is_first("accept") {
-            tracing::error!(endpoint = endpoint.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
-        }
         let source = Source::Listener(id).data();
         endpoint.paused = epoll::modify(&self.epoll, &endpoint.listener, source, epoll::EventFlags::empty()).is_ok();
     }
@@ -241,30 +247,33 @@ impl Server {
     /// Takes one message from a connection, so that none can starve the others.
     fn receive(&mut self, id: u64, buffer: &mut [u8]) {
         let Some(connection) = self.connections.get(&id) else { return };
-        match session::receive(connection.socket.as_fd(), buffer) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => self.close(id),
-            Ok((len, fds)) => {
-                let flow = self.handle_message(id, &buffer[..len], &fds);
-                if self.dispose(id, fds) == Flow::Close || flow == Flow::Close {
-                    self.close(id);
-                }
+        let flow = match session::receive_all(connection.socket.as_fd(), buffer) {
+            Ok(Received { len, is_truncated, fds }) => {
+                let flow = if is_truncated || fds.len() > MAX_FDS {
+                    self.expel(id, "message with more than a message may hold")
+                } else if len == 0 {
+                    Flow::Close
+                } else {
+                    self.handle_message(id, &buffer[..len], &fds)
+                };
+                if self.dispose(id, fds) == Flow::Close { Flow::Close } else { flow }
             }
-            Err(Errno::AGAIN) => {}
-            Err(error) => {
-                self.complain(id, &format!("message that cannot be received: {error}"));
-                self.close(id);
-            }
+            Err(Errno::AGAIN) => Flow::Continue,
+            Err(Errno::CONNRESET) => Flow::Close,
+            Err(error) => self.expel(id, &format!("message that cannot be received: {error}")),
+        };
+        if flow == Flow::Close {
+            self.close(id);
         }
     }
 
     /// Closes the descriptors that came with a message.
-    fn dispose(&mut self, id: u64, fds: ArrayVec<OwnedFd, MAX_FDS>) -> Flow {
+    fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
         let endpoint = self.connections.get(&id).and_then(|c| self.endpoints.get(&c.endpoint));
         let Some(endpoint) = endpoint else { return Flow::Close };
-        fds.into_iter().for_each(|fd| self.disposal.close(fd, &endpoint.backlog));
-        if endpoint.backlog.is_full() {
-            self.complain(id, "it sends descriptors faster than they can be closed");
-            return Flow::Close;
+        fds.into_iter().for_each(|fd| endpoint.disposal.close(fd));
+        if endpoint.disposal.is_full() {
+            return self.expel(id, "it sends descriptors faster than they can be closed");
         }
         Flow::Continue
     }
@@ -272,13 +281,11 @@ impl Server {
     /// Notes that a connection is closed because of what its program did. The closing is left to the caller.
     pub(super) fn complain(&mut self, id: u64, reason: &str) {
         self.totals.connections_dropped += 1;
-        if let Some(connection) = self.connections.get_mut(&id)
+        if let Some(connection) = self.connections.get(&id)
             && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
+            && endpoint.may_complain()
         {
-            connection.has_unread = true;
-            if endpoint.may_complain() {
-                tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
-            }
+            tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
         }
     }
 
@@ -287,12 +294,7 @@ impl Server {
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint) {
             endpoint.connections -= 1;
-            if connection.has_unread {
-                // The program learns of it now; its messages, with the descriptors in them, go in their time.
-                let _ = shutdown(&connection.socket, Shutdown::Both);
-                let _ = epoll::delete(&self.epoll, &connection.socket);
-                self.disposal.close_later(connection.socket, &endpoint.backlog);
-            }
+            retire(&self.epoll, connection.socket, &endpoint.disposal);
         }
         let Some(context_id) = connection.context else { return };
         let Some(context) = self.contexts.get_mut(&context_id) else { return };
@@ -310,7 +312,16 @@ impl Server {
             endpoint.contexts -= 1;
             endpoint.counts.subtract(&context.counts);
             endpoint.pinned -= context.regions.pinned();
+            endpoint.pieces -= context.regions.pieces();
+            endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
         }
         context.close();
     }
+}
+
+/// Ends a socket. Its other end learns of it now; messages left in it, with the descriptors in them, go in their time.
+fn retire(epoll: &OwnedFd, socket: OwnedFd, disposal: &Disposal) {
+    let _ = shutdown(&socket, Shutdown::Both);
+    let _ = epoll::delete(epoll, &socket);
+    disposal.close_later(socket);
 }

@@ -5,7 +5,9 @@
 //! neither waits for the acknowledgement of an event that it never saw nor sees one of an object that is gone.
 
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -28,17 +30,21 @@ impl EventSocket {
     /// A connected pair: the router's end, and the descriptor for the program.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // Nothing comes back: a descriptor that the program put in here would be closed by the worker, for as long as
+        // its maker likes.
+        shutdown(&ours, Shutdown::Read)?;
         let program = fcntl_dupfd_cloexec(&theirs, 0)?;
         Ok((Self { ours, theirs, waiting: VecDeque::new() }, program))
     }
 
-    /// Sends an event, now or when the program has read some. Returns whether one is waiting.
-    pub(crate) fn send(&mut self, event: EventBytes) -> bool {
-        // One unread event of a kind tells the program as much as many.
-        if !self.waiting.contains(&event) {
+    /// Adds an event, to be sent by [`EventSocket::flush`]; false where one like it waits already: one unread event of a
+    /// kind tells the program as much as many.
+    pub(crate) fn push(&mut self, event: EventBytes) -> bool {
+        let is_new = !self.waiting.contains(&event);
+        if is_new {
             self.waiting.push_back(event);
         }
-        self.flush()
+        is_new
     }
 
     /// Sends what is waiting, as far as the socket takes it. Returns whether something is left.
@@ -52,23 +58,23 @@ impl EventSocket {
         false
     }
 
-    /// Takes back the events of `element` that the program has not read; returns how many were sent but unread.
+    /// Takes back the events of `element` that the program has not read; returns how many.
     pub(crate) fn take_back(&mut self, element: u64) -> u32 {
-        self.waiting.retain(|event| event.element != element);
         let mut kept = VecDeque::new();
-        let mut taken = 0;
         let mut bytes = [0; ASYNC_LEN];
-        while let Ok((len, _)) = recv(&self.theirs, &mut bytes, RecvFlags::DONTWAIT) {
-            match EventBytes::decode(&bytes[..len]) {
-                Some(event) if event.element == element => taken += 1,
-                Some(event) => kept.push_back(event),
-                None => {}
-            }
+        // A program that has shut its end down reads as the end of the stream.
+        while let Ok((len, _)) = recv(&self.theirs, &mut bytes, RecvFlags::DONTWAIT)
+            && let Some(event) = EventBytes::decode(&bytes[..len])
+        {
+            kept.push_back(event);
         }
         kept.append(&mut self.waiting);
+        let all = kept.len();
+        kept.retain(|event| event.element != element);
+        let taken = all - kept.len();
         self.waiting = kept;
         self.flush();
-        taken
+        taken as u32
     }
 
     fn write(&self, event: EventBytes) -> io::Result<()> {
@@ -116,7 +122,8 @@ mod tests {
     fn unread_events_are_taken_back() {
         let (mut socket, program) = EventSocket::pair().unwrap();
         for element in [1, 2, 1] {
-            assert!(!socket.send(completion(element)));
+            assert!(socket.push(completion(element)));
+            assert!(!socket.flush());
         }
         let mut bytes = [0; 8];
         rustix::io::read(&program, &mut bytes).unwrap();
@@ -131,7 +138,7 @@ mod tests {
     fn a_full_socket_loses_no_event() {
         let (mut socket, program) = EventSocket::pair().unwrap();
         let mut sent = 0;
-        while !socket.send(completion(sent)) {
+        while socket.push(completion(sent)) && !socket.flush() {
             sent += 1;
         }
         let mut bytes = [0; 8];
@@ -140,5 +147,33 @@ mod tests {
             assert_eq!(u64::from_ne_bytes(bytes), expected);
             socket.flush();
         }
+    }
+
+    #[test]
+    fn what_never_left_is_taken_back_too() {
+        let (mut socket, _program) = EventSocket::pair().unwrap();
+        let mut sent = 0;
+        while socket.push(completion(7)) && !socket.flush() {
+            sent += 1;
+        }
+        assert!(!socket.push(completion(7)), "one that waits stands for all");
+        assert_eq!(socket.take_back(7), sent + 1);
+    }
+
+    #[test]
+    fn a_program_that_shuts_its_end_down_stops_nothing() {
+        for how in [Shutdown::Read, Shutdown::Write, Shutdown::Both] {
+            let (mut socket, program) = EventSocket::pair().unwrap();
+            assert!(socket.push(completion(1)));
+            shutdown(&program, how).unwrap();
+            assert!(!socket.flush());
+            socket.take_back(1);
+        }
+    }
+
+    #[test]
+    fn a_program_can_put_nothing_in() {
+        let (_socket, program) = EventSocket::pair().unwrap();
+        assert_eq!(send(&program, &[0; 8], SendFlags::NOSIGNAL), Err(Errno::PIPE));
     }
 }

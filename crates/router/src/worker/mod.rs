@@ -244,6 +244,9 @@ impl Worker {
                 tracing::error!(%error, "cannot watch a context's eventfd: its program may have to wait");
             }
         }
+        for wake in self.shard.take_retired() {
+            self.waiter.remove(&wake);
+        }
         self.shard.deliver();
         answer();
     }

@@ -2,7 +2,7 @@
 
 use super::events::{EventBytes, EventSocket};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Config, ContextId, Engine, Event, Network, Time};
+use rdmesh_nic::{Config, ContextId, Engine, Event, Network, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::AsyncEvent;
 use std::collections::HashMap;
@@ -16,6 +16,8 @@ pub struct Shard {
     start: Instant,
     /// Whether some event waits for room in its socket.
     stuck: bool,
+    /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
+    retired: Vec<OwnedFd>,
 }
 
 /// A context as the worker sees it.
@@ -42,7 +44,13 @@ struct Watched {
 
 impl Shard {
     pub(super) fn new(config: Config) -> Self {
-        Self { engine: Engine::new(config), contexts: Vec::new(), start: Instant::now(), stuck: false }
+        Self {
+            engine: Engine::new(config),
+            contexts: Vec::new(),
+            start: Instant::now(),
+            stuck: false,
+            retired: Vec::new(),
+        }
     }
 
     /// The engine, for commands.
@@ -74,9 +82,12 @@ impl Shard {
     }
 
     /// Closes a device and all that is in it.
-    pub fn close(&mut self, id: ContextId) {
-        self.engine.close(id);
-        self.contexts.retain(|context| context.id != id);
+    pub fn close(&mut self, id: ContextId) -> Option<Remains> {
+        let remains = self.engine.close(id);
+        if let Some(at) = self.contexts.iter().position(|context| context.id == id) {
+            self.retired.push(self.contexts.remove(at).wake);
+        }
+        remains
     }
 
     /// Adds a completion channel; returns its number, from 0.
@@ -197,6 +208,11 @@ impl Shard {
         self.contexts.iter().map(|context| (context.id, context.wake.as_fd()))
     }
 
+    /// The eventfds of contexts that were closed since this was last asked.
+    pub(super) fn take_retired(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.retired)
+    }
+
     fn context(&mut self, id: ContextId) -> Option<&mut Attached> {
         self.contexts.iter_mut().find(|context| context.id == id)
     }
@@ -206,8 +222,9 @@ impl Attached {
     fn completion(&mut self, cq: u32) -> bool {
         let Some(watched) = self.cqs.get_mut(&cq) else { return false };
         let Some(channel) = watched.channel.and_then(|channel| self.channels.get_mut(&channel)) else { return false };
-        watched.completions += 1;
-        channel.send(EventBytes { element: watched.user_handle, event_type: None })
+        let is_new = channel.push(EventBytes { element: watched.user_handle, event_type: None });
+        watched.completions += u32::from(is_new);
+        channel.flush()
     }
 
     fn async_event(&mut self, event: AsyncEvent, element: u32) -> bool {
@@ -218,11 +235,12 @@ impl Attached {
             DeviceFatal | GidChange | PortActive | PortError => None,
             _ => self.qps.get_mut(&element),
         };
-        let element = watched.map_or(u64::from(element), |watched| {
-            watched.events += 1;
-            watched.user_handle
-        });
-        self.events.send(EventBytes { element, event_type: Some(event as u32) })
+        let element = watched.as_ref().map_or(u64::from(element), |watched| watched.user_handle);
+        let is_new = self.events.push(EventBytes { element, event_type: Some(event as u32) });
+        if let Some(watched) = watched {
+            watched.events += u32::from(is_new);
+        }
+        self.events.flush()
     }
 
     fn take_back_events(&mut self, watched: &Watched) -> u32 {

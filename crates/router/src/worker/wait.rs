@@ -50,6 +50,12 @@ impl Waiter {
         epoll::add(&self.poll, fd, epoll::EventData::new_u64(CONTEXT), flags)
     }
 
+    /// No longer lets `fd` wake the worker, whoever else holds it.
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        // An error means that it was never added.
+        let _ = epoll::delete(&self.poll, fd);
+    }
+
     /// A pass found work.
     pub(super) fn worked(&mut self) {
         self.idle = 0;

@@ -121,6 +121,18 @@ impl Client {
         Ok((R::read_from_prefix(&answer.response).unwrap().0, answer))
     }
 
+    /// Sends messages that nothing is expected of.
+    pub(crate) fn send_all(&self, messages: &[&[u8]]) {
+        for message in messages {
+            let _ = session::send(self.socket.as_fd(), &[IoSlice::new(message)], &[]);
+        }
+    }
+
+    /// A command with a response that does not matter.
+    pub(crate) fn order_with_room(&mut self, number: u8, request: &(impl IntoBytes + Immutable), room: usize) {
+        self.call(RequestKind::Verbs, &plain(number, request, &[], room), &[], None).unwrap();
+    }
+
     /// A command without a response.
     pub(crate) fn order(&mut self, number: u8, request: &(impl IntoBytes + Immutable)) -> Result<Answer, Errno> {
         self.call(RequestKind::Verbs, &plain(number, request, &[], 0), &[], None)

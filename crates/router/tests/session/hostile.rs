@@ -5,7 +5,7 @@ use crate::rings::scribble;
 use crate::world::World;
 use rdmesh_router::session::EndpointId;
 use rdmesh_uverbs::abi::*;
-use rdmesh_uverbs::session::{RequestHeader, RequestKind, Token, VERSION};
+use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, Token, VERSION};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use zerocopy::IntoBytes;
@@ -197,6 +197,44 @@ fn quotas_hold_and_come_back() {
     Client::device(&path);
     drop(second);
     assert_eq!(world.expect_reclaimed().refused_by_quota, 2);
+}
+
+#[test]
+fn mappings_are_limited_and_come_back() {
+    let world = World::new(1);
+    let path = world.endpoint_with(1, |spec| spec.quota.mappings = 5);
+    let mut client = Client::device(&path);
+    let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(1));
+    let (qp, ..) = client.create_qp(pd, cq, 2);
+    let (_arena, fd) = rdmesh_uverbs::shared::SharedMemory::create("arena", 3 * 4096).unwrap();
+    let segment = |page: u64, offset: u64| Segment {
+        addr: page * 4096,
+        len: 4096,
+        kind: SegmentKind::Arena as u32,
+        reserved: 0,
+        offset: offset * 4096,
+    };
+    let request = |pages: u64| RegMr {
+        start: 4096,
+        length: pages * 4096,
+        hca_va: 4096,
+        pd_handle: pd,
+        access_flags: 1,
+        ..Default::default()
+    };
+    // Three are taken; two pieces fit, three do not, unless they are one.
+    let apart = [segment(1, 0), segment(2, 2), segment(3, 1)];
+    let together = [segment(1, 0), segment(2, 1), segment(3, 2)];
+    assert_eq!(client.reg_mr(&request(3), &apart, Some(fd.as_fd())).err(), Some(Errno::NOMEM));
+    let mr = client.reg_mr(&request(3), &together, Some(fd.as_fd())).unwrap().mr_handle;
+    client.order(number::DEREG_MR, &DeregMr { mr_handle: mr }).unwrap();
+    client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap();
+    assert_eq!(client.try_create_cq(1, -1).err(), Some(Errno::NOMEM));
+    client.order_with_room(number::DESTROY_QP, &DestroyQp { qp_handle: qp, ..Default::default() }, 4);
+    client.create_cq(1);
+    drop(client);
+    world.expect_reclaimed();
+    Client::device(&path).create_cq(1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 mod client;
+mod closing;
 mod commands;
 mod hostile;
 mod rings;

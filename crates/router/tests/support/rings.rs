@@ -6,11 +6,11 @@ use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::SharedMemory;
-use rdmesh_verbs::{Access, AddressVector, AttrMask, DeviceLimits, Gid, Mtu, QpAttr, QpState, QpType, Qkey, Vni};
+use rdmesh_verbs::{Access, AddressVector, AttrMask, DeviceLimits, Gid, Mtu, Qkey, QpAttr, QpState, QpType, Vni};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Two tenants of one engine. The first is hostile; the second only waits with receives posted.
-pub struct Tenants {
+pub(crate) struct Tenants {
     engine: Engine<HostPlatform>,
     hostile: Side,
     victim: Side,
@@ -31,7 +31,7 @@ const BASE: u64 = 0x1000_0000;
 
 impl Tenants {
     /// RC, UC and UD queue pairs of both, connected pairwise.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let config = Config { shard: 0, shards: 1, seed: 1, limits: DeviceLimits::default() };
         let mut engine = Engine::new(config);
         let gids = [1, 2].map(|host| Gid::from_ip([10, 0, 0, host].into()));
@@ -51,7 +51,7 @@ impl Tenants {
     }
 
     /// Takes `data` as a program for the hostile tenant.
-    pub fn run(&mut self, data: &[u8]) {
+    pub(crate) fn run(&mut self, data: &[u8]) {
         for step in data.chunks(12) {
             let Some((&[kind, which, a, b], bytes)) = step.split_first_chunk() else { break };
             let target = &self.hostile.writable[usize::from(which) % self.hostile.writable.len()];
@@ -161,8 +161,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
         writable.push(map(&send.fd, send.len as usize));
         writable.push(map(&recv.fd, recv.len as usize));
         let (send, recv) = (HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)));
-        let init =
-            QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false, send, recv };
+        let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false, send, recv };
         qps.push(engine.create_qp(context, init).unwrap().0);
     }
     Side { context, qps, writable, private }

@@ -12,8 +12,14 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-/// What has been allocated: address and bytes.
-static ALLOCATED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// What has been allocated, by address.
+static ALLOCATED: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
+
+struct Block {
+    len: u64,
+    /// Where it is in the arena, if there.
+    offset: Option<u64>,
+}
 
 replace! {
     /// See `rdmesh.h`.
@@ -32,11 +38,13 @@ replace! {
     /// See `rdmesh.h`.
     fn rdmesh_free(address: *mut c_void) -> () {
         let _gate = gate::enter();
-        let len = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(address as u64));
-        if let Some(len) = len {
-            // The next survey of the arena gives the pages back, if they are its.
+        let block = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(address as u64));
+        if let Some(Block { len, offset }) = block {
             // SAFETY: the range was allocated here, and the caller gives it up.
             let _ = unsafe { rustix::mm::munmap(address, len as usize) };
+            if let Some(offset) = offset {
+                ARENA.lock().unwrap_or_else(PoisonError::into_inner).release(offset, len);
+            }
         }
     }
 }
@@ -47,14 +55,16 @@ fn allocate(len: u64) -> io::Result<*mut c_void> {
     // SAFETY: fresh memory.
     let address = unsafe { rustix::mm::mmap_anonymous(null_mut(), len as usize, both, MapFlags::PRIVATE)? };
     let start = address as u64;
+    let mut placed = None;
     // Where there can be no arena this stays plain memory, which works all the same.
     if arena.open().is_ok()
-        && let Ok(offset) = arena.place(start, start + len)
+        && let Ok(offset) = arena.place(start, start + len, false)
         && let Some(fd) = arena.fd()
     {
         // SAFETY: replaces the fresh memory, which nobody knows yet.
         unsafe { rustix::mm::mmap(address, len as usize, both, MapFlags::SHARED | MapFlags::FIXED, fd, offset)? };
+        placed = Some(offset);
     }
-    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).insert(start, len);
+    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Block { len, offset: placed });
     Ok(address)
 }

@@ -1,9 +1,9 @@
 //! The arena: the memfd whose pages registered memory consists of.
 //!
-//! A page's offset in the arena is its address, so that neighbours that are turned one after the other become one
-//! mapping, and nothing needs to be remembered to find a page again. Only memory that the program has moved since
-//! (`mremap`, as `realloc` does) lies at another address than its offset says; if something new at the old address
-//! is turned then, it gets an offset above all addresses.
+//! Memory that the program may move and enlarge (`mremap`, as `realloc` does) keeps its offset, and what it gains has the
+//! offsets that follow. So each range gets a window of its own, which begins with it and is longer than it can ever grow.
+//! Only the heap that `brk` makes cannot be moved; there a page's offset is its address, and neighbours that are turned
+//! one after the other become one mapping.
 #![allow(unsafe_code)]
 
 use super::maps::{Maps, Vma};
@@ -12,19 +12,21 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{self, Errno};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// This process's arena.
 pub(super) static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
 
-/// Offsets from here on are not addresses.
-const ABOVE_ADDRESSES: u64 = 1 << 48;
-const SIZE: u64 = 1 << 49;
-/// Ranges up to which each is looked up by itself, rather than by a survey of all mappings.
-const FEW: usize = 32;
-/// Turned bytes after which the arena is surveyed for pages that nobody maps any more.
-const SURVEY_EVERY: u64 = 256 << 20;
+const SIZE: u64 = 1 << 62;
+/// Bytes of a window. The first ones are the heap's: all addresses lie there.
+const WINDOW: u64 = 1 << 40;
+const FIRST_WINDOW: u64 = 1 << 48;
+/// Turned bytes, and ranges, after which the arena is surveyed for pages that nobody maps any more.
+const SURVEY_BYTES: u64 = 64 << 20;
+const SURVEY_RANGES: u32 = 256;
+/// Ranges beyond which no more memory is turned: each is a mapping, and a process may have 65530 (`max_map_count`).
+const MOST_RANGES: usize = 30_000;
 
 /// Device and inode of every arena that this process has had: the last one first. More than one only where a program
 /// closed the descriptor behind the library's back.
@@ -36,11 +38,11 @@ pub(super) struct Arena {
     file: (u64, u64),
     /// Offsets in use, as far as is known: sorted, apart from each other.
     used: Vec<(u64, u64)>,
-    /// Offsets that are mapped at another address.
-    moved: Vec<(u64, u64)>,
-    /// Next free offset above the addresses.
-    above: u64,
-    turned_since_survey: u64,
+    /// The next window that was never used.
+    window: u64,
+    /// Since the last survey.
+    turned_bytes: u64,
+    turned_ranges: u32,
 }
 
 /// Whether this process has turned any memory.
@@ -50,9 +52,11 @@ pub(super) fn exists() -> bool {
 
 /// Whether a mapping is arena memory, of this arena or an earlier one.
 pub(super) fn is_arena(vma: &Vma) -> bool {
-    vma.shared && vma.file.1 != 0 && KNOWN.iter().any(|(device, inode)| {
-        vma.file == (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed))
-    })
+    vma.shared
+        && vma.file.1 != 0
+        && KNOWN
+            .iter()
+            .any(|(device, inode)| vma.file == (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed)))
 }
 
 /// Empties the arena pages of a range: they read as zeros then. Takes no lock and allocates nothing, for the caller may
@@ -74,13 +78,12 @@ pub(super) fn forget() {
     let mut arena = ARENA.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     arena.fd = None;
     arena.used.clear();
-    arena.moved.clear();
     KNOWN.iter().for_each(|(_, inode)| inode.store(0, Ordering::Relaxed));
 }
 
 impl Arena {
     pub(super) const fn new() -> Self {
-        Self { fd: None, file: (0, 0), used: Vec::new(), moved: Vec::new(), above: ABOVE_ADDRESSES, turned_since_survey: 0 }
+        Self { fd: None, file: (0, 0), used: Vec::new(), window: FIRST_WINDOW, turned_bytes: 0, turned_ranges: 0 }
     }
 
     /// Its descriptor, once there is one.
@@ -95,9 +98,8 @@ impl Arena {
 
     /// Makes it if there is none, or if the program has closed its descriptor.
     pub(super) fn open(&mut self) -> io::Result<()> {
-        let still_open = |fd: &OwnFd| {
-            rustix::fs::fstat(fd.as_fd()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file)
-        };
+        let still_open =
+            |fd: &OwnFd| rustix::fs::fstat(fd.as_fd()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file);
         if self.fd.as_ref().is_some_and(still_open) {
             return Ok(());
         }
@@ -117,20 +119,21 @@ impl Arena {
         Ok(())
     }
 
-    /// Offset for the pages of `start..end`, which are not in the arena yet. Nothing else uses it, and it reads zeros.
-    pub(super) fn place(&mut self, start: u64, end: u64) -> io::Result<u64> {
-        let maps = Maps::open()?;
-        if self.turned_since_survey > SURVEY_EVERY || !self.is_as_known(&maps) {
-            self.survey(&maps)?;
+    /// An offset for `start..end`, which is not in the arena yet. Nothing else uses it, and it reads zeros.
+    pub(super) fn place(&mut self, start: u64, end: u64, heap: bool) -> io::Result<u64> {
+        self.turned_bytes += end - start;
+        self.turned_ranges += 1;
+        if self.turned_bytes > SURVEY_BYTES || self.turned_ranges > SURVEY_RANGES {
+            self.survey()?;
         }
-        self.turned_since_survey += end - start;
-        let offset = if self.moved.iter().any(|&(from, to)| from < end && start < to) {
-            let offset = self.above;
-            self.above = offset.checked_add(end - start).filter(|&next| next <= SIZE).ok_or(Errno::NOMEM)?;
-            offset
-        } else {
-            start
-        };
+        if self.used.len() > MOST_RANGES || end - start > WINDOW {
+            return Err(Errno::NOMEM);
+        }
+        let offset = if heap { start } else { self.next_window()? };
+        if heap && let Some(fd) = &self.fd {
+            // The heap may have shrunk and grown since these addresses were turned before.
+            punch(fd, offset, end - start);
+        }
         insert(&mut self.used, (offset, offset + (end - start)));
         Ok(offset)
     }
@@ -143,47 +146,42 @@ impl Arena {
         remove(&mut self.used, (offset, offset + len));
     }
 
-    /// Whether every range in use still is mapped at its address. If so, nothing has been moved or unmapped.
-    fn is_as_known(&self, maps: &Maps) -> bool {
-        if !self.moved.is_empty() || self.used.len() > FEW {
-            return false;
+    fn next_window(&mut self) -> io::Result<u64> {
+        if self.window < SIZE {
+            self.window += WINDOW;
+            return Ok(self.window - WINDOW);
         }
-        self.used.iter().filter(|&&(from, _)| from < ABOVE_ADDRESSES).all(|&(from, to)| {
-            let mut at = from;
-            while at < to {
-                match maps.query(at) {
-                    Ok(Some(vma)) if vma.start <= at && self.is_in_place(&vma) => at = vma.end,
-                    _ => return false,
-                }
+        // Millions of windows later: one that a survey has found empty.
+        self.survey()?;
+        let mut next = FIRST_WINDOW;
+        for &(from, to) in self.used.iter().filter(|&&(_, to)| to > FIRST_WINDOW) {
+            if next + WINDOW <= from {
+                break;
             }
-            true
-        })
+            next = next.max(to.next_multiple_of(WINDOW));
+        }
+        if next < SIZE { Ok(next) } else { Err(Errno::NOMEM) }
     }
 
-    fn is_in_place(&self, vma: &Vma) -> bool {
-        vma.shared && vma.file == self.file && vma.offset == vma.start
-    }
-
-    /// Looks at all mappings: gives back the pages that no mapping has any more, and learns what has been moved.
-    fn survey(&mut self, maps: &Maps) -> io::Result<()> {
-        self.moved.clear();
+    /// Gives back the pages that no mapping has any more.
+    fn survey(&mut self) -> io::Result<()> {
+        let maps = Maps::open()?;
         let mut live = Vec::new();
-        maps.read(|vma| {
-            if vma.shared && vma.file == self.file {
-                let range = (vma.offset, vma.offset + (vma.end - vma.start));
-                if vma.offset != vma.start && vma.offset < ABOVE_ADDRESSES {
-                    self.moved.push(range);
+        // Twice: memory that another thread moves meanwhile, from after the place that is being read to before it, is
+        // missed once.
+        for _ in 0..2 {
+            maps.read(|vma| {
+                if vma.shared && vma.file == self.file {
+                    insert(&mut live, (vma.offset, vma.offset + (vma.end - vma.start)));
                 }
-                insert(&mut live, range);
-            }
-        })?;
-        let mut dead = std::mem::take(&mut self.used);
-        live.iter().for_each(|&range| remove(&mut dead, range));
+            })?;
+        }
+        let mut dead = std::mem::replace(&mut self.used, live);
+        self.used.iter().for_each(|&range| remove(&mut dead, range));
         if let Some(fd) = &self.fd {
             dead.iter().for_each(|&(from, to)| punch(fd, from, to - from));
         }
-        self.used = live;
-        self.turned_since_survey = 0;
+        (self.turned_bytes, self.turned_ranges) = (0, 0);
         Ok(())
     }
 }

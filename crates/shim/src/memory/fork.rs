@@ -5,9 +5,9 @@
 //! it was at the fork. Device contexts are used on by both: rings and pages stay shared.
 #![allow(unsafe_code)]
 
-use super::maps::{Maps, Vma};
 use super::arena::{self, ARENA, Arena};
 use super::hold::SignalsBlocked;
+use super::maps::{Maps, Vma};
 use super::{gate, own, stack};
 use crate::errno::minus_one;
 use crate::{descriptors, real};
@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Forks between the process that loaded the library and this one.
@@ -43,9 +43,12 @@ pub(crate) fn watch() {
             library: *mut c_void,
         ) -> i32;
     }
-    // SAFETY: the library is never unloaded, so the handlers stay valid. `pthread_atfork` is this call, but part of the
-    // program's own code in older glibc.
-    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), null_mut()) };
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: the library is never unloaded, so the handlers stay valid. `pthread_atfork` is this call, but part of
+        // the program's own code in older glibc.
+        unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), null_mut()) };
+    }
 }
 
 /// `fork` for a program that calls it by name. Its thread may run on arena memory, which parent and child share until

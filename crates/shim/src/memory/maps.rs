@@ -22,6 +22,8 @@ pub(crate) struct Vma {
     pub(crate) file: (u64, u64),
     /// Made of huge pages, where the kernel says so.
     pub(crate) huge: bool,
+    /// The heap that `brk` makes, or part of it.
+    pub(crate) heap: bool,
 }
 
 /// An open `/proc/self/maps`.
@@ -42,7 +44,13 @@ impl Maps {
                     visit(vma);
                 }
                 Ok(_) => return Ok(()),
-                Err(_) => return self.read(|vma| if vma.start < to && vma.end > at { visit(vma) }),
+                Err(_) => {
+                    return self.read(|vma| {
+                        if vma.start < to && vma.end > at {
+                            visit(vma)
+                        }
+                    });
+                }
             }
         }
         Ok(())
@@ -50,17 +58,32 @@ impl Maps {
 
     /// The mapping that covers `address`, or the next one; an error on kernels before 6.11.
     pub(crate) fn query(&self, address: u64) -> io::Result<Option<Vma>> {
-        let mut query = Query { size: size_of::<Query>() as u64, flags: COVERING_OR_NEXT, addr: address, ..Query::default() };
-        // SAFETY: the struct is the one of this request, with its size in it.
-        let result = unsafe { libc::syscall(libc::SYS_ioctl, self.0.as_fd().as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
-        if result == 0 {
-            return Ok(Some(query.vma()));
+        // Room for the heap's name; a longer one is an error, after which the name is not asked for.
+        let mut name = [0u8; 16];
+        for room in [name.len() as u32, 0] {
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                flags: COVERING_OR_NEXT,
+                addr: address,
+                vma_name_size: room,
+                vma_name_addr: if room == 0 { 0 } else { name.as_mut_ptr() as u64 },
+                ..Query::default()
+            };
+            let fd = self.0.as_fd().as_raw_fd();
+            // SAFETY: the struct is the one of this request, with its size and that of the name in it.
+            let result = unsafe { libc::syscall(libc::SYS_ioctl, fd, PROCMAP_QUERY, &raw mut query) };
+            if result == 0 {
+                let len = name.len().min(query.vma_name_size as usize);
+                return Ok(Some(query.vma(name[..len].split(|&byte| byte == 0).next().unwrap_or_default())));
+            }
+            // SAFETY: this thread's errno.
+            match Errno::from_raw_os_error(unsafe { *libc::__errno_location() }) {
+                Errno::NAMETOOLONG => {}
+                Errno::NOENT => return Ok(None),
+                errno => return Err(errno),
+            }
         }
-        // SAFETY: this thread's errno.
-        match Errno::from_raw_os_error(unsafe { *libc::__errno_location() }) {
-            Errno::NOENT => Ok(None),
-            errno => Err(errno),
-        }
+        Err(Errno::NAMETOOLONG)
     }
 
     /// Calls `visit` for every mapping.
@@ -99,7 +122,7 @@ fn parse(line: &[u8]) -> Option<Vma> {
     let offset = number(fields.next()?, 16)?;
     let (major, minor) = pair(fields.next()?, b':', 16)?;
     let inode = number(fields.next()?, 10)?;
-    let huge = fields.next().is_some_and(|name| name.starts_with(b"/anon_hugepage"));
+    let name = fields.next().unwrap_or_default();
     Some(Vma {
         start,
         end,
@@ -109,7 +132,8 @@ fn parse(line: &[u8]) -> Option<Vma> {
         shared: flags.get(3) == Some(&b's'),
         offset,
         file: (rustix::fs::makedev(major as u32, minor as u32), inode),
-        huge,
+        huge: name.starts_with(b"/anon_hugepage"),
+        heap: name == HEAP_NAME,
     })
 }
 
@@ -151,10 +175,11 @@ const _: () = assert!(size_of::<Query>() == 104);
 /// `_IOWR('f', 17, struct procmap_query)`.
 const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;
+const HEAP_NAME: &[u8] = b"[heap]";
 const SMALL_PAGE_MAX: u64 = 65_536;
 
 impl Query {
-    fn vma(&self) -> Vma {
+    fn vma(&self, name: &[u8]) -> Vma {
         Vma {
             start: self.vma_start,
             end: self.vma_end,
@@ -165,6 +190,7 @@ impl Query {
             offset: self.vma_offset,
             file: (rustix::fs::makedev(self.dev_major, self.dev_minor), self.inode),
             huge: self.vma_page_size > SMALL_PAGE_MAX,
+            heap: name == HEAP_NAME,
         }
     }
 }
@@ -175,7 +201,8 @@ mod tests {
 
     #[test]
     fn lines_are_parsed() {
-        let vma = parse(b"7f00a000-7f00c000 rw-s 00001000 fd:01 4711                       /tmp/a file (deleted)").unwrap();
+        let vma =
+            parse(b"7f00a000-7f00c000 rw-s 00001000 fd:01 4711                       /tmp/a file (deleted)").unwrap();
         assert_eq!((vma.start, vma.end, vma.offset), (0x7f00_a000, 0x7f00_c000, 0x1000));
         assert!(vma.readable && vma.writable && !vma.executable && vma.shared);
         assert_eq!(vma.file, (rustix::fs::makedev(0xfd, 1), 4711));
@@ -189,10 +216,16 @@ mod tests {
         let mut read = Vec::new();
         maps.read(|vma| read.push(vma)).unwrap();
         let here = &raw const maps as u64;
+        // SAFETY: asks where the heap ends.
+        let heap_end = unsafe { libc::sbrk(0) } as u64;
+        assert!(read.iter().any(|vma| vma.heap && vma.start < heap_end && heap_end <= vma.end));
         assert!(read.iter().any(|vma| vma.start <= here && here < vma.end && vma.writable));
         assert!(read.windows(2).all(|pair| pair[0].end <= pair[1].start), "in order, none twice");
         match maps.query(here) {
-            Ok(found) => assert!(read.contains(&found.unwrap())),
+            Ok(found) => {
+                assert!(read.contains(&found.unwrap()));
+                assert!(maps.query(heap_end - 1).unwrap().unwrap().heap);
+            }
             Err(errno) => eprintln!("skipped: this kernel has no PROCMAP_QUERY ({errno})"),
         }
     }

@@ -1,8 +1,8 @@
 //! Memory that is in use while pages are turned, or must not be shared with a forked child even for a moment.
 //!
 //! The thread that turns pages writes to its stack, so that cannot be held still; neither can this library's own
-//! variables. The thread areas of all threads are written by the kernel (rseq, thread ids), also in the child of a fork
-//! before that has its own copy.
+//! variables. The thread areas of all threads are written by the kernel (rseq, thread ids), and by the child of a fork
+//! before that has its own copy; so are the heads of the allocator's heaps.
 #![allow(unsafe_code)]
 
 use super::PAGE;
@@ -18,6 +18,10 @@ const THREAD_AREA_BELOW: u64 = 4 << 10;
 const THREAD_AREA_ABOVE: u64 = 1 << 10;
 /// Around a variable of this library: more than all of them.
 const VARIABLES: u64 = 256 << 10;
+/// Where glibc's allocator begins the heaps of threads: at multiples of this (`HEAP_MAX_SIZE`).
+const HEAP_ALIGN: u64 = 64 << 20;
+/// The allocator's state follows this close to the beginning of a heap (`heap_info`).
+const HEAP_HEAD: u64 = 256;
 
 /// Page ranges that this thread must not turn, as far as they overlap `start..end`.
 pub(super) fn areas(start: u64, end: u64) -> Vec<(u64, u64)> {
@@ -32,6 +36,18 @@ pub(super) fn areas(start: u64, end: u64) -> Vec<(u64, u64)> {
     ];
     for_each_thread(|thread| areas.extend(thread_area(thread)));
     areas.iter().map(|&(low, high)| pages(low, high)).filter(|&(low, high)| low < end && start < high).collect()
+}
+
+/// The pages in `start..end`, which is readable, that hold the state of a heap of glibc's allocator.
+pub(super) fn heap_heads(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+    let pages = (start.next_multiple_of(HEAP_ALIGN)..end).step_by(HEAP_ALIGN as usize);
+    pages
+        .filter(|&page| {
+            // SAFETY: in a readable mapping. A heap begins with a pointer to its state.
+            let first = unsafe { std::ptr::with_exposed_provenance::<u64>(page as usize).read_volatile() };
+            (page + 1..page + HEAP_HEAD).contains(&first)
+        })
+        .map(|page| (page, page + PAGE))
 }
 
 /// Where the calling thread's area is.

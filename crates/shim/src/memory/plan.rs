@@ -21,6 +21,8 @@ pub(super) struct Turnable {
     /// No file is behind it: a page that was never touched is zero.
     pub(super) anonymous: bool,
     pub(super) executable: bool,
+    /// Of the heap that `brk` makes: it stays where it is.
+    pub(super) heap: bool,
 }
 
 /// Pages with one fate.
@@ -50,7 +52,11 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
         let (from, to) = (vma.start.max(start), vma.end.min(end));
         at = to;
         match fate(&vma, from, arena) {
-            fate @ Fate::Turn(_) => split(&mut pieces, from, to, fate, &keep_out),
+            fate @ Fate::Turn(_) => {
+                let mut keep_out = keep_out.clone();
+                keep_out.extend(own::heap_heads(from, to));
+                split(&mut pieces, from, to, fate, &keep_out);
+            }
             fate => pieces.push(Piece { start: from, end: to, fate }),
         }
     });
@@ -67,7 +73,7 @@ fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
         return Fate::Private;
     }
     let anonymous = vma.file.1 == 0;
-    Fate::Turn(Turnable { anonymous, executable: vma.executable })
+    Fate::Turn(Turnable { anonymous, executable: vma.executable, heap: vma.heap })
 }
 
 /// Adds `from..to` with `fate`, except for what must be left alone.
@@ -91,7 +97,7 @@ mod tests {
 
     #[test]
     fn areas_in_use_are_cut_out() {
-        let fate = Fate::Turn(Turnable { anonymous: true, executable: false });
+        let fate = Fate::Turn(Turnable { anonymous: true, executable: false, heap: false });
         let cut = |areas: &[(u64, u64)]| {
             let mut pieces = Vec::new();
             split(&mut pieces, 10, 20, fate, areas);

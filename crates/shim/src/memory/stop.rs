@@ -7,7 +7,6 @@
 
 use super::hold::for_each_thread;
 use arrayvec::ArrayVec;
-use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::thread::futex;
 use std::io::Write;
@@ -16,9 +15,11 @@ use std::time::{Duration, Instant};
 
 /// Most threads that are stopped.
 const MAX_THREADS: usize = 1024;
-/// How long they are waited for, all together.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// How often a thread that blocks the signal is asked again: most do for a moment only, such as while they are made.
+/// How long they are waited for, all together, while none of them is running: it is stuck then, or waits for us.
+const PATIENCE: Duration = Duration::from_millis(30);
+/// The same while one still runs, or would if it were given a processor.
+const PATIENCE_WITH_RUNNING: Duration = Duration::from_secs(2);
+/// How often a thread that sleeps with the signal blocked is asked again.
 const DEAF_TRIES: u32 = 30;
 
 /// Odd while threads are to be stopped; stopped threads wait until it changes.
@@ -74,17 +75,17 @@ fn stop_all(signal: i32) -> bool {
     let (process, me) = (rustix::process::getpid(), rustix::thread::gettid());
     let (process, me) = (process.as_raw_nonzero().get(), me.as_raw_nonzero().get().unsigned_abs());
     let mut signalled = ArrayVec::<u32, MAX_THREADS>::new();
-    let deadline = Instant::now() + PATIENCE;
+    let start = Instant::now();
     let mut tries = 0;
     loop {
-        let (before, mut possible, mut deaf) = (signalled.len(), true, false);
+        let (before, mut possible, mut deaf) = (signalled.len(), true, None);
         let listed = for_each_thread(|thread| {
             if thread == me || signalled.contains(&thread) || !possible {
                 return;
             }
             match standing(thread, signal) {
                 Standing::Gone => {}
-                Standing::Deaf => deaf = true,
+                Standing::Deaf => deaf = Some(thread),
                 Standing::Running => {
                     if send(process, thread, signal) {
                         possible = signalled.try_push(thread).is_ok();
@@ -92,12 +93,13 @@ fn stop_all(signal: i32) -> bool {
                 }
             }
         });
-        if !listed || !possible || !wait_for(&signalled, process, deadline) {
+        if !listed || !possible || !wait_for(&signalled, process, start) {
             return false;
         }
-        if deaf {
+        if let Some(thread) = deaf {
+            // Most block signals for a moment only, such as while a thread is made; but that can need a processor.
             tries += 1;
-            if tries > DEAF_TRIES {
+            if tries > DEAF_TRIES && (start.elapsed() > PATIENCE || state(thread) != Some(b'R')) {
                 return false;
             }
             rustix::thread::sched_yield();
@@ -108,20 +110,24 @@ fn stop_all(signal: i32) -> bool {
 }
 
 /// Waits until every thread of `signalled` has stopped or is gone.
-fn wait_for(signalled: &[u32], process: i32, deadline: Instant) -> bool {
+fn wait_for(signalled: &[u32], process: i32, start: Instant) -> bool {
+    let stopped = || (STOPPED.load(Ordering::SeqCst) & u64::from(u32::MAX)) as usize;
     for turn in 1u32.. {
-        let stopped = (STOPPED.load(Ordering::SeqCst) & u64::from(u32::MAX)) as usize;
-        if stopped >= signalled.len() {
+        if stopped() >= signalled.len() {
             return true;
         }
         rustix::thread::sched_yield();
         if turn.is_multiple_of(256) {
             // A stopped thread cannot end; one that ended has not stopped.
             let gone = signalled.iter().filter(|&&thread| !send(process, thread, 0)).count();
-            if stopped + gone >= signalled.len() {
+            let waited = start.elapsed();
+            let runs = || signalled.iter().any(|&thread| state(thread) == Some(b'R'));
+            let enough = waited > PATIENCE_WITH_RUNNING || (waited > PATIENCE && !runs());
+            // Counted last: this thread, too, may have waited for a processor between any two of these lines.
+            if stopped() + gone >= signalled.len() {
                 return true;
             }
-            if Instant::now() > deadline {
+            if enough {
                 return false;
             }
         }
@@ -144,29 +150,50 @@ enum Standing {
 }
 
 fn standing(thread: u32, signal: i32) -> Standing {
-    let mut buffer = [0u8; 4096];
-    let Some(len) = status(thread).and_then(|file| rustix::io::read(&file, &mut buffer).ok()) else {
-        return Standing::Gone;
-    };
-    let field = |name: &[u8]| {
-        let line = buffer[..len].split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
-        line.iter().position(|byte| !byte.is_ascii_whitespace()).map(|at| &line[at..])
-    };
-    if field(b"State:").is_none_or(|state| matches!(state[0], b'Z' | b'X')) {
+    let Some(status) = Status::read(thread) else { return Standing::Gone };
+    if status.state().is_none_or(|state| matches!(state, b'Z' | b'X')) {
         return Standing::Gone;
     }
-    let blocked = field(b"SigBlk:").and_then(|mask| u64::from_str_radix(str::from_utf8(mask).ok()?, 16).ok());
-    match blocked {
+    match status.blocked() {
         Some(mask) if mask & 1 << (signal - 1) == 0 => Standing::Running,
         _ => Standing::Deaf,
     }
 }
 
-fn status(thread: u32) -> Option<OwnedFd> {
-    let mut path = [0u8; 64];
-    write!(&mut path[..63], "/proc/self/task/{thread}/status\0").ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+/// A stopped thread sleeps, so it is not among those that run.
+fn state(thread: u32) -> Option<u8> {
+    Status::read(thread)?.state()
+}
+
+/// What `/proc` says of a thread.
+struct Status {
+    text: [u8; 4096],
+    len: usize,
+}
+
+impl Status {
+    fn read(thread: u32) -> Option<Self> {
+        let mut path = [0u8; 64];
+        write!(&mut path[..63], "/proc/self/task/{thread}/status\0").ok()?;
+        let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+        let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut text = [0u8; 4096];
+        let len = rustix::io::read(&file, &mut text).ok()?;
+        Some(Self { text, len })
+    }
+
+    fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        let mut lines = self.text[..self.len].split(|&byte| byte == b'\n');
+        lines.find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii)
+    }
+
+    fn state(&self) -> Option<u8> {
+        self.field(b"State:")?.first().copied()
+    }
+
+    fn blocked(&self) -> Option<u64> {
+        u64::from_str_radix(str::from_utf8(self.field(b"SigBlk:")?).ok()?, 16).ok()
+    }
 }
 
 /// Runs in the thread that is to stop.

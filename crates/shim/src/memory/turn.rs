@@ -43,7 +43,8 @@ impl Turner {
     /// Turns `start..end`, which lies in one mapping; less of it where writers cannot be held off.
     pub(super) fn turn(&mut self, arena: &mut Arena, start: u64, end: u64, what: Turnable) -> Result<Turned, Errno> {
         arena.open()?;
-        let offset = arena.place(start, end)?;
+        // Where there is no more room the memory stays private.
+        let Ok(offset) = arena.place(start, end, what.heap) else { return Ok(Turned { end: start, offset: 0 }) };
         let fd = arena.fd().ok_or(Errno::NOMEM)?;
         if what.anonymous && end - start > COPY_ALL && self.pagemap.is_none() {
             self.pagemap = open_pagemap().ok();
@@ -214,7 +215,12 @@ mod tests {
             touched.0[page / 64] |= 1 << (page % 64);
         }
         let mut runs = Vec::new();
-        touched.for_each_run(101, |from, to| { runs.push((from, to)); Ok(()) }).unwrap();
+        touched
+            .for_each_run(101, |from, to| {
+                runs.push((from, to));
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(runs, [(0, 2), (63, 65), (100, 101)]);
     }
 }

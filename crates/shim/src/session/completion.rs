@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::context::{Context, borrow};
-use crate::memory;
+use crate::{descriptors, memory};
 use rdmesh_uverbs::abi::{CHANNEL_ATTR, ioctl_method, ioctl_object};
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, RequestKind};
 use rustix::fd::RawFd;
@@ -55,23 +55,34 @@ pub(crate) fn closed(fd: RawFd) {
 
 /// The program is about to close every descriptor from `first` to `last`.
 pub(crate) fn closed_between(first: u32, last: u32) {
+    if COUNT.load(Ordering::Acquire) == 0 || !descriptors::is_owner() {
+        return;
+    }
     let fds: Vec<_> = lock().iter().map(|entry| entry.fd).filter(|fd| (first..=last).contains(&(*fd as u32))).collect();
     fds.into_iter().for_each(forget);
 }
 
 #[cold]
 fn forget(fd: RawFd) {
-    let mut channels = lock();
-    let Some(at) = channels.iter().position(|entry| entry.fd == fd) else { return };
-    let entry = channels.swap_remove(at);
-    COUNT.store(channels.len(), Ordering::Release);
-    drop(channels);
+    if !descriptors::is_owner() {
+        return;
+    }
+    let Some(entry) = take(fd) else { return };
     if entry.born == memory::forks()
         && let Some(context) = entry.context.upgrade()
     {
         // A router that cannot be told has gone, and the channel with it.
         let _ = tell(&context, entry.command, entry.number);
     }
+}
+
+fn take(fd: RawFd) -> Option<Entry> {
+    let _gate = memory::gate();
+    let mut channels = lock();
+    let at = channels.iter().position(|entry| entry.fd == fd)?;
+    let entry = channels.swap_remove(at);
+    COUNT.store(channels.len(), Ordering::Release);
+    Some(entry)
 }
 
 fn tell(context: &Context, command: RawFd, number: u32) -> Result<(), Errno> {

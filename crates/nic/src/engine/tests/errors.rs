@@ -205,8 +205,8 @@ fn objects_in_use_cannot_be_destroyed() {
     let mut world = World::new(1);
     let a = world.node(0, 1, Setup { srq: true, ..Setup::default() });
     let e = &mut world.engines[0];
-    assert_eq!(e.destroy_cq(a.context, 0), Err(CommandError::Busy));
-    assert_eq!(e.destroy_srq(a.context, 0), Err(CommandError::Busy));
+    assert_eq!(e.destroy_cq(a.context, 0).map(drop), Err(CommandError::Busy));
+    assert_eq!(e.destroy_srq(a.context, 0).map(drop), Err(CommandError::Busy));
     assert_eq!(e.dealloc_pd(a.context, a.pd), Err(CommandError::Busy));
     e.destroy_qp(a.context, a.qp).unwrap();
     e.destroy_cq(a.context, 0).unwrap();

@@ -1,3 +1,4 @@
+mod abuse;
 mod errors;
 mod model;
 mod operations;

@@ -74,7 +74,10 @@ pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if groups.len() >= MAX_GROUPS {
         return Err(Errno::NOMEM);
     }
+    let admitted = call.scope.endpoint.admit_group();
+    call.scope.count_refusal(admitted)?;
     call.on_shard(move |shard, c| shard.engine().attach_mcast(c, qp, gid))?;
+    call.scope.endpoint.groups += 1;
     call.scope.context.groups.entry(qp).or_default().push((gid, request.mlid));
     Ok(Reply::default())
 }
@@ -85,6 +88,7 @@ pub(super) fn detach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let groups = call.scope.context.groups.get_mut(&qp).ok_or(Errno::INVAL)?;
     let found = groups.iter().position(|group| *group == (gid, request.mlid)).ok_or(Errno::INVAL)?;
     groups.swap_remove(found);
+    call.scope.endpoint.groups -= 1;
     let is_last = groups.iter().all(|(other, _)| *other != gid);
     if groups.is_empty() {
         call.scope.context.groups.remove(&qp);

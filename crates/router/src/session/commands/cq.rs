@@ -133,7 +133,7 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_entries(call, request.cqe)?;
     let (queue, cqe, driver, fd) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
-    call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
+    drop(call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver).with_map(fd, driver.mi.offset))
 }
 
@@ -150,9 +150,9 @@ pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
-    let (completions, asynchronous) = call.destroy_on_shard(move |shard, c| {
-        shard.engine().destroy_cq(c, cq)?;
-        Ok(shard.unwatch_cq(c, cq))
+    let ((completions, asynchronous), _remains) = call.destroy_on_shard(move |shard, c| {
+        let remains = shard.engine().destroy_cq(c, cq)?;
+        Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.
     call.scope.context.page.take_arm(cq, true);

@@ -48,11 +48,14 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     } else {
         region_memory(call, &request)?
     };
+    let pieces = memory.mappings();
+    call.admit_mappings(pieces)?;
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
     let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
     call.created(ObjectKind::Mr);
-    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
+    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned, pieces });
     call.scope.endpoint.pinned += pinned;
+    call.scope.endpoint.pieces += pieces;
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
@@ -61,7 +64,7 @@ fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
     if request.hca_va != 0 {
         return Err(Errno::INVAL);
     }
-    Ok(Memory::whole_process(call.scope.peer.memory().map_err(|_| Errno::FAULT)?))
+    Ok(Memory::whole_process(call.scope.peer.memory(&call.scope.endpoint.patience).map_err(|_| Errno::FAULT)?))
 }
 
 fn region_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
@@ -70,11 +73,15 @@ fn region_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
         return Err(Errno::INVAL);
     }
     let needs_process = call.segments.iter().any(|s| s.kind != SegmentKind::Arena as u32);
-    let process = if needs_process { Some(call.scope.peer.memory().map_err(|_| Errno::FAULT)?) } else { None };
+    let process = if needs_process {
+        Some(call.scope.peer.memory(&call.scope.endpoint.patience).map_err(|_| Errno::FAULT)?)
+    } else {
+        None
+    };
     let arena = call.fds.first().map(AsFd::as_fd);
     let segments: &[Segment] = call.segments;
     Memory::region(start, len, segments, arena, process).map_err(|error| match error {
-        RegionError::Map(MapError::Os(Errno::NOMEM)) => Errno::NOMEM,
+        RegionError::TooMany | RegionError::Map(MapError::Os(Errno::NOMEM)) => Errno::NOMEM,
         RegionError::Gap | RegionError::Map(_) => Errno::INVAL,
         RegionError::NoProcess => Errno::FAULT,
     })
@@ -82,10 +89,11 @@ fn region_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
 
 pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?;
+    drop(call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?);
     call.destroyed(ObjectKind::Mr);
     if let Some(region) = call.scope.context.regions.remove(mr) {
         call.scope.endpoint.pinned -= region.pinned;
+        call.scope.endpoint.pieces -= region.pieces;
     }
     Ok(Reply::default())
 }

@@ -16,10 +16,9 @@ use super::info::SessionTotals;
 use super::peer::Peer;
 use super::reply::Reply;
 use crate::worker::Shard;
-use arrayvec::ArrayVec;
 use rdmesh_nic::{CommandError, ContextId};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
-use rdmesh_uverbs::session::{MAX_FDS, Segment};
+use rdmesh_uverbs::session::Segment;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -42,7 +41,7 @@ struct Call<'a> {
     scope: Scope<'a>,
     command: Command<'a>,
     segments: &'a [Segment],
-    fds: &'a ArrayVec<OwnedFd, MAX_FDS>,
+    fds: &'a [OwnedFd],
 }
 
 /// Executes the bytes of a `write()`: the answer, and its response as the program's buffer has it.
@@ -50,7 +49,7 @@ pub(super) fn write(
     scope: Scope<'_>,
     bytes: &[u8],
     segments: &[Segment],
-    fds: &ArrayVec<OwnedFd, MAX_FDS>,
+    fds: &[OwnedFd],
 ) -> Result<(Reply, Vec<u8>), Errno> {
     let command = Command::parse(bytes).map_err(parse_errno)?;
     let is_opening = command.number == number::GET_CONTEXT && !command.extended;
@@ -154,6 +153,12 @@ impl Call<'_> {
     /// Whether this many bytes more may be pinned.
     fn admit_pinned(&mut self, bytes: u64) -> Result<(), Errno> {
         let admitted = self.scope.endpoint.admit_pinned(bytes);
+        self.scope.count_refusal(admitted)
+    }
+
+    /// Whether this many mappings more may be made.
+    fn admit_mappings(&mut self, mappings: u32) -> Result<(), Errno> {
+        let admitted = self.scope.endpoint.admit_mappings(mappings);
         self.scope.count_refusal(admitted)
     }
 

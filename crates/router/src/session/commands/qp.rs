@@ -248,9 +248,10 @@ pub(super) fn post_send(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if matches!(info.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Errno::INVAL);
     }
-    call.scope.context.page.ring(qp);
-    // A full counter has woken the worker already.
-    let _ = rustix::io::write(&call.scope.context.wake, &1u64.to_ne_bytes());
+    call.on_shard(move |shard, c| {
+        shard.engine().doorbell(c, qp);
+        Ok(())
+    })?;
     Ok(Reply::new(&PostSendResponse { bad_wr: 0 }))
 }
 
@@ -259,9 +260,9 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if call.scope.context.groups.contains_key(&qp) {
         return Err(Errno::BUSY);
     }
-    let events_reported = call.destroy_on_shard(move |shard, c| {
-        shard.engine().destroy_qp(c, qp)?;
-        Ok(shard.unwatch_qp(c, qp))
+    let (events_reported, _remains) = call.destroy_on_shard(move |shard, c| {
+        let remains = shard.engine().destroy_qp(c, qp)?;
+        Ok((shard.unwatch_qp(c, qp), remains))
     })?;
     call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
     call.destroyed(ObjectKind::Qp);

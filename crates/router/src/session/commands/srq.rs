@@ -92,9 +92,9 @@ pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let srq = call.request::<DestroySrq>()?.srq_handle;
-    let events_reported = call.destroy_on_shard(move |shard, c| {
-        shard.engine().destroy_srq(c, srq)?;
-        Ok(shard.unwatch_srq(c, srq))
+    let (events_reported, _remains) = call.destroy_on_shard(move |shard, c| {
+        let remains = shard.engine().destroy_srq(c, srq)?;
+        Ok((shard.unwatch_srq(c, srq), remains))
     })?;
     call.destroyed(ObjectKind::Srq);
     Ok(Reply::new(&DestroySrqResponse { events_reported }))

@@ -4,8 +4,7 @@ use super::*;
 
 /// Forks; the child runs `child` and exits with its result.
 fn in_child(child: impl FnOnce() -> bool) -> Forked {
-    static WATCHED: Once = Once::new();
-    WATCHED.call_once(crate::memory::watch_forks);
+    crate::memory::watch_forks();
     match crate::memory::fork() {
         0 => {
             let fine = child();

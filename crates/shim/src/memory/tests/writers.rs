@@ -31,7 +31,11 @@ fn hammer(faults: bool) {
                     }
                     for (page, mine) in mine.iter().enumerate() {
                         let at = base + page * PAGE_BYTES + PAGE_BYTES - 8 * (writer + 1);
-                        assert_eq!(unsafe { (at as *const u64).read_volatile() }, *mine, "writer {writer}, page {page}");
+                        assert_eq!(
+                            unsafe { (at as *const u64).read_volatile() },
+                            *mine,
+                            "writer {writer}, page {page}"
+                        );
                     }
                 });
             }

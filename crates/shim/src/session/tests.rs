@@ -1,0 +1,169 @@
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::endpoint::Endpoint;
+use crate::{descriptors, memory};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::session::{
+    self, FdUse, IoctlHeader, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind, SOCKET_NAME, Segment,
+    SegmentKind, Token, VERSION,
+};
+use rdmesh_uverbs::shared::SharedMemory;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with};
+use std::io::IoSlice;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+use zerocopy::{FromBytes, IntoBytes};
+
+mod commands;
+mod contexts;
+
+/// A request as the router got it.
+struct Request {
+    kind: RequestKind,
+    command: Vec<u8>,
+    segments: Vec<Segment>,
+    arena: Option<OwnedFd>,
+}
+
+/// What the router answers.
+#[derive(Default)]
+struct Answer {
+    errno: u32,
+    response: Vec<u8>,
+    fds: Vec<(OwnedFd, FdUse, u64)>,
+    mminfo: [u8; 16],
+}
+
+const TOKEN: Token = Token([7; 16]);
+
+/// The router's side of an endpoint: answers what it was told to, and passes on what it was asked.
+struct Router {
+    directory: TempDir,
+    requests: Receiver<Request>,
+    answers: Arc<Mutex<Vec<Answer>>>,
+    page: ContextPage,
+    worker: WorkerPage,
+    wake: OwnedFd,
+}
+
+impl Router {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(directory.path().join(SOCKET_NAME)).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
+        let (worker, worker_fd) = SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let opening = [page_fd, worker_fd, wake.try_clone().unwrap()];
+        let (sender, requests) = channel();
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let told = answers.clone();
+        std::thread::spawn(move || {
+            while let Ok(socket) = accept(&listener) {
+                let (sender, told) = (sender.clone(), told.clone());
+                let opening = opening.each_ref().map(|fd| fd.try_clone().unwrap());
+                std::thread::spawn(move || serve(&socket, &opening, &sender, &told));
+            }
+        });
+        let page = ContextPage::new(page).unwrap();
+        Self { directory, requests, answers, page, worker: WorkerPage::new(worker).unwrap(), wake }
+    }
+
+    fn endpoint(&self) -> &'static Endpoint {
+        Endpoint::at(self.directory.path())
+    }
+
+    /// Opens the device, and lets the request pass.
+    fn open(&self) -> RawFd {
+        let fd = open(self.endpoint(), true).unwrap();
+        assert_eq!(self.request().kind, RequestKind::Open);
+        fd
+    }
+
+    fn answer_next(&self, answer: Answer) {
+        self.answers.lock().unwrap().push(answer);
+    }
+
+    fn request(&self) -> Request {
+        self.requests.recv_timeout(std::time::Duration::from_secs(10)).unwrap()
+    }
+
+    fn heard_nothing(&self) -> bool {
+        self.requests.try_recv().is_err()
+    }
+}
+
+fn serve(socket: &OwnedFd, opening: &[OwnedFd; 3], sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    while let Ok((len, fds)) = session::receive(socket.as_fd(), &mut buffer) {
+        if len == 0 {
+            return;
+        }
+        let (head, rest) = RequestHeader::read_from_prefix(&buffer[..len]).unwrap();
+        assert_eq!(head.version, VERSION);
+        let (command, segments) = rest.split_at(head.command_len as usize);
+        let segments: Vec<_> = segments.chunks(32).map(|bytes| Segment::read_from_bytes(bytes).unwrap()).collect();
+        assert_eq!(segments.len(), head.segments as usize);
+        let kind = RequestKind::from_number(head.kind).unwrap();
+        let request = Request { kind, command: command.to_vec(), segments, arena: fds.into_iter().next() };
+        let answer = match kind {
+            RequestKind::Open => Answer {
+                response: OpenReply { token: TOKEN, rdev: 0 }.as_bytes().to_vec(),
+                fds: opening.iter().map(|fd| (fd.try_clone().unwrap(), FdUse::Open, 0)).collect(),
+                ..Answer::default()
+            },
+            RequestKind::Attach => Answer::default(),
+            _ => told.lock().unwrap().pop().unwrap_or_default(),
+        };
+        reply(socket.as_fd(), &answer);
+        if sender.send(request).is_err() {
+            return;
+        }
+    }
+}
+
+fn reply(socket: BorrowedFd<'_>, answer: &Answer) {
+    let mut head = ReplyHeader {
+        errno: answer.errno,
+        response_len: answer.response.len() as u32,
+        mminfo: answer.mminfo,
+        ..ReplyHeader::default()
+    };
+    for (i, (_, purpose, offset)) in answer.fds.iter().enumerate() {
+        (head.fds[i], head.map_offsets[i]) = (*purpose as u32, *offset);
+    }
+    let fds: Vec<_> = answer.fds.iter().map(|(fd, ..)| fd.as_fd()).collect();
+    session::send(socket, &[IoSlice::new(head.as_bytes()), IoSlice::new(&answer.response)], &fds).unwrap();
+}
+
+/// What the replaced `write` does.
+fn write_command(fd: RawFd, command: &[u8]) -> Result<(), Errno> {
+    match write(descriptors::peek(fd).expect("a command descriptor"), fd, command) {
+        Written::Command(result) => result,
+        Written::Foreign => panic!("not taken for a command"),
+    }
+}
+
+fn close(fd: RawFd) {
+    descriptors::set(fd, None);
+    context::discard(fd);
+}
+
+/// A command of the older form: `body` begins with the response's address where there is one.
+fn legacy(number: u32, out_words: u16, body: &[u64]) -> Vec<u8> {
+    let in_words = 2 + body.len() as u16 * 2;
+    let mut command = number.to_ne_bytes().to_vec();
+    command.extend([in_words.to_ne_bytes(), out_words.to_ne_bytes()].concat());
+    command.extend(body.iter().flat_map(|word| word.to_ne_bytes()));
+    command
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}

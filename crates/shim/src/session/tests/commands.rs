@@ -1,0 +1,210 @@
+//! Commands: what goes to the router, and what comes back.
+
+use super::*;
+
+const QUERY_PORT: u32 = 2;
+const DEALLOC_PD: u32 = 4;
+const REG_MR: u32 = 9;
+const REQ_NOTIFY_CQ: u32 = 23;
+const POST_SEND: u32 = 28;
+const MODIFY_SRQ: u32 = 33;
+const RTS: u8 = 3;
+
+#[test]
+fn a_response_goes_where_the_command_says_and_no_further() {
+    let router = Router::start();
+    let fd = router.open();
+    let mut room = [0xaau8; 16];
+    router.answer_next(Answer { response: (0..16).collect(), ..Answer::default() });
+    let command = legacy(QUERY_PORT, 3, &[room.as_mut_ptr() as u64, 1]);
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(room, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0xaa, 0xaa, 0xaa, 0xaa]);
+    let request = router.request();
+    assert_eq!((request.kind, request.command), (RequestKind::Verbs, command));
+    assert!(request.arena.is_none() && request.segments.is_empty());
+    close(fd);
+}
+
+#[test]
+fn an_extended_command_names_its_response_in_its_header() {
+    let router = Router::start();
+    let fd = router.open();
+    let mut room = [0u8; 32];
+    let mut command = legacy(0x8000_0001, 2, &[room.as_mut_ptr() as u64, pair(1 | 1 << 16, 0), 5, 6]);
+    command[4..6].copy_from_slice(&1u16.to_ne_bytes());
+    router.answer_next(Answer { response: vec![9; 32], ..Answer::default() });
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(room[..24], [9; 24], "two words of the core's and one of the provider's");
+    assert_eq!(room[24..], [0; 8]);
+    assert_eq!(router.request().command, command);
+    close(fd);
+}
+
+#[test]
+fn errors_of_the_router_are_the_programs() {
+    let router = Router::start();
+    let fd = router.open();
+    let mut room = [1u8; 8];
+    router.answer_next(Answer { errno: Errno::BUSY.raw_os_error() as u32, response: vec![2; 8], ..Answer::default() });
+    let command = legacy(QUERY_PORT, 2, &[room.as_mut_ptr() as u64]);
+    assert_eq!(write_command(fd, &command), Err(Errno::BUSY));
+    assert_eq!(room, [1; 8]);
+    close(fd);
+}
+
+#[test]
+fn malformed_commands_never_reach_the_router() {
+    let router = Router::start();
+    let fd = router.open();
+    let good = legacy(DEALLOC_PD, 0, &[1]);
+    assert_eq!(write_command(fd, &good[..good.len() - 1]), Err(Errno::INVAL));
+    assert_eq!(write_command(fd, &good[..7]), Err(Errno::INVAL));
+    assert_eq!(write_command(fd, &[]), Err(Errno::INVAL));
+    let mut wrong = good.clone();
+    wrong[4] += 1;
+    assert_eq!(write_command(fd, &wrong), Err(Errno::INVAL));
+    let extended = legacy(0x8000_0001, 2, &[0, 0]);
+    assert_eq!(write_command(fd, &extended), Err(Errno::INVAL), "room for a response that has no address");
+    assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &vec![0; 10_000])), Err(Errno::INVAL));
+    assert!(router.heard_nothing());
+    close(fd);
+}
+
+#[test]
+fn a_doorbell_is_no_message() {
+    let router = Router::start();
+    let fd = router.open();
+    let mut bad_wr = 5u32;
+    let post = legacy(POST_SEND, 1, &[(&raw mut bad_wr) as u64, pair(70, 0), 0]);
+    assert_eq!(write_command(fd, &post), Err(Errno::INVAL), "the state is not yet one for sending");
+    router.page.set_qp_state(70, RTS);
+    assert_eq!(write_command(fd, &post), Ok(()));
+    assert_eq!(bad_wr, 0);
+    let mut rung = Vec::new();
+    router.page.take_doorbells(|qp| rung.push(qp));
+    assert_eq!(rung, [70]);
+    let woken = || rustix::io::read(&router.wake, &mut [0u8; 8]).is_ok();
+    assert!(!woken());
+    router.worker.set_sleeping(true);
+    assert_eq!(write_command(fd, &post), Ok(()));
+    assert!(woken());
+    assert_eq!(
+        write_command(fd, &legacy(POST_SEND, 1, &[0, pair(70, 1), 0])),
+        Err(Errno::INVAL),
+        "requests in the command"
+    );
+    assert!(router.heard_nothing());
+    close(fd);
+}
+
+#[test]
+fn arming_a_queue_is_no_message() {
+    let router = Router::start();
+    let fd = router.open();
+    assert_eq!(write_command(fd, &legacy(REQ_NOTIFY_CQ, 0, &[pair(3, 1)])), Ok(()));
+    assert!(!router.page.take_arm(3, false) && router.page.take_arm(3, true));
+    assert_eq!(write_command(fd, &legacy(REQ_NOTIFY_CQ, 0, &[pair(4, 0)])), Ok(()));
+    assert!(router.page.take_arm(4, false));
+    assert!(router.heard_nothing());
+    close(fd);
+}
+
+#[test]
+fn descriptors_are_installed_and_mapped() {
+    let router = Router::start();
+    let fd = router.open();
+    let (theirs, ours) = rustix::pipe::pipe().unwrap();
+    let (_, ring) = SharedMemory::create("ring", 4096).unwrap();
+    let inode = rustix::fs::fstat(&ring).unwrap().st_ino;
+    let mut room = [0u32; 4];
+    router.answer_next(Answer {
+        response: vec![0xff; 16],
+        fds: vec![(theirs, FdUse::Install, 4), (ring, FdUse::Map, 0x7000)],
+        ..Answer::default()
+    });
+    assert_eq!(write_command(fd, &legacy(0, 4, &[room.as_mut_ptr() as u64])), Ok(()));
+    assert_eq!((room[0], room[2]), (u32::MAX, u32::MAX));
+    rustix::io::write(&ours, b"x").unwrap();
+    let installed = unsafe { BorrowedFd::borrow_raw(room[1] as RawFd) };
+    assert_eq!(rustix::io::read(installed, &mut [0u8; 4]).unwrap(), 1);
+    assert!(descriptors::peek(room[1] as RawFd).is_none());
+    context::discard(room[1] as RawFd);
+
+    let context = descriptors::peek(fd).unwrap();
+    assert!(context.take_mapping(0x6000).is_none());
+    let mapping = context.take_mapping(0x7000).unwrap();
+    assert_eq!(rustix::fs::fstat(mapping.as_fd()).unwrap().st_ino, inode);
+    assert!(context.take_mapping(0x7000).is_none(), "mapped once");
+    close(fd);
+}
+
+#[test]
+fn modify_srq_returns_the_new_queue_through_its_pointer() {
+    let router = Router::start();
+    let fd = router.open();
+    let mut info = [0u8; 16];
+    router.answer_next(Answer { mminfo: [3; 16], ..Answer::default() });
+    let command = legacy(MODIFY_SRQ, 0, &[pair(1, 1), pair(100, 0), (&raw mut info) as u64]);
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(info, [3; 16]);
+    router.answer_next(Answer { mminfo: [4; 16], ..Answer::default() });
+    assert_eq!(write_command(fd, &legacy(MODIFY_SRQ, 0, &[pair(1, 1), pair(100, 0), 0])), Ok(()));
+    assert_eq!(info, [3; 16]);
+    close(fd);
+}
+
+#[test]
+fn memory_is_registered_with_its_pieces() {
+    let router = Router::start();
+    let fd = router.open();
+    let buffer: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
+    let start = buffer.as_ptr() as u64 + 3;
+    let command = legacy(REG_MR, 0, &[0, start, 150_000, start, pair(1, 0b111)]);
+    assert_eq!(write_command(fd, &command), Ok(()));
+    let request = router.request();
+    assert_eq!(request.command, command);
+    let arena = request.arena.unwrap();
+    let mut next = start;
+    for segment in &request.segments {
+        assert_eq!((segment.addr, segment.kind), (next, SegmentKind::Arena as u32));
+        let mut bytes = vec![0; segment.len as usize];
+        rustix::io::pread(&arena, &mut bytes, segment.offset).unwrap();
+        let at = (segment.addr - buffer.as_ptr() as u64) as usize;
+        assert_eq!(bytes, buffer[at..at + bytes.len()]);
+        next += segment.len;
+    }
+    assert_eq!(next, start + 150_000);
+    let nowhere = legacy(REG_MR, 0, &[0, 0x1000, 100, 0x1000, pair(1, 1)]);
+    assert_eq!(write_command(fd, &nowhere), Err(Errno::FAULT));
+    assert!(router.heard_nothing());
+    close(fd);
+}
+
+#[test]
+fn only_advice_goes_through_ioctl() {
+    let router = Router::start();
+    let fd = router.open();
+    let list = [pair(1, 2), pair(3, 4), 5, 6];
+    let attr = |id: u64, len: u64, data: u64| [id | len << 16 | 1 << 32, data];
+    let method = |object: u64, method: u64, attrs: &[[u64; 2]]| -> Vec<u64> {
+        let head = (24 + 16 * attrs.len() as u64) | object << 16 | method << 32 | (attrs.len() as u64) << 48;
+        [head, 0, 0].into_iter().chain(attrs.iter().flatten().copied()).collect()
+    };
+    let attrs = [attr(0, 0, 9), attr(1, 8, 2), attr(2, 4, 1), attr(3, 32, list.as_ptr() as u64)];
+    let advise = method(7, 2, &attrs);
+    assert_eq!(verbs_ioctl(fd, advise.as_ptr().cast()), Ok(()));
+    let request = router.request();
+    assert_eq!(request.kind, RequestKind::Ioctl);
+    let (head, rest) = IoctlHeader::read_from_prefix(&request.command).unwrap();
+    assert_eq!((head.object_id, head.method_id, head.num_attrs), (7, 2, 4));
+    let expected: Vec<u64> =
+        [8 << 16, 9, 1 | 8 << 16, 2, 2 | 4 << 16, 1, 3 | 32 << 16].into_iter().chain(list).collect();
+    assert_eq!(rest, expected.as_bytes());
+    assert_eq!(verbs_ioctl(fd, method(0, 0, &attrs[..1]).as_ptr().cast()), Err(Errno::PROTONOSUPPORT));
+    assert_eq!(verbs_ioctl(fd, method(7, 1, &[]).as_ptr().cast()), Err(Errno::PROTONOSUPPORT));
+    let mut short = advise.clone();
+    short[0] -= 1;
+    assert_eq!(verbs_ioctl(fd, short.as_ptr().cast()), Err(Errno::INVAL));
+    assert!(router.heard_nothing());
+    close(fd);
+}

@@ -1,0 +1,100 @@
+//! Contexts: opening, ending, forking.
+
+use super::*;
+
+const DEALLOC_PD: u32 = 4;
+
+#[test]
+fn an_endpoint_without_a_router_has_no_device() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(open(Endpoint::at(directory.path()), true), Err(Errno::NODEV));
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(directory.path().join(SOCKET_NAME)).unwrap()).unwrap();
+    assert_eq!(open(Endpoint::at(directory.path()), true), Err(Errno::NODEV));
+}
+
+#[test]
+fn a_long_path_is_no_obstacle() {
+    let short = Router::start();
+    let long = tempfile::tempdir().unwrap();
+    let deep = long.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::rename(short.directory.path().join(SOCKET_NAME), deep.join(SOCKET_NAME)).unwrap();
+    close(open(Endpoint::at(&deep), true).unwrap());
+}
+
+#[test]
+fn a_descriptor_is_inherited_only_when_asked() {
+    let router = Router::start();
+    for close_on_exec in [true, false] {
+        let fd = open(router.endpoint(), close_on_exec).unwrap();
+        let flags = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).unwrap();
+        assert_eq!(flags.contains(rustix::io::FdFlags::CLOEXEC), close_on_exec);
+        close(fd);
+    }
+}
+
+#[test]
+fn a_router_that_has_gone_is_an_io_error() {
+    let router = Router::start();
+    let fd = router.open();
+    rustix::net::shutdown(unsafe { BorrowedFd::borrow_raw(fd) }, rustix::net::Shutdown::Both).unwrap();
+    assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[1])), Err(Errno::IO));
+    assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[1])), Err(Errno::IO));
+    close(fd);
+}
+
+#[test]
+fn a_number_that_became_something_else_is_no_device() {
+    let router = Router::start();
+    let fd = router.open();
+    let (read, written) = rustix::pipe::pipe().unwrap();
+    unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&written), fd) };
+    let context = descriptors::peek(fd).unwrap();
+    assert!(matches!(write(context, fd, b"hello, world"), Written::Foreign));
+    assert!(descriptors::peek(fd).is_none());
+    context::discard(fd);
+    drop(read);
+}
+
+#[test]
+fn threads_take_turns() {
+    let router = Router::start();
+    let fd = router.open();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for i in 0..50 {
+                    assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[pair(thread, i)])), Ok(()));
+                }
+            });
+        }
+    });
+    let mut seen: Vec<_> = (0..200).map(|_| router.request().command).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 200);
+    close(fd);
+}
+
+#[test]
+fn a_forked_child_attaches_with_the_token() {
+    memory::watch_forks();
+    let router = Router::start();
+    let fd = router.open();
+    let process = memory::fork();
+    if process == 0 {
+        let fine = (0..2).all(|i| write_command(fd, &legacy(DEALLOC_PD, 0, &[i])) == Ok(()));
+        unsafe { libc::_exit(i32::from(!fine)) };
+    }
+    let attach = router.request();
+    assert_eq!((attach.kind, attach.command.as_slice()), (RequestKind::Attach, &TOKEN.0[..]));
+    assert_eq!(router.request().command, legacy(DEALLOC_PD, 0, &[0]));
+    assert_eq!(router.request().command, legacy(DEALLOC_PD, 0, &[1]));
+    let mut status = 1;
+    unsafe { libc::waitpid(process, &mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[2])), Ok(()), "and the parent goes on");
+    assert_eq!(router.request().kind, RequestKind::Verbs);
+    close(fd);
+}

@@ -1,0 +1,167 @@
+//! The library as programs meet it: preloaded, with an endpoint or without.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The library that cargo has built for this test.
+fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().parent().unwrap().join("librdmesh.so");
+    assert!(path.is_file(), "{} is missing", path.display());
+    path
+}
+
+/// Runs `program` with the library, and with `endpoint` if there is one.
+fn run(program: &str, arguments: &[&str], endpoint: Option<&Path>) -> Output {
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", library()).env_remove("RDMESH_ENDPOINT");
+    if let Some(endpoint) = endpoint {
+        command.env("RDMESH_ENDPOINT", endpoint);
+    }
+    command.output().unwrap()
+}
+
+fn output(program: &str, arguments: &[&str], endpoint: Option<&Path>) -> String {
+    let output = run(program, arguments, endpoint);
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// An endpoint with a device in its tree, and a socket that nobody serves.
+fn endpoint() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let verbs = directory.path().join("sys/class/infiniband_verbs/uverbs0");
+    let device = directory.path().join("sys/class/infiniband/rxe0");
+    fs::create_dir_all(&verbs).unwrap();
+    fs::create_dir_all(&device).unwrap();
+    fs::write(verbs.join("ibdev"), "rxe0\n").unwrap();
+    fs::write(verbs.join("dev"), "231:192\n").unwrap();
+    fs::write(verbs.join("abi_version"), "2\n").unwrap();
+    fs::write(verbs.parent().unwrap().join("abi_version"), "6\n").unwrap();
+    fs::write(device.join("node_type"), "1: CA\n").unwrap();
+    fs::write(device.join("node_guid"), "0052:0aff:fe4d:0002\n").unwrap();
+    // Any socket will do to be seen; a device that cannot be opened is enough here.
+    drop(UnixListener::bind(directory.path().join("verbs.sock")).unwrap());
+    directory
+}
+
+/// Whether there is a Python to be a program with; says so where not.
+fn python() -> bool {
+    let found = Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: there is no python3 here");
+    }
+    found
+}
+
+const LOOK: &str = r#"
+import errno, os, socket, stat
+def failing(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+device = "/dev/infiniband/uverbs0"
+"#;
+
+#[test]
+fn without_an_endpoint_programs_run_as_ever() {
+    assert_eq!(output("/bin/true", &[], None), "");
+    let plain = Command::new("/bin/ls").args(["-la", "/sys/class", "/usr/bin"]).output().unwrap();
+    assert_eq!(output("/bin/ls", &["-la", "/sys/class", "/usr/bin"], None).as_bytes(), plain.stdout);
+    assert_eq!(output("/bin/sh", &["-c", "echo a | cat; (exit 0); ls /dev/null"], None), "a\n/dev/null\n");
+    if python() {
+        let script = format!(
+            "{LOOK}
+import subprocess, threading
+print(os.path.exists(device), failing(os.open, device, os.O_RDWR))
+print(subprocess.run(['echo', 'child'], stdout=subprocess.PIPE, close_fds=True).stdout)
+process = os.fork()
+if process == 0: os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+fd = os.open('/dev/null', os.O_WRONLY); other = os.dup(fd); os.close(fd)
+print(os.write(other, b'xyz'), stat.S_ISCHR(os.fstat(other).st_mode))
+"
+        );
+        let here = Path::new("/dev/infiniband/uverbs0").exists();
+        if here {
+            eprintln!("skipped in part: this machine has an RDMA device of its own");
+            return;
+        }
+        assert_eq!(output("python3", &["-c", &script], None), "False ENOENT\nb'child\\n'\n7\n3 True\n");
+    }
+}
+
+#[test]
+fn an_endpoint_shows_its_device_and_nothing_of_the_hosts() {
+    let endpoint = endpoint();
+    if !python() {
+        return;
+    }
+    let script = format!(
+        "{LOOK}
+about = os.stat(device)
+print(stat.S_ISCHR(about.st_mode), oct(stat.S_IMODE(about.st_mode)), os.major(about.st_rdev), os.minor(about.st_rdev))
+print(os.access(device, os.R_OK | os.W_OK), os.access(device, os.X_OK), stat.S_ISDIR(os.stat('/dev/infiniband').st_mode))
+print(failing(os.open, device, os.O_RDWR), failing(os.stat, '/dev/infiniband/uverbs1'), failing(os.stat, '/dev/infiniband/rdma_cm'))
+print(sorted(os.listdir('/sys/class/infiniband')), sorted(os.listdir('/sys//class/infiniband_verbs/')))
+print(open('/sys/class/infiniband/rxe0/node_type').read().strip(), os.path.realpath(device))
+print(failing(os.stat, '/sys/class/infiniband/mlx5_0'), failing(os.listdir, '/sys/class/infiniband_mad'))
+print(failing(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 20))
+print(failing(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 0))
+"
+    );
+    let expected = "True 0o666 231 192\nTrue False True\nENODEV ENOENT ENOENT\n['rxe0'] ['abi_version', 'uverbs0']\n\
+                    1: CA /dev/infiniband/uverbs0\nENOENT ENOENT\nEPROTONOSUPPORT\nNone\n";
+    assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
+}
+
+#[test]
+fn libibverbs_lists_the_device() {
+    let endpoint = endpoint();
+    if Command::new("ibv_devices").output().is_err() {
+        eprintln!("skipped: ibverbs-utils is not installed");
+        return;
+    }
+    let listed = output("ibv_devices", &[], Some(endpoint.path()));
+    assert!(listed.contains("rxe0") && listed.contains("00520afffe4d0002"), "{listed}");
+    let opened = run("ibv_devinfo", &[], Some(endpoint.path()));
+    assert!(String::from_utf8_lossy(&opened.stderr).contains("Failed to open device"), "{opened:?}");
+}
+
+#[test]
+fn the_endpoint_is_found_beside_the_library() {
+    let endpoint = endpoint();
+    let copy = endpoint.path().join("librdmesh.so");
+    fs::copy(library(), &copy).unwrap();
+    let listing = |preload: &Path| {
+        let mut command = Command::new("/bin/ls");
+        command.arg("/sys/class/infiniband").env("LD_PRELOAD", preload).env_remove("RDMESH_ENDPOINT");
+        String::from_utf8(command.current_dir(endpoint.path()).output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(listing(&copy), "rxe0\n");
+    assert_eq!(listing(Path::new("./librdmesh.so")), "rxe0\n");
+}
+
+#[test]
+fn memory_can_be_allocated_without_an_endpoint() {
+    if !python() {
+        return;
+    }
+    let script = r#"
+import ctypes
+library = ctypes.CDLL(None)
+library.rdmesh_malloc.restype = ctypes.c_void_p
+library.rdmesh_malloc.argtypes = [ctypes.c_size_t]
+library.rdmesh_free.argtypes = [ctypes.c_void_p]
+memory = library.rdmesh_malloc(100000)
+print(memory % 4096, ctypes.string_at(memory, 100000) == bytes(100000))
+ctypes.memset(memory, 7, 100000)
+library.rdmesh_free(memory); library.rdmesh_free(None); library.rdmesh_free(12345)
+print(library.rdmesh_malloc(2**62))
+"#;
+    assert_eq!(output("python3", &["-c", script], None), "0 True\nNone\n");
+}

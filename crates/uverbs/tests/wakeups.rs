@@ -1,0 +1,149 @@
+//! Two sides that meet only in shared memory, one of which sleeps: no wake-up is lost, whatever the interleaving.
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+
+use rdmesh_uverbs::page::{Arm, CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::ring::CompletionRing;
+use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_verbs::{Completion, Qpn, WcFlags, WcOpcode, WcStatus};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+const ROUNDS: u32 = 20_000;
+/// Long after every wake-up that is not lost.
+const LOST: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+fn page() -> ContextPage {
+    ContextPage::new(SharedMemory::create("context", CONTEXT_PAGE_LEN).unwrap().0).unwrap()
+}
+
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn ring_bell(bell: &OwnedFd) {
+    rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
+}
+
+/// Sleeps until the bell rings; false where it does not.
+fn sleep(bell: &OwnedFd) -> bool {
+    let woken = poll(&mut [PollFd::new(&bell.as_fd(), PollFlags::IN)], Some(&LOST)).unwrap() == 1;
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+    woken
+}
+
+/// The doorbell of one queue pair, rung once a round by the program; the worker sleeps whenever it sees none.
+#[test]
+fn a_doorbell_always_wakes_the_worker() {
+    let (context, bell) = (page(), bell());
+    let worker = WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap();
+    let (served, is_lost) = (AtomicU32::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while served.load(Ordering::Relaxed) < ROUNDS {
+                context.take_doorbells(|qp| {
+                    assert_eq!(qp, served.load(Ordering::Relaxed) % 200 * 80);
+                    served.fetch_add(1, Ordering::Release);
+                });
+                if served.load(Ordering::Relaxed) == ROUNDS {
+                    break;
+                }
+                worker.set_sleeping(true);
+                if !context.has_rung() && !sleep(&bell) {
+                    return is_lost.store(true, Ordering::Relaxed);
+                }
+                worker.set_sleeping(false);
+            }
+        });
+        for round in 0..ROUNDS {
+            context.ring(round % 200 * 80);
+            if worker.is_sleeping() {
+                ring_bell(&bell);
+            }
+            // Every other round is in a hurry, so that both orders come up.
+            while served.load(Ordering::Acquire) <= round {
+                if round % 2 == 0 {
+                    thread::yield_now()
+                } else {
+                    std::hint::spin_loop()
+                }
+                if is_lost.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+    });
+    assert!(!is_lost.into_inner(), "round {}: the worker slept on", served.into_inner());
+}
+
+/// The program arms the queue, looks at it once more, and sleeps; the device adds entries as fast as they are taken.
+#[test]
+fn a_completion_always_wakes_an_armed_program() {
+    const CQ: u32 = 5;
+    let (device, bell) = (page(), bell());
+    let program = device.clone();
+    let made = CompletionRing::create(3).unwrap();
+    let mut ring = made.ring;
+    let memory = SharedMemory::map(made.fd.as_fd(), 0, made.len as usize, true).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in 0..ROUNDS {
+                while !ring.push(&completion(id)) {
+                    thread::yield_now();
+                }
+                if device.take_arm(CQ, id % 3 == 0) {
+                    ring_bell(&bell);
+                }
+            }
+        });
+        let mut taken = 0;
+        while taken < ROUNDS {
+            taken += drain(&memory, taken);
+            program.arm_cq(CQ, Arm::Any);
+            let more = drain(&memory, taken);
+            taken += more;
+            if more == 0 && taken < ROUNDS {
+                assert!(sleep(&bell), "entry {taken}: the program sleeps on");
+            }
+        }
+    });
+}
+
+fn completion(id: u32) -> Completion {
+    Completion {
+        wr_id: id.into(),
+        status: WcStatus::Success,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        imm: 0,
+        qpn: Qpn::default(),
+        src_qp: Qpn::default(),
+        flags: WcFlags::empty(),
+    }
+}
+
+/// Takes all entries, as the provider does; the next must be number `next`.
+fn drain(ring: &SharedMemory, next: u32) -> u32 {
+    const PRODUCER: usize = 128;
+    const CONSUMER: usize = 256;
+    const DATA: usize = 384;
+    let mut count = 0;
+    loop {
+        let consumer = cell(ring, CONSUMER).load(Ordering::Relaxed);
+        if cell(ring, PRODUCER).load(Ordering::Acquire) == consumer {
+            return count;
+        }
+        let slot = DATA + consumer as usize * 64;
+        assert_eq!(cell(ring, slot).load(Ordering::Relaxed), next + count);
+        cell(ring, CONSUMER).store((consumer + 1) & 3, Ordering::Release);
+        count += 1;
+    }
+}
+
+#[allow(unsafe_code)]
+fn cell(ring: &SharedMemory, at: usize) -> &AtomicU32 {
+    assert!(at + 4 <= ring.len() && at.is_multiple_of(4));
+    // SAFETY: in bounds and aligned (asserted), alive as long as the mapping, and an atomic.
+    unsafe { &*ring.as_ptr().add(at).cast() }
+}
