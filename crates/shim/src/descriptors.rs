@@ -72,7 +72,10 @@ pub(crate) fn set(fd: RawFd, context: Option<Arc<Context>>) {
     if !is_owner() {
         return;
     }
-    let new = context.map_or(null_mut(), |context| Arc::into_raw(context).cast_mut());
+    let new = context.map_or(null_mut(), |context| {
+        context.gained_descriptor();
+        Arc::into_raw(context).cast_mut()
+    });
     replace(fd, new);
 }
 
@@ -136,7 +139,9 @@ fn replace(fd: RawFd, new: *mut Context) {
     let old = entry.swap(new, Ordering::AcqRel);
     if !old.is_null() && old != OWN {
         // SAFETY: the entry held a count, which is now ours.
-        retire(unsafe { Arc::from_raw(old) });
+        let context = unsafe { Arc::from_raw(old) };
+        context.lost_descriptor();
+        retire(context);
     }
 }
 

@@ -4,7 +4,7 @@
 //! which may come before this library's own constructor has run.
 #![allow(unsafe_code)]
 
-use libc::{DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, off_t, size_t, ssize_t};
+use libc::{DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -105,8 +105,6 @@ real! {
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, else unsupported();
-    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
-        else raw_mmap(addr, len, prot, flags, fd, offset);
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int, else raw_madvise(addr, len, advice);
     fn close(fd: c_int) -> c_int, else unsupported();
     fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int, else unsupported();
@@ -134,31 +132,10 @@ fn no_pointer<T>() -> *mut T {
     null_mut()
 }
 
-/// `mmap` for a caller that may be an allocator on its way up: before the look-up, which may itself allocate, the
+/// `madvise` for a caller that may be an allocator on its way up: before the look-up, which may itself allocate, the
 /// system call.
-pub(crate) fn early_mmap(
-    addr: *mut c_void,
-    len: size_t,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    if ALL_KNOWN.load(Ordering::Acquire) {
-        mmap(addr, len, prot, flags, fd, offset)
-    } else {
-        raw_mmap(addr, len, prot, flags, fd, offset)
-    }
-}
-
-/// `madvise`, likewise.
 pub(crate) fn early_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if ALL_KNOWN.load(Ordering::Acquire) { madvise(addr, len, advice) } else { raw_madvise(addr, len, advice) }
-}
-
-fn raw_mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    // SAFETY: the program's own call, passed on.
-    unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) as *mut c_void }
 }
 
 fn raw_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {

@@ -1,12 +1,14 @@
 //! The messages between `librdmesh.so` and the router.
 //!
-//! One `SOCK_SEQPACKET` connection per device context; the program's command descriptor *is* the socket. A request is
+//! One `SOCK_SEQPACKET` connection per device context, which ends with the program's command descriptor. That descriptor
+//! itself is the memory of the context's queues ([`crate::ring::QueueFile`]), which the program maps. A request is
 //! a [`RequestHeader`] and its body, a reply a [`ReplyHeader`] and its body; descriptors travel with SCM_RIGHTS. A
 //! request is answered before the next one is sent. A forked child opens a connection of its own and attaches it to
 //! the context with the token it inherited.
 //!
 //! Bodies:
-//! * `Open`: none. Reply: [`OpenReply`]; descriptors: context page, worker page, wake eventfd.
+//! * `Open`: none. Reply: [`OpenReply`]; descriptors: context page, worker page, wake eventfd, queue
+//!   memory.
 //! * `Attach`: a [`Token`]. Reply: none.
 //! * `Verbs`: the program's own `write()` bytes, from `ib_uverbs_cmd_hdr` on. Reply: the response bytes, to be copied to
 //!   the address that the command names (as many as the command allows for); see [`ReplyHeader`] for the rest.
@@ -84,8 +86,8 @@ pub struct ReplyHeader {
     pub response_len: u32,
     /// What the descriptors of this reply are: a [`FdUse`] each, in order; 0 for none.
     pub fds: [u32; MAX_FDS],
-    /// For [`FdUse::Map`]: the offset under which the program will map the descriptor.
-    pub map_offsets: [u64; MAX_FDS],
+    /// For [`FdUse::Install`]: where in the response the descriptor's number goes.
+    pub places: [u64; MAX_FDS],
     /// `modify_srq` of rxe returns its `mminfo` through a pointer in the command: bytes to put there, all zero for none.
     pub mminfo: [u8; 16],
 }
@@ -94,19 +96,17 @@ pub struct ReplyHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FdUse {
-    /// Keep it until the program maps the command descriptor at the offset given.
-    Map = 1,
-    /// Install it, and put its number into the response at byte offset `map_offsets[i]` as a 32-bit integer
-    /// (`async_fd` of GET_CONTEXT, `fd` of CREATE_COMP_CHANNEL).
-    Install = 2,
+    /// Install it, and put its number into the response at byte offset `places[i]` as a 32-bit integer
+    /// (`async_fd` of GET_CONTEXT, `fd` of CREATE_COMP_CHANNEL, where the router has put the channel's number).
+    Install = 1,
     /// Belongs to the reply of `Open`.
-    Open = 3,
+    Open = 2,
 }
 
 impl FdUse {
     /// The use with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
-        [Self::Map, Self::Install, Self::Open].into_iter().find(|k| *k as u32 == n)
+        [Self::Install, Self::Open].into_iter().find(|k| *k as u32 == n)
     }
 }
 

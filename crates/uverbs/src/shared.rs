@@ -79,6 +79,11 @@ impl SharedMemory {
         self.0.base.as_ptr()
     }
 
+    /// Maps `len` bytes at `offset` of a memfd of this process's own making.
+    pub(crate) fn map_own(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        Self::map_raw(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
     /// Faults the pages in, up to `max` bytes; a hint, so errors do not matter.
     #[allow(unsafe_code)]
     pub fn populate(&self, max: usize) {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 use rdmesh_uverbs::page::{Arm, CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
-use rdmesh_uverbs::ring::CompletionRing;
+use rdmesh_uverbs::ring::{CompletionRing, QueueFile};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{Completion, Qpn, WcFlags, WcOpcode, WcStatus};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -83,9 +83,10 @@ fn a_completion_always_wakes_an_armed_program() {
     const CQ: u32 = 5;
     let (device, bell) = (page(), bell());
     let program = device.clone();
-    let made = CompletionRing::create(3).unwrap();
+    let file = QueueFile::create().unwrap();
+    let made = CompletionRing::create(&file, 3).unwrap();
     let mut ring = made.ring;
-    let memory = SharedMemory::map(made.fd.as_fd(), 0, made.len as usize, true).unwrap();
+    let memory = SharedMemory::map(file.fd(), made.offset, made.len as usize, true).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for id in 0..ROUNDS {

@@ -10,6 +10,7 @@ use super::reply::Reply;
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::Gid;
@@ -21,7 +22,6 @@ use std::os::fd::OwnedFd;
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
-const PAGE: u64 = 4096;
 
 /// A completion channel.
 #[derive(Default)]
@@ -39,6 +39,8 @@ pub(super) struct Context {
     pub(super) shard_index: usize,
     pub(super) id: ContextId,
     pub(super) page: ContextPage,
+    /// The memory of its queues.
+    pub(super) queues: QueueFile,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     pub(super) async_fd: Option<OwnedFd>,
@@ -51,7 +53,6 @@ pub(super) struct Context {
     pub(super) cqs: HashMap<u32, Option<u32>>,
     /// Multicast groups of each queue pair that has some.
     pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
-    next_offset: u64,
     pid: i32,
     uid: u32,
     comm: String,
@@ -67,6 +68,7 @@ impl Context {
     ) -> io::Result<(Self, Reply)> {
         let (memory, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
         let page = ContextPage::new(memory).ok_or(io::Errno::INVAL)?;
+        let queues = QueueFile::create()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
@@ -75,7 +77,8 @@ impl Context {
         let reply = Reply::new(&OpenReply { token, rdev: RDEV })
             .with_open(page_fd)
             .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
-            .with_open(program_wake);
+            .with_open(program_wake)
+            .with_open(io::fcntl_dupfd_cloexec(queues.fd(), 0)?);
 
         let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone() };
         let worker_page = page.clone();
@@ -86,6 +89,7 @@ impl Context {
             shard_index,
             id,
             page,
+            queues,
             token,
             async_fd: Some(async_fd),
             connections: 1,
@@ -94,7 +98,6 @@ impl Context {
             channels: HashMap::new(),
             cqs: HashMap::new(),
             groups: HashMap::new(),
-            next_offset: PAGE,
             pid: peer.pid,
             uid: peer.uid,
             comm: peer.comm(),
@@ -107,13 +110,6 @@ impl Context {
         let id = self.id;
         // Given back here: the worker has others to serve.
         drop(self.shard.call(move |shard| shard.close(id)));
-    }
-
-    /// A fresh offset for mapping `len` bytes.
-    pub(super) fn map_offset(&mut self, len: u32) -> u64 {
-        let offset = self.next_offset;
-        self.next_offset += u64::from(len).next_multiple_of(PAGE);
-        offset
     }
 
     /// Whether `token` is this context's, in a time that does not tell how much of it is right.

@@ -28,11 +28,6 @@ impl Reply {
         self
     }
 
-    /// Adds memory that the program will map at `offset` of its command descriptor.
-    pub(super) fn with_map(self, fd: OwnedFd, offset: u64) -> Self {
-        self.with_fd(fd, FdUse::Map, offset)
-    }
-
     /// Adds a descriptor whose number in the program goes to byte `at` of the response.
     pub(super) fn with_install(self, fd: OwnedFd, at: u64) -> Self {
         self.with_fd(fd, FdUse::Install, at)
@@ -61,7 +56,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, reply: &Reply, response: &[u8]) -> io
         ReplyHeader { response_len: response.len() as u32, mminfo: reply.mminfo, ..ReplyHeader::default() };
     for (i, (_, fd_use, place)) in reply.fds.iter().enumerate() {
         header.fds[i] = *fd_use as u32;
-        header.map_offsets[i] = *place;
+        header.places[i] = *place;
     }
     let fds: ArrayVec<BorrowedFd<'_>, MAX_FDS> = reply.fds.iter().map(|(fd, _, _)| fd.as_fd()).collect();
     session::send(socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(response)], &fds)

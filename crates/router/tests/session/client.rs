@@ -27,6 +27,7 @@ pub(crate) struct Client {
     pub(crate) token: Token,
     pub(crate) page: Option<ContextPage>,
     pub(crate) wake: Option<OwnedFd>,
+    pub(crate) queues: Option<OwnedFd>,
     pub(crate) async_fd: Option<OwnedFd>,
 }
 
@@ -38,7 +39,7 @@ impl Client {
     pub(crate) fn connect(path: &Path) -> Self {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        Self { socket, token: Token([0; 16]), page: None, wake: None, async_fd: None }
+        Self { socket, token: Token([0; 16]), page: None, wake: None, queues: None, async_fd: None }
     }
 
     /// Connects, opens the device and gets its context.
@@ -46,7 +47,7 @@ impl Client {
         let mut client = Self::connect(path);
         client.open().unwrap();
         let mut answer = client.get_context().unwrap();
-        assert_eq!((answer.header.fds[0], answer.header.map_offsets[0]), (FdUse::Install as u32, 0));
+        assert_eq!((answer.header.fds[0], answer.header.places[0]), (FdUse::Install as u32, 0));
         client.async_fd = answer.fds.pop();
         client
     }
@@ -55,12 +56,20 @@ impl Client {
         let answer = self.call(RequestKind::Open, &[], &[], None)?;
         let opened = OpenReply::read_from_bytes(&answer.response).unwrap();
         assert_eq!(opened.rdev, 231 << 8 | 192);
-        let [page, _worker, wake] = answer.fds.into_iter().collect::<Vec<_>>().try_into().unwrap();
+        let [page, _worker, wake, queues] = answer.fds.into_iter().collect::<Vec<_>>().try_into().unwrap();
         let len = rustix::fs::fstat(&page).unwrap().st_size as usize;
         self.page = ContextPage::new(SharedMemory::map(page.as_fd(), 0, len, true).unwrap());
         self.wake = Some(wake);
+        self.queues = Some(queues);
         self.token = opened.token;
         Ok(())
+    }
+
+    /// Maps the queue that an `mminfo` is about.
+    pub(crate) fn map(&self, mminfo: &[u8]) -> Ring {
+        let info = MmapInfo::read_from_prefix(mminfo).unwrap().0;
+        let queues = self.queues.as_ref().expect("an open device");
+        SharedMemory::map(queues.as_fd(), info.offset, info.size as usize, true).unwrap()
     }
 
     pub(crate) fn attach(&mut self, token: &Token) -> Result<(), Errno> {
@@ -158,7 +167,7 @@ impl Client {
         let request = CreateCompChannel::default();
         let (response, mut answer) =
             self.command::<CreateCompChannelResponse>(number::CREATE_COMP_CHANNEL, &request, 0).unwrap();
-        assert_eq!((answer.header.fds[0], answer.header.map_offsets[0]), (FdUse::Install as u32, 0));
+        assert_eq!((answer.header.fds[0], answer.header.places[0]), (FdUse::Install as u32, 0));
         (response.fd, answer.fds.pop().unwrap())
     }
 
@@ -166,7 +175,7 @@ impl Client {
         let request = CreateCq { cqe, comp_channel: channel, user_handle: 0xc0, ..Default::default() };
         let (response, answer) = self.command::<CreateCqResponse>(number::CREATE_CQ, &request, 16)?;
         assert!(response.cqe >= cqe);
-        Ok((response.cq_handle, map(&answer, &answer.response[8..], 0)))
+        Ok((response.cq_handle, self.map(&answer.response[8..])))
     }
 
     pub(crate) fn create_cq(&mut self, cqe: u32) -> (u32, Ring) {
@@ -192,7 +201,7 @@ impl Client {
         };
         let (response, answer) = self.try_create_qp(&request).unwrap();
         let driver = &answer.response[size_of::<CreateQpResponse>()..];
-        (response.qp_handle, response.qpn, map(&answer, &driver[16..], 0), map(&answer, driver, 1))
+        (response.qp_handle, response.qpn, self.map(&driver[16..]), self.map(driver))
     }
 
     pub(crate) fn reg_mr(
@@ -230,12 +239,4 @@ pub(crate) fn extended(number: u8, request: &(impl IntoBytes + Immutable), room:
     let more =
         ExtendedCommandHeader { response: 1, provider_out_words: (driver_room / 8) as u16, ..Default::default() };
     [header.as_bytes(), more.as_bytes(), request.as_bytes()].concat()
-}
-
-/// Maps the queue that `mminfo`, and descriptor `index`, are about.
-pub(crate) fn map(answer: &Answer, mminfo: &[u8], index: usize) -> Ring {
-    let info = MmapInfo::read_from_prefix(mminfo).unwrap().0;
-    assert_eq!(answer.header.fds[index], FdUse::Map as u32);
-    assert_eq!(answer.header.map_offsets[index], info.offset);
-    SharedMemory::map(answer.fds[index].as_fd(), 0, info.size as usize, true).unwrap()
 }

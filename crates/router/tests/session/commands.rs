@@ -1,6 +1,6 @@
 //! What commands answer, and with which errno they refuse.
 
-use crate::client::{Client, extended, map, plain};
+use crate::client::{Client, extended, plain};
 use crate::world::{World, gid};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::{RequestKind, Segment, SegmentKind};
@@ -85,11 +85,11 @@ fn completion_queues_check_what_they_are_asked() {
     let bytes = extended(number::CREATE_CQ, &ExCreateCq { flags: 0, ..flags }, 16, 16);
     let answer = client.call(RequestKind::Verbs, &bytes, &[], None).unwrap();
     let made = ExCreateCqResponse::read_from_prefix(&answer.response).unwrap().0;
-    map(&answer, &answer.response[16..], 0);
+    client.map(&answer.response[16..]);
     let resize = ResizeCq { cq_handle: made.base.cq_handle, cqe: 100, ..Default::default() };
     let (resized, answer) = client.command::<ResizeCqResponse>(number::RESIZE_CQ, &resize, 16).unwrap();
     assert!(resized.cqe >= 100);
-    map(&answer, &answer.response[8..], 0);
+    client.map(&answer.response[8..]);
     let absent = DestroyCq { cq_handle: 77, ..Default::default() };
     assert_eq!(refused::<DestroyCqResponse>(&mut client, number::DESTROY_CQ, &absent, 0), Errno::NOENT);
 }
@@ -210,7 +210,7 @@ fn shared_receive_queues_resize_and_keep_their_limit() {
     let pd = client.alloc_pd();
     let request = CreateSrq { pd_handle: pd, max_wr: 10, max_sge: 2, ..Default::default() };
     let (made, answer) = client.command::<CreateSrqResponse>(number::CREATE_SRQ, &request, 24).unwrap();
-    map(&answer, &answer.response[16..], 0);
+    client.map(&answer.response[16..]);
     assert_eq!(
         refused::<CreateSrqResponse>(&mut client, number::CREATE_SRQ, &CreateSrq { max_wr: 0, ..request }, 24),
         Errno::INVAL
@@ -224,7 +224,7 @@ fn shared_receive_queues_resize_and_keep_their_limit() {
     assert_eq!(modify(&mut client, 2, 0, made.max_wr + 1).err(), Some(Errno::INVAL));
     assert_eq!(modify(&mut client, 1, 4, 0).err(), Some(Errno::INVAL));
     let answer = modify(&mut client, 1, 100, 0).unwrap();
-    map(&answer, &answer.header.mminfo, 0);
+    client.map(&answer.header.mminfo);
     let query = QuerySrq { srq_handle: made.srq_handle, ..Default::default() };
     let (info, _) = client.command::<QuerySrqResponse>(number::QUERY_SRQ, &query, 0).unwrap();
     assert!(info.max_wr >= 100);

@@ -3,11 +3,11 @@
 use rdmesh_nic::{Capabilities, Config, ContextId, CqInit, Engine, Network, QpInit, Time};
 use rdmesh_router::memory::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue, Memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
-use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
+use rdmesh_uverbs::ring::{CompletionRing, QueueFile, RecvRing, SendRing};
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{Access, AddressVector, AttrMask, DeviceLimits, Gid, Mtu, Qkey, QpAttr, QpState, QpType, Vni};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Two tenants of one engine. The first is hostile; the second only waits with receives posted.
 pub(crate) struct Tenants {
@@ -129,15 +129,15 @@ fn to_rts(engine: &mut Engine<HostPlatform>, side: &Side, i: usize, mut attr: Qp
     }
 }
 
-fn map(fd: &OwnedFd, len: usize) -> SharedMemory {
-    SharedMemory::map(fd.as_fd(), 0, len, true).unwrap()
+fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> SharedMemory {
+    SharedMemory::map(file, offset, len, true).unwrap()
 }
 
 fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let context = engine.open(Network { vni: Vni(1), gids: vec![gid] });
     let pd = engine.alloc_pd(context).unwrap();
     let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
-    let mut writable = vec![map(&page_fd, CONTEXT_PAGE_LEN)];
+    let mut writable = vec![map(page_fd.as_fd(), 0, CONTEXT_PAGE_LEN)];
     // One page is registered; the page behind it is not.
     let (arena, arena_fd) = SharedMemory::create("arena", 2 * PRIVATE_LEN).unwrap();
     store(&arena, PRIVATE_LEN, &[0x5a; PRIVATE_LEN]);
@@ -148,18 +148,19 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     engine.reg_mr(context, pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
     let private = SharedMemory::map(arena_fd.as_fd(), PRIVATE_LEN as u64, PRIVATE_LEN, true).unwrap();
 
-    let cq = CompletionRing::create(16).unwrap();
-    writable.push(map(&cq.fd, cq.len as usize));
+    let file = QueueFile::create().unwrap();
+    let cq = CompletionRing::create(&file, 16).unwrap();
+    writable.push(map(file.fd(), cq.offset, cq.len as usize));
     let page = ContextPage::new(page).unwrap();
     let queue = HostCompletionQueue::new(cq.ring, page);
     let cq = engine.create_cq(context, CqInit { queue, cqe: 16 }).unwrap();
     let caps = Capabilities { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 };
     let mut qps = Vec::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        let send = SendRing::create(7, 4, 64).unwrap();
-        let recv = RecvRing::create(7, 4).unwrap();
-        writable.push(map(&send.fd, send.len as usize));
-        writable.push(map(&recv.fd, recv.len as usize));
+        let send = SendRing::create(&file, 7, 4, 64).unwrap();
+        let recv = RecvRing::create(&file, 7, 4).unwrap();
+        writable.push(map(file.fd(), send.offset, send.len as usize));
+        writable.push(map(file.fd(), recv.offset, recv.len as usize));
         let (send, recv) = (HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)));
         let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false, send, recv };
         qps.push(engine.create_qp(context, init).unwrap().0);

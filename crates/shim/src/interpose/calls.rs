@@ -6,8 +6,7 @@ use crate::descriptors::{self, Kind};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::session::{self, Written, completion};
 use crate::{endpoint, memory, real};
-use libc::{MAP_FAILED, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
-use rustix::fd::{AsFd, AsRawFd};
+use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
 use rustix::io::Errno;
 
 /// `NETLINK_RDMA`: the list of the host's RDMA devices.
@@ -36,17 +35,6 @@ replace! {
             return zero_or_minus_one(session::verbs_ioctl(fd, argument));
         }
         real::ioctl(fd, request, argument)
-    }
-
-    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-        if flags & libc::MAP_ANONYMOUS != 0 || descriptors::peek(fd).is_none() {
-            return real::early_mmap(addr, len, prot, flags, fd, offset);
-        }
-        map_queue(addr, len, prot, flags, fd, offset)
-    }
-
-    fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-        mmap(addr, len, prot, flags, fd, offset)
     }
 
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
@@ -176,19 +164,4 @@ fn close_span(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
         real::close(fd as c_int);
     }
     0
-}
-
-#[cold]
-fn map_queue(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    let Kind::Device(context) = descriptors::kind(fd) else {
-        return real::early_mmap(addr, len, prot, flags, fd, offset);
-    };
-    let _gate = memory::gate();
-    match context.take_mapping(offset as u64) {
-        Some(memory) => real::mmap(addr, len, prot, flags, memory.as_fd().as_raw_fd(), 0),
-        None => {
-            crate::errno::set(Errno::INVAL);
-            MAP_FAILED
-        }
-    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Most threads that are stopped.
 const MAX_THREADS: usize = 1024;
 /// How long they are waited for, all together, while none of them is running: it is stuck then, or waits for us.
-const PATIENCE: Duration = Duration::from_millis(30);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// The same while one still runs, or would if it were given a processor.
 const PATIENCE_WITH_RUNNING: Duration = Duration::from_secs(2);
 /// How often a thread that sleeps with the signal blocked is asked again.
@@ -28,6 +28,8 @@ static ROUND: AtomicU32 = AtomicU32::new(0);
 static STOPPED: AtomicU64 = AtomicU64::new(0);
 /// The signal, once one was found that the program does not use.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// The thread that blocked it all the time, when that was so last: it is not waited for again.
+static DEAF: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `replace` while all other threads are stopped; none where not all could be.
 pub(super) fn during<R>(replace: impl FnOnce() -> R) -> Option<R> {
@@ -99,7 +101,10 @@ fn stop_all(signal: i32) -> bool {
         if let Some(thread) = deaf {
             // Most block signals for a moment only, such as while a thread is made; but that can need a processor.
             tries += 1;
-            if tries > DEAF_TRIES && (start.elapsed() > PATIENCE || state(thread) != Some(b'R')) {
+            let known = DEAF.load(Ordering::Relaxed) == thread;
+            let may_hear = !known && start.elapsed() < PATIENCE && state(thread) == Some(b'R');
+            if tries > DEAF_TRIES && !may_hear {
+                DEAF.store(thread, Ordering::Relaxed);
                 return false;
             }
             rustix::thread::sched_yield();

@@ -26,8 +26,8 @@ pub(super) struct Reply<'a> {
 pub(super) struct ReceivedFd {
     pub(super) fd: OwnedFd,
     pub(super) purpose: FdUse,
-    /// See [`ReplyHeader::map_offsets`].
-    pub(super) offset: u64,
+    /// See [`ReplyHeader::places`].
+    pub(super) place: u64,
 }
 
 impl Channel {
@@ -75,7 +75,7 @@ impl<'a> Reply<'a> {
         let mut received = ArrayVec::new();
         for (i, fd) in fds.into_iter().enumerate() {
             let purpose = FdUse::from_number(head.fds[i]).ok_or(Errno::IO)?;
-            received.push(ReceivedFd { fd, purpose, offset: head.map_offsets[i] });
+            received.push(ReceivedFd { fd, purpose, place: head.places[i] });
         }
         Ok(Self { head, response, fds: received })
     }

@@ -3,7 +3,7 @@
 
 use super::channel::Reply;
 use super::completion;
-use super::context::{Context, State, borrow};
+use super::context::{Context, borrow};
 use super::doorbell;
 use crate::descriptors::{self, Kind};
 use crate::memory::{self, Registration};
@@ -55,7 +55,7 @@ fn send(fd: RawFd, bytes: &[u8]) -> Written {
         descriptors::set(fd, None);
         return Written::Foreign;
     }
-    Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context, fd)))
+    Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context)))
 }
 
 /// A command with a well-formed header.
@@ -96,27 +96,25 @@ impl<'a> Command<'a> {
         Ok(Self { bytes, number, response })
     }
 
-    fn execute(&self, context: &Arc<Context>, fd: RawFd) -> Result<(), Errno> {
+    fn execute(&self, context: &Arc<Context>) -> Result<(), Errno> {
         let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
         let mut state = context.lock();
-        let connection = context.connection(&mut state, fd)?;
-        // SAFETY: the connection is the context's own or the descriptor of this call.
+        let connection = context.connection(&mut state)?;
+        // SAFETY: the connection stays open while the state is locked.
         let socket = unsafe { borrow(connection) };
         if registration.has_private() {
             memory::allow_router(socket);
         }
-        let State { channel, mappings, .. } = &mut *state;
         let arena = registration.arena();
-        let mut reply = channel.call(socket, RequestKind::Verbs, &bytes, registration.segments(), arena)?;
+        let mut reply = state.channel.call(socket, RequestKind::Verbs, &bytes, registration.segments(), arena)?;
         for received in reply.take_fds() {
             match received.purpose {
-                FdUse::Map => mappings.add(received.offset, received.fd),
                 FdUse::Install => {
                     let number = received.fd.into_raw_fd();
-                    let channel = install(&mut reply, received.offset, number)?;
+                    let channel = install(&mut reply, received.place, number)?;
                     if self.number == CREATE_COMP_CHANNEL {
-                        completion::add(context, fd, number, channel);
+                        completion::add(context, number, channel);
                     }
                 }
                 FdUse::Open => {}
@@ -176,8 +174,8 @@ impl Response {
 }
 
 /// Puts the number of a descriptor that is now the program's into the response; returns what stood there.
-fn install(reply: &mut Reply<'_>, offset: u64, number: RawFd) -> Result<u32, Errno> {
-    let place = usize::try_from(offset).ok().and_then(|at| reply.response_mut().get_mut(at..)?.first_chunk_mut());
+fn install(reply: &mut Reply<'_>, at: u64, number: RawFd) -> Result<u32, Errno> {
+    let place = usize::try_from(at).ok().and_then(|at| reply.response_mut().get_mut(at..)?.first_chunk_mut());
     match place {
         Some(place) => {
             let before = std::mem::replace(place, number.to_ne_bytes());

@@ -18,8 +18,6 @@ struct Entry {
     fd: RawFd,
     number: u32,
     context: Weak<Context>,
-    /// A command descriptor of the context.
-    command: RawFd,
     /// The fork in which the channel was made: a child's close of its copy is not the channel's end.
     born: u32,
 }
@@ -29,8 +27,8 @@ static CHANNELS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers that the program's descriptor `fd` is channel `number` of `context`.
-pub(super) fn add(context: &Arc<Context>, command: RawFd, fd: RawFd, number: u32) {
-    let entry = Entry { fd, number, context: Arc::downgrade(context), command, born: memory::forks() };
+pub(super) fn add(context: &Arc<Context>, fd: RawFd, number: u32) {
+    let entry = Entry { fd, number, context: Arc::downgrade(context), born: memory::forks() };
     let mut channels = lock();
     // A descriptor that the program closed behind our back has a new meaning now.
     channels.retain(|entry| entry.fd != fd);
@@ -72,7 +70,7 @@ fn forget(fd: RawFd) {
         && let Some(context) = entry.context.upgrade()
     {
         // A router that cannot be told has gone, and the channel with it.
-        let _ = tell(&context, entry.command, entry.number);
+        let _ = tell(&context, entry.number);
     }
 }
 
@@ -85,12 +83,8 @@ fn take(fd: RawFd) -> Option<Entry> {
     Some(entry)
 }
 
-fn tell(context: &Context, command: RawFd, number: u32) -> Result<(), Errno> {
+fn tell(context: &Context, number: u32) -> Result<(), Errno> {
     let _gate = memory::gate();
-    // SAFETY: a number that the program has closed meanwhile gives EBADF.
-    if !context.owns(unsafe { borrow(command) }) {
-        return Ok(());
-    }
     let header = IoctlHeader {
         object_id: ioctl_object::COMP_CHANNEL,
         method_id: ioctl_method::CLOSE_COMP_CHANNEL,
@@ -99,8 +93,8 @@ fn tell(context: &Context, command: RawFd, number: u32) -> Result<(), Errno> {
     let attr = IoctlAttr { attr_id: CHANNEL_ATTR, len: 8, reserved: 0 };
     let body = [header.as_bytes(), attr.as_bytes(), &u64::from(number).to_ne_bytes()].concat();
     let mut state = context.lock();
-    let connection = context.connection(&mut state, command)?;
-    // SAFETY: the connection is the context's own or the descriptor of this context.
+    let connection = context.connection(&mut state)?;
+    // SAFETY: the connection stays open while the state is locked.
     let socket = unsafe { borrow(connection) };
     state.channel.call(socket, RequestKind::Ioctl, &body, &[], None).map(|_| ())
 }

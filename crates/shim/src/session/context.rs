@@ -12,6 +12,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::FromBytes;
 
@@ -21,8 +22,10 @@ pub(crate) struct Context {
     worker: WorkerPage,
     wake: OwnFd,
     token: Token,
-    /// Device and inode of the socket: tells the command descriptor from a later one of the same number.
-    socket: (u64, u64),
+    /// Device and inode of the queue memory, which the command descriptor is: tells it from a later one of the same number.
+    queues: (u64, u64),
+    /// How many descriptors of the program's are this context's.
+    descriptors: AtomicUsize,
     endpoint: &'static Endpoint,
     state: Mutex<State>,
 }
@@ -30,16 +33,13 @@ pub(crate) struct Context {
 /// What one command at a time uses.
 pub(super) struct State {
     pub(super) channel: Channel,
-    pub(super) mappings: Mappings,
+    /// The connection that opened the device, until the program has closed its last descriptor.
+    opener: Option<OwnFd>,
     /// The connection of a forked child, and the fork that it belongs to.
     own: Option<(u32, OwnFd)>,
-    /// The fork in which the program's descriptor was opened.
+    /// The fork in which the device was opened.
     born: u32,
 }
-
-/// Memory that the program has not mapped yet, by the offset under which it will.
-#[derive(Default)]
-pub(super) struct Mappings(Vec<(u64, OwnFd)>);
 
 /// Opens the device; returns its command descriptor.
 pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<RawFd, Errno> {
@@ -49,21 +49,23 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
     let reply = channel.call(socket.as_fd(), RequestKind::Open, &[], &[], None)?;
     let OpenReply { token, .. } = OpenReply::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?.0;
     let mut fds = reply.into_fds().into_iter().filter(|fd| fd.purpose == FdUse::Open);
-    let (Some(page), Some(worker), Some(wake)) = (fds.next(), fds.next(), fds.next()) else { return Err(Errno::IO) };
-    let stat = rustix::fs::fstat(&socket)?;
+    let mut next = || fds.next().ok_or(Errno::IO);
+    let (page, worker, wake, queues) = (next()?, next()?, next()?, next()?.fd);
+    let stat = rustix::fs::fstat(&queues)?;
     let context = Context {
         page: map(&page, CONTEXT_PAGE_LEN, true).and_then(ContextPage::new).ok_or(Errno::IO)?,
         worker: map(&worker, WORKER_PAGE_LEN, false).and_then(WorkerPage::new).ok_or(Errno::IO)?,
         wake: OwnFd::new(wake.fd),
         token,
-        socket: (stat.st_dev, stat.st_ino),
+        queues: (stat.st_dev, stat.st_ino),
+        descriptors: AtomicUsize::new(0),
         endpoint,
-        state: Mutex::new(State { channel, mappings: Mappings::default(), own: None, born: memory::forks() }),
+        state: Mutex::new(State { channel, opener: Some(OwnFd::new(socket)), own: None, born: memory::forks() }),
     };
     if !close_on_exec {
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty())?;
+        rustix::io::fcntl_setfd(&queues, rustix::io::FdFlags::empty())?;
     }
-    let number = socket.into_raw_fd();
+    let number = queues.into_raw_fd();
     descriptors::set(number, Some(Arc::new(context)));
     Ok(number)
 }
@@ -86,26 +88,34 @@ impl Context {
 
     /// Whether `fd` still is this context's command descriptor: not so where the program closed it behind our back.
     pub(crate) fn owns(&self, fd: BorrowedFd<'_>) -> bool {
-        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.socket)
+        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.queues)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the memory that the program is to map at `offset` of its command descriptor.
-    pub(crate) fn take_mapping(&self, offset: u64) -> Option<OwnFd> {
-        let mut state = self.lock();
-        let mappings = &mut state.mappings.0;
-        let at = mappings.iter().position(|(at, _)| *at == offset)?;
-        Some(mappings.swap_remove(at).1)
+    /// The program has one more descriptor of this context.
+    pub(crate) fn gained_descriptor(&self) {
+        self.descriptors.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The connection for this process's commands: the program's own, or after a fork one that is made now.
-    pub(super) fn connection(&self, state: &mut State, program: RawFd) -> Result<RawFd, Errno> {
+    /// The program has one less; with the last one the connections end, and with them the device.
+    pub(crate) fn lost_descriptor(&self) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut state = self.lock();
+            state.opener = None;
+            state.own = None;
+        }
+    }
+
+    /// The connection for this process's commands: the opener's, or after a fork one that is made now. EBADF where the
+    /// program has closed the device.
+    pub(super) fn connection(&self, state: &mut State) -> Result<RawFd, Errno> {
         let now = memory::forks();
+        let opener = state.opener.as_ref().ok_or(Errno::BADF)?;
         if state.born == now {
-            return Ok(program);
+            return Ok(opener.as_fd().as_raw_fd());
         }
         match &state.own {
             Some((fork, own)) if *fork == now => Ok(own.as_fd().as_raw_fd()),
@@ -118,14 +128,6 @@ impl Context {
                 Ok(number)
             }
         }
-    }
-}
-
-impl Mappings {
-    /// Keeps `fd` until the program maps it. A second one for the same offset replaces the first.
-    pub(super) fn add(&mut self, offset: u64, fd: OwnedFd) {
-        self.0.retain(|(at, _)| *at != offset);
-        self.0.push((offset, OwnFd::new(fd)));
     }
 }
 

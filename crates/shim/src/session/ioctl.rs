@@ -82,8 +82,8 @@ fn forward(fd: RawFd, body: &[u8]) -> Result<(), Errno> {
     let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
     let _gate = memory::gate();
     let mut state = context.lock();
-    let connection = context.connection(&mut state, fd)?;
-    // SAFETY: the connection is the context's own or the descriptor of this call.
+    let connection = context.connection(&mut state)?;
+    // SAFETY: the connection stays open while the state is locked.
     let socket = unsafe { borrow(connection) };
     state.channel.call(socket, RequestKind::Ioctl, body, &[], None).map(|_| ())
 }

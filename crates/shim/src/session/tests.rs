@@ -4,6 +4,7 @@ use super::*;
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{
     self, FdUse, IoctlHeader, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind, SOCKET_NAME, Segment,
     SegmentKind, Token, VERSION,
@@ -60,7 +61,8 @@ impl Router {
         let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
         let (worker, worker_fd) = SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let opening = [page_fd, worker_fd, wake.try_clone().unwrap()];
+        let queues = QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap();
+        let opening = [page_fd, worker_fd, wake.try_clone().unwrap(), queues];
         let (sender, requests) = channel();
         let answers = Arc::new(Mutex::new(Vec::new()));
         let told = answers.clone();
@@ -99,7 +101,7 @@ impl Router {
     }
 }
 
-fn serve(socket: &OwnedFd, opening: &[OwnedFd; 3], sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
+fn serve(socket: &OwnedFd, opening: &[OwnedFd; 4], sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
     let mut buffer = vec![0; MAX_MESSAGE];
     while let Ok((len, fds)) = session::receive(socket.as_fd(), &mut buffer) {
         if len == 0 {
@@ -135,8 +137,8 @@ fn reply(socket: BorrowedFd<'_>, answer: &Answer) {
         mminfo: answer.mminfo,
         ..ReplyHeader::default()
     };
-    for (i, (_, purpose, offset)) in answer.fds.iter().enumerate() {
-        (head.fds[i], head.map_offsets[i]) = (*purpose as u32, *offset);
+    for (i, (_, purpose, place)) in answer.fds.iter().enumerate() {
+        (head.fds[i], head.places[i]) = (*purpose as u32, *place);
     }
     let fds: Vec<_> = answer.fds.iter().map(|(fd, ..)| fd.as_fd()).collect();
     session::send(socket, &[IoSlice::new(head.as_bytes()), IoSlice::new(&answer.response)], &fds).unwrap();

@@ -1,4 +1,4 @@
-use super::{NewRing, Queue, pair};
+use super::{NewRing, Queue, QueueFile, pair};
 use rdmesh_verbs::Completion;
 use rustix::io;
 
@@ -10,10 +10,10 @@ pub struct CompletionRing {
 
 impl CompletionRing {
     /// Makes a ring for at least `cqe` entries.
-    pub fn create(cqe: u32) -> io::Result<NewRing<Self>> {
-        let (queue, fd, len) = Queue::create("rdmesh-cq", cqe, WC_LEN)?;
-        let slots = queue.mask;
-        Ok(NewRing { ring: Self { queue, produced: 0 }, fd, len, slots })
+    pub fn create(file: &QueueFile, cqe: u32) -> io::Result<NewRing<Self>> {
+        let (queue, len) = Queue::create(file, cqe, WC_LEN)?;
+        let (offset, slots) = (queue.offset, queue.mask);
+        Ok(NewRing { ring: Self { queue, produced: 0 }, offset, len, slots })
     }
 
     /// Adds an entry; false where the ring is full.

@@ -5,25 +5,26 @@
 //! device keeps its own copy of everything it decides by; the only value it believes is the other side's index, masked.
 
 mod complete;
+mod file;
 mod recv;
 mod send;
 
 pub use complete::CompletionRing;
+pub use file::QueueFile;
 pub use recv::RecvRing;
 pub use send::{BadWqe, SendRing};
 
 use crate::shared::SharedMemory;
 use rdmesh_verbs::{Key, Sge, SgeList};
 use rustix::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A ring just made, with what the program needs to map it.
 pub struct NewRing<R> {
     /// The device's end.
     pub ring: R,
-    /// For the program.
-    pub fd: OwnedFd,
+    /// Where the program maps it (`mminfo.offset`).
+    pub offset: u64,
     /// Bytes to map (`mminfo.size`).
     pub len: u32,
     /// Entries that it holds.
@@ -45,22 +46,25 @@ const SGE_LEN: usize = 16;
 /// The queue buffer itself, for either end.
 struct Queue {
     memory: SharedMemory,
+    file: QueueFile,
+    offset: u64,
     mask: u32,
     log2_elem_size: u32,
 }
 
 impl Queue {
     /// Makes a queue for at least `entries` entries of at least `elem_size` bytes.
-    fn create(name: &str, entries: u32, elem_size: usize) -> io::Result<(Self, OwnedFd, u32)> {
+    fn create(file: &QueueFile, entries: u32, elem_size: usize) -> io::Result<(Self, u32)> {
         let slots = entries.checked_add(1).and_then(u32::checked_next_power_of_two).ok_or(io::Errno::INVAL)?.max(2);
         let elem_size = elem_size.next_power_of_two();
         let len = DATA + elem_size * slots as usize;
         let len32 = u32::try_from(len).map_err(|_| io::Errno::INVAL)?;
-        let (memory, fd) = SharedMemory::create(name, len)?;
-        let queue = Self { memory, mask: slots - 1, log2_elem_size: elem_size.trailing_zeros() };
+        let (memory, offset) = file.allocate(len)?;
+        let file = file.clone();
+        let queue = Self { memory, file, offset, mask: slots - 1, log2_elem_size: elem_size.trailing_zeros() };
         queue.cell(LOG2_ELEM_SIZE).store(queue.log2_elem_size, Ordering::Relaxed);
         queue.cell(INDEX_MASK).store(queue.mask, Ordering::Relaxed);
-        Ok((queue, fd, len32))
+        Ok((queue, len32))
     }
 
     /// Byte offset of slot `index`.
@@ -133,6 +137,12 @@ impl Queue {
             list.push(Sge { addr: words[0], length: low(words[1]), lkey: Key(high(words[1])) });
         }
         Some(())
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.file.release(self.offset, self.memory.len());
     }
 }
 

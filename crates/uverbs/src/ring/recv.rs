@@ -1,4 +1,4 @@
-use super::{DMA_DATA, DMA_NUM_SGE, NewRing, Queue, SGE_LEN, high};
+use super::{DMA_DATA, DMA_NUM_SGE, NewRing, Queue, QueueFile, SGE_LEN, high};
 use crate::ring::BadWqe;
 use rdmesh_verbs::RecvWr;
 use rustix::io;
@@ -11,11 +11,11 @@ pub struct RecvRing {
 
 impl RecvRing {
     /// Makes a ring for at least `max_wr` requests of `max_sge` elements.
-    pub fn create(max_wr: u32, max_sge: u32) -> io::Result<NewRing<Self>> {
+    pub fn create(file: &QueueFile, max_wr: u32, max_sge: u32) -> io::Result<NewRing<Self>> {
         let elem_size = WQE_LEN + max_sge as usize * SGE_LEN;
-        let (queue, fd, len) = Queue::create("rdmesh-recv", max_wr, elem_size)?;
-        let slots = queue.mask;
-        Ok(NewRing { ring: Self { queue, taken: 0 }, fd, len, slots })
+        let (queue, len) = Queue::create(file, max_wr, elem_size)?;
+        let (offset, slots) = (queue.offset, queue.mask);
+        Ok(NewRing { ring: Self { queue, taken: 0 }, offset, len, slots })
     }
 
     /// Copies the oldest request into `wr` and hands its slot back.

@@ -1,4 +1,4 @@
-use super::{DMA_DATA, DMA_LENGTH, DMA_NUM_SGE, NewRing, Queue, SGE_LEN, high, low};
+use super::{DMA_DATA, DMA_LENGTH, DMA_NUM_SGE, NewRing, Queue, QueueFile, SGE_LEN, high, low};
 use crate::shared::SharedMemory;
 use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
@@ -20,11 +20,11 @@ pub struct SendRing {
 
 impl SendRing {
     /// Makes a ring for at least `max_wr` requests of `max_sge` elements or `max_inline` bytes.
-    pub fn create(max_wr: u32, max_sge: u32, max_inline: u32) -> io::Result<NewRing<Self>> {
+    pub fn create(file: &QueueFile, max_wr: u32, max_sge: u32, max_inline: u32) -> io::Result<NewRing<Self>> {
         let elem_size = WQE_LEN + Self::max_inline(max_sge, max_inline) as usize;
-        let (queue, fd, len) = Queue::create("rdmesh-send", max_wr, elem_size)?;
-        let slots = queue.mask;
-        Ok(NewRing { ring: Self { queue, fetched: 0, released: 0, last_slot: super::DATA }, fd, len, slots })
+        let (queue, len) = Queue::create(file, max_wr, elem_size)?;
+        let (offset, slots) = (queue.offset, queue.mask);
+        Ok(NewRing { ring: Self { queue, fetched: 0, released: 0, last_slot: super::DATA }, offset, len, slots })
     }
 
     /// Inline bytes that fit beside `max_sge` elements: the two share the space.

@@ -3,6 +3,10 @@ use proptest::prelude::*;
 use rdmesh_verbs::{Completion, QpType, Qpn, RecvWr, SendWr, WcFlags, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 
+fn file() -> QueueFile {
+    QueueFile::create().unwrap()
+}
+
 fn completion(wr_id: u64) -> Completion {
     Completion {
         wr_id,
@@ -36,13 +40,13 @@ fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
 #[test]
 fn slots_round_up_as_rxe_rounds() {
     for (asked, slots) in [(1, 1), (2, 3), (3, 3), (4, 7), (100, 127)] {
-        assert_eq!(CompletionRing::create(asked).unwrap().slots, slots);
+        assert_eq!(CompletionRing::create(&file(), asked).unwrap().slots, slots);
     }
 }
 
 #[test]
 fn a_full_completion_ring_refuses() {
-    let mut ring = CompletionRing::create(3).unwrap().ring;
+    let mut ring = CompletionRing::create(&file(), 3).unwrap().ring;
     assert!((0..3).all(|i| ring.push(&completion(i))));
     assert!(!ring.push(&completion(3)));
     ring.queue.publish_consumer(1);
@@ -51,12 +55,12 @@ fn a_full_completion_ring_refuses() {
 
 #[test]
 fn resizing_keeps_unpolled_entries() {
-    let mut old = CompletionRing::create(7).unwrap().ring;
+    let mut old = CompletionRing::create(&file(), 7).unwrap().ring;
     (0..5).for_each(|i| assert!(old.push(&completion(i))));
     old.queue.publish_consumer(2);
-    let mut small = CompletionRing::create(1).unwrap().ring;
+    let mut small = CompletionRing::create(&file(), 1).unwrap().ring;
     assert!(!old.move_into(&mut small));
-    let mut new = CompletionRing::create(3).unwrap().ring;
+    let mut new = CompletionRing::create(&file(), 3).unwrap().ring;
     assert!(old.move_into(&mut new));
     assert_eq!(new.len(), 3);
     let mut word = [0];
@@ -65,8 +69,22 @@ fn resizing_keeps_unpolled_entries() {
 }
 
 #[test]
+fn a_queue_that_is_gone_keeps_no_pages() {
+    let file = file();
+    let blocks = || rustix::fs::fstat(file.fd()).unwrap().st_blocks;
+    let ring = CompletionRing::create(&file, 1000).unwrap();
+    let other = CompletionRing::create(&file, 1).unwrap();
+    assert_ne!(ring.offset, other.offset);
+    let mut ring = ring.ring;
+    (0..1000).for_each(|i| assert!(ring.push(&completion(i))));
+    let full = blocks();
+    drop(ring);
+    assert!(blocks() < full / 8, "{} of {full} blocks are left", blocks());
+}
+
+#[test]
 fn a_hostile_producer_index_stays_in_the_ring() {
-    let mut ring = RecvRing::create(3, 1).unwrap().ring;
+    let mut ring = RecvRing::create(&file(), 3, 1).unwrap().ring;
     ring.queue.publish_producer(u32::MAX);
     for _ in 0..3 {
         assert!(ring.take(&mut RecvWr::default()).is_some());
@@ -76,7 +94,7 @@ fn a_hostile_producer_index_stays_in_the_ring() {
 
 #[test]
 fn too_many_elements_are_refused() {
-    let mut ring = RecvRing::create(3, 1).unwrap().ring;
+    let mut ring = RecvRing::create(&file(), 3, 1).unwrap().ring;
     assert!(post_recv(&ring.queue, 77, &[]));
     ring.queue.store(ring.queue.slot(0) + 24, &[pair(0, 1000)]);
     assert_eq!(ring.take(&mut RecvWr::default()).unwrap().unwrap_err(), BadWqe { wr_id: 77 });
@@ -86,7 +104,7 @@ proptest! {
     /// The ring against a queue: what is posted is taken, in order, once.
     #[test]
     fn receives_are_taken_in_order(steps in proptest::collection::vec(0..4u8, 1..200)) {
-        let mut ring = RecvRing::create(7, 2).unwrap().ring;
+        let mut ring = RecvRing::create(&file(), 7, 2).unwrap().ring;
         let mut model = VecDeque::new();
         for (n, step) in steps.into_iter().enumerate() {
             if step < 3 {
@@ -108,7 +126,7 @@ proptest! {
     /// Any bytes in a send slot give a request or an error, and nothing is read outside the slot.
     #[test]
     fn any_send_element_is_survived(words in proptest::collection::vec(any::<u64>(), 64), ud in any::<bool>()) {
-        let mut ring = SendRing::create(3, 4, 64).unwrap().ring;
+        let mut ring = SendRing::create(&file(), 3, 4, 64).unwrap().ring;
         let count = ring.queue.elem_size() / 8;
         ring.queue.store(ring.queue.slot(0), &words[..count.min(64)]);
         ring.queue.publish_producer(1);

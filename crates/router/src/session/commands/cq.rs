@@ -15,7 +15,6 @@ use rdmesh_uverbs::abi::{
 use rdmesh_uverbs::page::Arm;
 use rdmesh_uverbs::ring::CompletionRing;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 
 /// The response carries the channel's number where the library puts the descriptor's: the library remembers the
 /// former, and names the channel by it in CREATE_CQ.
@@ -61,7 +60,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
             ..Default::default()
         },
     )?;
-    Ok(Reply::new(&made.base).with_driver(&made.driver).with_map(made.fd, made.driver.mi.offset))
+    Ok(Reply::new(&made.base).with_driver(&made.driver))
 }
 
 pub(super) fn ex_create(call: &mut Call<'_>) -> Result<Reply, Errno> {
@@ -75,13 +74,12 @@ pub(super) fn ex_create(call: &mut Call<'_>) -> Result<Reply, Errno> {
         comp_mask: 0,
         response_length: call.command.out_len.min(size_of::<ExCreateCqResponse>()) as u32,
     };
-    Ok(Reply::new(&response).with_driver(&made.driver).with_map(made.fd, made.driver.mi.offset))
+    Ok(Reply::new(&response).with_driver(&made.driver))
 }
 
 struct Made {
     base: CreateCqResponse,
     driver: RxeCreateCqResponse,
-    fd: OwnedFd,
 }
 
 fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
@@ -98,7 +96,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     }
     check_entries(call, request.cqe)?;
     call.admit(ObjectKind::Cq)?;
-    let (queue, cqe, driver, fd) = make_ring(call, request.cqe)?;
+    let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
         let cq = shard.engine().create_cq(c, CqInit { queue, cqe })?;
@@ -110,18 +108,18 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     if let Some(state) = channel.and_then(|id| call.scope.context.channels.get_mut(&id)) {
         state.cqs += 1;
     }
-    Ok(Made { base: CreateCqResponse { cq_handle, cqe }, driver, fd })
+    Ok(Made { base: CreateCqResponse { cq_handle, cqe }, driver })
 }
 
 fn check_entries(call: &Call<'_>, cqe: u32) -> Result<(), Errno> {
     if (1..=call.scope.limits.max_cqe).contains(&cqe) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-fn make_ring(call: &mut Call<'_>, cqe: u32) -> Result<(HostCompletionQueue, u32, RxeCreateCqResponse, OwnedFd), Errno> {
-    let ring = CompletionRing::create(cqe)?;
-    let mi = MmapInfo { offset: call.scope.context.map_offset(ring.len), size: ring.len, pad: 0 };
+fn make_ring(call: &mut Call<'_>, cqe: u32) -> Result<(HostCompletionQueue, u32, RxeCreateCqResponse), Errno> {
+    let ring = CompletionRing::create(&call.scope.context.queues, cqe)?;
+    let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let queue = HostCompletionQueue::new(ring.ring, call.scope.context.page.clone());
-    Ok((queue, ring.slots, RxeCreateCqResponse { mi }, ring.fd))
+    Ok((queue, ring.slots, RxeCreateCqResponse { mi }))
 }
 
 pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
@@ -131,10 +129,10 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     }
     call.needs_room::<RxeCreateCqResponse>()?;
     check_entries(call, request.cqe)?;
-    let (queue, cqe, driver, fd) = make_ring(call, request.cqe)?;
+    let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
     drop(call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?);
-    Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver).with_map(fd, driver.mi.offset))
+    Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
 
 /// The library arms queues without a message; this is for one that does not.

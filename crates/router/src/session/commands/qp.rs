@@ -4,7 +4,6 @@ use super::super::accounting::ObjectKind;
 use super::super::reply::Reply;
 use super::Call;
 use crate::memory::{HostRecvQueue, HostSendQueue};
-use arrayvec::ArrayVec;
 use rdmesh_nic::{Capabilities, QpInfo, QpInit};
 use rdmesh_uverbs::abi::{
     CreateQp, CreateQpResponse, DestroyQp, DestroyQpResponse, ExCreateQp, ExCreateQpResponse, MmapInfo, PostSend,
@@ -13,7 +12,6 @@ use rdmesh_uverbs::abi::{
 use rdmesh_uverbs::ring::{RecvRing, SendRing};
 use rdmesh_verbs::{AddressVector, QpState, QpType};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 
 const SGE_LEN: u32 = 16;
 
@@ -38,7 +36,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
             ..Default::default()
         },
     )?;
-    Ok(made.rings.attach_to(Reply::new(&made.response)))
+    Ok(Reply::new(&made.response).with_driver(&made.driver))
 }
 
 pub(super) fn ex_create(call: &mut Call<'_>) -> Result<Reply, Errno> {
@@ -57,25 +55,13 @@ pub(super) fn ex_create(call: &mut Call<'_>) -> Result<Reply, Errno> {
         comp_mask: 0,
         response_length: call.command.out_len.min(size_of::<ExCreateQpResponse>()) as u32,
     };
-    Ok(made.rings.attach_to(Reply::new(&response)))
+    Ok(Reply::new(&response).with_driver(&made.driver))
 }
 
 struct Made {
     response: CreateQpResponse,
-    rings: Rings,
-}
-
-/// What the program needs of the queues' memory.
-struct Rings {
+    /// Where the program maps the queues.
     driver: RxeCreateQpResponse,
-    fds: ArrayVec<(OwnedFd, u64), 2>,
-}
-
-impl Rings {
-    fn attach_to(self, reply: Reply) -> Reply {
-        let reply = reply.with_driver(&self.driver);
-        self.fds.into_iter().fold(reply, |reply, (fd, offset)| reply.with_map(fd, offset))
-    }
 }
 
 fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
@@ -88,7 +74,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
     let has_srq = request.is_srq != 0;
     let asked = check_capabilities(call, request, has_srq)?;
     call.admit(ObjectKind::Qp)?;
-    let (caps, send, recv, rings) = make_rings(call, asked, has_srq)?;
+    let (caps, send, recv, driver) = make_rings(call, asked, has_srq)?;
 
     let init = QpInit {
         qp_type,
@@ -120,7 +106,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         max_inline_data: caps.max_inline,
         reserved: 0,
     };
-    Ok(Made { response, rings })
+    Ok(Made { response, driver })
 }
 
 fn check_type(number: u8) -> Result<QpType, Errno> {
@@ -165,24 +151,22 @@ fn make_rings(
     call: &mut Call<'_>,
     asked: Capabilities,
     has_srq: bool,
-) -> Result<(Capabilities, HostSendQueue, Option<HostRecvQueue>, Rings), Errno> {
+) -> Result<(Capabilities, HostSendQueue, Option<HostRecvQueue>, RxeCreateQpResponse), Errno> {
     let max_inline = SendRing::max_inline(asked.max_send_sge, asked.max_inline);
     let max_send_sge = max_inline / SGE_LEN;
-    let send = SendRing::create(asked.max_send_wr, max_send_sge, max_inline)?;
-    let sq_mi = MmapInfo { offset: call.scope.context.map_offset(send.len), size: send.len, pad: 0 };
-    let mut rings = Rings { driver: RxeCreateQpResponse { sq_mi, ..Default::default() }, fds: ArrayVec::new() };
-    rings.fds.push((send.fd, sq_mi.offset));
+    let queues = &call.scope.context.queues;
+    let send = SendRing::create(queues, asked.max_send_wr, max_send_sge, max_inline)?;
+    let sq_mi = MmapInfo { offset: send.offset, size: send.len, pad: 0 };
+    let mut driver = RxeCreateQpResponse { sq_mi, ..Default::default() };
     let mut caps = Capabilities { max_send_wr: send.slots, max_send_sge, max_inline, ..Capabilities::default() };
     if has_srq {
-        return Ok((caps, HostSendQueue::new(send.ring), None, rings));
+        return Ok((caps, HostSendQueue::new(send.ring), None, driver));
     }
-    let recv = RecvRing::create(asked.max_recv_wr, asked.max_recv_sge)?;
-    let rq_mi = MmapInfo { offset: call.scope.context.map_offset(recv.len), size: recv.len, pad: 0 };
-    rings.driver.rq_mi = rq_mi;
-    rings.fds.push((recv.fd, rq_mi.offset));
+    let recv = RecvRing::create(queues, asked.max_recv_wr, asked.max_recv_sge)?;
+    driver.rq_mi = MmapInfo { offset: recv.offset, size: recv.len, pad: 0 };
     caps.max_recv_wr = recv.slots;
     caps.max_recv_sge = asked.max_recv_sge;
-    Ok((caps, HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)), rings))
+    Ok((caps, HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)), driver))
 }
 
 pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {

@@ -42,8 +42,8 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     }
     call.admit(ObjectKind::Srq)?;
     let max_sge = asked.max_sge.max(1);
-    let ring = RecvRing::create(asked.max_wr, max_sge)?;
-    let mi = MmapInfo { offset: call.scope.context.map_offset(ring.len), size: ring.len, pad: 0 };
+    let ring = RecvRing::create(&call.scope.context.queues, asked.max_wr, max_sge)?;
+    let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let attr = SrqAttr { max_wr: ring.slots, max_sge, limit: asked.limit };
     let init = SrqInit { pd, queue: HostRecvQueue::new(ring.ring), attr };
     let srq_handle = call.on_shard(move |shard, c| {
@@ -54,7 +54,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     call.created(ObjectKind::Srq);
     let response = CreateSrqResponse { srq_handle, max_wr: attr.max_wr, max_sge, srqn: 0 };
     let driver = RxeCreateSrqResponse { mi, srq_num: srq_handle, reserved: 0 };
-    Ok(Reply::new(&response).with_driver(&driver).with_map(ring.fd, mi.offset))
+    Ok(Reply::new(&response).with_driver(&driver))
 }
 
 pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
@@ -77,11 +77,11 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
         call.on_shard(move |shard, c| shard.engine().modify_srq(c, srq, None, limit))?;
         return Ok(Reply::default());
     };
-    let ring = RecvRing::create(max_wr, present.max_sge)?;
-    let mi = MmapInfo { offset: call.scope.context.map_offset(ring.len), size: ring.len, pad: 0 };
+    let ring = RecvRing::create(&call.scope.context.queues, max_wr, present.max_sge)?;
+    let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let resize = (HostRecvQueue::new(ring.ring), ring.slots);
     call.on_shard(move |shard, c| shard.engine().modify_srq(c, srq, Some(resize), limit))?;
-    Ok(Reply::default().with_mminfo(&mi).with_map(ring.fd, mi.offset))
+    Ok(Reply::default().with_mminfo(&mi))
 }
 
 pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {

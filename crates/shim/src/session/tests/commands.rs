@@ -110,16 +110,14 @@ fn arming_a_queue_is_no_message() {
 }
 
 #[test]
-fn descriptors_are_installed_and_mapped() {
+fn descriptors_are_installed() {
     let router = Router::start();
     let fd = router.open();
     let (theirs, ours) = rustix::pipe::pipe().unwrap();
-    let (_, ring) = SharedMemory::create("ring", 4096).unwrap();
-    let inode = rustix::fs::fstat(&ring).unwrap().st_ino;
     let mut room = [0u32; 4];
     router.answer_next(Answer {
         response: vec![0xff; 16],
-        fds: vec![(theirs, FdUse::Install, 4), (ring, FdUse::Map, 0x7000)],
+        fds: vec![(theirs, FdUse::Install, 4)],
         ..Answer::default()
     });
     assert_eq!(write_command(fd, &legacy(0, 4, &[room.as_mut_ptr() as u64])), Ok(()));
@@ -129,12 +127,6 @@ fn descriptors_are_installed_and_mapped() {
     assert_eq!(rustix::io::read(installed, &mut [0u8; 4]).unwrap(), 1);
     assert!(descriptors::peek(room[1] as RawFd).is_none());
     context::discard(room[1] as RawFd);
-
-    let context = descriptors::peek(fd).unwrap();
-    assert!(context.take_mapping(0x6000).is_none());
-    let mapping = context.take_mapping(0x7000).unwrap();
-    assert_eq!(rustix::fs::fstat(mapping.as_fd()).unwrap().st_ino, inode);
-    assert!(context.take_mapping(0x7000).is_none(), "mapped once");
     close(fd);
 }
 

@@ -1,6 +1,8 @@
 //! Contexts: opening, ending, forking.
 
 use super::*;
+use crate::descriptors::Kind;
+use rustix::fd::IntoRawFd;
 
 const DEALLOC_PD: u32 = 4;
 
@@ -38,7 +40,9 @@ fn a_descriptor_is_inherited_only_when_asked() {
 fn a_router_that_has_gone_is_an_io_error() {
     let router = Router::start();
     let fd = router.open();
-    rustix::net::shutdown(unsafe { BorrowedFd::borrow_raw(fd) }, rustix::net::Shutdown::Both).unwrap();
+    let context = descriptors::peek(fd).unwrap();
+    let connection = context.connection(&mut context.lock()).unwrap();
+    rustix::net::shutdown(unsafe { BorrowedFd::borrow_raw(connection) }, rustix::net::Shutdown::Both).unwrap();
     assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[1])), Err(Errno::IO));
     assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[1])), Err(Errno::IO));
     close(fd);
@@ -97,4 +101,18 @@ fn a_forked_child_attaches_with_the_token() {
     assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[2])), Ok(()), "and the parent goes on");
     assert_eq!(router.request().kind, RequestKind::Verbs);
     close(fd);
+}
+
+#[test]
+fn the_device_is_closed_with_its_last_descriptor() {
+    let router = Router::start();
+    let fd = router.open();
+    let Kind::Device(context) = descriptors::kind(fd) else { panic!("no device") };
+    let copy = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 0).unwrap().into_raw_fd();
+    descriptors::set(copy, Some(context.clone()));
+    close(fd);
+    let connection = || context.connection(&mut context.lock());
+    assert!(connection().is_ok());
+    close(copy);
+    assert_eq!(connection(), Err(Errno::BADF));
 }
