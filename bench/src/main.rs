@@ -1,0 +1,87 @@
+//! `rdmesh-bench`: what rdmesh costs, beside the same work done in other ways, in one run on one machine.
+//!
+//! Every figure is taken once a round and reported as the median over the rounds. What matters are the ratios: all
+//! figures of a run come from the same machine in the same minutes.
+
+mod chart;
+mod copy;
+mod device;
+mod goals;
+mod pingpong;
+mod report;
+mod results;
+mod shared;
+mod tcp;
+mod ucx;
+
+use clap::{Parser, Subcommand};
+use results::Results;
+use std::time::Instant;
+
+/// Bytes of the messages whose bandwidth is measured.
+const SIZES: [u64; 4] = [2 << 10, 8 << 10, 64 << 10, 1 << 20];
+
+/// Measures rdmesh beside shared memory, memcpy, kernel TCP and UCX.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds; medians are reported.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// One short round: to see that everything runs.
+    #[arg(long)]
+    quick: bool,
+    /// Copy the results to docs/ too.
+    #[arg(long)]
+    publish: bool,
+    /// How the router's workers wait: spin, adaptive or sleep.
+    #[arg(long, default_value = "adaptive")]
+    mode: String,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// Parts that the benchmark runs as processes of their own.
+#[derive(Subcommand)]
+enum Part {
+    /// One process of a shared-memory ping-pong.
+    #[command(hide = true)]
+    Player(pingpong::Player),
+    /// A TCP server that serves clients until it is killed.
+    #[command(hide = true)]
+    TcpServer {
+        /// Port to listen on.
+        port: u16,
+    },
+    /// A TCP client: prints its figure.
+    #[command(hide = true)]
+    TcpClient(tcp::Client),
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    match arguments.part {
+        Some(Part::Player(player)) => player.play(),
+        Some(Part::TcpServer { port }) => tcp::serve(port),
+        Some(Part::TcpClient(client)) => println!("{}", client.measure()),
+        None => benchmark(&arguments),
+    }
+}
+
+fn benchmark(arguments: &Arguments) {
+    let rounds = if arguments.quick { 1 } else { arguments.rounds.max(1) };
+    let effort = if arguments.quick { 0.1 } else { 1.0 };
+    let mut results = Results::new(&arguments.mode, rounds);
+    for round in 1..=rounds {
+        let begin = Instant::now();
+        eprint!("round {round} of {rounds}: ");
+        pingpong::measure(&mut results, effort);
+        copy::measure(&mut results, effort);
+        tcp::measure_loopback(&mut results, effort);
+        ucx::measure(&mut results, effort);
+        device::measure(&mut results, effort, &arguments.mode);
+        eprintln!("{:.0} s", begin.elapsed().as_secs_f64());
+    }
+    let goals = goals::judge(&results);
+    print!("{}", report::table(&results, &goals));
+    report::write(&results, &goals, arguments.publish);
+}

@@ -1,0 +1,134 @@
+//! The figures of a run.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a figure is in, and whether more of it is better.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(crate) enum Unit {
+    /// Half a round trip, or the like.
+    #[serde(rename = "µs")]
+    Microseconds,
+    /// 10^6 bytes per second.
+    #[serde(rename = "MB/s")]
+    MegabytesPerSecond,
+    /// 10^6 messages per second.
+    #[serde(rename = "M/s")]
+    MillionPerSecond,
+    /// Of one processor core.
+    #[serde(rename = "%")]
+    PercentOfCore,
+    /// Events for each message.
+    #[serde(rename = "1/message")]
+    PerMessage,
+}
+
+impl Unit {
+    /// As printed behind a figure.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Microseconds => "µs",
+            Self::MegabytesPerSecond => "MB/s",
+            Self::MillionPerSecond => "M/s",
+            Self::PercentOfCore => "%",
+            Self::PerMessage => "/message",
+        }
+    }
+}
+
+/// One kind of figure, taken once a round.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    /// Heading that it is shown under.
+    pub(crate) group: &'static str,
+    /// What was measured, unique in its group.
+    pub(crate) name: String,
+    /// Unit of all values.
+    pub(crate) unit: Unit,
+    /// Middle value.
+    pub(crate) median: f64,
+    /// One value a round.
+    pub(crate) samples: Vec<f64>,
+}
+
+/// All figures, in the order in which they first came.
+#[derive(Debug, Serialize)]
+pub(crate) struct Results {
+    /// Version of rdmesh.
+    pub(crate) version: &'static str,
+    /// How the router's workers waited.
+    pub(crate) mode: String,
+    /// Processor, cores and kernel.
+    pub(crate) machine: BTreeMap<&'static str, String>,
+    /// Rounds.
+    pub(crate) rounds: usize,
+    /// The figures.
+    pub(crate) figures: Vec<Figure>,
+}
+
+impl Results {
+    /// No figures yet.
+    pub(crate) fn new(mode: &str, rounds: usize) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            mode: mode.to_owned(),
+            machine: machine(),
+            rounds,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Adds a value to the figure `name` of `group`.
+    pub(crate) fn add(&mut self, group: &'static str, name: &str, unit: Unit, value: f64) {
+        eprint!(".");
+        let index = self.figures.iter().position(|f| f.group == group && f.name == name).unwrap_or_else(|| {
+            let figure = Figure { group, name: name.to_owned(), unit, median: 0.0, samples: Vec::new() };
+            self.figures.push(figure);
+            self.figures.len() - 1
+        });
+        let figure = &mut self.figures[index];
+        figure.samples.push(value);
+        figure.median = median(&figure.samples);
+    }
+
+    /// Median of the figure `name` of `group`.
+    pub(crate) fn median(&self, group: &str, name: &str) -> Option<f64> {
+        self.figures.iter().find(|f| f.group == group && f.name == name).map(|f| f.median)
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+fn machine() -> BTreeMap<&'static str, String> {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split(": ").nth(1));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    BTreeMap::from([
+        ("processor", model.unwrap_or("unknown").to_owned()),
+        ("cores", cores.to_string()),
+        ("kernel", kernel.trim().to_owned()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_of_the_samples() {
+        let mut results = Results::new("spin", 3);
+        for value in [9.0, 1.0, 3.0] {
+            results.add("g", "n", Unit::Microseconds, value);
+        }
+        assert_eq!(results.median("g", "n"), Some(3.0));
+        results.add("g", "n", Unit::Microseconds, 5.0);
+        assert_eq!(results.median("g", "n"), Some(4.0));
+        assert_eq!(results.median("g", "other"), None);
+    }
+}

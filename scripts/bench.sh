@@ -1,0 +1,10 @@
+# The benchmark.
+# shellcheck shell=bash
+. scripts/build.sh
+
+dev_bench() {
+    need build run bench
+    build_product
+    step "building the benchmark" cargo build --release -p rdmesh-bench
+    target/release/rdmesh-bench "$@"
+}

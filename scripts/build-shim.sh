@@ -1,0 +1,25 @@
+#!/bin/sh
+# Builds librdmesh.so so that it loads with glibc 2.17 and newer, and prints its path.
+# Needs cargo-zigbuild and ziglang from PyPI, which it puts into .cache/venv. Where they cannot be had it builds with
+# the machine's own linker: the library then needs the machine's glibc or a newer one.
+set -eu
+cd "$(dirname "$0")/.."
+target_dir=${CARGO_TARGET_DIR:-target}
+venv=$PWD/.cache/venv
+triple=$(uname -m)-unknown-linux-gnu
+
+install_zig() {
+    [ -x "$venv/bin/cargo-zigbuild" ] && "$venv/bin/python" -c 'import ziglang' 2>/dev/null && return 0
+    echo "build-shim: installing ziglang and cargo-zigbuild into $venv" >&2
+    python3 -m venv "$venv" >&2 && "$venv/bin/pip" install --quiet ziglang cargo-zigbuild >&2
+}
+
+if install_zig; then
+    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --release --package rdmesh-shim --lib --target "$triple.2.17" >&2
+    library=$target_dir/$triple/release/librdmesh.so
+else
+    echo "build-shim: warning: no zig linker; the library will not load with an older glibc than this machine's" >&2
+    cargo build --quiet --release --package rdmesh-shim --lib >&2
+    library=$target_dir/release/librdmesh.so
+fi
+case $library in /*) echo "$library" ;; *) echo "$PWD/$library" ;; esac

@@ -1,0 +1,124 @@
+# Stock programs between two isolated endpoints, beside kernel TCP on the same work.
+# shellcheck shell=bash
+. scripts/build.sh
+
+DEMO_NET=demo
+DEMO_SERVER=10.7.0.2
+DEMO_CLIENT=10.7.0.3
+
+# Only in the background: it becomes the program.
+in_server() { exec "$RDMESH" run --name server --net $DEMO_NET --ip $DEMO_SERVER -- "$@"; }
+in_client() { "$RDMESH" run --name client --net $DEMO_NET --ip $DEMO_CLIENT -- "$@"; }
+
+# listening PID PORT: whether a socket listens on PORT in the network namespace of PID.
+listening() { grep -qsE ":$(printf '%04X' "$2") [0-9A-F]+:0000 0A" "/proc/$1/net/tcp" "/proc/$1/net/tcp6"; }
+
+wait_listening() {
+    local tries=0
+    until listening "$1" "$2"; do
+        kill -0 "$1" 2>/dev/null || die "the server ended: $(tail -n 5 "$LOGS/demo-server.log")"
+        ((++tries < 1000)) || die "the server does not listen"
+        sleep 0.01
+    done
+}
+
+# pair PORT CLIENT-COMMAND -- SERVER-COMMAND: both sides; prints what the client prints.
+pair() {
+    local port=$1 client=() server
+    shift
+    while [[ $1 != -- ]]; do client+=("$1") && shift; done
+    shift
+    in_server "$@" >"$LOGS/demo-server.log" 2>&1 &
+    server=$!
+    wait_listening $server "$port"
+    in_client "${client[@]}" 2>"$LOGS/demo-client.log" || die "$(tail -n 10 "$LOGS/demo-client.log" "$LOGS/demo-server.log")"
+    wait $server
+}
+
+# perftest PROGRAM OPTION...: the row of figures.
+perftest() {
+    local command=("$@" -F -p 18515)
+    pair 18515 "${command[@]}" $DEMO_SERVER -- "${command[@]}" | awk '/^ *[0-9]+ +[0-9]+ +[0-9.]/ { print; exit }'
+}
+latency() { perftest "$@" -n 50000 | awk '{ print $5 }'; }
+bandwidth() { perftest "$@" -N | awk '{ print $4 * 1.048576 }'; }
+rate() { perftest "$@" -N | awk '{ print $5 }'; }
+
+# qperf prints bandwidth in bytes and latency in microseconds with -u, with other units else: -uu -ub ask for plain ones.
+tcp() {
+    local client=(qperf -lp 19765 "$DEMO_SERVER" -t 2 "$@" quit)
+    pair 19765 "${client[@]}" -- qperf -lp 19765
+}
+tcp_bandwidth() { tcp -m "$1" tcp_bw | awk '/bw +=/ { f = $4 ~ /^GB/ ? 1000 : $4 ~ /^KB/ ? 0.001 : 1; print $3 * f }'; }
+tcp_latency() { tcp -m 2 tcp_lat | awk '/latency +=/ { f = $4 == "ms" ? 1000 : $4 == "ns" ? 0.001 : 1; print $3 * f }'; }
+
+# compare WHAT UNIT NAME TCP PROGRAM OPTION...: measures and prints a row of the table.
+compare() {
+    local what=$1 unit=$2 name=$3 tcp=$4 value
+    shift 4
+    value=$("$what" "$@")
+    awk -v n="$name" -v a="$value" -v b="$tcp" -v u="$unit" 'BEGIN {
+        printf "  %-34s %10.2f %-5s", n, a, u
+        if (b == "") { printf "\n"; exit }
+        printf "%10.2f %-5s ", b, u
+        if (a > b) printf "%6.1f times higher\n", a / b
+        else printf "%6.1f times lower\n", b / a
+    }'
+}
+
+show_ps() {
+    local server client
+    in_server ib_write_bw -F -p 18515 -D 3 >"$LOGS/demo-server.log" 2>&1 &
+    server=$!
+    wait_listening $server 18515
+    in_client ib_write_bw -F -p 18515 -D 3 $DEMO_SERVER >"$LOGS/demo-client.log" 2>&1 &
+    client=$!
+    # The client is there when the router lists its queue pair.
+    until "$RDMESH" ps | grep -q 'RTS'; do kill -0 $client || die "$(cat "$LOGS/demo-client.log")"; done
+    say "\$ rdmesh ps"
+    "$RDMESH" ps
+    wait $client $server
+}
+
+clean_up() {
+    "$RDMESH" down >/dev/null 2>&1 || true
+    rm -rf "$RDMESH_STATE"
+}
+
+dev_demo() {
+    local size lower higher
+    [[ $(id -u) == 0 ]] || die "the demo makes network namespaces: run it as root (or see the README for use without root)"
+    need run
+    build_product
+    RDMESH=$PWD/target/release/rdmesh
+    RDMESH_STATE=$(mktemp -d /tmp/rdmesh-demo.XXXXXX)
+    export RDMESH_STATE
+    trap clean_up EXIT
+    step "starting the router" "$RDMESH" up
+    say
+    bold "The device that the stock ibv_devinfo sees in an endpoint"
+    in_client ibv_devinfo | sed -n '/hca_id/,$p' | grep -E 'hca_id|transport|state|link_layer|active_mtu'
+    say
+    bold "Two endpoints, each in a network namespace of its own, seen by the router during a transfer"
+    show_ps
+    say
+    bold "perftest through rdmesh, beside TCP through the kernel between the same two endpoints"
+    printf '  %-34s %16s %16s\n' "" "rdmesh     " "kernel TCP     "
+    lower=$(tcp_latency)
+    compare latency us "ib_send_lat, 2 B, half round trip" "$lower" ib_send_lat -s 2
+    compare latency us "ib_write_lat, 2 B, half round trip" "$lower" ib_write_lat -s 2
+    compare latency us "ib_send_lat -e (sleeping), 2 B" "$lower" ib_send_lat -s 2 -e
+    compare latency us "ib_read_lat, 2 B, round trip" "" ib_read_lat -s 2
+    compare latency us "ib_atomic_lat, round trip" "" ib_atomic_lat
+    for size in 2048 8192 65536 1048576; do
+        higher=$(tcp_bandwidth $size)
+        compare bandwidth MB/s "ib_write_bw, $size B" "$higher" ib_write_bw -s $size -n 20000
+    done
+    compare bandwidth MB/s "ib_read_bw, 65536 B" "" ib_read_bw -s 65536 -n 20000
+    compare rate M/s "ib_write_bw, 2 B, million messages" "" ib_write_bw -s 2 -n 500000
+    say
+    say "ibv_rc_pingpong with its data checked:"
+    pair 18515 ibv_rc_pingpong -g 1 -c $DEMO_SERVER -- ibv_rc_pingpong -g 1 -c | grep -E 'bytes in|iters in'
+    say
+    step "stopping the router" "$RDMESH" down
+}

@@ -1,0 +1,31 @@
+# The fuzz targets under fuzz/.
+# shellcheck shell=bash
+. scripts/setup.sh
+
+install_cargo_fuzz() {
+    cargo install --locked --root .cache/cargo-fuzz cargo-fuzz
+}
+
+need_cargo_fuzz() {
+    export PATH="$PWD/.cache/cargo-fuzz/bin:$PATH"
+    command -v cargo-fuzz >/dev/null || step "installing cargo-fuzz" install_cargo_fuzz
+}
+
+dev_fuzz() {
+    local target targets seconds=${2:-60}
+    need build
+    need_packages g++
+    need_cargo_fuzz
+    # The stable compiler can instrument too, when it is told that it may.
+    export RUSTC_BOOTSTRAP=1
+    mapfile -t targets < <(cargo fuzz list)
+    if (($#)); then
+        [[ " ${targets[*]} " == *" $1 "* ]] || die "no fuzz target $1 (${targets[*]})"
+        targets=("$1")
+    fi
+    for target in "${targets[@]}"; do
+        step "building fuzz target $target" cargo fuzz build "$target"
+        step "fuzzing $target for $seconds s" cargo fuzz run "$target" -- -max_total_time="$seconds" -rss_limit_mb=4096
+        grep -h '^Done' "$LOGS/fuzzing-$target-for-$seconds-s.log" || true
+    done
+}

@@ -1,0 +1,69 @@
+# Installs what the verbs need, and says so; does nothing where it is there already.
+# shellcheck shell=bash
+
+PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
+PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
+PACKAGES_TEST=(libibverbs-dev python3-pyverbs strace util-linux shellcheck)
+PACKAGES_DOCKER=(docker.io)
+PACKAGES_BENCH=(ucx-utils libibverbs-dev)
+
+missing_packages() {
+    local package
+    for package in "$@"; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || printf '%s\n' "$package"
+    done
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+apt_update_and_install() {
+    # The package lists may be there and good: asking for them again costs more than most installations.
+    apt_install "$@" || { as_root apt-get update && apt_install "$@"; }
+}
+
+need_packages() {
+    local missing
+    if ! command -v dpkg-query >/dev/null; then
+        say "  this is not Debian or Ubuntu: see that you have $*"
+        return
+    fi
+    mapfile -t missing < <(missing_packages "$@")
+    if ((${#missing[@]})); then
+        step "installing from Debian: ${missing[*]}" apt_update_and_install "${missing[@]}"
+    fi
+}
+
+install_rust() {
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --component rustfmt,clippy
+}
+
+need_rust() {
+    export PATH="$PATH:$HOME/.cargo/bin"
+    if ! command -v cargo >/dev/null; then
+        need_packages curl ca-certificates
+        step "installing Rust with rustup" install_rust
+    fi
+}
+
+need() {
+    local part
+    need_rust
+    for part in "$@"; do
+        case $part in
+            build) need_packages "${PACKAGES_BUILD[@]}" ;;
+            run) need_packages "${PACKAGES_RUN[@]}" ;;
+            test) need_packages "${PACKAGES_TEST[@]}" ;;
+            docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
+            bench) need_packages "${PACKAGES_BENCH[@]}" ;;
+            *) die "unknown part: $part (build, run, test, docker, bench)" ;;
+        esac
+    done
+}
+
+dev_setup() {
+    if (($# == 0)); then set -- build run test docker bench; fi
+    need "$@"
+    say "everything is there"
+}

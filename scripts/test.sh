@@ -1,0 +1,82 @@
+# The tests, part by part.
+# shellcheck shell=bash
+. scripts/build.sh
+
+TEST_PARTS=(unit lint programs pyverbs rootless docker hostile)
+
+# run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
+run_tests() {
+    local test arguments=()
+    for test in "$@"; do arguments+=(--test "$test"); done
+    step "compiling the tests: $*" cargo test -p rdmesh-tests "${arguments[@]}" --no-run
+    cargo test --quiet -p rdmesh-tests "${arguments[@]}" --no-fail-fast -- --test-threads=1 --nocapture --format pretty
+}
+
+part_unit() {
+    need build
+    step "compiling the unit tests" cargo test --workspace --exclude rdmesh-tests --no-run
+    cargo test --quiet --workspace --exclude rdmesh-tests --no-fail-fast &&
+        cargo test --quiet -p rdmesh-tests --lib
+}
+
+part_lint() {
+    need build test
+    step "formatting" cargo fmt --all --check &&
+        step "clippy" cargo clippy --workspace --all-targets -- -D warnings &&
+        step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps &&
+        step "shell scripts" shellcheck -x dev .ci/run scripts/*.sh &&
+        cargo test --quiet -p rdmesh-tests --test architecture
+}
+
+part_programs() {
+    need run test
+    build_product
+    run_tests programs verify isolation faults economy
+}
+
+part_pyverbs() {
+    need run test
+    build_product
+    run_tests pyverbs
+}
+
+part_rootless() {
+    need run test
+    build_product
+    run_tests rootless
+}
+
+part_docker() {
+    if [[ $(id -u) == 0 ]]; then need docker; fi
+    need run test
+    build_product
+    run_tests docker
+}
+
+part_hostile() {
+    need run test
+    build_product
+    run_tests hostile
+}
+
+dev_test() {
+    local part begin summary=() failed=0
+    if (($# == 0)); then set -- "${TEST_PARTS[@]}"; fi
+    for part in "$@"; do
+        [[ " ${TEST_PARTS[*]} " == *" $part "* ]] || die "unknown part: $part (${TEST_PARTS[*]})"
+    done
+    for part in "$@"; do
+        bold "== $part"
+        begin=$SECONDS
+        # In a shell of its own, where a failing command ends the part.
+        if bash -euo pipefail -c '. scripts/lib.sh && . scripts/test.sh && "part_$1"' bash "$part"; then
+            summary+=("$(printf '%-10s passed  %4d s' "$part" $((SECONDS - begin)))")
+        else
+            summary+=("$(printf '%-10s FAILED  %4d s' "$part" $((SECONDS - begin)))")
+            failed=1
+        fi
+    done
+    bold "== summary"
+    printf '  %s\n' "${summary[@]}"
+    return $failed
+}

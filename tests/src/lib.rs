@@ -1,0 +1,38 @@
+//! Harness of the whole-system tests: a router of one's own, programs in its endpoints, and nothing left behind.
+//!
+//! The tests use the built product (`target/release`, or the folder that `RDMESH_BIN` names) as a user would: through
+//! the `rdmesh` program. What they start is killed when it goes out of scope.
+
+mod compile;
+pub mod docker;
+mod lab;
+mod peer;
+mod perftest;
+mod program;
+pub mod suite;
+pub mod system;
+pub mod trace;
+mod wait;
+
+pub use compile::helper;
+pub use lab::{Endpoint, Lab, Options};
+pub use peer::Peer;
+pub use perftest::{Row, bandwidth_rows, latency_rows};
+pub use program::{Output, Program};
+pub use system::HugePages;
+pub use wait::{TICK, until};
+
+use std::path::{Path, PathBuf};
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
+}
+
+/// A file of the built product. Panics where it is missing.
+pub fn product(name: &str) -> PathBuf {
+    let dir = std::env::var_os("RDMESH_BIN").map_or_else(|| root().join("target/release"), PathBuf::from);
+    let path = dir.join(name);
+    assert!(path.exists(), "{} is missing: run `./dev build` first", path.display());
+    path
+}

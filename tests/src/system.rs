@@ -1,0 +1,81 @@
+//! Questions to /proc.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// `pid` and all its descendants.
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = all.get(next) {
+        next += 1;
+        let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            all.extend(children.split_whitespace().filter_map(|c| c.parse::<u32>().ok()));
+        }
+    }
+    all
+}
+
+/// Whether a TCP socket listens on `port` in the network namespace of `pid`.
+pub fn listens(pid: u32, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default();
+            local.ends_with(&format!(":{port:04X}")) && fields.nth(1) == Some("0A")
+        })
+    })
+}
+
+/// Kills one process.
+pub fn kill(pid: u32) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The process under `pid` (or itself) whose program is called `name`.
+pub fn find(pid: u32, name: &str) -> Option<u32> {
+    let short: String = name.chars().take(15).collect();
+    family(pid).into_iter().find(|p| fs::read_to_string(format!("/proc/{p}/comm")).is_ok_and(|c| c.trim() == short))
+}
+
+/// Processor time that the threads of `pid` have used, in seconds.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let nanoseconds: u64 = threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    nanoseconds as f64 / 1e9
+}
+
+/// Huge pages for the time of a test, where the machine lets us have them.
+pub struct HugePages {
+    before: String,
+}
+
+const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    /// Asks for `count` pages.
+    pub fn reserve(count: u32) -> Option<Self> {
+        let before = fs::read_to_string(NR_HUGEPAGES).ok()?;
+        fs::write(NR_HUGEPAGES, count.to_string()).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(NR_HUGEPAGES, &self.before);
+    }
+}

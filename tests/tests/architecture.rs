@@ -1,0 +1,152 @@
+//! What ARCHITECTURE.md says about the code is so.
+
+use rdmesh_tests::root;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// No source file grows past this many lines.
+const MAX_LINES: usize = 600;
+/// Packages beside the crates of the import table: nothing imports them, and they may import what they like.
+const BESIDE: [&str; 2] = ["rdmesh-tests", "rdmesh-bench"];
+
+fn document() -> String {
+    fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md")
+}
+
+/// Rows of the first table under the heading `title`, cell by cell.
+fn table(document: &str, title: &str) -> Vec<Vec<String>> {
+    let (_, section) = document.split_once(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
+    let lines = section.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect();
+    lines.skip(2).map(cells).collect()
+}
+
+/// The words in backquotes.
+fn names(cell: &str) -> BTreeSet<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo writes JSON")
+}
+
+/// Direct dependencies of every package of the workspace, by package.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
+    let packages = list(&metadata()["packages"]);
+    packages
+        .iter()
+        .map(|p| (text(&p["name"]), list(&p["dependencies"]).iter().map(|d| text(&d["name"])).collect()))
+        .collect()
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && path.file_name().is_some_and(|n| n != "target") {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn sources() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for folder in ["crates", "tests", "bench", "fuzz"] {
+        rust_files(&root().join(folder), &mut files);
+    }
+    let named = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("source text");
+        (path.strip_prefix(root()).expect("within the repository").display().to_string(), text)
+    };
+    files.into_iter().map(named).collect()
+}
+
+#[test]
+fn crates_import_only_what_the_table_allows() {
+    let rows = table(&document(), "Crates");
+    let allowed: BTreeMap<String, BTreeSet<String>> =
+        rows.iter().map(|row| (format!("rdmesh-{}", row[0].trim_matches('`')), names(&row[2]))).collect();
+    let actual = dependencies();
+    for (package, imports) in actual.iter().filter(|(p, _)| !BESIDE.contains(&p.as_str())) {
+        let allowed = allowed.get(package).unwrap_or_else(|| panic!("{package} is missing in the table"));
+        for import in imports.iter().filter_map(|i| i.strip_prefix("rdmesh-")) {
+            assert!(allowed.contains(import), "{package} may not import {import}");
+        }
+    }
+    for package in allowed.keys() {
+        assert!(actual.contains_key(package), "the table has {package}, the workspace has not");
+    }
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let listed: BTreeSet<String> = table(&document(), "Dependencies").iter().flat_map(|row| names(&row[0])).collect();
+    let used: BTreeSet<String> = dependencies().into_values().flatten().filter(|d| !d.starts_with("rdmesh-")).collect();
+    assert_eq!(used.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new(), "not listed in ARCHITECTURE.md");
+    assert_eq!(listed.difference(&used).collect::<Vec<_>>(), Vec::<&String>::new(), "listed but not used");
+}
+
+#[test]
+fn unsafe_code_lies_only_in_the_named_modules() {
+    let named: BTreeSet<String> = table(&document(), "Unsafe code").iter().flat_map(|row| names(&row[0])).collect();
+    let has_unsafe = |text: &str| {
+        let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
+        code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_')).any(|word| word == "unsafe")
+    };
+    let is_test = |path: &str| path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let found: BTreeSet<String> =
+        sources().into_iter().filter(|(path, text)| !is_test(path) && has_unsafe(text)).map(|(path, _)| path).collect();
+    assert_eq!(
+        found.difference(&named).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "unsafe code in modules that are not named"
+    );
+    assert_eq!(named.difference(&found).collect::<Vec<_>>(), Vec::<&String>::new(), "named, but without unsafe code");
+}
+
+#[test]
+fn the_engine_touches_no_clock_and_no_unsafe_code() {
+    for krate in ["verbs", "nic"] {
+        let path = format!("crates/{krate}/");
+        for (file, text) in sources().into_iter().filter(|(file, _)| file.starts_with(&path)) {
+            for word in ["std::time", "std::thread", "TcpStream", "UdpSocket", "std::fs"] {
+                assert!(!text.contains(word), "{file} uses {word}");
+            }
+        }
+        let lib = fs::read_to_string(root().join(path).join("src/lib.rs")).expect("a crate root");
+        assert!(lib.contains("#![forbid(unsafe_code)]"), "{krate} must forbid unsafe code");
+    }
+}
+
+#[test]
+fn files_stay_readable() {
+    for (file, text) in sources() {
+        assert!(text.lines().count() <= MAX_LINES, "{file} has {} lines: split it", text.lines().count());
+    }
+}
+
+#[test]
+fn the_documents_name_files_that_exist() {
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let folders = ["crates/", "tests/", "bench/", "docs/", "scripts/", "fuzz/", "examples/"];
+        for path in names(&text.replace("```", ""))
+            .iter()
+            .filter(|n| folders.iter().any(|f| n.starts_with(f)) && !n.contains(['<', '*', ' ']))
+        {
+            assert!(root().join(path).exists(), "{name} names {path}, which does not exist");
+        }
+    }
+}

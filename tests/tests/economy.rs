@@ -1,0 +1,47 @@
+//! What the data path costs beside the copy: system calls per message, and processor time when nothing happens.
+
+use rdmesh_tests::{Endpoint, Lab, Options, helper, system, trace};
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const PORT: u16 = 18600;
+#[test]
+fn a_message_takes_no_system_call() {
+    const MESSAGES: u64 = 300_000;
+    let mut lab = Lab::start_with(Options { traced: true, ..Options::default() });
+    let (a, b) = (Endpoint::at("a", "blue", "10.7.0.2"), Endpoint::at("b", "blue", "10.7.0.3"));
+    let table = lab.dir().with_file_name("strace.client");
+    let mut command: Vec<OsString> = trace::strace(&table);
+    let program = format!("ib_write_bw -F -N -p {PORT} -s 2048 -n {MESSAGES}");
+    let server: Vec<OsString> = program.split(' ').map(OsString::from).collect();
+    command.extend(server.iter().cloned().chain(["10.7.0.2".into()]));
+    lab.pair((&a, &server), (&b, &command), PORT, LIMIT);
+    for (who, calls) in [("client", trace::total(&table)), ("router", lab.end_traced())] {
+        let each = calls as f64 / MESSAGES as f64;
+        println!("{who}: {each:.5} system calls a message, yields apart");
+        assert!(each < 0.01, "{who}: {calls} system calls for {MESSAGES} messages");
+    }
+}
+
+#[test]
+fn idle_contexts_cost_nothing() {
+    let lab = Lab::start();
+    let mut idle = lab.start_in(&Endpoint::new("idle"), &[helper("idle").into_os_string(), "64".into()]);
+    assert_eq!(idle.next_line(LIMIT), "idle");
+    assert_eq!(lab.status()["contexts"], 64);
+    let router = lab.router_pid();
+    // The workers fall asleep a moment after the last message: wait for that, then measure a stretch of real time.
+    rdmesh_tests::until(LIMIT, "the router comes to rest", || {
+        let before = system::cpu_seconds(router);
+        std::thread::sleep(Duration::from_millis(200));
+        (system::cpu_seconds(router) - before < 0.01).then_some(())
+    });
+    let (before, begin) = (system::cpu_seconds(router), Instant::now());
+    std::thread::sleep(Duration::from_secs(3));
+    let share = (system::cpu_seconds(router) - before) / begin.elapsed().as_secs_f64();
+    println!("64 idle contexts: {:.3} % of a core", share * 100.0);
+    assert!(share < 0.01, "{:.2} % of a core", share * 100.0);
+    idle.close_stdin();
+    idle.finish(LIMIT).ok();
+}
