@@ -1,3 +1,8 @@
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every block touches memory that its test has mapped, or makes a child"
+)]
+
 use super::maps::Maps;
 use super::*;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
@@ -295,7 +300,7 @@ fn variables_and_heap_can_be_registered() {
 fn the_allocators_own_pages_are_left_alone() {
     // A thread other than the main one allocates from a heap whose head is in its first page.
     let seen = std::thread::spawn(|| {
-        let small = vec![1u8; 100];
+        let small = Box::new([1u8; 100]);
         let head = small.as_ptr() as u64 & !((64 << 20) - 1);
         (head, kinds(&register(head, 2 * PAGE, RW).unwrap()))
     });

@@ -1,4 +1,5 @@
 #![allow(unsafe_code)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every block borrows a descriptor that its test holds open")]
 
 use super::*;
 use crate::endpoint::Endpoint;

@@ -88,9 +88,10 @@ fn only_the_connected_peer_is_heard() {
 #[test]
 fn remote_access_errors_end_both_sides() {
     let bad = |key: Key, at: u64| SendOp::Write { remote_addr: at, rkey: key, imm: None };
-    let cases: [fn(&Node) -> (Key, u64); 3] =
-        [|b| (Key(b.key.0 ^ 1), BASE), |b| (b.key, BASE + LEN as u64 - 7), |b| (b.key, BASE - 1)];
-    for case in cases {
+    let forged = |b: &Node| (Key(b.key.0 ^ 1), BASE);
+    let beyond = |b: &Node| (b.key, BASE + LEN as u64 - 7);
+    let before = |b: &Node| (b.key, BASE - 1);
+    for case in [forged as fn(&Node) -> _, beyond, before] {
         let mut world = World::new(2);
         let (a, b) = world.pair(Setup::default());
         let (key, at) = case(&b);
