@@ -9,8 +9,8 @@
 //! * [`arena`]: the memfd, and which of its pages are in use.
 //! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
-//! * [`fork`]: gives a forked child its own copies, on a [`stack`] of its own.
-//! * [`gate`]: keeps forks and everything else apart.
+//! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
+//! * [`mod@gate`]: keeps forks and everything else apart.
 //! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 
