@@ -1,10 +1,19 @@
 //! The library as programs meet it: preloaded, with an endpoint or without.
 #![allow(clippy::unwrap_used)]
 
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, WORKER_PAGE_LEN};
+use rdmesh_uverbs::ring::QueueFile;
+use rdmesh_uverbs::session::{self, FdUse, OpenReply, ReplyHeader, RequestHeader, RequestKind, Token};
+use rdmesh_uverbs::shared::SharedMemory;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with};
 use std::fs;
+use std::io::IoSlice;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The library that cargo has built for this test.
 fn library() -> PathBuf {
@@ -55,6 +64,44 @@ fn python() -> bool {
         eprintln!("skipped: there is no python3 here");
     }
     found
+}
+
+/// Serves the endpoint's socket: opens contexts, and answers every command with EXDEV, so that the program can tell
+/// that it came here.
+fn serve(endpoint: &Path) {
+    fs::remove_file(endpoint.join("verbs.sock")).unwrap();
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(endpoint.join("verbs.sock")).unwrap()).unwrap();
+    listen(&listener, 8).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(socket) = accept(&listener) {
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; session::MAX_MESSAGE];
+                while let Ok((len @ 1.., _)) = session::receive(socket.as_fd(), &mut buffer) {
+                    let (head, _) = RequestHeader::read_from_prefix(&buffer[..len]).unwrap();
+                    answer(socket.as_fd(), RequestKind::from_number(head.kind).unwrap());
+                }
+            });
+        }
+    });
+}
+
+fn answer(socket: BorrowedFd<'_>, kind: RequestKind) {
+    let mut head = ReplyHeader::default();
+    let (mut response, mut fds) = (Vec::new(), Vec::new());
+    if kind == RequestKind::Open {
+        response = OpenReply { token: Token([0; 16]), rdev: 0 }.as_bytes().to_vec();
+        fds.push(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().1);
+        fds.push(SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap().1);
+        fds.push(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        fds.push(QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap());
+        head.fds[..4].fill(FdUse::Open as u32);
+    } else {
+        head.errno = libc::EXDEV as u32;
+    }
+    head.response_len = response.len() as u32;
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    session::send(socket, &[IoSlice::new(head.as_bytes()), IoSlice::new(&response)], &fds).unwrap();
 }
 
 const LOOK: &str = r#"
@@ -116,6 +163,44 @@ print(failing(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 0))
     );
     let expected = "True 0o666 231 192\nTrue False True\nENODEV ENOENT ENOENT\n['rxe0'] ['abi_version', 'uverbs0']\n\
                     1: CA /dev/infiniband/uverbs0\nENOENT ENOENT\nEPROTONOSUPPORT\nNone\n";
+    assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
+}
+
+#[test]
+fn a_command_descriptor_behaves_like_one() {
+    let endpoint = endpoint();
+    if !python() {
+        return;
+    }
+    serve(endpoint.path());
+    let script = format!(
+        "{LOOK}
+import fcntl, struct, subprocess
+command = struct.pack('=IHHQ', 4, 4, 0, 1)
+arm = struct.pack('=IHHII', 23, 4, 0, 1, 0)
+def is_device(fd): return stat.S_ISCHR(os.fstat(fd).st_mode) and os.fstat(fd).st_rdev == os.makedev(231, 192)
+fd = os.open(device, os.O_RDWR)
+print(is_device(fd), os.path.samestat(os.fstat(fd), os.stat(device)), failing(os.write, fd, command), os.write(fd, arm))
+print(failing(fcntl.ioctl, fd, 0xc0181b01, struct.pack('=HHHHQQ', 24, 0, 0, 0, 0, 0)))
+copy = os.dup(fd); high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300); os.dup2(fd, 400)
+os.close(fd)
+print(failing(os.fstat, fd), [failing(os.write, number, command) for number in (copy, high, 400)])
+null = os.open('/dev/null', os.O_WRONLY)
+print(os.dup2(null, fd) == fd, os.write(fd, command)); os.dup2(null, 400)
+print(os.write(400, command), is_device(400), is_device(copy))
+print(subprocess.run(['true'], close_fds=True).returncode, failing(os.write, copy, command))
+process = os.fork()
+if process == 0:
+    os._exit(0 if failing(os.write, copy, command) == 'EXDEV' else 1)
+print(os.waitpid(process, 0)[1])
+os.closerange(3, 5000)
+print(failing(os.fstat, copy), failing(os.fstat, high))
+fd = os.open(device, os.O_RDWR)
+print(is_device(fd), os.write(fd, arm), failing(os.write, fd, b'nonsense'))
+"
+    );
+    let expected = "True True EXDEV 16\nEPROTONOSUPPORT\nEBADF ['EXDEV', 'EXDEV', 'EXDEV']\nTrue 16\n16 False True\n\
+                    0 EXDEV\n0\nEBADF EBADF\nTrue 16 EINVAL\n";
     assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
 }
 

@@ -49,7 +49,7 @@ replace! {
         match descriptors::kind(fd) {
             Kind::Own => return minus_one(Errno::BADF),
             // Forgotten before its number can be given to something else.
-            Kind::Device(_) => descriptors::set(fd, None),
+            Kind::Device(_) => become_foreign(fd),
             Kind::Foreign => completion::closed(fd),
         }
         real::close(fd)
@@ -119,12 +119,20 @@ fn replaced(old: c_int, new: c_int) {
 fn inherit(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         match descriptors::kind(old) {
-            Kind::Device(context) => descriptors::set(new, Some(context)),
-            _ if descriptors::peek(new).is_some() => descriptors::set(new, None),
+            Kind::Device(context) => {
+                let _gate = memory::gate();
+                descriptors::set(new, Some(context));
+            }
+            _ if descriptors::peek(new).is_some() => become_foreign(new),
             _ => {}
         }
     }
     new
+}
+
+fn become_foreign(fd: c_int) {
+    let _gate = memory::gate();
+    descriptors::set(fd, None);
 }
 
 /// Closes a range except for the descriptors that are this library's.
@@ -137,7 +145,7 @@ fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
             return;
         }
         if let Kind::Device(_) = descriptors::kind(fd) {
-            descriptors::set(fd, None);
+            become_foreign(fd);
             return;
         }
         if number > from {
