@@ -114,11 +114,13 @@ impl<P: Platform> Engine<P> {
     /// Does the work at hand, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
+        self.out.moved = 0;
         let mut worked = self.expire();
         worked |= self.drain_inbox();
         for _ in 0..self.out.ready.len().min(QPS_PER_POLL) {
-            // Packets for others are taken away between polls; until then no more are made.
-            if self.out.outbox.len() > OUTBOX_LIMIT {
+            // Packets for others are taken away between polls; until then no more are made. And whoever rings while large
+            // messages are copied does not wait longer than this.
+            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.moved > POLL_BYTES {
                 break;
             }
             let Some(index) = self.out.ready.pop_front() else { break };
@@ -234,6 +236,8 @@ fn parts<'a, P: Platform>(
 
 /// QPs that may send in one poll.
 const QPS_PER_POLL: usize = 64;
+/// Bytes that one poll moves.
+const POLL_BYTES: u64 = 2 << 20;
 /// Packets for other engines that may wait before no more are made.
 const OUTBOX_LIMIT: usize = 128;
 /// QPs in error whose receive queues are looked at in one poll.

@@ -43,6 +43,8 @@ pub(crate) struct Outputs<M> {
     pub(crate) shard: u32,
     pub(crate) shards: u32,
     pub(crate) now: Time,
+    /// Bytes that this poll has moved, or asked for.
+    pub(crate) moved: u64,
     /// Packets between two QPs of this engine.
     pub(crate) inbox: VecDeque<Packet<M>>,
     /// Packets for other engines.
@@ -63,6 +65,7 @@ impl<M> Outputs<M> {
             shard,
             shards,
             now: Time::default(),
+            moved: 0,
             inbox: VecDeque::with_capacity(256),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),

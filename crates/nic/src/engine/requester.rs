@@ -21,6 +21,8 @@ pub(crate) const WINDOW: usize = 64;
 const TURN: u32 = 16;
 /// Requests of a broken queue that are flushed in one turn.
 pub(crate) const FLUSH_TURN: usize = 256;
+/// Bytes that a QP moves before it lets the next one.
+const TURN_BYTES: u64 = 256 * 1024;
 /// Packets of a QP without a reply.
 const MAX_UNANSWERED: u32 = 32;
 /// Largest datagram: the port's MTU.
@@ -34,8 +36,9 @@ pub(crate) fn run<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, 
         return flush(index, qp, cx, out);
     }
     let mut worked = false;
+    let end = out.moved + TURN_BYTES;
     for _ in 0..TURN {
-        if !qp.can_send() || qp.send.unanswered >= MAX_UNANSWERED {
+        if out.moved >= end || !qp.can_send() || qp.send.unanswered >= MAX_UNANSWERED {
             break;
         }
         if qp.send.cursor == qp.send.window.len() && !fetch(qp) {
@@ -247,6 +250,7 @@ fn transmit<P: Platform>(
     };
     entry.started = true;
     entry.sent += u64::from(len);
+    out.moved += u64::from(len);
     entry.complete = last;
     let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
     send.next_psn = send.next_psn.add(1);

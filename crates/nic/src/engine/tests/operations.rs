@@ -260,3 +260,27 @@ fn draining_finishes_what_was_fetched_and_is_announced() {
     world.settle();
     assert_eq!(a.done(), Some((1, WcStatus::Success)));
 }
+
+#[test]
+fn large_messages_let_small_ones_through() {
+    const BULK: u32 = LEN as u32;
+    let mut world = World::new(1);
+    let pairs: Vec<_> = (0..40).map(|i| world.pair_at(2 * i + 1, Setup::default())).collect();
+    let write = |b: &Node| SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None };
+    for (a, b) in &pairs[1..] {
+        for id in 0..8 {
+            world.post(a, wr(id, write(b), &[a.sge(0, BULK)]));
+        }
+    }
+    world.engines[0].poll(world.now);
+    let (a, b) = &pairs[0];
+    world.post(a, wr(1, write(b), &[a.sge(0, 8)]));
+    while a.poll().is_none() {
+        world.engines[0].poll(world.now);
+    }
+    let before_it: usize = pairs[1..].iter().map(|(a, _)| a.cq.entries.lock().unwrap().len()).sum();
+    assert!(before_it < pairs.len(), "{before_it} large messages went before it");
+    world.settle();
+    let done = |a: &Node| std::iter::from_fn(|| a.poll()).last().map(|wc| wc.wr_id);
+    assert!(pairs[1..].iter().all(|(a, _)| done(a) == Some(7)));
+}

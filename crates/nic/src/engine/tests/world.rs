@@ -295,8 +295,13 @@ impl World {
     }
 
     pub(super) fn pair(&mut self, setup: Setup) -> (Node, Node) {
+        self.pair_at(1, setup)
+    }
+
+    /// A connected pair with the addresses 10.0.0.`host` and the next.
+    pub(super) fn pair_at(&mut self, host: u8, setup: Setup) -> (Node, Node) {
         let last = self.engines.len() - 1;
-        let (a, b) = (self.node(0, 1, setup), self.node(last, 2, setup));
+        let (a, b) = (self.node(0, host, setup), self.node(last, host + 1, setup));
         self.connect(&a, &b);
         self.connect(&b, &a);
         (a, b)
