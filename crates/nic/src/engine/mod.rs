@@ -1,5 +1,6 @@
 //! One shard of the NIC.
 
+mod active;
 mod context;
 mod grh;
 mod modify;
@@ -21,6 +22,7 @@ pub use packet::Packet;
 use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::platform::{Platform, RecvQueue};
 use crate::time::Time;
+use active::Active;
 use context::Context;
 use output::Outputs;
 use packet::{Body, Head, Reply};
@@ -137,7 +139,7 @@ impl<P: Platform> Engine<P> {
         {
             self.out.timers.pop_first();
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            requester::handle_timeout(index, qp, cx, &mut self.out);
+            Active { index, qp, cx, out: &mut self.out }.handle_timeout();
             worked = true;
         }
         worked
@@ -146,7 +148,7 @@ impl<P: Platform> Engine<P> {
     fn run(&mut self, index: u32) -> bool {
         let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
         qp.queued = false;
-        let worked = requester::run(index, qp, cx, &mut self.out);
+        let worked = Active { index, qp: &mut *qp, cx, out: &mut self.out }.run_sends();
         if worked && qp.can_send() {
             self.out.make_ready(index, qp);
         }
@@ -164,7 +166,7 @@ impl<P: Platform> Engine<P> {
                 Body::Reply(reply) => {
                     let Some(index) = self.out.index_of(head.dst) else { continue };
                     let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-                    requester::handle_reply(index, qp, cx, &mut self.out, &head, reply);
+                    Active { index, qp, cx, out: &mut self.out }.handle_reply(&head, reply);
                 }
             }
         }
@@ -173,7 +175,9 @@ impl<P: Platform> Engine<P> {
 
     fn handle_request(&mut self, head: &Head, request: packet::Request<P::Memory>) {
         match self.out.index_of(head.dst).and_then(|i| Some((i, parts(&mut self.qps, &mut self.contexts, i)?))) {
-            Some((index, (qp, cx))) => responder::handle(index, qp, cx, &mut self.out, head, &request),
+            Some((index, (qp, cx))) => {
+                Active { index, qp, cx, out: &mut self.out }.handle_request(head, &request);
+            }
             None => self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) }),
         }
     }
@@ -187,7 +191,7 @@ impl<P: Platform> Engine<P> {
         let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
         for &index in members {
             if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
-                responder::receive_datagram(qp, cx, &mut self.out, head, request);
+                Active { index, qp, cx, out: &mut self.out }.receive_datagram(head, request);
             }
         }
         self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
@@ -200,7 +204,7 @@ impl<P: Platform> Engine<P> {
             let Some(index) = self.out.failed.pop_front() else { break };
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             if qp.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
-                responder::flush(qp, cx, &mut self.out);
+                Active { index, qp, cx, out: &mut self.out }.flush_receives();
                 worked = true;
             }
             self.out.failed.push_back(index);

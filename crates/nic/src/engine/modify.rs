@@ -1,7 +1,8 @@
 //! Commands on queue pairs.
 
+use super::active::Active;
 use super::qp::{Qp, Requester, Responder, Wait};
-use super::{Engine, parts, requester, state};
+use super::{Engine, parts, requester};
 use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit, Remains};
 use crate::platform::Platform;
 use crate::time::Time;
@@ -55,7 +56,7 @@ impl<P: Platform> Engine<P> {
         assign(&mut qp.attr, attr, mask);
         if mask.contains(AttrMask::STATE) {
             qp.attr.sqd_async_notify = mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_async_notify;
-            state::enter(index, qp, cx, &mut self.out, to);
+            Active { index, qp, cx, out: &mut self.out }.enter(to);
         }
         Ok(())
     }

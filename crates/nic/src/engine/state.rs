@@ -1,77 +1,72 @@
 //! What entering a state does.
 
-use super::context::Context;
-use super::output::{Event, Outputs};
-use super::qp::{Qp, Wait};
-use super::{requester, responder};
+use super::active::Active;
+use super::output::Event;
+use super::qp::Wait;
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use rdmesh_verbs::{AsyncEvent, QpState, QpType};
 
-/// Enters `state`, by command or because of an error.
-pub(crate) fn enter<P: Platform>(
-    index: u32,
-    qp: &mut Qp<P>,
-    cx: &mut Context<P>,
-    out: &mut Outputs<P::Memory>,
-    state: QpState,
-) {
-    let before = std::mem::replace(&mut qp.attr.state, state);
-    if before != state {
-        out.events.push_back(Event::QpState { context: qp.context, qp: qp.handle, state });
-    }
-    match state {
-        QpState::Reset => reset(qp, out, index),
-        QpState::Rtr => qp.recv.expected_psn = qp.attr.rq_psn,
-        QpState::Rts => {
-            if before == QpState::Rtr {
-                qp.send.next_psn = qp.attr.sq_psn;
+impl<P: Platform> Active<'_, P> {
+    /// Enters `state`, by command or because of an error.
+    pub(crate) fn enter(&mut self, state: QpState) {
+        let before = std::mem::replace(&mut self.qp.attr.state, state);
+        if before != state {
+            self.out.events.push_back(Event::QpState { context: self.qp.context, qp: self.qp.handle, state });
+        }
+        match state {
+            QpState::Reset => self.reset(),
+            QpState::Rtr => self.qp.recv.expected_psn = self.qp.attr.rq_psn,
+            QpState::Rts => {
+                if before == QpState::Rtr {
+                    self.qp.send.next_psn = self.qp.attr.sq_psn;
+                }
+                self.qp.send.retries_left = self.qp.attr.retry_cnt;
+                self.qp.send.rnr_left = self.qp.attr.rnr_retry;
+                self.out.make_ready(self.index, self.qp);
             }
-            qp.send.retries_left = qp.attr.retry_cnt;
-            qp.send.rnr_left = qp.attr.rnr_retry;
-            out.make_ready(index, qp);
+            QpState::Sqd => self.drain(),
+            QpState::Sqe => {
+                self.flush_sends();
+            }
+            QpState::Error => self.error(before),
+            QpState::Init => {}
         }
-        QpState::Sqd => drain(qp, out),
-        QpState::Sqe => {
-            requester::flush(index, qp, cx, out);
+    }
+
+    fn reset(&mut self) {
+        self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.qp.send.abandon(self.out.next_epoch());
+        self.qp.send.queue.clear();
+        self.qp.recv.busy = false;
+        self.qp.recv.received = 0;
+        if let Some(queue) = &mut self.qp.recv.queue {
+            queue.clear();
         }
-        QpState::Error => error(index, qp, cx, out, before),
-        QpState::Init => {}
+        if std::mem::take(&mut self.qp.watched) {
+            self.out.failed.retain(|failed| *failed != self.index);
+        }
     }
-}
 
-fn reset<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>, index: u32) {
-    qp.send.set_wait(index, Wait::None, &mut out.timers);
-    qp.send.abandon(out.next_epoch());
-    qp.send.queue.clear();
-    qp.recv.busy = false;
-    qp.recv.received = 0;
-    if let Some(queue) = &mut qp.recv.queue {
-        queue.clear();
+    fn drain(&mut self) {
+        if !self.qp.attr.sqd_async_notify {
+            return;
+        }
+        if self.qp.send.window.is_empty() {
+            self.out.async_event(self.qp.context, AsyncEvent::SqDrained, self.qp.handle);
+        } else {
+            self.qp.send.announce_drained = true;
+        }
     }
-    if std::mem::take(&mut qp.watched) {
-        out.failed.retain(|failed| *failed != index);
-    }
-}
 
-fn drain<P: Platform>(qp: &mut Qp<P>, out: &mut Outputs<P::Memory>) {
-    if !qp.attr.sqd_async_notify {
-        return;
-    }
-    if qp.send.window.is_empty() {
-        out.async_event(qp.context, AsyncEvent::SqDrained, qp.handle);
-    } else {
-        qp.send.announce_drained = true;
-    }
-}
-
-fn error<P: Platform>(index: u32, qp: &mut Qp<P>, cx: &mut Context<P>, out: &mut Outputs<P::Memory>, before: QpState) {
-    qp.send.set_wait(index, Wait::None, &mut out.timers);
-    requester::flush(index, qp, cx, out);
-    responder::flush(qp, cx, out);
-    if qp.srq.is_some() && before != QpState::Error && qp.qp_type != QpType::Ud {
-        out.async_event(qp.context, AsyncEvent::QpLastWqeReached, qp.handle);
-    }
-    if qp.recv.queue.is_some() && !std::mem::replace(&mut qp.watched, true) {
-        out.failed.push_back(index);
+    fn error(&mut self, before: QpState) {
+        self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.flush_sends();
+        self.flush_receives();
+        if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
+            self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
+        }
+        if self.qp.recv.queue.is_some() && !std::mem::replace(&mut self.qp.watched, true) {
+            self.out.failed.push_back(self.index);
+        }
     }
 }

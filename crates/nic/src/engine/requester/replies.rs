@@ -1,0 +1,125 @@
+//! What comes back from the peer, or does not.
+
+use crate::engine::active::Active;
+use crate::engine::packet::{Head, Nak, Reply};
+use crate::engine::qp::Wait;
+use crate::memory::{CopyError, scatter, scatter_bytes};
+use crate::platform::Platform;
+use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
+
+impl<P: Platform> Active<'_, P> {
+    /// Takes the reply to a request packet.
+    pub(crate) fn handle_reply(&mut self, head: &Head, reply: Reply<P::Memory>) {
+        if head.epoch != self.qp.send.epoch || self.qp.send.window.is_empty() {
+            return;
+        }
+        if self.qp.qp_type == QpType::Ud {
+            return self.datagram_gone(head);
+        }
+        let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
+        let Some(position) = position else { return };
+        let reliable = self.qp.qp_type == QpType::Rc;
+        match reply {
+            // Nobody answers on an unreliable connection: a message is done when it was sent.
+            Reply::Rnr { .. } | Reply::Nak(_) | Reply::Dropped | Reply::OutOfSequence if !reliable => {
+                self.answered(head, position);
+            }
+            Reply::Ack => self.answered(head, position),
+            Reply::Data(payload) => {
+                let entry = &self.qp.send.window[position];
+                let copied = scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered, &payload);
+                self.result(head, position, copied);
+            }
+            Reply::Atomic { old } => {
+                let bytes = old.to_ne_bytes();
+                let copied =
+                    scatter_bytes(&self.cx.keys, self.qp.pd, &self.qp.send.window[position].wr.sges, 0, &bytes);
+                self.result(head, position, copied);
+            }
+            Reply::Rnr { timer } => self.not_ready(timer),
+            Reply::Nak(nak) => {
+                let status = match nak {
+                    Nak::InvalidRequest => WcStatus::RemoteInvalidRequest,
+                    Nak::RemoteAccess => WcStatus::RemoteAccessError,
+                    Nak::RemoteOperation => WcStatus::RemoteOperationError,
+                };
+                self.fail_oldest(status);
+            }
+            Reply::Dropped | Reply::OutOfSequence => self.lost(),
+        }
+    }
+
+    fn result(&mut self, head: &Head, position: usize, copied: Result<(), CopyError>) {
+        match copied {
+            Ok(()) => self.answered(head, position),
+            Err(CopyError::Protection) => self.fail_oldest(WcStatus::LocalProtectionError),
+            Err(CopyError::Length) => self.fail_oldest(WcStatus::LocalLengthError),
+            Err(CopyError::Source) => self.fail_oldest(WcStatus::RemoteOperationError),
+        }
+    }
+
+    /// A packet was executed: progress, so the retry counters start afresh (IBA 9.7.6.1.3).
+    fn answered(&mut self, head: &Head, position: usize) {
+        self.qp.send.retries_left = self.qp.attr.retry_cnt;
+        self.qp.send.rnr_left = self.qp.attr.rnr_retry;
+        self.qp.send.unanswered -= 1;
+        let entry = &mut self.qp.send.window[position];
+        entry.outstanding -= 1;
+        entry.answered += u64::from(head.len);
+        self.complete_oldest();
+    }
+
+    /// A datagram was delivered, or dropped; the sender cannot tell.
+    fn datagram_gone(&mut self, head: &Head) {
+        let found = self.qp.send.window.iter().position(|e| e.first_psn == head.psn && e.outstanding != 0);
+        let Some(position) = found else { return };
+        let entry = &mut self.qp.send.window[position];
+        entry.outstanding -= 1;
+        if entry.outstanding == 0 {
+            entry.answered = entry.total;
+            self.qp.send.unanswered -= 1;
+        }
+        self.complete_oldest();
+    }
+
+    /// The receiver had no receive request posted (IBA 9.7.5.2.8).
+    fn not_ready(&mut self, timer: u8) {
+        const FOREVER: u8 = 7;
+        self.qp.counters.rnr_naks += 1;
+        if self.qp.attr.rnr_retry != FOREVER {
+            if self.qp.send.rnr_left == 0 {
+                return self.fail_oldest(WcStatus::RnrRetryExceeded);
+            }
+            self.qp.send.rnr_left -= 1;
+        }
+        self.qp.send.go_back(self.out.next_epoch());
+        let at = self.out.now.after(rnr_delay(timer));
+        self.qp.send.set_wait(self.index, Wait::Rnr(at), &mut self.out.timers);
+    }
+
+    /// A packet was lost: nothing is known until the ACK time-out.
+    fn lost(&mut self) {
+        self.qp.send.go_back(self.out.next_epoch());
+        let wait =
+            ack_timeout(self.qp.attr.timeout).map_or(Wait::Forever, |timeout| Wait::Ack(self.out.now.after(timeout)));
+        self.qp.send.set_wait(self.index, wait, &mut self.out.timers);
+    }
+
+    /// A deadline has passed that may be this QP's.
+    pub(crate) fn handle_timeout(&mut self) {
+        match self.qp.send.wait {
+            Wait::Rnr(at) if at <= self.out.now => {}
+            Wait::Ack(at) if at <= self.out.now => {
+                self.qp.counters.retries += 1;
+                if self.qp.send.retries_left == 0 {
+                    self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+                    return self.fail_oldest(WcStatus::RetryExceeded);
+                }
+                self.qp.send.retries_left -= 1;
+            }
+            _ => return,
+        }
+        self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.out.make_ready(self.index, self.qp);
+    }
+}

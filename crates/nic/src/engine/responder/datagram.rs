@@ -1,0 +1,49 @@
+//! Unreliable datagrams.
+
+use crate::engine::active::Active;
+use crate::engine::grh;
+use crate::engine::packet::{Head, Request, RequestOp};
+use crate::memory::{CopyError, scatter, scatter_bytes};
+use crate::platform::Platform;
+use rdmesh_verbs::{Completion, WcFlags, WcOpcode, WcStatus};
+
+impl<P: Platform> Active<'_, P> {
+    /// A datagram is delivered or dropped, never answered (IBA 9.8.3).
+    pub(crate) fn receive_datagram(&mut self, head: &Head, request: &Request<P::Memory>) {
+        let RequestOp::Datagram { qkey, imm, .. } = request.op else { return };
+        let expected = head.vni == self.cx.network.vni
+            && self.qp.state().can_receive()
+            && qkey == self.qp.attr.qkey
+            && (head.dgid.is_multicast() || self.cx.network.gids.contains(&head.dgid));
+        if !expected {
+            self.qp.counters.errors += 1;
+            return;
+        }
+        if self.take_recv().is_err() && !self.qp.recv.busy {
+            return;
+        }
+        self.qp.recv.busy = false;
+        let sges = &self.qp.recv.current.sges;
+        let header = grh::grh(head, request);
+        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, sges, 0, &header)
+            .and_then(|()| scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64, &request.payload));
+        let status = match copied {
+            Ok(()) => WcStatus::Success,
+            Err(CopyError::Length) => WcStatus::LocalLengthError,
+            Err(CopyError::Protection) => WcStatus::LocalProtectionError,
+            Err(CopyError::Source) => WcStatus::LocalQpOperationError,
+        };
+        let mut flags = WcFlags::GRH;
+        flags.set(WcFlags::WITH_IMM, imm.is_some());
+        let byte_len = header.len() as u32 + request.payload.len();
+        self.count(request, u64::from(request.payload.len()));
+        let completion = Completion {
+            byte_len,
+            imm: imm.unwrap_or(0),
+            flags,
+            src_qp: head.src,
+            ..self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv)
+        };
+        let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, request.solicited);
+    }
+}

@@ -1,0 +1,130 @@
+//! SEND and WRITE, and the receive requests that they take.
+
+use super::Refusal;
+use super::remote::Range;
+use crate::engine::active::Active;
+use crate::engine::packet::{Nak, Request};
+use crate::memory::{CopyError, scatter};
+use crate::platform::{Platform, RecvQueue};
+use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
+
+impl<P: Platform> Active<'_, P> {
+    pub(super) fn receive_send(
+        &mut self,
+        request: &Request<P::Memory>,
+        imm: Option<u32>,
+        invalidate: Option<Key>,
+    ) -> Result<(), Refusal> {
+        self.take_recv()?;
+        if request.first {
+            self.qp.recv.received = 0;
+        }
+        scatter(&self.cx.keys, self.qp.pd, &self.qp.recv.current.sges, self.qp.recv.received, &request.payload)
+            .map_err(blame)?;
+        self.qp.recv.received += u64::from(request.payload.len());
+        if !request.last {
+            return Ok(());
+        }
+        if let Some(key) = invalidate {
+            let denied = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalQpOperationError);
+            self.cx.keys.invalidate(self.qp.pd, Some(self.qp.qpn), key).map_err(denied)?;
+        }
+        let extra = match (imm, invalidate) {
+            (Some(imm), _) => (imm, WcFlags::WITH_IMM),
+            (_, Some(key)) => (key.0, WcFlags::WITH_INV),
+            _ => (0, WcFlags::empty()),
+        };
+        self.deliver(request, WcOpcode::Recv, extra)
+    }
+
+    pub(super) fn receive_write(
+        &mut self,
+        request: &Request<P::Memory>,
+        range: &Range,
+        imm: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let place = self.reach(range, Access::REMOTE_WRITE)?;
+        let imm = imm.filter(|_| request.last);
+        if imm.is_some() {
+            self.take_recv()?;
+        }
+        if request.first {
+            self.qp.recv.received = 0;
+        }
+        if let Some((memory, offset)) = place {
+            let gone = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalProtectionError);
+            request.payload.copy_to(&memory, offset).map_err(gone)?;
+        }
+        self.qp.recv.received += u64::from(request.payload.len());
+        if !request.last {
+            return Ok(());
+        }
+        if let Some(imm) = imm {
+            return self.deliver(request, WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM));
+        }
+        let len = self.qp.recv.received;
+        self.count(request, len);
+        Ok(())
+    }
+
+    /// Makes sure that there is a receive request for the present message: the one it has, or the next of the QP's own queue
+    /// or the shared one.
+    pub(super) fn take_recv(&mut self) -> Result<(), Refusal> {
+        if self.qp.recv.busy {
+            return Ok(());
+        }
+        let wr = &mut self.qp.recv.current;
+        let taken = match (self.qp.srq, &mut self.qp.recv.queue) {
+            (Some(handle), _) => {
+                let srq = self.cx.srqs.get_mut(handle).ok_or(Refusal::NotReady)?;
+                let taken = srq.queue.take(wr);
+                if taken.is_some() && srq.attr.limit != 0 && srq.queue.len() < srq.attr.limit {
+                    srq.attr.limit = 0;
+                    self.out.async_event(self.qp.context, AsyncEvent::SrqLimitReached, handle);
+                }
+                taken
+            }
+            (None, Some(queue)) => queue.take(wr),
+            (None, None) => None,
+        };
+        self.qp.recv.busy = taken.is_some();
+        match taken {
+            None => Err(Refusal::NotReady),
+            Some(Ok(())) => Ok(()),
+            Some(Err(bad)) => {
+                wr.wr_id = bad.wr_id;
+                wr.sges.clear();
+                Err(Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalQpOperationError))
+            }
+        }
+    }
+
+    pub(super) fn deliver(
+        &mut self,
+        request: &Request<P::Memory>,
+        opcode: WcOpcode,
+        (imm, flags): (u32, WcFlags),
+    ) -> Result<(), Refusal> {
+        let len = self.qp.recv.received;
+        self.count(request, len);
+        self.qp.recv.busy = false;
+        let completion = Completion {
+            byte_len: len as u32,
+            imm,
+            flags,
+            ..self.received(self.qp.recv.current.wr_id, WcStatus::Success, opcode)
+        };
+        self.out
+            .complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, request.solicited)
+            .map_err(|_| Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalQpOperationError))
+    }
+}
+
+fn blame(error: CopyError) -> Refusal {
+    match error {
+        CopyError::Protection => Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError),
+        CopyError::Length => Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalLengthError),
+        // The sender's memory went away while it was sent: its own fault, told in its own status.
+        CopyError::Source => Refusal::Fatal(Nak::RemoteOperation, WcStatus::RemoteOperationError),
+    }
+}
