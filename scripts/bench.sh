@@ -5,6 +5,6 @@
 dev_bench() {
     need build run bench
     build_product
-    step "building the benchmark" cargo build --release -p rdmesh-bench
-    target/release/rdmesh-bench "$@"
+    step "building the benchmark" cargo build --profile harness -p rdmesh-bench
+    target/harness/rdmesh-bench "$@"
 }

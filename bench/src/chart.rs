@@ -14,6 +14,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const WIDTH: u32 = 1100;
 const HEIGHT: u32 = 460;
 const FONT: &str = "sans-serif";
+/// Columns to the right of the curves, for the legend.
+const ROOM: usize = 2;
 
 /// Draws the results into the file `path`.
 pub(crate) fn draw(path: &Path, results: &Results) -> Outcome {
@@ -47,9 +49,9 @@ fn bandwidth(area: &Area<'_>, results: &Results) -> Outcome {
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(48)
-        .build_cartesian_2d(0..SIZES.len() - 1, (0.1..top).log_scale())?;
+        .build_cartesian_2d(0..SIZES.len() + ROOM - 1, (0.1..top).log_scale())?;
     let size_of = |i: &usize| SIZES.get(*i).map_or_else(String::new, |&b| size_name(b));
-    chart.configure_mesh().disable_x_mesh().x_labels(SIZES.len()).x_label_formatter(&size_of).draw()?;
+    chart.configure_mesh().disable_x_mesh().x_labels(SIZES.len() + ROOM).x_label_formatter(&size_of).draw()?;
     for (group, color) in groups {
         let points = curve(group);
         if points.is_empty() {
@@ -61,14 +63,18 @@ fn bandwidth(area: &Area<'_>, results: &Results) -> Outcome {
         line.label(group).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }
     let mut legend = chart.configure_series_labels();
-    legend.background_style(WHITE.mix(0.85)).label_font((FONT, 12)).position(SeriesLabelPosition::LowerRight).draw()?;
+    legend
+        .background_style(WHITE.mix(0.85))
+        .label_font((FONT, 12))
+        .position(SeriesLabelPosition::MiddleRight)
+        .draw()?;
     Ok(())
 }
 
 fn latency(area: &Area<'_>, results: &Results) -> Outcome {
     let bars: Vec<(String, f64, RGBColor)> = [
-        (pingpong::GROUP, "two processes, yield", "shared memory, direct", BLACK),
-        (pingpong::GROUP, "with a third between, yield", "shared memory, relayed", BLACK),
+        (pingpong::GROUP, "two processes, yield after 8 looks", "shared memory, direct", BLACK),
+        (pingpong::GROUP, "with a third between, yield after 8 looks", "shared memory, relayed", BLACK),
         (device::LATENCY, "WRITE, half round trip", "rdmesh WRITE", RGBColor(20, 110, 200)),
         (device::LATENCY, "SEND, half round trip", "rdmesh SEND", RGBColor(60, 170, 230)),
         (device::EVENTS, "SEND, half round trip", "rdmesh SEND, events", RGBColor(60, 170, 230)),
@@ -81,18 +87,20 @@ fn latency(area: &Area<'_>, results: &Results) -> Outcome {
     .filter_map(|(group, name, label, color)| Some((label.to_owned(), results.median(group, name)?, color)))
     .collect();
     let top = bars.iter().map(|b| b.1).fold(1.0, f64::max) * 1.25;
+    // A bar, its label above it, and a little air.
+    const ROWS: i32 = 3;
     let count = bars.len() as i32;
     let mut chart = ChartBuilder::on(area)
         .caption("Half round trip of 2 bytes, µs", (FONT, 18))
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(10)
-        .build_cartesian_2d(0.0..top, 0..2 * count)?;
+        .build_cartesian_2d(0.0..top, 0..ROWS * count)?;
     chart.configure_mesh().disable_y_mesh().disable_y_axis().draw()?;
     for (i, (label, value, color)) in bars.iter().enumerate() {
-        let y = 2 * (count - 1 - i as i32);
+        let y = ROWS * (count - 1 - i as i32);
         chart.draw_series([Rectangle::new([(0.0, y), (*value, y + 1)], color.filled())])?;
-        chart.draw_series([Text::new(format!("{label}: {value:.1}"), (0.0, y + 2), (FONT, 12))])?;
+        chart.draw_series([Text::new(format!("{label}: {value:.1}"), (0.0, y + 2), (FONT, 11))])?;
     }
     Ok(())
 }

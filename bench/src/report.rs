@@ -13,13 +13,17 @@ pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
     let mut text = String::from("\n");
     let machine: Vec<_> = results.machine.iter().map(|(what, value)| format!("{what} {value}")).collect();
     let _ = writeln!(text, "{}; mode {}; medians of {} rounds", machine.join(", "), results.mode, results.rounds);
-    let mut group = "";
+    let mut groups: Vec<&str> = Vec::new();
     for figure in &results.figures {
-        if figure.group != group {
-            group = figure.group;
-            let _ = writeln!(text, "\n{group}");
+        if !groups.contains(&figure.group) {
+            groups.push(figure.group);
         }
-        let _ = writeln!(text, "  {:<34}{:>12} {}", figure.name, number(figure.median), figure.unit.name());
+    }
+    for group in groups {
+        let _ = writeln!(text, "\n{group}");
+        for figure in results.figures.iter().filter(|f| f.group == group) {
+            let _ = writeln!(text, "  {:<42}{:>12} {}", figure.name, number(figure.median), figure.unit.name());
+        }
     }
     let _ = writeln!(text, "\ngoals");
     for goal in goals {

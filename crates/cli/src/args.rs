@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Cdi(CdiOptions),
     /// List endpoints, open devices and queue pairs
     Ps(OutputOptions),
+    /// Watch what every program sends and receives
+    Top(TopOptions),
     /// Show counters
     Stats(OutputOptions),
     /// Look for what is missing or misconfigured, and say how to fix it
@@ -212,6 +214,17 @@ pub(crate) struct OutputOptions {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `rdmesh top`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopOptions {
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) interval: f64,
+    /// End after so many
+    #[arg(long)]
+    pub(crate) count: Option<u64>,
 }
 
 const FIRST_STEPS: &str = "\

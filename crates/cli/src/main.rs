@@ -10,6 +10,7 @@ mod failure;
 mod run;
 mod show;
 mod table;
+mod top;
 mod up;
 
 use args::{Args, Command, EndpointCommand};
@@ -44,6 +45,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::ContainerArgs(options) => container::arguments(options, &client),
         Command::Cdi(options) => container::cdi(options, &client),
         Command::Ps(options) => show::ps(&options, &client),
+        Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
         Command::Doctor(options) => return doctor::doctor(&options, &client, state),
     };

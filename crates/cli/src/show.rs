@@ -107,7 +107,7 @@ fn labels(metric: &Metric) -> String {
 }
 
 /// `1.5 MiB`.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let unit = (63 - (count | 1).leading_zeros()) / 10;
     match UNITS.get(unit as usize) {
         Some(name) if unit > 0 => format!("{:.1} {name}", count as f64 / (1u64 << (10 * unit)) as f64),

@@ -149,6 +149,8 @@ fn a_second_up_finds_the_first_and_ps_is_json_on_request() {
     assert_eq!(listed, serde_json::json!({ "endpoints": [], "contexts": [] }));
     let stats: Value = serde_json::from_slice(&router.output(&["stats", "--json"]).stdout).unwrap();
     assert_eq!(stats["metrics"][0]["name"], "rdmesh_endpoints");
+    let top = router.output(&["top", "--interval", "0.1", "--count", "2"]);
+    assert_eq!(text(&top.stdout).matches("SENT/s").count(), 2);
 }
 
 #[test]
