@@ -120,6 +120,7 @@ fn completion(id: u32) -> Completion {
         imm: 0,
         qpn: Qpn::default(),
         src_qp: Qpn::default(),
+        sl: 0,
         flags: WcFlags::empty(),
     }
 }

@@ -1,6 +1,6 @@
 //! Work requests and their completions.
 
-use crate::{Access, Key, Qkey, Qpn};
+use crate::{Access, Gid, Key, Qkey, Qpn};
 use arrayvec::ArrayVec;
 
 /// Most scatter/gather elements of one work request.
@@ -209,8 +209,21 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender, for datagrams.
     pub src_qp: Qpn,
+    /// For datagrams what came: 0 where the QP is connected. See [`Completion::sl_of`].
+    pub sl: u8,
     /// Which fields are valid.
     pub flags: WcFlags,
+}
+
+impl Completion {
+    /// What the service level of a datagram's completion says of it. RoCEv2 has no service levels; NICs put the kind of
+    /// packet there (IBA A17.4.5.1 asks for it, mlx5's encoding is what programs such as UCX read): UDP, over IPv4 or IPv6.
+    pub fn sl_of(from: Gid) -> u8 {
+        const UDP: u8 = 8;
+        const IPV6: u8 = 1;
+        const IPV4: u8 = 2;
+        UDP | if from.as_ipv4().is_some() { IPV4 } else { IPV6 }
+    }
 }
 
 impl SendOp {

@@ -58,14 +58,14 @@ impl CompletionRing {
 
 /// `struct ib_uverbs_wc`.
 fn encode(wc: &Completion) -> [u64; WC_LEN / 8] {
-    const PORT: u32 = 1;
+    const PORT: u8 = 1;
     [
         wc.wr_id,
         pair(wc.status as u32, wc.opcode as u32),
         pair(0, wc.byte_len),
         pair(wc.imm, wc.qpn.value()),
         pair(wc.src_qp.value(), wc.flags.bits()),
-        pair(0, u32::from_ne_bytes([0, 0, PORT as u8, 0])),
+        pair(0, u32::from_ne_bytes([wc.sl, 0, PORT, 0])),
     ]
 }
 

@@ -16,6 +16,7 @@ fn completion(wr_id: u64) -> Completion {
         imm: 9,
         qpn: Qpn::new(5),
         src_qp: Qpn::new(6),
+        sl: 0,
         flags: WcFlags::WITH_IMM,
     }
 }

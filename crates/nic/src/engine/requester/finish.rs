@@ -70,6 +70,7 @@ impl<P: Platform> Active<'_, P> {
             imm: 0,
             qpn: self.qp.qpn,
             src_qp: Qpn::default(),
+            sl: 0,
             flags: WcFlags::empty(),
         };
         self.out.complete(self.cx, self.qp.context, self.qp.send_cq, &completion, false).is_ok()

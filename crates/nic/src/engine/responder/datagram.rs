@@ -42,6 +42,7 @@ impl<P: Platform> Active<'_, P> {
             imm: imm.unwrap_or(0),
             flags,
             src_qp: head.src,
+            sl: Completion::sl_of(head.sgid),
             ..self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv)
         };
         let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, request.solicited);

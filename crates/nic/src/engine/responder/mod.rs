@@ -141,6 +141,7 @@ impl<P: Platform> Active<'_, P> {
             imm: 0,
             qpn: self.qp.qpn,
             src_qp: self.qp.attr.dest_qpn,
+            sl: 0,
             flags: WcFlags::empty(),
         }
     }

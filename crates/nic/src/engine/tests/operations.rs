@@ -140,6 +140,7 @@ fn datagrams_carry_a_grh_and_find_their_qp() {
         assert_eq!(a.done(), Some((1, WcStatus::Success)));
         let wc = b.poll().unwrap();
         assert_eq!((wc.byte_len, wc.src_qp, wc.flags), (136, a.qpn, WcFlags::GRH | WcFlags::WITH_IMM));
+        assert_eq!(wc.sl, 0xa, "UDP over IPv4");
         assert_eq!(b.memory.get(40, 96), pattern(96));
         assert_eq!((b.memory.get(28, 1)[0], b.memory.get(36, 4)), (3, vec![10, 0, 0, 2]));
         // The wrong Q_Key is not delivered, and the sender does not learn of it.
