@@ -3,7 +3,7 @@
 
 PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
-PACKAGES_TEST=(libibverbs-dev python3-pyverbs strace util-linux shellcheck)
+PACKAGES_TEST=(libibverbs-dev python3-pyverbs ucx-utils strace util-linux shellcheck)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_BENCH=(ucx-utils libibverbs-dev)
 

@@ -22,8 +22,14 @@ impl Pair {
 
     /// Runs `program` with `options` on both sides, the client with the server's address; returns the client's output.
     fn run(&self, program: &str, options: &str) -> String {
+        self.run_command(&[program], options)
+    }
+
+    /// The same for a program with words before its options.
+    fn run_command(&self, program: &[&str], options: &str) -> String {
         let port = PORT.to_string();
-        let mut command = vec![program, "-p", &port];
+        let mut command = program.to_vec();
+        command.extend(["-p", &port]);
         command.extend(options.split_whitespace());
         let server = command.clone();
         command.push(SERVER);
@@ -66,6 +72,20 @@ fn ibv_devinfo_shows_the_device() {
     }
     let list = lab.run_in(&endpoint, LIMIT, &["ibv_devices"]).ok().text;
     assert_eq!(list.lines().count(), 3, "one device, and no other:\n{list}");
+}
+
+#[test]
+fn ucx_works_over_both_transports() {
+    let pair = Pair::start();
+    for transports in ["UCX_TLS=rc_verbs,ud_verbs,self", "UCX_TLS=ud_verbs,self"] {
+        let program = ["env", transports, "UCX_NET_DEVICES=rxe0:1", "ucx_perftest"];
+        for test in
+            ["tag_lat -s 8", "tag_lat -s 100000", "stream_lat", "ucp_am_lat", "ucp_put_lat", "ucp_get", "ucp_fadd"]
+        {
+            let text = pair.run_command(&program, &format!("-n 1000 -t {test}"));
+            assert!(text.contains("Final:"), "no result of {test} with {transports}:\n{text}");
+        }
+    }
 }
 
 #[test]
