@@ -7,10 +7,10 @@
 
 use rdmesh_nic::platform::Fault;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// How often the programs of one endpoint may let a worker wait in vain. Clones share the count.
 #[derive(Clone, Debug, Default)]
@@ -37,11 +37,31 @@ type Buffer = Vec<u8>;
 type Job = Box<dyn FnOnce(&mut Buffer) -> Result<(), Fault> + Send>;
 
 /// A thread that makes copies for one worker.
+///
+/// The two hand work over by a word that both poll for a while: a transfer is many copies one after the other, and
+/// going to sleep between them would cost more than they do.
 struct Helper {
-    jobs: SyncSender<(Job, Buffer)>,
-    done: Receiver<(Result<(), Fault>, Buffer)>,
+    shared: Arc<Shared>,
+    thread: Thread,
     buffer: Buffer,
 }
+
+/// What the worker and its helper hand to each other.
+struct Shared {
+    turn: AtomicU32,
+    work: Mutex<Option<(Job, Buffer)>>,
+    done: Mutex<Option<(Result<(), Fault>, Buffer)>>,
+    worker: Thread,
+}
+
+/// Nothing to do; the helper may sleep.
+const IDLE: u32 = 0;
+/// There is work for the helper.
+const WORK: u32 = 1;
+/// There is a result for the worker.
+const DONE: u32 = 2;
+/// Nobody waits for the helper any more.
+const GIVEN_UP: u32 = 3;
 
 thread_local! {
     static HELPER: RefCell<Option<Helper>> = const { RefCell::new(None) };
@@ -51,6 +71,8 @@ thread_local! {
 pub(super) const CHUNK: usize = 64 * 1024;
 /// How long a copy may take: longer than any disk, shorter than anybody's retries.
 const DEADLINE: Duration = Duration::from_millis(500);
+/// How often either side looks, yielding in between, before it sleeps.
+const LOOKS: u32 = 500;
 
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done.
 pub(super) fn run(
@@ -63,18 +85,16 @@ pub(super) fn run(
         return Err(Fault);
     }
     HELPER.with_borrow_mut(|helper| {
-        let Some(present) = helper.take().or_else(Helper::start) else { return Err(Fault) };
-        let Helper { jobs, done, mut buffer } = present;
-        fill(&mut buffer);
-        jobs.send((Box::new(job), buffer)).map_err(|_| Fault)?;
-        let Ok((result, buffer)) = done.recv_timeout(DEADLINE) else {
+        let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault) };
+        fill(&mut present.buffer);
+        let Some(result) = present.execute(Box::new(job)) else {
             patience.strike();
             return Err(Fault);
         };
         if result.is_ok() {
-            drain(&buffer);
+            drain(&present.buffer);
         }
-        *helper = Some(Helper { jobs, done, buffer });
+        *helper = Some(present);
         result
     })
 }
@@ -82,27 +102,83 @@ pub(super) fn run(
 impl Helper {
     /// None where there cannot be another thread.
     fn start() -> Option<Self> {
-        let (jobs, receiver) = sync_channel::<(Job, Buffer)>(1);
-        let (sender, done) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(move || {
-            for (job, mut buffer) in receiver {
-                let result = job(&mut buffer);
-                // Nobody waits any more: the thread has been given up.
-                if sender.send((result, buffer)).is_err() {
-                    break;
-                }
-            }
+        let shared = Arc::new(Shared {
+            turn: AtomicU32::new(IDLE),
+            work: Mutex::new(None),
+            done: Mutex::new(None),
+            worker: std::thread::current(),
         });
-        thread.ok()?;
-        Some(Self { jobs, done, buffer: Vec::with_capacity(CHUNK) })
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(move || theirs.serve()).ok()?;
+        Some(Self { shared, thread: thread.thread().clone(), buffer: Vec::with_capacity(CHUNK) })
     }
+
+    /// Has `job` run on the buffer; none where that takes too long, and then the helper must not be used again.
+    fn execute(&mut self, job: Job) -> Option<Result<(), Fault>> {
+        let shared = &self.shared;
+        *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
+        shared.turn.store(WORK, Ordering::Release);
+        self.thread.unpark();
+        if !shared.wait_for(DONE, Some(DEADLINE)) {
+            shared.turn.store(GIVEN_UP, Ordering::Release);
+            self.thread.unpark();
+            return None;
+        }
+        let (result, buffer) = lock(&shared.done).take()?;
+        self.buffer = buffer;
+        Some(result)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.shared.turn.store(GIVEN_UP, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Shared {
+    /// The helper's life.
+    fn serve(&self) {
+        while self.wait_for(WORK, None) {
+            let Some((job, mut buffer)) = lock(&self.work).take() else { return };
+            let result = job(&mut buffer);
+            *lock(&self.done) = Some((result, buffer));
+            // Too late where it was given up meanwhile.
+            if self.turn.compare_exchange(WORK, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return;
+            }
+            self.worker.unpark();
+        }
+    }
+
+    /// Waits until it is the turn of `wanted`; false where it was given up, or the time is over.
+    fn wait_for(&self, wanted: u32, limit: Option<Duration>) -> bool {
+        let start = Instant::now();
+        for look in 0u64.. {
+            match self.turn.load(Ordering::Acquire) {
+                turn if turn == wanted => return true,
+                GIVEN_UP => return false,
+                _ if look < LOOKS.into() => std::thread::yield_now(),
+                _ => match limit.map(|limit| limit.saturating_sub(start.elapsed())) {
+                    None => std::thread::park(),
+                    Some(Duration::ZERO) => return false,
+                    Some(left) => std::thread::park_timeout(left),
+                },
+            }
+        }
+        false
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
-    use std::time::Instant;
 
     #[test]
     fn what_never_ends_is_given_up_and_then_not_tried_again() {
@@ -119,5 +195,24 @@ mod tests {
         assert!(start.elapsed() < DEADLINE);
         // Another endpoint is served.
         assert_eq!(run(&Patience::default(), |_| {}, |_| Ok(()), |_| {}), Ok(()));
+    }
+
+    #[test]
+    fn every_copy_gets_its_own_result() {
+        let patience = Patience::default();
+        for i in 0..20_000u32 {
+            let fill = |buffer: &mut Buffer| {
+                buffer.clear();
+                buffer.extend(i.to_ne_bytes());
+            };
+            let job = move |buffer: &mut Buffer| {
+                buffer.reverse();
+                if i % 7 == 0 { Err(Fault) } else { Ok(()) }
+            };
+            let mut seen = Vec::new();
+            let result = run(&patience, fill, job, |buffer| seen = buffer.clone());
+            assert_eq!(result.is_err(), i % 7 == 0);
+            assert_eq!(seen, if i % 7 == 0 { vec![] } else { i.swap_bytes().to_ne_bytes().to_vec() });
+        }
     }
 }
