@@ -90,7 +90,7 @@ pub(super) fn copy(
     to_addr: u64,
     len: usize,
 ) -> Result<(), Fault> {
-    let mut buffer = [0; 16 * 1024];
+    let mut buffer = [0; CHUNK];
     let mut done = 0;
     while done < len {
         let take = buffer.len().min(len - done);

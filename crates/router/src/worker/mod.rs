@@ -227,6 +227,7 @@ impl Worker {
         worked |= self.shard.engine().poll(now);
         worked |= self.send_packets(link);
         self.shard.deliver();
+        self.shard.flush_events(now);
         while let Ok(command) = self.commands.try_recv() {
             self.execute(command);
             worked = true;
@@ -276,14 +277,14 @@ impl Worker {
     }
 
     fn sleep(&mut self, link: &Link) {
-        let stuck = self.shard.flush_events();
         link.page.set_sleeping(true);
         // What came before the announcement is seen here; what comes after it wakes the worker.
         if !self.shard.has_doorbell() && link.packets.is_empty() {
             let now = self.shard.now();
+            let stuck = self.shard.flush_events(now);
             let deadline = self.shard.engine().poll_timeout();
             let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
-            let limit = if stuck { Some(limit.unwrap_or(RETRY_EVENTS).min(RETRY_EVENTS)) } else { limit };
+            let limit = if stuck { Some(limit.unwrap_or(shard::RETRY_EVENTS).min(shard::RETRY_EVENTS)) } else { limit };
             bump(&link.counters.sleeps);
             add(&link.counters.awake_ns, now.0.saturating_sub(self.awake_since.0));
             if self.waiter.sleep(limit) {
@@ -312,5 +313,32 @@ fn seed() -> io::Result<u64> {
 
 /// Packets that may wait for a worker.
 const PACKETS: usize = 1024;
-/// How long an event that found its socket full waits for the next try while the worker sleeps.
-const RETRY_EVENTS: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmesh_nic::Network;
+    use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::net::{RecvFlags, recv};
+
+    #[test]
+    fn a_worker_that_never_sleeps_sends_late_events_too() {
+        let config = WorkerConfig { count: 1, mode: Mode::Spin, limits: DeviceLimits::default() };
+        let workers = Workers::start(config).unwrap();
+        let (events, program) = EventSocket::pair().unwrap();
+        let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
+        let wake = wait::new_eventfd().unwrap();
+        let network = Network { vni: rdmesh_verbs::Vni(1), gids: Vec::new() };
+        let sent = workers.shards()[0].call(move |shard| {
+            let id = shard.open(network, page, wake, events);
+            shard.fill_events(id)
+        });
+        set_socket_timeout(&program, Timeout::Recv, Some(Duration::from_secs(10))).unwrap();
+        for element in 0..sent {
+            let mut bytes = [0; 16];
+            let (_, len) = recv(&program, &mut bytes, RecvFlags::empty()).expect("every event comes");
+            assert_eq!((len, &bytes[..8]), (16, &element.to_ne_bytes()[..]));
+        }
+    }
+}

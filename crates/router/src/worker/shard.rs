@@ -7,15 +7,16 @@ use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::AsyncEvent;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One engine, its contexts, and the events that go to their programs. Lives on a worker thread.
 pub struct Shard {
     engine: Engine<HostPlatform>,
     contexts: Vec<Attached>,
     start: Instant,
-    /// Whether some event waits for room in its socket.
+    /// Whether some event waits for room in its socket, and when to look again.
     stuck: bool,
+    retry_at: Time,
     /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
     retired: Vec<OwnedFd>,
 }
@@ -49,6 +50,7 @@ impl Shard {
             contexts: Vec::new(),
             start: Instant::now(),
             stuck: false,
+            retry_at: Time::default(),
             retired: Vec::new(),
         }
     }
@@ -189,10 +191,11 @@ impl Shard {
         }
     }
 
-    /// Tries again to send events that found their socket full. Returns whether some still wait.
-    pub(super) fn flush_events(&mut self) -> bool {
-        if self.stuck {
+    /// Tries again, now and then, to send events that found their socket full. Returns whether some still wait.
+    pub(super) fn flush_events(&mut self, now: Time) -> bool {
+        if self.stuck && now >= self.retry_at {
             self.stuck = false;
+            self.retry_at = now.after(RETRY_EVENTS);
             for context in &mut self.contexts {
                 self.stuck |= context.events.flush();
                 for channel in context.channels.values_mut() {
@@ -245,5 +248,25 @@ impl Attached {
 
     fn take_back_events(&mut self, watched: &Watched) -> u32 {
         watched.events.saturating_sub(self.events.take_back(watched.user_handle))
+    }
+}
+
+/// How often an event that found its socket full is tried again.
+pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+impl Shard {
+    /// Has events for `id` pile up until one finds the socket full; they are about elements 0, 1 and so on. Returns how
+    /// many.
+    pub(super) fn fill_events(&mut self, id: ContextId) -> u64 {
+        let context = self.context(id).expect("an open context");
+        for element in 0.. {
+            context.events.push(EventBytes { element, event_type: Some(AsyncEvent::QpFatal as u32) });
+            if context.events.flush() {
+                self.stuck = true;
+                return element + 1;
+            }
+        }
+        0
     }
 }

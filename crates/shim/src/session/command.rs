@@ -7,6 +7,7 @@ use super::context::{Context, borrow};
 use super::doorbell;
 use crate::descriptors::{self, Kind};
 use crate::memory::{self, Registration};
+use rdmesh_uverbs::abi::number;
 use rdmesh_uverbs::session::{FdUse, RequestKind};
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::io::Errno;
@@ -14,10 +15,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 const EXTENDED: u32 = 0x8000_0000;
-const REG_MR: u32 = 9;
-const CREATE_COMP_CHANNEL: u32 = 17;
-const CREATE_CQ: u32 = 18;
-const MODIFY_SRQ: u32 = 33;
+const REG_MR: u32 = number::REG_MR as u32;
+const CREATE_COMP_CHANNEL: u32 = number::CREATE_COMP_CHANNEL as u32;
+const CREATE_CQ: u32 = number::CREATE_CQ as u32;
+const MODIFY_SRQ: u32 = number::MODIFY_SRQ as u32;
 /// `ib_uverbs_cmd_hdr`.
 const HEADER_LEN: usize = 8;
 /// The same and `ib_uverbs_ex_cmd_hdr`.

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::Context;
+use rdmesh_uverbs::abi::number;
 use rdmesh_uverbs::page::Arm;
 use rustix::io::Errno;
 
-const POST_SEND: u32 = 28;
-const REQ_NOTIFY_CQ: u32 = 23;
+const POST_SEND: u32 = number::POST_SEND as u32;
+const REQ_NOTIFY_CQ: u32 = number::REQ_NOTIFY_CQ as u32;
 /// `ib_uverbs_cmd_hdr` and `ib_uverbs_post_send`.
 const POST_SEND_LEN: usize = 32;
 /// `ib_uverbs_cmd_hdr` and `ib_uverbs_req_notify_cq`.

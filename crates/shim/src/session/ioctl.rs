@@ -8,6 +8,7 @@
 use super::context::borrow;
 use crate::descriptors::{self, Kind};
 use crate::memory;
+use rdmesh_uverbs::abi::{ioctl_method, ioctl_object};
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, MAX_MESSAGE, RequestKind};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -16,10 +17,6 @@ use zerocopy::{FromBytes, IntoBytes};
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 pub(crate) const VERBS_IOCTL: u32 = 0xc018_1b01;
 
-/// `UVERBS_OBJECT_MR`.
-const OBJECT_MR: u16 = 7;
-/// `UVERBS_METHOD_ADVISE_MR`.
-const METHOD_ADVISE_MR: u16 = 2;
 /// Most attributes of a method.
 const MAX_ATTRS: usize = 16;
 
@@ -60,7 +57,7 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *const libc::c_void) -> Result<()
     if usize::from(head.length) != size_of::<Head>() + attrs * size_of::<Attr>() || head.reserved1 != 0 {
         return Err(Errno::INVAL);
     }
-    if (head.object_id, head.method_id) != (OBJECT_MR, METHOD_ADVISE_MR) || attrs > MAX_ATTRS {
+    if (head.object_id, head.method_id) != (ioctl_object::MR, ioctl_method::ADVISE_MR) || attrs > MAX_ATTRS {
         return Err(Errno::PROTONOSUPPORT);
     }
     let mut body = Vec::with_capacity(1024);
