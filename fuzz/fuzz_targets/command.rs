@@ -7,6 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rdmesh_fabric::Quota;
+use rdmesh_router::io::IoConfig;
 use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, number};
@@ -31,7 +32,8 @@ struct World {
 
 static WORLD: LazyLock<World> = LazyLock::new(|| {
     let limits = DeviceLimits::default();
-    let workers = Workers::start(WorkerConfig { count: 2, mode: Mode::Sleep, limits }).unwrap();
+    let workers =
+        Workers::start(WorkerConfig { count: 2, mode: Mode::Sleep, limits, io: IoConfig::default() }).unwrap();
     let server = SessionServer::start(workers.shards().to_vec(), limits).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("verbs.sock");

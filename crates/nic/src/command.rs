@@ -1,7 +1,9 @@
 //! Vocabulary of the commands that create, change and destroy objects.
 
+use crate::net::Plain;
 use crate::platform::Platform;
-use rdmesh_verbs::{Gid, QpAttr, QpState, QpType, Qpn, Vni};
+use rdmesh_verbs::{Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, Vni};
+use std::net::IpAddr;
 
 /// One opened device, within one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -40,6 +42,10 @@ pub struct Network {
     pub vni: Vni,
     /// The GID table of port 1. Empty slots are zero GIDs.
     pub gids: Vec<Gid>,
+    /// How it reaches machines outside rdmesh, if at all.
+    pub plain: Option<Plain>,
+    /// The largest path MTU: that of its interface.
+    pub mtu: Mtu,
 }
 
 /// Kind of a memory window (IBA 10.6.7.2).
@@ -135,8 +141,27 @@ pub struct QpInfo {
     pub srq: Option<u32>,
     /// As created.
     pub signal_all: bool,
+    /// Which way its packets go; none before it is connected, and for datagrams.
+    pub path: Option<Path>,
+    /// The next PSN that it sends.
+    pub next_psn: Psn,
+    /// The oldest PSN that its peer has not acknowledged.
+    pub unacked_psn: Psn,
+    /// The next PSN that it expects from its peer.
+    pub expected_psn: Psn,
     /// Counters since creation.
     pub counters: QpCounters,
+}
+
+/// Which way a queue pair's packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// To a peer on this host: one copy, no packet.
+    Local,
+    /// Through the tunnel, to the host whose router has this address.
+    Host(IpAddr),
+    /// Outside rdmesh, as plain RoCEv2.
+    Outside,
 }
 
 /// What a QP has done.
@@ -150,6 +175,11 @@ pub struct QpCounters {
     pub rnr_naks: u64,
     pub retries: u64,
     pub errors: u64,
+    pub retransmitted: u64,
+    pub duplicates: u64,
+    pub out_of_order: u64,
+    pub cnps_sent: u64,
+    pub cnps_received: u64,
 }
 
 impl QpInfo {

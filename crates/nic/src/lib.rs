@@ -13,15 +13,22 @@
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod command;
+mod congestion;
 mod engine;
 mod memory;
+mod net;
 pub mod platform;
+mod roce;
 mod time;
+pub mod wire;
 
+pub use capture::{CaptureFilter, Captured};
 pub use command::{
-    Capabilities, CommandError, ContextId, CqInit, MwType, Network, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
+    Capabilities, CommandError, ContextId, CqInit, MwType, Network, Path, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
     SrqInit,
 };
-pub use engine::{Config, Engine, Event, Packet};
+pub use engine::{Config, Engine, Event, Packet, WireCounters};
+pub use net::{Datagram, Origin, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits};
 pub use time::Time;

@@ -5,7 +5,7 @@ use rdmesh_verbs::Gid;
 use std::net::Ipv4Addr;
 
 /// The IP header that the datagram would have had on the wire: an IPv6 header, or an IPv4 header in the last 20 bytes.
-pub(crate) fn grh<M>(head: &Head, request: &Request<M>) -> [u8; 40] {
+pub(crate) fn grh<S>(head: &Head, request: &Request<S>) -> [u8; 40] {
     let RequestOp::Datagram { traffic_class, hop_limit, flow_label, imm, .. } = request.op else { return [0; 40] };
     let hop_limit = if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit };
     let imm_len = if imm.is_some() { 4 } else { 0 };

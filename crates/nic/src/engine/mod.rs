@@ -1,27 +1,31 @@
 //! One shard of the NIC.
 
-mod active;
-mod context;
-mod grh;
+pub(crate) mod active;
+pub(crate) mod context;
+pub(crate) mod grh;
 mod modify;
+mod network;
 mod objects;
-mod output;
-mod packet;
-mod qp;
-mod requester;
-mod responder;
-mod slab;
+pub(crate) mod output;
+pub(crate) mod packet;
+pub(crate) mod qp;
+pub(crate) mod requester;
+pub(crate) mod responder;
+pub(crate) mod slab;
 mod state;
 #[cfg(test)]
 mod tests;
-mod window;
+pub(crate) mod window;
 
+pub use network::WireCounters;
 pub use output::Event;
 pub use packet::Packet;
 
 use crate::command::{CommandError, ContextId, Network, Remains};
+use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
 use crate::time::Time;
+use crate::wire::IdSolver;
 use active::Active;
 use context::Context;
 use output::Outputs;
@@ -51,6 +55,8 @@ pub struct Engine<P: Platform> {
     qps: Vec<Option<Box<Qp<P>>>>,
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    solver: IdSolver,
+    wire: WireCounters,
     out: Outputs<P::Memory>,
 }
 
@@ -63,6 +69,8 @@ impl<P: Platform> Engine<P> {
             qps: Vec::new(),
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
+            solver: IdSolver::new(),
+            wire: WireCounters::default(),
             out: Outputs::new(config.shard, config.shards),
         }
     }
@@ -139,7 +147,13 @@ impl<P: Platform> Engine<P> {
         {
             self.out.timers.pop_first();
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            Active { index, qp, cx, out: &mut self.out }.handle_timeout();
+            let is_remote = qp.connection.is_some();
+            let mut active = Active { index, qp, cx, out: &mut self.out };
+            if is_remote {
+                active.handle_wire_timeout()
+            } else {
+                active.handle_timeout()
+            }
             worked = true;
         }
         worked
@@ -148,6 +162,10 @@ impl<P: Platform> Engine<P> {
     fn run(&mut self, index: u32) -> bool {
         let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
         qp.queued = false;
+        if qp.is_on_wire() {
+            self.out.make_wire_ready(index, qp);
+            return true;
+        }
         let worked = Active { index, qp: &mut *qp, cx, out: &mut self.out }.run_sends();
         if worked && qp.can_send() {
             self.out.make_ready(index, qp);
@@ -159,6 +177,9 @@ impl<P: Platform> Engine<P> {
         let mut worked = false;
         while let Some(packet) = self.out.inbox.pop_front() {
             worked = true;
+            for capture in &mut self.out.captures {
+                capture.local(self.out.now, &packet);
+            }
             let Packet { head, body } = packet;
             match body {
                 Body::Request(request) if head.dst == Qpn::MULTICAST => self.deliver_to_group(&head, &request),
@@ -173,7 +194,7 @@ impl<P: Platform> Engine<P> {
         worked
     }
 
-    fn handle_request(&mut self, head: &Head, request: packet::Request<P::Memory>) {
+    fn handle_request(&mut self, head: &Head, request: packet::Request<Payload<P::Memory>>) {
         match self.out.index_of(head.dst).and_then(|i| Some((i, parts(&mut self.qps, &mut self.contexts, i)?))) {
             Some((index, (qp, cx))) => {
                 Active { index, qp, cx, out: &mut self.out }.handle_request(head, &request);
@@ -183,7 +204,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Delivers a datagram to every member of a group in this engine.
-    fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<P::Memory>) {
+    fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<Payload<P::Memory>>) {
         // A connected QP may name the group's number as its peer's; nobody answers there.
         if !matches!(request.op, packet::RequestOp::Datagram { .. }) {
             return self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });

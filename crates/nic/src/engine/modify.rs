@@ -3,7 +3,8 @@
 use super::active::Active;
 use super::qp::{Qp, Requester, Responder, Wait};
 use super::{Engine, parts, requester};
-use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit, Remains};
+use crate::command::{CommandError, ContextId, Path, QpCounters, QpInfo, QpInit, Remains};
+use crate::net::Route;
 use crate::platform::Platform;
 use crate::time::Time;
 use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, Vni, check_modify};
@@ -54,6 +55,9 @@ impl<P: Platform> Engine<P> {
             return Err(Invalid);
         }
         assign(&mut qp.attr, attr, mask);
+        if from == QpState::Sqd && mask.contains(AttrMask::AV) {
+            Active { index, qp: &mut *qp, cx: &mut *cx, out: &mut self.out }.move_peer();
+        }
         if mask.contains(AttrMask::STATE) {
             qp.attr.sqd_async_notify = mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_async_notify;
             Active { index, qp, cx, out: &mut self.out }.enter(to);
@@ -75,6 +79,10 @@ impl<P: Platform> Engine<P> {
             recv_cq: qp.recv_cq,
             srq: qp.srq,
             signal_all: qp.signal_all,
+            path: self.path(qp),
+            next_psn: qp.send.next_psn,
+            unacked_psn: qp.connection.as_ref().map_or(qp.send.next_psn, |connection| connection.unacked()),
+            expected_psn: qp.recv.expected_psn,
             counters: qp.counters,
         })
     }
@@ -91,6 +99,12 @@ impl<P: Platform> Engine<P> {
         qp.send.set_wait(index, Wait::None, &mut self.out.timers);
         if qp.queued {
             self.out.ready.retain(|i| *i != index);
+        }
+        if let Some(connection) = &mut qp.connection {
+            connection.disarm(index, &mut self.out.timers);
+        }
+        if qp.wire_queued {
+            self.out.wire_ready.retain(|i| *i != index);
         }
         if qp.watched {
             self.out.failed.retain(|i| *i != index);
@@ -154,6 +168,17 @@ impl<P: Platform> Engine<P> {
         self.context(id).map_or_else(|_| Vec::new(), |cx| cx.qps.iter().map(|(handle, _)| handle).collect())
     }
 
+    /// Which way a connected QP's packets go.
+    fn path(&self, qp: &Qp<P>) -> Option<Path> {
+        if let Some(connection) = &qp.connection {
+            return Some(connection.peer.path());
+        }
+        let is_connected = qp.qp_type != QpType::Ud && qp.state() != QpState::Reset && qp.state() != QpState::Init;
+        let vni = self.context(qp.context).ok()?.network.vni;
+        let is_local = self.out.routes.find(vni, qp.attr.av.dgid) == Route::Local;
+        (is_connected && is_local).then_some(Path::Local)
+    }
+
     fn datagram_qp(&self, id: ContextId, qp: u32, gid: Gid) -> Result<u32> {
         let index = self.qp_index(id, qp)?;
         let is_datagram = self.qps[index as usize].as_ref().is_some_and(|qp| qp.qp_type == QpType::Ud);
@@ -183,6 +208,8 @@ fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P
         send: Requester::new(init.send, window, epoch),
         recv: Responder::new(if init.srq.is_some() { None } else { init.recv }),
         queued: false,
+        wire_queued: false,
+        connection: None,
         watched: false,
         groups: Vec::new(),
     }

@@ -3,11 +3,14 @@
 use super::context::Context;
 use super::packet::{Packet, shard_of};
 use super::qp::Qp;
+use crate::capture::Capture;
 use crate::command::ContextId;
+use crate::net::Routes;
 use crate::platform::{CompletionQueue, Overrun, Platform};
 use crate::time::Time;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Something that happened which the program, or the operator, is to be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +55,12 @@ pub(crate) struct Outputs<M> {
     pub(crate) events: VecDeque<Event>,
     /// QPs with something to do, each once.
     pub(crate) ready: VecDeque<u32>,
+    /// QPs with something to send to other hosts, each once.
+    pub(crate) wire_ready: VecDeque<u32>,
+    /// Where the addresses of tenant networks are.
+    pub(crate) routes: Arc<Routes>,
+    /// Whoever wants copies of packets.
+    pub(crate) captures: Vec<Capture>,
     /// Deadlines of QPs, at most one each.
     pub(crate) timers: BTreeSet<(Time, u32)>,
     /// QPs in error, each once, whose receive queues are watched for requests to flush.
@@ -70,6 +79,9 @@ impl<M> Outputs<M> {
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
+            wire_ready: VecDeque::with_capacity(64),
+            routes: Arc::default(),
+            captures: Vec::new(),
             timers: BTreeSet::new(),
             failed: VecDeque::new(),
             epoch: 0,
@@ -99,6 +111,12 @@ impl<M> Outputs<M> {
         if !qp.queued {
             qp.queued = true;
             self.ready.push_back(index);
+        }
+    }
+
+    pub(crate) fn make_wire_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &mut Qp<P>) {
+        if !std::mem::replace(&mut qp.wire_queued, true) {
+            self.wire_ready.push_back(index);
         }
     }
 

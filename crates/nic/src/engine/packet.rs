@@ -31,16 +31,17 @@ pub(crate) struct Head {
 }
 
 pub(crate) enum Body<M> {
-    Request(Request<M>),
+    Request(Request<Payload<M>>),
     Reply(Reply<M>),
 }
 
-pub(crate) struct Request<M> {
+/// A request packet with data of kind `S`.
+pub(crate) struct Request<S> {
     pub(crate) op: RequestOp,
     pub(crate) first: bool,
     pub(crate) last: bool,
     pub(crate) solicited: bool,
-    pub(crate) payload: Payload<M>,
+    pub(crate) payload: S,
 }
 
 #[derive(Clone, Copy)]

@@ -3,6 +3,7 @@
 use super::window::Window;
 use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, SendQueue};
+use crate::roce::Connection;
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
 use std::collections::BTreeSet;
@@ -24,6 +25,10 @@ pub(crate) struct Qp<P: Platform> {
     pub(crate) recv: Responder<P>,
     /// Whether the QP waits in the engine's list of QPs with something to do.
     pub(crate) queued: bool,
+    /// Whether it waits in the list of QPs with something to send to other hosts.
+    pub(crate) wire_queued: bool,
+    /// Its side of the wire, where it is connected to a QP on another host.
+    pub(crate) connection: Option<Box<Connection>>,
     /// Whether it is in the engine's list of QPs in error.
     pub(crate) watched: bool,
     /// Multicast groups that it is in.
@@ -84,6 +89,16 @@ pub(crate) struct Responder<P: Platform> {
 impl<P: Platform> Qp<P> {
     pub(crate) fn state(&self) -> QpState {
         self.attr.state
+    }
+
+    /// Whether its work requests become packets; those of a QP in error are only flushed.
+    pub(crate) fn is_on_wire(&self) -> bool {
+        self.connection.is_some() && self.is_sending()
+    }
+
+    /// Whether its work requests are executed (IBA 10.3.1).
+    pub(crate) fn is_sending(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
     }
 
     /// Whether the QP has something to do on its send side without an event from outside.

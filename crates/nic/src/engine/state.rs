@@ -4,6 +4,7 @@ use super::active::Active;
 use super::output::Event;
 use super::qp::Wait;
 use crate::platform::{Platform, RecvQueue, SendQueue};
+use crate::roce::Connection;
 use rdmesh_verbs::{AsyncEvent, QpState, QpType};
 
 impl<P: Platform> Active<'_, P> {
@@ -15,10 +16,13 @@ impl<P: Platform> Active<'_, P> {
         }
         match state {
             QpState::Reset => self.reset(),
-            QpState::Rtr => self.qp.recv.expected_psn = self.qp.attr.rq_psn,
+            QpState::Rtr => self.connect(),
             QpState::Rts => {
                 if before == QpState::Rtr {
                     self.qp.send.next_psn = self.qp.attr.sq_psn;
+                    if let Some(connection) = &mut self.qp.connection {
+                        connection.start(self.qp.attr.sq_psn);
+                    }
                 }
                 self.qp.send.retries_left = self.qp.attr.retry_cnt;
                 self.qp.send.rnr_left = self.qp.attr.rnr_retry;
@@ -33,7 +37,36 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
+    /// The way to the peer is chosen when the QP is connected.
+    fn connect(&mut self) {
+        self.qp.recv.expected_psn = self.qp.attr.rq_psn;
+        if self.qp.qp_type == QpType::Ud {
+            return;
+        }
+        let peer = self.remote_peer(&self.qp.attr.av, self.qp.attr.dest_qpn);
+        let replies = usize::from(self.qp.attr.max_dest_rd_atomic);
+        self.qp.connection = peer.map(|peer| Box::new(Connection::new(peer.with_ecn(), replies)));
+    }
+
+    /// The peer has another address (IBA 10.3.1.6: allowed while the send queue is drained).
+    pub(crate) fn move_peer(&mut self) {
+        let peer = self.remote_peer(&self.qp.attr.av, self.qp.attr.dest_qpn);
+        if let (Some(connection), Some(peer)) = (&mut self.qp.connection, peer) {
+            connection.peer = peer.with_ecn();
+        }
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(mut connection) = self.qp.connection.take() {
+            connection.disarm(self.index, &mut self.out.timers);
+        }
+        if std::mem::take(&mut self.qp.wire_queued) {
+            self.out.wire_ready.retain(|ready| *ready != self.index);
+        }
+    }
+
     fn reset(&mut self) {
+        self.disconnect();
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.qp.send.abandon(self.out.next_epoch());
         self.qp.send.queue.clear();
@@ -59,6 +92,10 @@ impl<P: Platform> Active<'_, P> {
     }
 
     fn error(&mut self, before: QpState) {
+        if let Some(connection) = &mut self.qp.connection {
+            connection.disarm(self.index, &mut self.out.timers);
+            connection.fail();
+        }
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.flush_sends();
         self.flush_receives();

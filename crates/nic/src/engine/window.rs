@@ -122,6 +122,11 @@ impl<M> Inflight<M> {
         }
     }
 
+    /// PSNs that it takes on a path with this MTU (IBA 9.7.2).
+    pub(crate) fn packets(&self, mtu: u32) -> u32 {
+        self.total.div_ceil(u64::from(mtu)).max(1) as u32
+    }
+
     /// Starts afresh with the request that `wr` now holds, of `total` bytes.
     pub(crate) fn begin(&mut self, total: u64, inline: Option<(M, u64)>) {
         self.inline = inline;

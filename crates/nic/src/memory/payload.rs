@@ -3,6 +3,30 @@ use crate::platform::{Fault, Memory};
 use arrayvec::ArrayVec;
 use rdmesh_verbs::{Access, Sge};
 
+/// The data of a packet that came: references on one host, bytes from the network.
+pub(crate) trait Source<M> {
+    /// Bytes.
+    fn len(&self) -> u32;
+    /// Copies everything to one place.
+    fn copy_to(&self, to: &M, offset: u64) -> Result<(), Fault>;
+    /// Copies everything to a scatter list, from byte `skip` of the list on.
+    fn scatter(&self, keys: &KeyTable<M>, pd: u32, sges: &[Sge], skip: u64) -> Result<(), CopyError>;
+}
+
+impl<M: Memory> Source<M> for &[u8] {
+    fn len(&self) -> u32 {
+        <[u8]>::len(self) as u32
+    }
+
+    fn copy_to(&self, to: &M, offset: u64) -> Result<(), Fault> {
+        to.write(offset, self)
+    }
+
+    fn scatter(&self, keys: &KeyTable<M>, pd: u32, sges: &[Sge], skip: u64) -> Result<(), CopyError> {
+        scatter_bytes(keys, pd, sges, skip, self)
+    }
+}
+
 /// Runs of memory in one packet.
 pub(crate) const MAX_SPANS: usize = 4;
 
@@ -53,10 +77,6 @@ impl<M: Memory> Payload<M> {
         payload
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
     fn push(&mut self, memory: M, offset: u64, len: u32) {
         let span = Span { memory, offset, len };
         if let Err(full) = self.spans.try_push(span) {
@@ -65,18 +85,69 @@ impl<M: Memory> Payload<M> {
         self.len += len;
     }
 
+    /// Copies everything to plain bytes.
+    pub(crate) fn read(&self, mut to: &mut [u8]) -> Result<(), Fault> {
+        for span in self.spans() {
+            let (now, later) = to.split_at_mut(span.len as usize);
+            span.memory.read(span.offset, now)?;
+            to = later;
+        }
+        Ok(())
+    }
+
     fn spans(&self) -> impl Iterator<Item = &Span<M>> {
         self.spans.iter().chain(&self.more)
     }
+}
 
-    /// Copies everything to one place.
-    pub(crate) fn copy_to(&self, to: &M, mut to_offset: u64) -> Result<(), Fault> {
+impl<M: Memory> Source<M> for Payload<M> {
+    fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn copy_to(&self, to: &M, mut to_offset: u64) -> Result<(), Fault> {
         for span in self.spans() {
             span.memory.copy(span.offset, to, to_offset, span.len as usize)?;
             to_offset += u64::from(span.len);
         }
         Ok(())
     }
+
+    fn scatter(&self, keys: &KeyTable<M>, pd: u32, sges: &[Sge], skip: u64) -> Result<(), CopyError> {
+        let mut list = Cursor { sges, skip };
+        for span in self.spans() {
+            let mut done = 0;
+            while done < span.len {
+                let (sge, within, room) = list.next().ok_or(CopyError::Length)?;
+                let (to, offset) = keys.local(pd, sge, Access::LOCAL_WRITE)?;
+                let take = room.min(span.len - done);
+                copy_span(span, done, to, offset + within, take)?;
+                done += take;
+                list.skip += u64::from(take);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies bytes of a gather list, from byte `skip` of the list on, until `to` is full.
+pub(crate) fn gather_bytes<M: Memory>(
+    keys: &KeyTable<M>,
+    pd: u32,
+    sges: &[Sge],
+    skip: u64,
+    mut to: &mut [u8],
+) -> Result<(), CopyError> {
+    let mut list = Cursor { sges, skip };
+    while !to.is_empty() {
+        let (sge, within, room) = list.next().ok_or(CopyError::Length)?;
+        let (from, offset) = keys.local(pd, sge, Access::empty())?;
+        let (now, later) = to.split_at_mut(to.len().min(room as usize));
+        from.read(offset + within, now).map_err(|Fault| CopyError::Protection)?;
+        list.skip += now.len() as u64;
+        to = later;
+    }
+    Ok(())
 }
 
 /// Collects up to `max` bytes of a gather list from `skip` on; fewer where they lie in too many pieces, unless
@@ -105,29 +176,6 @@ pub(crate) fn gather<M: Memory>(
         skip = 0;
     }
     Ok(payload)
-}
-
-/// Copies a payload to a scatter list, from byte `skip` of the list on.
-pub(crate) fn scatter<M: Memory>(
-    keys: &KeyTable<M>,
-    pd: u32,
-    sges: &[Sge],
-    skip: u64,
-    payload: &Payload<M>,
-) -> Result<(), CopyError> {
-    let mut list = Cursor { sges, skip };
-    for span in payload.spans() {
-        let mut done = 0;
-        while done < span.len {
-            let (sge, within, room) = list.next().ok_or(CopyError::Length)?;
-            let (to, offset) = keys.local(pd, sge, Access::LOCAL_WRITE)?;
-            let take = room.min(span.len - done);
-            copy_span(span, done, to, offset + within, take)?;
-            done += take;
-            list.skip += u64::from(take);
-        }
-    }
-    Ok(())
 }
 
 /// Copies bytes, such as a GRH, to a scatter list.

@@ -7,7 +7,7 @@ use rdmesh_verbs::{AsyncEvent, Completion, QpState, QpType, Qpn, SendFlags, WcFl
 
 impl<P: Platform> Active<'_, P> {
     /// Completes whatever is done, oldest first.
-    pub(super) fn complete_oldest(&mut self) {
+    pub(crate) fn complete_oldest(&mut self) {
         while let Some(entry) = self.qp.send.window.oldest()
             && entry.complete
             && entry.outstanding == 0
@@ -32,7 +32,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// The oldest request ends in an error, and with it the send queue.
-    pub(super) fn fail_oldest(&mut self, status: WcStatus) {
+    pub(crate) fn fail_oldest(&mut self, status: WcStatus) {
         self.qp.counters.errors += 1;
         if let Some(entry) = self.qp.send.window.oldest() {
             let (wr_id, opcode, flags) = (entry.wr.wr_id, entry.wr.op.wc_opcode(), entry.wr.flags);

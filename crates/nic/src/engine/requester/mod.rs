@@ -39,7 +39,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Takes the next work request from the ring into the window; false where there is none, or no room.
-    fn fetch(&mut self) -> bool {
+    pub(crate) fn fetch(&mut self) -> bool {
         if self.qp.send.window.is_full() {
             return false;
         }
@@ -83,6 +83,10 @@ impl<P: Platform> Active<'_, P> {
                 return self.execute_local();
             }
         }
+        if self.is_remote_datagram(cursor) {
+            self.out.make_wire_ready(self.index, self.qp);
+            return false;
+        }
         let built = self.build(cursor);
         let (op, payload, len) = match built {
             Ok(parts) => parts,
@@ -96,7 +100,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Whether the request at the cursor has to wait for earlier ones.
-    fn must_wait(&self, cursor: usize) -> bool {
+    pub(crate) fn must_wait(&self, cursor: usize) -> bool {
         let wr = &self.qp.send.window[cursor].wr;
         let mut earlier = self.qp.send.window.iter().take(cursor);
         match wr.op {
@@ -112,7 +116,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Checks a request that is about to start.
-    fn check(&self, entry: &Inflight<P::Memory>) -> Result<(), WcStatus> {
+    pub(crate) fn check(&self, entry: &Inflight<P::Memory>) -> Result<(), WcStatus> {
         let allowed = match (&entry.wr.op, self.qp.qp_type) {
             (SendOp::Datagram { .. }, t) => t == QpType::Ud,
             (_, QpType::Ud) => false,
@@ -132,12 +136,13 @@ impl<P: Platform> Active<'_, P> {
         if entry.wr.op.is_read_or_atomic() && self.qp.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocalQpOperationError);
         }
-        let max = if self.qp.qp_type == QpType::Ud { DATAGRAM_MAX } else { MESSAGE_MAX };
+        let datagram_max = u64::from(self.cx.network.mtu.bytes());
+        let max = if self.qp.qp_type == QpType::Ud { datagram_max } else { MESSAGE_MAX };
         if entry.total > max { Err(WcStatus::LocalLengthError) } else { Ok(()) }
     }
 
     /// Executes a local operation, which is the oldest request.
-    fn execute_local(&mut self) -> bool {
+    pub(crate) fn execute_local(&mut self) -> bool {
         let result = match self.qp.send.window[0].wr.op {
             SendOp::LocalInvalidate { key } => {
                 self.cx.keys.invalidate(self.qp.pd, None, key).map_err(|_| WcStatus::LocalQpOperationError)
@@ -172,7 +177,5 @@ pub(crate) const FLUSH_TURN: usize = 256;
 const TURN_BYTES: u64 = 256 * 1024;
 /// Packets of a QP without a reply.
 const MAX_UNANSWERED: u32 = 32;
-/// Largest datagram: the port's MTU.
-const DATAGRAM_MAX: u64 = 4096;
 /// Largest message (IBA 9.7.7).
 const MESSAGE_MAX: u64 = 1 << 31;

@@ -3,7 +3,7 @@
 use crate::engine::active::Active;
 use crate::engine::context::Ah;
 use crate::engine::packet::{Body, Head, Packet, Request, RequestOp};
-use crate::memory::{Payload, gather};
+use crate::memory::{Payload, Source, gather};
 use crate::platform::Platform;
 use rdmesh_verbs::{QpType, Qpn, SendFlags, SendOp, WcStatus};
 
@@ -65,7 +65,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// The address handle that a ring names: numbers there start at 1.
-    pub(super) fn address(&self, pd: u32, ah_num: u32) -> Option<&Ah> {
+    pub(crate) fn address(&self, pd: u32, ah_num: u32) -> Option<&Ah> {
         self.cx.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd)
     }
 

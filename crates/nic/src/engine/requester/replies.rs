@@ -3,7 +3,7 @@
 use crate::engine::active::Active;
 use crate::engine::packet::{Head, Nak, Reply};
 use crate::engine::qp::Wait;
-use crate::memory::{CopyError, scatter, scatter_bytes};
+use crate::memory::{CopyError, Source, scatter_bytes};
 use crate::platform::Platform;
 use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
 
@@ -27,7 +27,7 @@ impl<P: Platform> Active<'_, P> {
             Reply::Ack => self.answered(head, position),
             Reply::Data(payload) => {
                 let entry = &self.qp.send.window[position];
-                let copied = scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered, &payload);
+                let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
                 self.result(head, position, copied);
             }
             Reply::Atomic { old } => {

@@ -3,13 +3,13 @@
 use crate::engine::active::Active;
 use crate::engine::grh;
 use crate::engine::packet::{Head, Request, RequestOp};
-use crate::memory::{CopyError, scatter, scatter_bytes};
+use crate::memory::{CopyError, Source, scatter_bytes};
 use crate::platform::Platform;
 use rdmesh_verbs::{Completion, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
     /// A datagram is delivered or dropped, never answered (IBA 9.8.3).
-    pub(crate) fn receive_datagram(&mut self, head: &Head, request: &Request<P::Memory>) {
+    pub(crate) fn receive_datagram<S: Source<P::Memory>>(&mut self, head: &Head, request: &Request<S>) {
         let RequestOp::Datagram { qkey, imm, .. } = request.op else { return };
         let expected = head.vni == self.cx.network.vni
             && self.qp.state().can_receive()
@@ -26,7 +26,7 @@ impl<P: Platform> Active<'_, P> {
         let sges = &self.qp.recv.current.sges;
         let header = grh::grh(head, request);
         let copied = scatter_bytes(&self.cx.keys, self.qp.pd, sges, 0, &header)
-            .and_then(|()| scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64, &request.payload));
+            .and_then(|()| request.payload.scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64));
         let status = match copied {
             Ok(()) => WcStatus::Success,
             Err(CopyError::Length) => WcStatus::LocalLengthError,

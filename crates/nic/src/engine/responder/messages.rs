@@ -4,14 +4,14 @@ use super::Refusal;
 use super::remote::Range;
 use crate::engine::active::Active;
 use crate::engine::packet::{Nak, Request};
-use crate::memory::{CopyError, scatter};
+use crate::memory::{CopyError, Source};
 use crate::platform::{Platform, RecvQueue};
 use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
-    pub(super) fn receive_send(
+    pub(crate) fn receive_send<S: Source<P::Memory>>(
         &mut self,
-        request: &Request<P::Memory>,
+        request: &Request<S>,
         imm: Option<u32>,
         invalidate: Option<Key>,
     ) -> Result<(), Refusal> {
@@ -19,8 +19,8 @@ impl<P: Platform> Active<'_, P> {
         if request.first {
             self.qp.recv.received = 0;
         }
-        scatter(&self.cx.keys, self.qp.pd, &self.qp.recv.current.sges, self.qp.recv.received, &request.payload)
-            .map_err(blame)?;
+        let sges = &self.qp.recv.current.sges;
+        request.payload.scatter(&self.cx.keys, self.qp.pd, sges, self.qp.recv.received).map_err(blame)?;
         self.qp.recv.received += u64::from(request.payload.len());
         if !request.last {
             return Ok(());
@@ -37,9 +37,9 @@ impl<P: Platform> Active<'_, P> {
         self.deliver(request, WcOpcode::Recv, extra)
     }
 
-    pub(super) fn receive_write(
+    pub(crate) fn receive_write<S: Source<P::Memory>>(
         &mut self,
-        request: &Request<P::Memory>,
+        request: &Request<S>,
         range: &Range,
         imm: Option<u32>,
     ) -> Result<(), Refusal> {
@@ -99,9 +99,9 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    pub(super) fn deliver(
+    pub(super) fn deliver<S>(
         &mut self,
-        request: &Request<P::Memory>,
+        request: &Request<S>,
         opcode: WcOpcode,
         (imm, flags): (u32, WcFlags),
     ) -> Result<(), Refusal> {

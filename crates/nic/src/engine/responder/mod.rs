@@ -14,11 +14,11 @@ use super::requester::FLUSH_TURN;
 use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
 use rdmesh_verbs::{Access, AsyncEvent, Completion, QpState, QpType, Qpn, WcFlags, WcOpcode, WcStatus};
-use remote::Range;
+pub(crate) use remote::Range;
 
 impl<P: Platform> Active<'_, P> {
     /// Executes a request packet and sends its reply.
-    pub(crate) fn handle_request(&mut self, head: &Head, request: &Request<P::Memory>) {
+    pub(crate) fn handle_request(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) {
         let reply = match self.qp.qp_type {
             QpType::Ud => {
                 self.receive_datagram(head, request);
@@ -41,7 +41,7 @@ impl<P: Platform> Active<'_, P> {
             && head.dgid == own
     }
 
-    fn receive_reliable(&mut self, head: &Head, request: &Request<P::Memory>) -> Reply<P::Memory> {
+    fn receive_reliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
         if head.psn != self.qp.recv.expected_psn {
             return Reply::OutOfSequence;
         }
@@ -62,7 +62,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Unreliable connection: what cannot be executed is dropped with the rest of its message (IBA 9.8.2.2).
-    fn receive_unreliable(&mut self, head: &Head, request: &Request<P::Memory>) -> Reply<P::Memory> {
+    fn receive_unreliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
         let in_sequence = head.psn == self.qp.recv.expected_psn;
         self.qp.recv.expected_psn = head.psn.add(1);
         if request.first {
@@ -88,7 +88,7 @@ impl<P: Platform> Active<'_, P> {
 
     /// The responder's half of a fatal error (IBA table 61). Where a receive request tells of it, no event does (classes A
     /// and C).
-    fn fail_receive(&mut self, nak: Nak, status: WcStatus) {
+    pub(crate) fn fail_receive(&mut self, nak: Nak, status: WcStatus) {
         self.qp.counters.errors += 1;
         if std::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
@@ -105,7 +105,7 @@ impl<P: Platform> Active<'_, P> {
         self.enter(QpState::Error);
     }
 
-    fn execute(&mut self, head: &Head, request: &Request<P::Memory>) -> Result<Reply<P::Memory>, Refusal> {
+    fn execute(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Result<Reply<P::Memory>, Refusal> {
         match request.op {
             RequestOp::Send { imm, invalidate } => {
                 self.receive_send(request, imm, invalidate)?;
@@ -146,7 +146,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    fn count(&mut self, request: &Request<P::Memory>, len: u64) {
+    fn count<S>(&mut self, request: &Request<S>, len: u64) {
         if request.last {
             self.qp.counters.rx_messages += 1;
         }
@@ -178,7 +178,7 @@ impl<P: Platform> Active<'_, P> {
 }
 
 /// Why a request is not executed.
-enum Refusal {
+pub(crate) enum Refusal {
     NotReady,
     /// Requester and responder both fail; the responder's receive request, if any, ends with the status.
     Fatal(Nak, WcStatus),

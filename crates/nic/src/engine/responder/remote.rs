@@ -7,14 +7,14 @@ use crate::platform::{Memory, Platform};
 use rdmesh_verbs::{Access, Key, WcStatus};
 
 /// A range that a peer names.
-pub(super) struct Range {
-    pub(super) addr: u64,
-    pub(super) rkey: Key,
-    pub(super) len: u64,
+pub(crate) struct Range {
+    pub(crate) addr: u64,
+    pub(crate) rkey: Key,
+    pub(crate) len: u64,
 }
 
 impl<P: Platform> Active<'_, P> {
-    pub(super) fn execute_atomic(&mut self, request: &Request<P::Memory>) -> Result<Reply<P::Memory>, Refusal> {
+    pub(crate) fn execute_atomic<S>(&mut self, request: &Request<S>) -> Result<Reply<P::Memory>, Refusal> {
         let gone = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalProtectionError);
         let reply = match request.op {
             RequestOp::CompareSwap { addr, rkey, compare, swap } => {
@@ -41,7 +41,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Resolves a remote range; none where it is empty, for which the key is not checked (IBA 9.7.4.1.3).
-    pub(super) fn reach(&self, range: &Range, access: Access) -> Result<Option<(P::Memory, u64)>, Refusal> {
+    pub(crate) fn reach(&self, range: &Range, access: Access) -> Result<Option<(P::Memory, u64)>, Refusal> {
         let refused = Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalAccessError);
         if !self.qp.attr.access.contains(access) {
             return Err(refused);

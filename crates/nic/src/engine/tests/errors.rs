@@ -16,8 +16,7 @@ fn send(id: u64) -> SendWr {
 
 #[test]
 fn a_missing_receive_is_waited_for() {
-    for shards in [1, 2] {
-        let mut world = World::new(shards);
+    for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 100_000)]));
         world.post(&a, send(2));
@@ -33,22 +32,22 @@ fn a_missing_receive_is_waited_for() {
 
 #[test]
 fn rnr_retries_run_out() {
-    let mut world = World::new(1);
-    let (a, _b) = world.pair(Setup::default());
-    world.post(&a, send(1));
-    world.post(&a, send(2));
-    // Three retries at timer code 12: 0.64 ms each.
-    world.run_until(Time(1000 + 3 * 640_000 - 1));
-    assert!(a.poll().is_none());
-    world.run_until(Time(1000 + 3 * 640_000));
-    assert_eq!((a.done(), a.done()), (Some((1, WcStatus::RnrRetryExceeded)), Some((2, WcStatus::FlushError))));
-    assert_eq!(world.state(&a), QpState::Error);
+    for mut world in World::kinds() {
+        let (a, _b) = world.pair(Setup::default());
+        world.post(&a, send(1));
+        world.post(&a, send(2));
+        // Three retries at timer code 12: 0.64 ms each.
+        world.run_until(Time(1000 + 3 * 640_000 - 1));
+        assert!(a.poll().is_none());
+        world.run_until(Time(1000 + 3 * 640_000));
+        assert_eq!((a.done(), a.done()), (Some((1, WcStatus::RnrRetryExceeded)), Some((2, WcStatus::FlushError))));
+        assert_eq!(world.state(&a), QpState::Error);
+    }
 }
 
 #[test]
 fn a_dead_peer_is_noticed_after_the_timeout() {
-    for shards in [1, 2] {
-        let mut world = World::new(shards);
+    for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         world.engines[b.engine].close(b.context);
         world.post(&a, send(1));
@@ -62,27 +61,30 @@ fn a_dead_peer_is_noticed_after_the_timeout() {
 
 #[test]
 fn another_network_cannot_be_reached() {
-    let mut world = World::new(1);
-    let a = world.node(0, 1, Setup::default());
-    let b = world.node(0, 2, Setup { vni: 2, ..Setup::default() });
-    world.connect(&a, &b);
-    world.connect(&b, &a);
-    b.memory.put(0, b"secret");
-    world.post(&a, wr(1, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 6)]));
-    world.run_until(Time(1_000_000_000));
-    assert_eq!(a.done(), Some((1, WcStatus::RetryExceeded)));
-    assert_eq!(a.memory.get(0, 6), [0; 6]);
+    for mut world in World::kinds() {
+        let a = world.node(0, 1, Setup::default());
+        let b = world.node(0, 2, Setup { vni: 2, ..Setup::default() });
+        world.connect(&a, &b);
+        world.connect(&b, &a);
+        b.memory.put(0, b"secret");
+        world.post(&a, wr(1, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 6)]));
+        world.run_until(Time(1_000_000_000));
+        assert_eq!(a.done(), Some((1, WcStatus::RetryExceeded)));
+        assert_eq!(a.memory.get(0, 6), [0; 6]);
+    }
 }
 
 #[test]
 fn only_the_connected_peer_is_heard() {
-    let mut world = World::new(1);
-    let (_a, b) = world.pair(Setup::default());
-    let stranger = world.node(0, 3, Setup::default());
-    world.connect(&stranger, &b);
-    world.post(&stranger, wr(1, SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None }, &[stranger.sge(0, 8)]));
-    world.run_until(Time(1_000_000_000));
-    assert_eq!(stranger.done(), Some((1, WcStatus::RetryExceeded)));
+    for mut world in World::kinds() {
+        let (_a, b) = world.pair(Setup::default());
+        let stranger = world.node(0, 3, Setup::default());
+        world.connect(&stranger, &b);
+        world
+            .post(&stranger, wr(1, SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None }, &[stranger.sge(0, 8)]));
+        world.run_until(Time(1_000_000_000));
+        assert_eq!(stranger.done(), Some((1, WcStatus::RetryExceeded)));
+    }
 }
 
 #[test]
@@ -91,8 +93,8 @@ fn remote_access_errors_end_both_sides() {
     let forged = |b: &Node| (Key(b.key.0 ^ 1), BASE);
     let beyond = |b: &Node| (b.key, BASE + LEN as u64 - 7);
     let before = |b: &Node| (b.key, BASE - 1);
-    for case in [forged as fn(&Node) -> _, beyond, before] {
-        let mut world = World::new(2);
+    let cases = [forged as fn(&Node) -> _, beyond, before];
+    for (case, mut world) in cases.into_iter().flat_map(|case| World::kinds().map(move |world| (case, world))) {
         let (a, b) = world.pair(Setup::default());
         let (key, at) = case(&b);
         b.post_recv(9, &[]);
@@ -108,24 +110,26 @@ fn remote_access_errors_end_both_sides() {
 
 #[test]
 fn a_qp_without_the_right_refuses() {
-    let mut world = World::new(1);
-    let (a, b) = (world.node(0, 1, Setup::default()), world.node(0, 2, Setup::default()));
-    world.connect(&a, &b);
-    world.connect_with(&b, &a, |attr| attr.access = Access::REMOTE_READ);
-    world.post(&a, wr(1, SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None }, &[a.sge(0, 8)]));
-    world.settle();
-    assert_eq!(a.done(), Some((1, WcStatus::RemoteAccessError)));
+    for mut world in World::kinds() {
+        let (a, b) = (world.node(0, 1, Setup::default()), world.node(0, 2, Setup::default()));
+        world.connect(&a, &b);
+        world.connect_with(&b, &a, |attr| attr.access = Access::REMOTE_READ);
+        world.post(&a, wr(1, SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None }, &[a.sge(0, 8)]));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::RemoteAccessError)));
+    }
 }
 
 #[test]
 fn too_long_a_message_is_a_length_error_at_the_receiver() {
-    let mut world = World::new(1);
-    let (a, b) = world.pair(Setup::default());
-    b.post_recv(3, &[b.sge(0, 10)]);
-    world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 11)]));
-    world.settle();
-    assert_eq!(a.done(), Some((1, WcStatus::RemoteInvalidRequest)));
-    assert_eq!(b.done(), Some((3, WcStatus::LocalLengthError)));
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        b.post_recv(3, &[b.sge(0, 10)]);
+        world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 11)]));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::RemoteInvalidRequest)));
+        assert_eq!(b.done(), Some((3, WcStatus::LocalLengthError)));
+    }
 }
 
 #[test]
@@ -142,35 +146,38 @@ fn a_bad_local_key_is_a_protection_error() {
 
 #[test]
 fn a_bad_receive_key_fails_both_sides() {
-    let mut world = World::new(1);
-    let (a, b) = world.pair(Setup::default());
-    b.post_recv(1, &[Sge { lkey: Key(1), ..b.sge(0, 8) }]);
-    world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
-    world.settle();
-    assert_eq!(a.done(), Some((1, WcStatus::RemoteOperationError)));
-    assert_eq!(b.done(), Some((1, WcStatus::LocalProtectionError)));
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        b.post_recv(1, &[Sge { lkey: Key(1), ..b.sge(0, 8) }]);
+        world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::RemoteOperationError)));
+        assert_eq!(b.done(), Some((1, WcStatus::LocalProtectionError)));
+    }
 }
 
 #[test]
 fn an_unaligned_atomic_is_an_invalid_request() {
-    let mut world = World::new(1);
-    let (a, b) = world.pair(Setup::default());
-    world.post(&a, wr(1, SendOp::FetchAdd { remote_addr: BASE + 4, rkey: b.key, add: 1 }, &[a.sge(0, 8)]));
-    world.settle();
-    assert_eq!(a.done(), Some((1, WcStatus::RemoteInvalidRequest)));
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        world.post(&a, wr(1, SendOp::FetchAdd { remote_addr: BASE + 4, rkey: b.key, add: 1 }, &[a.sge(0, 8)]));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::RemoteInvalidRequest)));
+    }
 }
 
 #[test]
 fn unreliable_connections_lose_silently() {
-    let mut world = World::new(1);
-    let (a, b) = world.pair(Setup { qp_type: QpType::Uc, ..Setup::default() });
-    world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 100_000)]));
-    world.settle();
-    assert_eq!(a.done(), Some((1, WcStatus::Success)));
-    b.post_recv(1, &[b.sge(0, 8)]);
-    world.post(&a, wr(2, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
-    world.settle();
-    assert_eq!((a.done(), b.done()), (Some((2, WcStatus::Success)), Some((1, WcStatus::Success))));
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup { qp_type: QpType::Uc, ..Setup::default() });
+        world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 100_000)]));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::Success)));
+        b.post_recv(1, &[b.sge(0, 8)]);
+        world.post(&a, wr(2, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
+        world.settle();
+        assert_eq!((a.done(), b.done()), (Some((2, WcStatus::Success)), Some((1, WcStatus::Success))));
+    }
 }
 
 #[test]
@@ -219,19 +226,20 @@ fn objects_in_use_cannot_be_destroyed() {
 
 #[test]
 fn reset_forgets_everything_and_the_qp_can_be_used_again() {
-    let mut world = World::new(2);
-    let (a, b) = world.pair(Setup::default());
-    world.post(&a, send(1));
-    world.settle();
-    for node in [&a, &b] {
-        world.modify_state(node, QpState::Reset);
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        world.post(&a, send(1));
+        world.settle();
+        for node in [&a, &b] {
+            world.modify_state(node, QpState::Reset);
+        }
+        world.connect(&a, &b);
+        world.connect(&b, &a);
+        world.run_until(Time(2_000_000_000));
+        assert!(a.poll().is_none());
+        b.post_recv(5, &[]);
+        world.post(&a, send(2));
+        world.settle();
+        assert_eq!((a.done(), b.done()), (Some((2, WcStatus::Success)), Some((5, WcStatus::Success))));
     }
-    world.connect(&a, &b);
-    world.connect(&b, &a);
-    world.run_until(Time(2_000_000_000));
-    assert!(a.poll().is_none());
-    b.post_recv(5, &[]);
-    world.post(&a, send(2));
-    world.settle();
-    assert_eq!((a.done(), b.done()), (Some((2, WcStatus::Success)), Some((5, WcStatus::Success))));
 }

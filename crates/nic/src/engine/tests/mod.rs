@@ -2,4 +2,5 @@ mod abuse;
 mod errors;
 mod model;
 mod operations;
+mod wire;
 mod world;

@@ -8,13 +8,9 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-fn worlds() -> [World; 2] {
-    [World::new(1), World::new(2)]
-}
-
 #[test]
 fn send_is_scattered_and_completes_on_both_sides() {
-    for mut world in worlds() {
+    for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         a.memory.put(0, &pattern(300));
         b.post_recv(7, &[b.sge(10, 100), b.sge(1000, 250)]);
@@ -31,7 +27,7 @@ fn send_is_scattered_and_completes_on_both_sides() {
 
 #[test]
 fn long_messages_of_many_pieces_arrive_whole() {
-    for mut world in worlds() {
+    for mut world in World::kinds() {
         for qp_type in [QpType::Rc, QpType::Uc] {
             let (a, b) = world.pair(Setup { qp_type, ..Setup::default() });
             a.memory.put(0, &pattern(300_000));
@@ -50,7 +46,7 @@ fn long_messages_of_many_pieces_arrive_whole() {
 
 #[test]
 fn read_brings_remote_bytes() {
-    for mut world in worlds() {
+    for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         b.memory.put(5, &pattern(200_000));
         let op = SendOp::Read { remote_addr: BASE + 5, rkey: b.key };
@@ -127,7 +123,7 @@ fn unsignaled_requests_give_their_slot_back_silently() {
 
 #[test]
 fn datagrams_carry_a_grh_and_find_their_qp() {
-    for mut world in worlds() {
+    for mut world in World::kinds() {
         let (a, b) = world.pair(Setup { qp_type: QpType::Ud, ..Setup::default() });
         let av = AddressVector { dgid: b.gid, hop_limit: 3, ..AddressVector::default() };
         let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;

@@ -2,10 +2,12 @@
 
 use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event};
+use crate::net::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use rdmesh_verbs::*;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 pub(super) struct Test;
@@ -167,12 +169,21 @@ impl CompletionQueue for Completions {
     }
 }
 
-/// All engines of one host, and the time.
+/// All engines of one host, or two hosts with one each, and the time.
 pub(super) struct World {
     pub(super) engines: Vec<Engine<Test>>,
     pub(super) now: Time,
     pub(super) events: Vec<Event>,
+    /// Where the addresses are, if the engines are on two hosts.
+    routes: Option<Routes>,
+    transmits: Transmits,
+    /// Whether a datagram is to be lost, asked for each with its destination.
+    pub(super) lose: Lose,
+    /// Datagrams that were sent.
+    pub(super) datagrams: usize,
 }
+
+pub(super) type Lose = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
 /// One program: a context with one PD, one CQ, one QP and one region of which every right is given.
 pub(super) struct Node {
@@ -218,15 +229,47 @@ impl Default for Setup {
 impl World {
     pub(super) fn new(shards: u32) -> Self {
         let limits = DeviceLimits::default();
-        let engines = (0..shards).map(|shard| Engine::new(Config { shard, shards, seed: 7, limits })).collect();
-        Self { engines, now: Time(1000), events: Vec::new() }
+        Self::of((0..shards).map(|shard| Engine::new(Config { shard, shards, seed: 7, limits })).collect(), None)
+    }
+
+    /// Two hosts, between which there is the tunnel.
+    pub(super) fn two_hosts() -> Self {
+        let limits = DeviceLimits::default();
+        let engine = |seed| Engine::new(Config { shard: 0, shards: 1, seed, limits });
+        Self::of(vec![engine(7), engine(8)], Some(Routes::default()))
+    }
+
+    /// One host with one engine, with two, and two hosts.
+    pub(super) fn kinds() -> [Self; 3] {
+        [Self::new(1), Self::new(2), Self::two_hosts()]
+    }
+
+    fn of(engines: Vec<Engine<Test>>, routes: Option<Routes>) -> Self {
+        let lose: Lose = Box::new(|_, _| false);
+        Self { engines, now: Time(1000), events: Vec::new(), routes, transmits: Transmits::new(), lose, datagrams: 0 }
+    }
+
+    /// The address of the host with engine `i`.
+    pub(super) fn host(i: usize) -> IpAddr {
+        [192, 168, 0, 1 + i as u8].into()
+    }
+
+    fn add_route(&mut self, vni: u32, gid: Gid, engine: usize) {
+        let Some(routes) = &mut self.routes else { return };
+        routes.insert(Vni(vni), gid, Route::Host(Self::host(engine)));
+        for (i, e) in self.engines.iter_mut().enumerate() {
+            let mut own = routes.clone();
+            own.localize(Self::host(i));
+            e.set_routes(Arc::new(own));
+        }
     }
 
     /// A program on `engine` with the address 10.0.0.`host`.
     pub(super) fn node(&mut self, engine: usize, host: u8, setup: Setup) -> Node {
         let gid = Gid::from_ip([10, 0, 0, host].into());
+        self.add_route(setup.vni, gid, engine);
         let e = &mut self.engines[engine];
-        let context = e.open(Network { vni: Vni(setup.vni), gids: vec![gid] });
+        let context = e.open(Network { vni: Vni(setup.vni), gids: vec![gid], plain: None, mtu: Mtu::B4096 });
         let pd = e.alloc_pd(context).unwrap();
         let memory = Bytes::new(LEN);
         let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
@@ -336,11 +379,37 @@ impl World {
                     self.engines[to].handle_packet(packet);
                     worked = true;
                 }
+                worked |= self.send_datagrams(i);
                 while let Some(event) = self.engines[i].poll_event() {
                     self.events.push(event);
                 }
             }
         }
+    }
+
+    fn send_datagrams(&mut self, from: usize) -> bool {
+        let mut transmits = std::mem::take(&mut self.transmits);
+        transmits.clear();
+        let worked = self.engines[from].poll_transmit(self.now, &mut transmits);
+        for train in transmits.trains() {
+            let Target::Host(host) = train.target else { panic!("nobody is outside") };
+            let to = usize::from(host == Self::host(1));
+            for bytes in transmits.bytes(train).chunks(train.segment) {
+                self.datagrams += 1;
+                if !(self.lose)(to, bytes) {
+                    self.receive(to, from, bytes);
+                }
+            }
+        }
+        self.transmits = transmits;
+        worked
+    }
+
+    /// Engine `to` receives a datagram as if it came from the host of engine `from`.
+    pub(super) fn receive(&mut self, to: usize, from: usize, bytes: &[u8]) {
+        let origin = Origin::Host(Self::host(from));
+        let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
+        self.engines[to].handle_datagram(self.now, &datagram);
     }
 
     /// Settles, then lets time pass to the next deadline, again and again, until `until`.

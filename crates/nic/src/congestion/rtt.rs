@@ -1,0 +1,86 @@
+//! Round-trip time (RFC 6298 with microsecond floors).
+
+use crate::time::Time;
+use core::time::Duration;
+
+/// What is known of the round trip to a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rtt {
+    smoothed: Option<u64>,
+    variation: u64,
+    least: u64,
+}
+
+impl Rtt {
+    /// Takes one measurement.
+    pub(crate) fn sample(&mut self, sent: Time, answered: Time) {
+        let sample = answered.0.saturating_sub(sent.0).max(1);
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(sample);
+                self.variation = sample / 2;
+                self.least = sample;
+            }
+            Some(smoothed) => {
+                self.variation = (3 * self.variation + smoothed.abs_diff(sample)) / 4;
+                self.smoothed = Some((7 * smoothed + sample) / 8);
+                self.least = self.least.min(sample);
+            }
+        }
+    }
+
+    /// The mean, where something was measured.
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed.map(Duration::from_nanos)
+    }
+
+    /// The least, where something was measured.
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.smoothed.map(|_| Duration::from_nanos(self.least))
+    }
+
+    /// Whether answers take much longer than they could: packets wait somewhere.
+    pub(crate) fn is_inflated(&self) -> bool {
+        self.smoothed.is_some_and(|smoothed| smoothed > 2 * self.least + SLACK)
+    }
+
+    /// How long to wait for an answer before something is sent to provoke one.
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        let timeout = self.smoothed.map_or(FIRST_PROBE, |smoothed| smoothed + (4 * self.variation).max(smoothed));
+        Duration::from_nanos(timeout.max(LEAST_PROBE))
+    }
+}
+
+/// Before anything was measured.
+const FIRST_PROBE: u64 = 5_000_000;
+/// A router that shares its processor answers late without anything being lost.
+const LEAST_PROBE: u64 = 200_000;
+/// Differences below this say nothing about queues.
+const SLACK: u64 = 50_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_round_trip_is_learned() {
+        let mut rtt = Rtt::default();
+        for i in 0..100 {
+            rtt.sample(Time(i * 1_000_000), Time(i * 1_000_000 + 400_000));
+        }
+        assert_eq!(rtt.smoothed(), Some(Duration::from_micros(400)));
+        assert!(rtt.probe_timeout() >= Duration::from_micros(800) && rtt.probe_timeout() < Duration::from_millis(2));
+        assert!(!rtt.is_inflated());
+    }
+
+    #[test]
+    fn growing_delay_is_noticed() {
+        let mut rtt = Rtt::default();
+        rtt.sample(Time(0), Time(100_000));
+        for _ in 0..50 {
+            rtt.sample(Time(0), Time(1_000_000));
+        }
+        assert!(rtt.is_inflated());
+        assert_eq!(rtt.least(), Some(Duration::from_micros(100)));
+    }
+}

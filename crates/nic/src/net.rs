@@ -1,0 +1,253 @@
+//! What the engine exchanges with the network: datagrams in, trains of datagrams out, and the routes that say which way.
+//!
+//! Two kinds of datagram reach other machines. Between routers everything goes through the *tunnel*: Geneve (RFC 8926)
+//! whose VNI is the tenant network and whose payload is a complete RoCEv2 packet, IP header included, between the
+//! endpoints' own addresses. Machines outside rdmesh get *plain* RoCEv2 from a UDP socket in the endpoint's own network
+//! namespace. Which one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from
+//! packets.
+
+use crate::time::Time;
+use rdmesh_verbs::{Gid, Vni};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// UDP port of RoCEv2 (IBA annex A17).
+pub const ROCE_PORT: u16 = 4791;
+/// UDP port of the tunnel between routers (RFC 8926).
+pub const TUNNEL_PORT: u16 = 6081;
+
+/// A network namespace's sockets for plain RoCEv2, by the router's number for them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PlainId(pub u32);
+
+/// How the endpoints of a context reach machines outside rdmesh.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plain {
+    /// The sockets.
+    pub id: PlainId,
+    /// The UDP port that they send from, which the invariant CRC covers.
+    pub source_port: u16,
+}
+
+/// Where a datagram came from, as the socket that received it proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Through the tunnel, from the router at this address.
+    Host(IpAddr),
+    /// From outside, through the sockets of a namespace.
+    Plain {
+        /// Which sockets.
+        id: PlainId,
+        /// The sender.
+        from: IpAddr,
+        /// Its UDP port.
+        from_port: u16,
+        /// The address that it was sent to.
+        to: IpAddr,
+    },
+}
+
+/// A datagram that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub origin: Origin,
+    /// The outer IP header's traffic class: DSCP and, in the low two bits, ECN.
+    pub traffic_class: u8,
+    /// When the kernel received it, where that is known.
+    pub received: Option<Time>,
+    /// The UDP payload.
+    pub bytes: &'a [u8],
+}
+
+/// Where a datagram is to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Through the tunnel, to the router at this address.
+    Host(IpAddr),
+    /// Outside, through the sockets of a namespace.
+    Plain {
+        /// Which sockets.
+        id: PlainId,
+        /// The address to send from.
+        from: IpAddr,
+        /// The address to send to, at [`ROCE_PORT`].
+        to: IpAddr,
+    },
+}
+
+/// Datagrams of one size, the last one possibly shorter, to one target: one system call with segmentation offload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Train {
+    /// Where to.
+    pub target: Target,
+    /// The outer IP header's traffic class.
+    pub traffic_class: u8,
+    /// Where the first begins in [`Transmits::buffer`].
+    pub start: usize,
+    /// Bytes of all.
+    pub len: usize,
+    /// Bytes of each but the last.
+    pub segment: usize,
+}
+
+impl Train {
+    /// How many datagrams it has.
+    pub fn count(&self) -> usize {
+        self.len.div_ceil(self.segment.max(1))
+    }
+}
+
+/// Datagrams to be sent, in trains. The buffer is allocated once and used again and again.
+pub struct Transmits {
+    buffer: Box<[u8]>,
+    used: usize,
+    trains: Vec<Train>,
+    count: usize,
+    open: bool,
+}
+
+impl Transmits {
+    /// Room for some trains.
+    pub fn new() -> Self {
+        Self { buffer: vec![0; BUFFER].into(), used: 0, trains: Vec::with_capacity(TRAINS), count: 0, open: false }
+    }
+
+    /// The trains, in order.
+    pub fn trains(&self) -> &[Train] {
+        &self.trains
+    }
+
+    /// The bytes of `train`.
+    pub fn bytes(&self, train: &Train) -> &[u8] {
+        &self.buffer[train.start..train.start + train.len]
+    }
+
+    /// How many datagrams the trains have.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.trains.is_empty()
+    }
+
+    /// Forgets what was sent.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.trains.clear();
+        self.count = 0;
+        self.open = false;
+    }
+
+    /// How far it is filled, for [`Transmits::since`].
+    pub(crate) fn mark(&self) -> usize {
+        self.used
+    }
+
+    /// The packets that were added since `mark`, each with its train and its place there.
+    pub(crate) fn since(&self, mark: usize) -> impl Iterator<Item = (&Train, u16, &[u8])> {
+        let packets = |train: &Train| (0..train.count()).map(|i| train.start + i * train.segment).collect::<Vec<_>>();
+        self.trains.iter().filter(move |train| train.start + train.len > mark).flat_map(move |train| {
+            packets(train).into_iter().enumerate().filter(move |(_, at)| *at >= mark).map(move |(i, at)| {
+                let end = (at + train.segment).min(train.start + train.len);
+                (train, i as u16, &self.buffer[at..end])
+            })
+        })
+    }
+
+    /// Whether a packet of any size still fits.
+    pub fn has_room(&self) -> bool {
+        self.trains.len() < TRAINS && self.buffer.len() - self.used >= MAX_PACKET
+    }
+
+    /// Which packet of its train the next one of `len` bytes would be, from 0: its IPv4 identification on a plain path.
+    pub(crate) fn position(&self, target: &Target, traffic_class: u8, len: usize) -> u16 {
+        if self.joins(target, traffic_class, len) {
+            self.trains.last().map_or(0, |train| train.count() as u16)
+        } else {
+            0
+        }
+    }
+
+    /// Room for the next packet, to be kept by [`Transmits::push`]. The caller has asked [`Transmits::has_room`].
+    pub(crate) fn next(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.used..]
+    }
+
+    /// Keeps the packet of `len` bytes that was written to [`Transmits::next`].
+    pub(crate) fn push(&mut self, target: Target, traffic_class: u8, len: usize) {
+        if self.joins(&target, traffic_class, len) {
+            let train = self.trains.last_mut().expect("a packet joins a train");
+            train.len += len;
+            self.open = len == train.segment;
+        } else {
+            self.trains.push(Train { target, traffic_class, start: self.used, len, segment: len });
+            self.open = true;
+        }
+        self.used += len;
+        self.count += 1;
+    }
+
+    fn joins(&self, target: &Target, traffic_class: u8, len: usize) -> bool {
+        self.open
+            && self.trains.last().is_some_and(|train| {
+                train.target == *target
+                    && train.traffic_class == traffic_class
+                    && len <= train.segment
+                    && train.len + len <= MAX_TRAIN
+                    && train.count() < MAX_SEGMENTS
+            })
+    }
+}
+
+impl Default for Transmits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Which way a peer is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// It is on this host.
+    Local,
+    /// It is on the host whose router has this address.
+    Host(IpAddr),
+    /// It is outside rdmesh.
+    Outside,
+}
+
+/// Where every known address of every tenant network is. What is not known is outside.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Routes(HashMap<(Vni, Gid), Route>);
+
+impl Routes {
+    /// Says where an address is.
+    pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
+        self.0.insert((vni, gid), route);
+    }
+
+    /// What is on the host at `own` is local.
+    #[cfg(test)]
+    pub(crate) fn localize(&mut self, own: IpAddr) {
+        self.0.values_mut().filter(|route| **route == Route::Host(own)).for_each(|route| *route = Route::Local);
+    }
+
+    /// Where an address is.
+    pub fn find(&self, vni: Vni, gid: Gid) -> Route {
+        self.0.get(&(vni, gid)).copied().unwrap_or(Route::Outside)
+    }
+}
+
+/// Largest packet that the engine makes, with all its headers.
+pub(crate) const MAX_PACKET: usize = 4096 + 256;
+/// Bytes of a train: the largest UDP datagram over IPv6 with room for extension headers.
+const MAX_TRAIN: usize = 65_000;
+/// Datagrams of a train (`UDP_MAX_SEGMENTS` of Linux before 6.9).
+const MAX_SEGMENTS: usize = 64;
+/// Trains that are collected before they are sent.
+const TRAINS: usize = 32;
+/// Bytes that are collected before they are sent.
+const BUFFER: usize = 256 * 1024;

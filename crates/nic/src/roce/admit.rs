@@ -1,0 +1,122 @@
+//! Which packets are taken at all.
+//!
+//! A packet reaches a queue pair only when it came the way that the queue pair's peer is known to be reached, from the peer's
+//! address to the queue pair's own, intact. What the packet says of its tenant network counts only together with the host
+//! that it came from (IBA 9.6.1.1).
+
+use super::datagram::is_own;
+use super::emit::Peer;
+use crate::engine::context::Context;
+use crate::engine::qp::Qp;
+use crate::net::{Datagram, Origin, Route, Routes, Target};
+use crate::platform::Platform;
+use crate::wire::{Header, IdSolver, IpUdp, Malformed, Service, geneve, icrc};
+use rdmesh_verbs::{Gid, QpState, QpType, Qpn, Vni};
+use std::net::IpAddr;
+
+/// A packet out of its envelopes. Nothing in it is checked but its form.
+pub(crate) struct Opened<'a> {
+    /// From the tunnel; plain packets have the network of the queue pair that they reach.
+    pub(crate) vni: Option<Vni>,
+    pub(crate) ip: IpUdp,
+    pub(crate) header: Header,
+    pub(crate) payload: &'a [u8],
+    /// The packet from the base transport header on, with its invariant CRC.
+    pub(crate) udp: &'a [u8],
+}
+
+impl<'a> Opened<'a> {
+    /// Takes a datagram apart.
+    pub(crate) fn new(datagram: &Datagram<'a>) -> Result<Self, Malformed> {
+        let (vni, ip, udp) = match datagram.origin {
+            Origin::Host(_) => {
+                let (vni, inner) = geneve::decode(datagram.bytes)?;
+                let (mut ip, udp) = IpUdp::decode(inner)?;
+                // Congestion on the way of the envelope is congestion on the way of the packet (RFC 6040).
+                ip.traffic_class |= datagram.traffic_class & ECN;
+                (Some(vni), ip, udp)
+            }
+            Origin::Plain { from, from_port, to, .. } => {
+                (None, plain_ip(from, from_port, to, datagram.traffic_class), datagram.bytes)
+            }
+        };
+        let (header, payload) = Header::decode(udp)?;
+        Ok(Self { vni, ip, header, payload, udp })
+    }
+
+    /// The queue pair that a datagram says it is for, looked up in as little of it as that takes.
+    pub(crate) fn dest(datagram: &Datagram<'a>) -> Option<Qpn> {
+        Self::new(datagram).ok().map(|opened| opened.header.dest)
+    }
+
+    /// Whether congestion was met on the way.
+    pub(crate) fn met_congestion(&self) -> bool {
+        self.ip.traffic_class & ECN == ECN
+    }
+
+    /// Whether the packet is as its sender made it.
+    pub(crate) fn is_intact(&self, solver: &mut IdSolver) -> bool {
+        match self.vni {
+            Some(_) => icrc::check(&self.ip, self.udp),
+            // The kernel does not show the IPv4 identification, which the CRC covers: there must be one that fits.
+            None if self.ip.source.as_ipv4().is_some() => solver.solve(&self.ip, self.udp).is_some(),
+            None => icrc::check(&self.ip, self.udp),
+        }
+    }
+
+    /// Whether a queue pair of this kind, in this state and partition, takes it.
+    pub(crate) fn suits<P: Platform>(&self, qp: &Qp<P>) -> bool {
+        const MEMBERSHIP: u16 = 0x8000;
+        let kind = match self.header.service {
+            Service::Rc => qp.qp_type == QpType::Rc,
+            Service::Uc => qp.qp_type == QpType::Uc,
+            Service::Ud => qp.qp_type == QpType::Ud,
+            Service::Cnp => qp.qp_type != QpType::Ud,
+        };
+        // A connection in error still says why.
+        let state = qp.state().can_receive() || (qp.connection.is_some() && qp.state() == QpState::Error);
+        kind && state && self.header.pkey | MEMBERSHIP == super::DEFAULT_PKEY
+    }
+
+    /// Whether it came from whom `qp` is to hear.
+    pub(crate) fn is_for<P: Platform>(&self, origin: Origin, qp: &Qp<P>, cx: &Context<P>, routes: &Routes) -> bool {
+        let network = &cx.network;
+        if self.vni.is_some_and(|vni| vni != network.vni) {
+            return false;
+        }
+        if self.header.service == Service::Ud {
+            let known = match (routes.find(network.vni, self.ip.source), origin) {
+                (Route::Host(host), Origin::Host(from)) => host == from,
+                (Route::Outside, Origin::Plain { id, .. }) => network.plain.is_some_and(|plain| plain.id == id),
+                _ => false,
+            };
+            return known && is_own(&network.gids, self.ip.dest);
+        }
+        qp.connection.as_ref().is_some_and(|connection| is_from(&connection.peer, origin, &self.ip))
+    }
+}
+
+fn is_from(peer: &Peer, origin: Origin, ip: &IpUdp) -> bool {
+    let same_way = match (peer.target, origin) {
+        (Target::Host(host), Origin::Host(from)) => host == from,
+        (Target::Plain { id, .. }, Origin::Plain { id: at, .. }) => id == at,
+        _ => false,
+    };
+    same_way && ip.source == peer.ip.dest && ip.dest == peer.ip.source
+}
+
+/// The header that a plain packet had, as far as it is known: what is not, the invariant CRC does not cover.
+fn plain_ip(from: IpAddr, from_port: u16, to: IpAddr, traffic_class: u8) -> IpUdp {
+    const HOP_LIMIT: u8 = 64;
+    IpUdp {
+        source: Gid::from_ip(from),
+        dest: Gid::from_ip(to),
+        traffic_class,
+        hop_limit: HOP_LIMIT,
+        flow_label: 0,
+        id: 0,
+        source_port: from_port,
+    }
+}
+
+const ECN: u8 = 0b11;

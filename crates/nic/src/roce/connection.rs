@@ -1,0 +1,177 @@
+//! What a connected queue pair knows of its peer on another host.
+
+use super::emit::Peer;
+use super::responder::Replies;
+use crate::congestion::{Dcqcn, Rtt, SendWindow};
+use crate::time::Time;
+use crate::wire::Syndrome;
+use rdmesh_verbs::{Key, Psn};
+use std::collections::BTreeSet;
+
+/// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    /// The engine's deadline for this queue pair that is set. It may be early: what is due is looked up when it fires.
+    pub(crate) timer: Option<Time>,
+    pub(super) requester: RequesterState,
+    pub(super) responder: ResponderState,
+}
+
+/// The send side. The next PSN and the work requests on their way are the queue pair's own.
+pub(super) struct RequesterState {
+    /// Oldest PSN that is not acknowledged.
+    pub(super) unacked: Psn,
+    /// The PSN after the greatest that was ever sent.
+    pub(super) highest: Psn,
+    /// Packets since an acknowledgement was last asked for.
+    pub(super) unrequested: u32,
+    pub(super) window: SendWindow,
+    pub(super) rtt: Rtt,
+    /// A packet whose round trip is measured.
+    pub(super) timed: Option<(Psn, Time)>,
+    /// Nothing was heard for a while: one packet is sent, and its answer says how far the peer is.
+    pub(super) probing: bool,
+    /// Probes since the last progress.
+    pub(super) probes: u32,
+    pub(super) probe_at: Time,
+    /// When the ACK time-out ends, where there is one.
+    pub(super) retry_at: Option<Time>,
+    /// The receiver was not ready: nothing is sent until then.
+    pub(super) rnr_until: Option<Time>,
+    /// From where, and when, sending last went back.
+    pub(super) went_back: Option<(Psn, Time)>,
+    pub(super) rate: Option<Dcqcn>,
+}
+
+/// The receive side. The next PSN expected is the queue pair's own.
+pub(super) struct ResponderState {
+    pub(super) message: Message,
+    /// Messages completed (IBA 9.7.5.1.2).
+    pub(super) msn: u32,
+    pub(super) replies: Replies,
+    /// A positive acknowledgement is due.
+    pub(super) ack_due: bool,
+    /// The last SEND or WRITE packet. A READ or atomic is only acknowledged by its own answer: some take an acknowledgement of
+    /// its PSN for that answer.
+    pub(super) acknowledgeable: Option<Psn>,
+    /// A negative one is due.
+    pub(super) nak_due: Option<(Psn, Syndrome)>,
+    /// The negative one that put the queue pair in error.
+    pub(super) fatal: Option<(Psn, Syndrome)>,
+    pub(super) gap: Gap,
+    /// When a congestion notification was last sent, and whether one is due.
+    pub(super) notified_at: Option<Time>,
+    pub(super) notify: bool,
+}
+
+/// What the peer was told of packets that are missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gap {
+    /// Nothing is missing.
+    None,
+    /// That there is a gap; the PSN that last came behind it.
+    Reported(Psn),
+    /// To wait and then begin with the expected packet: what it had sent behind it is no news.
+    Waiting,
+}
+
+/// The message that is being received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Message {
+    None,
+    Send,
+    /// What is left of it, and where that goes.
+    Write {
+        addr: u64,
+        rkey: Key,
+        remaining: u64,
+    },
+}
+
+impl Connection {
+    /// To `peer`, which may have `replies` READs and atomics under way.
+    pub(crate) fn new(peer: Peer, replies: usize) -> Self {
+        Self { peer, timer: None, requester: RequesterState::new(), responder: ResponderState::new(replies) }
+    }
+
+    /// Begins to send with `psn`.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        self.requester.unacked = psn;
+        self.requester.highest = psn;
+    }
+
+    /// Oldest PSN that the peer has not acknowledged.
+    pub(crate) fn unacked(&self) -> Psn {
+        self.requester.unacked
+    }
+
+    /// Makes sure that the engine looks at the queue pair at `at`.
+    pub(super) fn arm(&mut self, index: u32, at: Time, timers: &mut BTreeSet<(Time, u32)>) {
+        if self.timer.is_some_and(|set| set <= at) {
+            return;
+        }
+        self.disarm(index, timers);
+        self.timer = Some(at);
+        timers.insert((at, index));
+    }
+
+    /// No longer wants to be looked at.
+    pub(crate) fn disarm(&mut self, index: u32, timers: &mut BTreeSet<(Time, u32)>) {
+        if let Some(at) = self.timer.take() {
+            timers.remove(&(at, index));
+        }
+    }
+
+    /// The queue pair is in error: nothing is sent any more but the reason.
+    pub(crate) fn fail(&mut self) {
+        self.requester.highest = self.requester.unacked;
+        self.requester.rnr_until = None;
+        self.requester.rate = None;
+        self.responder.nak_due = self.responder.fatal;
+        self.responder.replies.clear();
+        self.responder.ack_due = false;
+        self.responder.notify = false;
+    }
+}
+
+impl RequesterState {
+    fn new() -> Self {
+        Self {
+            unacked: Psn::default(),
+            highest: Psn::default(),
+            unrequested: 0,
+            window: SendWindow::new(),
+            rtt: Rtt::default(),
+            timed: None,
+            probing: false,
+            probes: 0,
+            probe_at: Time::default(),
+            retry_at: None,
+            rnr_until: None,
+            went_back: None,
+            rate: None,
+        }
+    }
+
+    /// Whether anything was sent that is not acknowledged.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.unacked != self.highest
+    }
+}
+
+impl ResponderState {
+    fn new(replies: usize) -> Self {
+        Self {
+            message: Message::None,
+            msn: 0,
+            replies: Replies::new(replies),
+            ack_due: false,
+            acknowledgeable: None,
+            nak_due: None,
+            fatal: None,
+            gap: Gap::None,
+            notified_at: None,
+            notify: false,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! RoCEv2 as Linux rxe and NICs speak it (IBA volume 1 chapter 9, annex A17): what queue pairs exchange with other hosts.
+//!
+//! Work requests, receive requests, keys and states are those of [`crate::engine`]; here is what a lossy network adds.
+//!
+//! * [`connection`]: what a connected queue pair knows of its peer on another host.
+//! * [`requester`]: request packets, acknowledgements, going back after a loss (go-back-N), time-outs.
+//! * [`responder`]: order, duplicates, the replies that may be asked for again.
+//! * [`datagram`]: unreliable datagrams.
+//! * [`emit`]: packets into trains.
+//! * [`admit`]: which packets are taken at all.
+//! * [`transmit`]: a queue pair's turn.
+
+mod admit;
+mod connection;
+mod datagram;
+mod emit;
+mod requester;
+mod responder;
+mod transmit;
+
+pub(crate) use admit::Opened;
+pub(crate) use connection::Connection;
+
+use crate::engine::packet::Nak;
+use crate::wire::{Header, NakCode, Op, Part, Service};
+use rdmesh_verbs::{Psn, Qpn};
+
+/// Which part of a message begins or ends with a packet.
+pub(crate) fn part(first: bool, last: bool) -> Part {
+    match (first, last) {
+        (true, true) => Part::Only,
+        (true, false) => Part::First,
+        (false, true) => Part::Last,
+        (false, false) => Part::Middle,
+    }
+}
+
+/// A header in the default partition.
+pub(crate) fn header(service: Service, op: Op, dest: Qpn, psn: Psn) -> Header {
+    Header {
+        service,
+        op,
+        solicited: false,
+        mig: false,
+        pkey: DEFAULT_PKEY,
+        fecn: false,
+        becn: false,
+        dest,
+        ack_request: false,
+        psn,
+    }
+}
+
+impl From<Nak> for NakCode {
+    fn from(nak: Nak) -> Self {
+        match nak {
+            Nak::InvalidRequest => Self::InvalidRequest,
+            Nak::RemoteAccess => Self::RemoteAccess,
+            Nak::RemoteOperation => Self::RemoteOperation,
+        }
+    }
+}
+
+const DEFAULT_PKEY: u16 = 0xffff;

@@ -1,0 +1,230 @@
+//! What comes back from the peer.
+
+use crate::engine::active::Active;
+use crate::memory::{CopyError, scatter_bytes};
+use crate::platform::Platform;
+use crate::wire::{Aeth, Header, NakCode, Op, Syndrome};
+use core::time::Duration;
+use rdmesh_verbs::{Psn, QpType, SendOp, WcStatus, rnr_delay};
+
+impl<P: Platform> Active<'_, P> {
+    /// Takes an acknowledgement, or the data of a READ or atomic.
+    pub(in crate::roce) fn handle_answer(&mut self, header: &Header, payload: &[u8]) {
+        let Some(connection) = &self.qp.connection else { return };
+        let requester = &connection.requester;
+        let psn = header.psn;
+        // An answer to what was never sent, or was answered before, is from another time.
+        let is_current = psn.since(requester.unacked) >= 0 && psn.since(requester.highest) < 0;
+        if !self.qp.is_sending() || self.qp.qp_type != QpType::Rc || !is_current {
+            return;
+        }
+        match header.op {
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }) => self.acknowledge(psn.add(1)),
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Rnr { timer }, .. }) => self.peer_not_ready(psn, timer),
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(code), .. }) => self.refused(psn, code),
+            Op::ReadResponse { .. } => self.read_response(psn, payload),
+            Op::AtomicAcknowledge { original, .. } => self.atomic_response(psn, original),
+            _ => {}
+        }
+    }
+
+    /// Everything before `end` has arrived, but for READs and atomics whose answer has not: that was lost (IBA 9.7.5.1.1).
+    fn acknowledge(&mut self, end: Psn) {
+        while let Some(connection) = &self.qp.connection
+            && let acked = end.since(connection.requester.unacked)
+            && acked > 0
+            && let Some(entry) = self.qp.send.window.oldest()
+            && entry.started
+        {
+            if matches!(entry.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+                return self.answer_lost();
+            }
+            self.advance(acked as u32);
+        }
+    }
+
+    /// The oldest request, up to `packets` more of it, is done.
+    fn advance(&mut self, packets: u32) {
+        let mtu = self.qp.attr.path_mtu.bytes();
+        let send = &mut self.qp.send;
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        let entry = &mut send.window[0];
+        let done = requester.unacked.after(entry.first_psn);
+        let total = entry.packets(mtu);
+        let done_now = (done + packets).min(total);
+        requester.unacked = entry.first_psn.add(done_now);
+        let is_behind = requester.unacked.since(send.next_psn) > 0;
+        if is_behind {
+            // Sending had gone back without need.
+            send.next_psn = requester.unacked;
+            entry.sent = (u64::from(done_now) * u64::from(mtu)).min(entry.total);
+        }
+        if done_now == total {
+            send.cursor = send.cursor.max(1);
+            (entry.complete, entry.outstanding) = (true, 0);
+        }
+        self.on_progress(done_now - done);
+        if done_now == total {
+            self.complete_oldest();
+        }
+    }
+
+    fn on_progress(&mut self, packets: u32) {
+        let now = self.out.now;
+        self.qp.send.retries_left = self.qp.attr.retry_cnt;
+        self.qp.send.rnr_left = self.qp.attr.rnr_retry;
+        if let Some(connection) = &mut self.qp.connection {
+            let requester = &mut connection.requester;
+            if let Some((psn, sent)) = requester.timed
+                && requester.unacked.since(psn) > 0
+            {
+                requester.rtt.sample(sent, now);
+                requester.timed = None;
+            }
+            requester.window.on_ack(packets);
+            (requester.probing, requester.probes) = (false, 0);
+            requester.retry_at = None;
+        }
+        self.watch_progress();
+        self.out.make_wire_ready(self.index, self.qp);
+    }
+
+    /// An answer that must have been sent did not arrive.
+    fn answer_lost(&mut self) {
+        let Some(connection) = &self.qp.connection else { return };
+        // What was on its way behind the lost one says nothing new.
+        let patience = connection.requester.rtt.smoothed().unwrap_or(UNMEASURED);
+        if !self.went_back_within(patience) {
+            self.on_loss();
+        }
+    }
+
+    fn refused(&mut self, psn: Psn, code: NakCode) {
+        self.acknowledge(psn);
+        let Some(connection) = &self.qp.connection else { return };
+        let requester = &connection.requester;
+        if requester.unacked != psn || self.qp.send.window.is_empty() {
+            return;
+        }
+        let status = match code {
+            NakCode::Sequence => {
+                // Nothing that was sent again can have been refused sooner than this: it is an echo.
+                let patience = requester.rtt.least().unwrap_or_default();
+                if requester.rnr_until.is_none() && !self.went_back_within(patience) {
+                    self.on_loss();
+                }
+                return;
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRd => WcStatus::RemoteInvalidRequest,
+            NakCode::RemoteAccess => WcStatus::RemoteAccessError,
+            NakCode::RemoteOperation => WcStatus::RemoteOperationError,
+        };
+        self.fail_oldest(status);
+    }
+
+    /// Whether sending went back to where it is now less than `time` ago.
+    fn went_back_within(&self, time: Duration) -> bool {
+        let Some(connection) = &self.qp.connection else { return false };
+        let requester = &connection.requester;
+        requester.went_back.is_some_and(|(psn, at)| psn == requester.unacked && at.after(time) > self.out.now)
+    }
+
+    /// The receiver had no receive request posted (IBA 9.7.5.2.8).
+    fn peer_not_ready(&mut self, psn: Psn, timer: u8) {
+        const FOREVER: u8 = 7;
+        self.acknowledge(psn);
+        let Some(connection) = &self.qp.connection else { return };
+        if connection.requester.unacked != psn || connection.requester.rnr_until.is_some() {
+            return;
+        }
+        self.qp.counters.rnr_naks += 1;
+        if self.qp.attr.rnr_retry != FOREVER {
+            if self.qp.send.rnr_left == 0 {
+                return self.fail_oldest(WcStatus::RnrRetryExceeded);
+            }
+            self.qp.send.rnr_left -= 1;
+        }
+        self.go_back();
+        let at = self.out.now.after(rnr_delay(timer));
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        requester.rnr_until = Some(at);
+        (requester.probing, requester.probes, requester.retry_at) = (false, 0, None);
+        connection.arm(self.index, at, &mut self.out.timers);
+    }
+
+    fn read_response(&mut self, psn: Psn, payload: &[u8]) {
+        self.acknowledge(psn);
+        let Some(connection) = &self.qp.connection else { return };
+        let Some(entry) = self.qp.send.window.oldest() else { return };
+        if connection.requester.unacked != psn || !matches!(entry.wr.op, SendOp::Read { .. }) {
+            return;
+        }
+        let expected = (entry.total - entry.answered).min(u64::from(self.qp.attr.path_mtu.bytes()));
+        if payload.len() as u64 != expected {
+            return self.fail_oldest(WcStatus::BadResponse);
+        }
+        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered, payload);
+        self.answered_with(copied, expected);
+    }
+
+    fn atomic_response(&mut self, psn: Psn, original: u64) {
+        self.acknowledge(psn);
+        let Some(connection) = &self.qp.connection else { return };
+        let Some(entry) = self.qp.send.window.oldest() else { return };
+        let is_atomic = matches!(entry.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        if connection.requester.unacked != psn || !is_atomic {
+            return;
+        }
+        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, &original.to_ne_bytes());
+        self.answered_with(copied, entry.total);
+    }
+
+    fn answered_with(&mut self, copied: Result<(), CopyError>, len: u64) {
+        match copied {
+            Ok(()) => {
+                self.qp.send.window[0].answered += len;
+                self.advance(1);
+            }
+            Err(CopyError::Length) => self.fail_oldest(WcStatus::LocalLengthError),
+            Err(CopyError::Protection | CopyError::Source) => self.fail_oldest(WcStatus::LocalProtectionError),
+        }
+    }
+
+    /// Something was lost: sends again from there.
+    fn on_loss(&mut self) {
+        if let Some(connection) = &mut self.qp.connection
+            && connection.requester.rtt.is_inflated()
+        {
+            connection.requester.window.on_congestion();
+        }
+        self.go_back();
+        self.out.make_wire_ready(self.index, self.qp);
+    }
+
+    /// Goes back to the oldest packet that was not acknowledged.
+    pub(super) fn go_back(&mut self) {
+        let mtu = u64::from(self.qp.attr.path_mtu.bytes());
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        requester.timed = None;
+        requester.unrequested = 0;
+        requester.went_back = Some((requester.unacked, self.out.now));
+        let send = &mut self.qp.send;
+        send.cursor = 0;
+        send.next_psn = requester.unacked;
+        for i in 0..send.window.len() {
+            let entry = &mut send.window[i];
+            if !entry.started {
+                break;
+            }
+            let done = if i == 0 { u64::from(requester.unacked.after(entry.first_psn)) } else { 0 };
+            entry.sent = (done * mtu).min(entry.total);
+            entry.complete = false;
+        }
+    }
+}
+
+/// How long to take further gaps for echoes of the first, before any round trip was measured.
+const UNMEASURED: Duration = Duration::from_micros(500);

@@ -1,0 +1,293 @@
+//! The send side towards another host: request packets, in order, as far as the window allows.
+//!
+//! Sending goes back to the oldest packet without an acknowledgement when something is lost (go-back-N, IBA 9.7.5.1):
+//!
+//! * a NAK, or an answer beyond a READ or atomic that was not answered, says so;
+//! * after some round trips of silence one packet is sent again as a probe; its acknowledgement says how far the peer is;
+//! * after each ACK time-out of the queue pair (IBA 9.7.6.1.3) a retry is counted, until there are none left.
+//!
+//! Parts: [`answers`] takes what comes back, [`timers`] what does not.
+
+mod answers;
+mod timers;
+
+use crate::engine::active::Active;
+use crate::engine::window::Inflight;
+use crate::memory::{CopyError, gather_bytes};
+use crate::net::Transmits;
+use crate::platform::{Memory, Platform};
+use crate::roce::part;
+use crate::wire::{Header, Op, Part, Reth, Service};
+use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
+
+/// What became of an attempt to send a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// There may be more.
+    Done,
+    /// Something has to happen first, which will make the queue pair ready again.
+    Stuck,
+}
+
+/// A request packet to be.
+struct Plan {
+    op: Op,
+    /// Bytes of the payload.
+    payload: usize,
+    /// Bytes of the message that it moves, in either direction.
+    moves: u64,
+    /// PSNs that it takes.
+    psns: u32,
+    last: bool,
+}
+
+impl<P: Platform> Active<'_, P> {
+    /// Appends request packets for one turn. Returns whether there may be more at once.
+    pub(in crate::roce) fn send_requests(&mut self, to: &mut Transmits) -> bool {
+        if !self.qp.is_sending() {
+            return false;
+        }
+        let mut steps = 0;
+        while to.has_room() && self.may_send() {
+            if steps == TURN {
+                return true;
+            }
+            steps += 1;
+            if self.send_request(to) == Step::Stuck {
+                break;
+            }
+        }
+        if steps != 0 {
+            self.watch_progress();
+        }
+        // With no room left the rest goes with the next batch.
+        !to.has_room() && self.may_send()
+    }
+
+    /// Whether there is a request to send, and nothing that forbids it.
+    fn may_send(&mut self) -> bool {
+        let (now, index) = (self.out.now, self.index);
+        let Some(connection) = &mut self.qp.connection else { return false };
+        let requester = &mut connection.requester;
+        if requester.rnr_until.is_some() {
+            return false;
+        }
+        if let Some(rate) = &mut requester.rate
+            && rate.next_send() > now
+        {
+            let at = rate.next_send();
+            connection.arm(index, at, &mut self.out.timers);
+            return false;
+        }
+        self.qp.can_send()
+    }
+
+    fn send_request(&mut self, to: &mut Transmits) -> Step {
+        if self.qp.send.cursor == self.qp.send.window.len() && !self.fetch() {
+            return Step::Stuck;
+        }
+        let cursor = self.qp.send.cursor;
+        let entry = &self.qp.send.window[cursor];
+        if !entry.started {
+            if self.must_wait(cursor) {
+                return Step::Stuck;
+            }
+            if let Err(status) = self.check(entry) {
+                return self.fail_in_turn(cursor, status);
+            }
+            if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
+                self.execute_local();
+                return Step::Done;
+            }
+        }
+        let plan = self.plan(&self.qp.send.window[cursor]);
+        if !self.has_window(&plan) {
+            return Step::Stuck;
+        }
+        match self.emit_request(to, &plan) {
+            Ok(()) => {
+                self.on_request_sent(&plan);
+                Step::Done
+            }
+            Err(_) => self.fail_in_turn(cursor, WcStatus::LocalProtectionError),
+        }
+    }
+
+    /// Earlier requests complete first: an error waits for its turn.
+    fn fail_in_turn(&mut self, cursor: usize, status: WcStatus) -> Step {
+        if cursor == 0 {
+            self.fail_oldest(status);
+        }
+        Step::Stuck
+    }
+
+    /// The next packet of a work request.
+    fn plan(&self, entry: &Inflight<P::Memory>) -> Plan {
+        let mtu = u64::from(self.qp.attr.path_mtu.bytes());
+        let payload = (entry.total - entry.sent).min(mtu);
+        let last = entry.sent + payload == entry.total;
+        let part = part(entry.sent == 0, last);
+        let data = |op| Plan { op, payload: payload as usize, moves: payload, psns: 1, last };
+        let single = |op, payload| Plan { op, payload, moves: entry.total, psns: 1, last: true };
+        match entry.wr.op {
+            SendOp::Send { imm } => data(Op::Send { part, imm: imm.filter(|_| last), invalidate: None }),
+            SendOp::SendInvalidate { rkey } => {
+                data(Op::Send { part, imm: None, invalidate: Some(rkey).filter(|_| last) })
+            }
+            SendOp::Write { remote_addr: addr, rkey, imm } => {
+                let reth = Reth { addr, rkey, len: entry.total as u32 };
+                data(Op::Write { part, reth: Some(reth).filter(|_| part.is_first()), imm: imm.filter(|_| last) })
+            }
+            SendOp::Read { remote_addr, rkey } => {
+                let chunk = mtu * u64::from(self.read_chunk());
+                let end = ((entry.sent / chunk + 1) * chunk).min(entry.total);
+                let moves = end - entry.sent;
+                let reth = Reth { addr: remote_addr.wrapping_add(entry.sent), rkey, len: moves as u32 };
+                let psns = moves.div_ceil(mtu).max(1) as u32;
+                Plan { op: Op::ReadRequest(reth), payload: 0, moves, psns, last: end == entry.total }
+            }
+            SendOp::CompareSwap { remote_addr: addr, rkey, compare, swap } => {
+                single(Op::CompareSwap { addr, rkey, compare, swap }, 0)
+            }
+            SendOp::FetchAdd { remote_addr: addr, rkey, add } => single(Op::FetchAdd { addr, rkey, add }, 0),
+            SendOp::AtomicWrite { remote_addr: addr, rkey, .. } => {
+                single(Op::AtomicWrite { reth: Reth { addr, rkey, len: 8 } }, 8)
+            }
+            SendOp::Flush { remote_addr: addr, rkey, length, kind, range } => {
+                let reth = Reth { addr, rkey, len: length };
+                single(Op::Flush { kind, selectivity: u8::from(!range), reth }, 0)
+            }
+            // Never here: datagrams are another kind of queue pair's, and these are executed before.
+            SendOp::Datagram { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => {
+                single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0)
+            }
+        }
+    }
+
+    /// Packets of data that one READ request asks for. A long READ is several of them, so that no more data is on its way
+    /// than the window allows: the responder has no other brake.
+    fn read_chunk(&self) -> u32 {
+        (WINDOW_MOST / u32::from(self.qp.attr.max_rd_atomic.max(1))).clamp(READ_CHUNK, WINDOW_MOST)
+    }
+
+    /// Whether the window, and the responder's resources for READs and atomics, have room for `plan`.
+    fn has_window(&self, plan: &Plan) -> bool {
+        let Some(connection) = &self.qp.connection else { return false };
+        if self.qp.qp_type != QpType::Rc {
+            return true;
+        }
+        let requester = &connection.requester;
+        let on_their_way = self.qp.send.next_psn.since(requester.unacked) as u32;
+        let window = if requester.probing { 1 } else { requester.window.packets() };
+        if on_their_way != 0 && on_their_way + plan.psns > window {
+            return false;
+        }
+        let is_read = self.qp.send.window[self.qp.send.cursor].wr.op.is_read_or_atomic();
+        !is_read || self.reads_under_way() < u32::from(self.qp.attr.max_rd_atomic)
+    }
+
+    /// READ requests and atomics that the responder has not answered.
+    fn reads_under_way(&self) -> u32 {
+        let chunk = u64::from(self.read_chunk()) * u64::from(self.qp.attr.path_mtu.bytes());
+        let entries = self.qp.send.window.iter().take(self.qp.send.cursor + 1);
+        let busy = entries.filter(|entry| entry.outstanding != 0 && entry.wr.op.is_read_or_atomic());
+        // The first may be answered in part, and the last shorter: each takes a place all the same.
+        let requests = |entry: &Inflight<_>| match entry.sent > entry.answered {
+            true => entry.sent.div_ceil(chunk).saturating_sub(entry.answered / chunk) as u32,
+            false => 0,
+        };
+        busy.map(|entry| requests(entry).max(u32::from(entry.complete))).sum()
+    }
+
+    fn emit_request(&self, to: &mut Transmits, plan: &Plan) -> Result<(), CopyError> {
+        let Some(connection) = &self.qp.connection else { return Ok(()) };
+        let entry = &self.qp.send.window[self.qp.send.cursor];
+        let requester = &connection.requester;
+        let solicited = plan.last && entry.wr.flags.contains(SendFlags::SOLICITED);
+        let asks = plan.last || requester.unrequested + 1 >= ACK_EVERY || requester.probing;
+        let header = Header {
+            solicited,
+            ack_request: asks && self.qp.qp_type == QpType::Rc,
+            ..self.header(plan.op, self.qp.send.next_psn)
+        };
+        connection.peer.emit(to, &header, plan.payload, |bytes| self.fill(entry, bytes))
+    }
+
+    /// A header from this queue pair to its peer.
+    pub(in crate::roce) fn header(&self, op: Op, psn: Psn) -> Header {
+        let service = if self.qp.qp_type == QpType::Uc { Service::Uc } else { Service::Rc };
+        crate::roce::header(service, op, self.qp.attr.dest_qpn, psn)
+    }
+
+    fn fill(&self, entry: &Inflight<P::Memory>, bytes: &mut [u8]) -> Result<(), CopyError> {
+        if let SendOp::AtomicWrite { value, .. } = entry.wr.op {
+            bytes.copy_from_slice(&value);
+            return Ok(());
+        }
+        match &entry.inline {
+            Some((memory, offset)) => memory.read(offset + entry.sent, bytes).map_err(|_| CopyError::Protection),
+            None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.sent, bytes),
+        }
+    }
+
+    fn on_request_sent(&mut self, plan: &Plan) {
+        let now = self.out.now;
+        let send = &mut self.qp.send;
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        let psn = send.next_psn;
+        let entry = &mut send.window[send.cursor];
+        if !entry.started {
+            (entry.started, entry.first_psn) = (true, psn);
+        }
+        entry.outstanding = 1;
+        entry.sent += plan.moves;
+        send.next_psn = psn.add(plan.psns);
+        self.out.moved += plan.moves;
+        let asked = plan.last || requester.unrequested + 1 >= ACK_EVERY || requester.probing;
+        requester.unrequested = if asked { 0 } else { requester.unrequested + 1 };
+        if send.next_psn.since(requester.highest) > 0 {
+            // Only what is sent once has an unambiguous round trip (Karn).
+            if asked && requester.timed.is_none() {
+                requester.timed = Some((psn, now));
+            }
+            requester.highest = send.next_psn;
+        } else {
+            self.qp.counters.retransmitted += 1;
+        }
+        if let Some(rate) = &mut requester.rate {
+            rate.on_sent(now, plan.payload as u64 + HEADERS);
+            if rate.has_recovered(now) {
+                requester.rate = None;
+            }
+        }
+        if plan.last {
+            entry.complete = true;
+            send.cursor += 1;
+            if self.qp.qp_type == QpType::Uc {
+                self.on_unreliable_sent();
+            }
+        }
+    }
+
+    /// Nobody answers on an unreliable connection: a message is done when it was sent.
+    fn on_unreliable_sent(&mut self) {
+        if let Some(connection) = &mut self.qp.connection {
+            connection.requester.unacked = self.qp.send.next_psn;
+        }
+        let cursor = self.qp.send.cursor;
+        self.qp.send.window[cursor - 1].outstanding = 0;
+        self.complete_oldest();
+    }
+}
+
+/// Packets that a queue pair sends before it lets the next one.
+const TURN: u32 = 64;
+/// An acknowledgement is asked for at the end of each message and after so many packets.
+const ACK_EVERY: u32 = 16;
+/// Most packets on their way, READ data included.
+const WINDOW_MOST: u32 = 128;
+/// Fewest packets of data that one of several READ requests asks for.
+const READ_CHUNK: u32 = 32;
+/// About what the headers of a packet take, for the rate limit.
+const HEADERS: u64 = 64;

@@ -1,0 +1,110 @@
+//! What does not come back.
+
+use crate::engine::active::Active;
+use crate::platform::Platform;
+use crate::roce::connection::RequesterState;
+use crate::time::Time;
+use core::time::Duration;
+use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
+
+impl<P: Platform> Active<'_, P> {
+    /// A deadline has passed that may be this queue pair's.
+    pub(crate) fn handle_wire_timeout(&mut self) {
+        let now = self.out.now;
+        let Some(connection) = &mut self.qp.connection else { return };
+        connection.timer = None;
+        if !matches!(self.qp.attr.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        let requester = &mut connection.requester;
+        if requester.rnr_until.is_some_and(|at| at <= now) {
+            requester.rnr_until = None;
+        }
+        // A rate limit may have ended too: whoever may not send finds out.
+        self.out.make_wire_ready(self.index, self.qp);
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && requester.rnr_until.is_none() {
+            if requester.retry_at.is_some_and(|at| at <= now) {
+                self.retry();
+            } else if requester.probe_at <= now {
+                self.probe();
+            }
+        }
+        self.rearm();
+    }
+
+    /// The peer was silent for the ACK time-out (IBA 9.7.6.1.3).
+    fn retry(&mut self) {
+        self.qp.counters.retries += 1;
+        if self.qp.send.retries_left == 0 {
+            return self.fail_oldest(WcStatus::RetryExceeded);
+        }
+        self.qp.send.retries_left -= 1;
+        if let Some(connection) = &mut self.qp.connection {
+            connection.requester.retry_at = None;
+            connection.requester.window.on_timeout();
+        }
+        self.probe();
+    }
+
+    /// Sends one packet again: its acknowledgement tells what else was lost.
+    fn probe(&mut self) {
+        self.go_back();
+        if let Some(connection) = &mut self.qp.connection {
+            connection.requester.probing = true;
+            connection.requester.probes += 1;
+        }
+        self.watch_progress();
+    }
+
+    /// Something was sent or answered: silence counts from now.
+    pub(super) fn watch_progress(&mut self) {
+        let now = self.out.now;
+        let timeout = self.timeout();
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        if self.qp.qp_type != QpType::Rc || !requester.is_waiting() {
+            return;
+        }
+        requester.probe_at = now.after(requester.probe_delay(timeout));
+        if requester.retry_at.is_none() {
+            requester.retry_at = timeout.map(|timeout| now.after(timeout));
+        }
+        self.rearm();
+    }
+
+    fn rearm(&mut self) {
+        // A deadline is never now: whatever is wrong with it, the engine gets on.
+        let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
+        let Some(connection) = &mut self.qp.connection else { return };
+        if let Some(at) = connection.requester.deadline().filter(|_| self.qp.qp_type == QpType::Rc) {
+            connection.arm(index, at.max(soonest), &mut self.out.timers);
+        }
+    }
+
+    /// The ACK time-out. Hardware has a least one too: shorter codes would expire while a processor is busy elsewhere.
+    fn timeout(&self) -> Option<Duration> {
+        ack_timeout(self.qp.attr.timeout).map(|timeout| timeout.max(LEAST_TIMEOUT))
+    }
+}
+
+impl RequesterState {
+    fn deadline(&self) -> Option<Time> {
+        if self.rnr_until.is_some() {
+            return self.rnr_until;
+        }
+        let probe = self.is_waiting().then_some(self.probe_at);
+        probe.map(|at| self.retry_at.map_or(at, |retry| retry.min(at)))
+    }
+
+    /// Each probe without an answer doubles the time to the next, up to the ACK time-out.
+    fn probe_delay(&self, timeout: Option<Duration>) -> Duration {
+        let delay = self.rtt.probe_timeout() * (1 << self.probes.min(MOST_DOUBLINGS));
+        delay.min(timeout.unwrap_or(MOST_DELAY)).min(MOST_DELAY)
+    }
+}
+
+const LEAST_TIMEOUT: Duration = Duration::from_millis(2);
+const MOST_DOUBLINGS: u32 = 12;
+const MOST_DELAY: Duration = Duration::from_secs(1);

@@ -1,0 +1,155 @@
+//! The receive side from another host: order, execution, and what the peer is told.
+//!
+//! A request packet in its turn is executed as on one host (see [`crate::engine::responder`]). Out of turn it is reported
+//! once (ahead of its turn) or answered from what is kept (behind its turn; IBA 9.7.5.1.2). Answers leave in PSN order with
+//! the queue pair's next packets: one acknowledgement stands for all that arrived since.
+
+mod execute;
+mod replies;
+
+pub(super) use replies::Replies;
+
+use super::connection::{Gap, Message};
+use crate::engine::active::Active;
+use crate::engine::packet::Nak;
+use crate::engine::responder::Refusal;
+use crate::platform::Platform;
+use crate::wire::{Header, NakCode, Op, Syndrome};
+use core::time::Duration;
+use rdmesh_verbs::{Psn, QpState, QpType, WcStatus};
+
+impl<P: Platform> Active<'_, P> {
+    /// Takes a request packet from the peer.
+    pub(super) fn handle_wire_request(&mut self, header: &Header, payload: &[u8]) {
+        match self.qp.qp_type {
+            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_refusal(header),
+            QpType::Rc => self.receive_in_order(header, payload),
+            QpType::Uc => self.receive_as_it_comes(header, payload),
+            QpType::Ud => {}
+        }
+    }
+
+    fn receive_in_order(&mut self, header: &Header, payload: &[u8]) {
+        let expected = self.qp.recv.expected_psn;
+        let ahead = header.psn.since(expected);
+        if ahead > 0 {
+            self.out_of_order(header.psn, expected);
+        } else if ahead < 0 {
+            self.duplicate(header);
+        } else {
+            self.receive_next(header, payload);
+        }
+        self.out.make_wire_ready(self.index, self.qp);
+    }
+
+    fn receive_next(&mut self, header: &Header, payload: &[u8]) {
+        let done = self.execute_packet(header, payload);
+        let Some(connection) = &mut self.qp.connection else { return };
+        let responder = &mut connection.responder;
+        match done {
+            Ok(psns) => {
+                self.qp.recv.expected_psn = header.psn.add(psns);
+                if matches!(header.op, Op::Send { .. } | Op::Write { .. }) {
+                    responder.ack_due |= header.ack_request;
+                    responder.acknowledgeable = Some(header.psn);
+                }
+                (responder.gap, responder.nak_due) = (Gap::None, None);
+            }
+            Err(Refusal::NotReady) => {
+                self.qp.counters.rnr_naks += 1;
+                responder.nak_due = Some((header.psn, Syndrome::Rnr { timer: self.qp.attr.min_rnr_timer }));
+                responder.gap = Gap::Waiting;
+            }
+            Err(Refusal::Fatal(nak, status)) => self.refuse(header.psn, nak, status),
+        }
+    }
+
+    /// A request cannot be executed: the connection ends on both sides.
+    fn refuse(&mut self, psn: Psn, nak: Nak, status: WcStatus) {
+        if let Some(connection) = &mut self.qp.connection {
+            connection.responder.fatal = Some((psn, Syndrome::Nak(nak.into())));
+        }
+        self.fail_receive(nak, status);
+        self.out.make_wire_ready(self.index, self.qp);
+    }
+
+    /// Something before this packet was lost. It is reported once, and again when the peer has gone back and lost it again.
+    fn out_of_order(&mut self, psn: Psn, expected: Psn) {
+        self.qp.counters.out_of_order += 1;
+        let Some(connection) = &mut self.qp.connection else { return };
+        let responder = &mut connection.responder;
+        match responder.gap {
+            Gap::Waiting => {}
+            Gap::Reported(last) if psn.since(last) > 0 => responder.gap = Gap::Reported(psn),
+            Gap::None | Gap::Reported(_) => {
+                responder.gap = Gap::Reported(psn);
+                responder.nak_due = Some((expected, Syndrome::Nak(NakCode::Sequence)));
+            }
+        }
+    }
+
+    /// A packet that was executed before (IBA 9.7.5.1.3): its answer may have been lost.
+    fn duplicate(&mut self, header: &Header) {
+        self.qp.counters.duplicates += 1;
+        let mtu = self.qp.attr.path_mtu.bytes();
+        let Some(connection) = &mut self.qp.connection else { return };
+        let responder = &mut connection.responder;
+        match header.op {
+            Op::Send { .. } | Op::Write { .. } => responder.ack_due = true,
+            _ => responder.replies.again(header, mtu),
+        }
+    }
+
+    /// The refusal that ended the connection may have been lost: without it the peer would only see silence.
+    fn repeat_refusal(&mut self, header: &Header) {
+        let Some(connection) = &mut self.qp.connection else { return };
+        let responder = &mut connection.responder;
+        if responder.fatal.is_some_and(|(psn, _)| psn == header.psn) {
+            responder.nak_due = responder.fatal;
+        }
+        self.out.make_wire_ready(self.index, self.qp);
+    }
+
+    /// Unreliable connection: what is lost is lost, with the rest of its message (IBA 9.8.2.2).
+    fn receive_as_it_comes(&mut self, header: &Header, payload: &[u8]) {
+        let in_sequence = header.psn == self.qp.recv.expected_psn;
+        self.qp.recv.expected_psn = header.psn.add(1);
+        let (Op::Send { part, .. } | Op::Write { part, .. }) = header.op else { return };
+        if part.is_first() {
+            // A message that ended early leaves its receive request to the next one.
+            self.qp.recv.received = 0;
+            self.set_message(Message::None);
+        } else if !in_sequence || self.qp.recv.skipping {
+            self.qp.counters.out_of_order += 1;
+            self.qp.recv.skipping = true;
+            return;
+        }
+        self.qp.recv.skipping = false;
+        match self.execute_packet(header, payload) {
+            Ok(_) => {}
+            Err(Refusal::Fatal(nak, status)) if self.qp.recv.busy => self.fail_receive(nak, status),
+            Err(_) => self.qp.recv.skipping = true,
+        }
+    }
+
+    /// The packet met congestion on its way: the peer is told, now and then (IBA annex A17.9.3).
+    pub(super) fn on_congestion_met(&mut self) {
+        let now = self.out.now;
+        let Some(connection) = &mut self.qp.connection else { return };
+        let responder = &mut connection.responder;
+        if responder.notified_at.is_none_or(|at| at.after(NOTIFY_EVERY) <= now) {
+            responder.notified_at = Some(now);
+            responder.notify = true;
+            self.out.make_wire_ready(self.index, self.qp);
+        }
+    }
+
+    fn set_message(&mut self, message: Message) {
+        if let Some(connection) = &mut self.qp.connection {
+            connection.responder.message = message;
+        }
+    }
+}
+
+/// Least time between two congestion notifications of a queue pair.
+const NOTIFY_EVERY: Duration = Duration::from_micros(50);

@@ -1,0 +1,230 @@
+//! Replies that the peer may ask for again: READs and atomics (IBA 9.7.5.1.3).
+
+use crate::engine::active::Active;
+use crate::engine::packet::Nak;
+use crate::engine::responder::{Range, Refusal};
+use crate::net::Transmits;
+use crate::platform::{Memory, Platform};
+use crate::roce::part;
+use crate::wire::{Aeth, Header, Op, Reth, Service, Syndrome};
+use rdmesh_verbs::{Access, Psn, QpState, QpType, WcStatus};
+use std::collections::VecDeque;
+
+/// The newest replies, oldest first: as many as the queue pair has agreed to have under way.
+pub(in crate::roce) struct Replies {
+    ring: VecDeque<Reply>,
+    size: usize,
+    /// All before this one are sent.
+    unsent: usize,
+}
+
+/// A reply, and how much of it is still to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    /// The request's PSN.
+    psn: Psn,
+    /// PSNs that it takes.
+    psns: u32,
+    result: Result,
+    /// The packets to be sent, counted from the request's: those of the whole request, or of what is asked for again.
+    first: u32,
+    next: u32,
+    end: u32,
+    /// It was sent as a whole: a newer request proves that the peer has it, even if it asked for it again meanwhile.
+    answered: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Result {
+    /// The data is read when it is sent.
+    Read(Reth),
+    /// What an atomic found.
+    Original(u64),
+    /// An ATOMIC WRITE or FLUSH is done.
+    Done,
+}
+
+impl Reply {
+    pub(super) fn read(psn: Psn, psns: u32, reth: Reth) -> Self {
+        Self { psn, psns, result: Result::Read(reth), first: 0, next: 0, end: psns, answered: false }
+    }
+
+    pub(super) fn stored(psn: Psn, result: Result) -> Self {
+        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false }
+    }
+
+    fn is_sent(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Asks for it again, as `header` does, if that asks for nothing else than it did before.
+    fn again(&mut self, header: &Header, mtu: u32) {
+        let from = header.psn.after(self.psn);
+        let end = match (header.op, self.result) {
+            (Op::ReadRequest(again), Result::Read(reth)) => {
+                let skipped = u64::from(from) * u64::from(mtu);
+                let same = again.rkey == reth.rkey
+                    && again.addr == reth.addr.wrapping_add(skipped)
+                    && skipped + u64::from(again.len) <= u64::from(reth.len);
+                if same { from + again.len.div_ceil(mtu).max(1) } else { return }
+            }
+            (Op::CompareSwap { .. } | Op::FetchAdd { .. }, Result::Original(_)) => 1,
+            (Op::AtomicWrite { .. } | Op::Flush { .. }, Result::Done) => 1,
+            _ => return,
+        };
+        (self.first, self.next, self.end) = (from, from, end.min(self.psns));
+    }
+}
+
+impl Replies {
+    pub(in crate::roce) fn new(size: usize) -> Self {
+        let size = size.max(1);
+        Self { ring: VecDeque::with_capacity(size), size, unsent: 0 }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.ring.len() < self.size || self.ring.front().is_some_and(|oldest| oldest.answered)
+    }
+
+    /// Keeps `reply`; false where the oldest was never sent as a whole.
+    pub(super) fn push(&mut self, reply: Reply) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        if self.ring.len() == self.size {
+            self.ring.pop_front();
+            self.unsent = self.unsent.saturating_sub(1);
+        }
+        self.ring.push_back(reply);
+        true
+    }
+
+    /// A duplicate of the request: its reply is sent again. What is no longer kept is not answered.
+    pub(super) fn again(&mut self, header: &Header, mtu: u32) {
+        let asked = self.ring.iter_mut().enumerate().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);
+        if let Some((i, reply)) = asked {
+            reply.again(header, mtu);
+            self.unsent = self.unsent.min(i);
+        }
+    }
+
+    /// Nothing is to be sent any more.
+    pub(in crate::roce) fn clear(&mut self) {
+        self.ring.clear();
+        self.unsent = 0;
+    }
+
+    /// The oldest reply that is to be sent.
+    fn oldest_unsent(&mut self) -> Option<usize> {
+        while self.ring.get(self.unsent)?.is_sent() {
+            self.unsent += 1;
+        }
+        Some(self.unsent)
+    }
+}
+
+impl<P: Platform> Active<'_, P> {
+    /// Appends replies and acknowledgements, in order, for one turn. Returns whether there are more.
+    pub(in crate::roce) fn send_answers(&mut self, to: &mut Transmits) -> bool {
+        for _ in 0..TURN {
+            if !to.has_room() {
+                return true;
+            }
+            let Some(connection) = &mut self.qp.connection else { return false };
+            let responder = &mut connection.responder;
+            if std::mem::take(&mut responder.notify) {
+                self.send_notification(to);
+                continue;
+            }
+            if let Some(i) = responder.replies.oldest_unsent() {
+                self.send_reply(to, i);
+                continue;
+            }
+            let ack_due = std::mem::take(&mut responder.ack_due);
+            let acknowledged = responder.acknowledgeable.filter(|_| ack_due);
+            match responder.nak_due.take() {
+                Some((psn, syndrome)) => self.send_ack(to, psn, syndrome),
+                None => match acknowledged {
+                    Some(psn) => self.send_ack(to, psn, ACK),
+                    None => return false,
+                },
+            }
+        }
+        true
+    }
+
+    fn send_reply(&mut self, to: &mut Transmits, i: usize) {
+        let Some(connection) = &mut self.qp.connection else { return };
+        let msn = connection.responder.msn;
+        let reply = &mut connection.responder.replies.ring[i];
+        let at = reply.next;
+        let psn = reply.psn.add(at);
+        reply.next += 1;
+        reply.answered |= reply.is_sent();
+        let (reply, aeth) = (*reply, Aeth { syndrome: ACK, msn });
+        match reply.result {
+            Result::Read(reth) => self.send_read_data(to, &reply, reth, at, aeth),
+            Result::Original(original) => {
+                self.send_plain(to, Op::AtomicAcknowledge { aeth, original }, psn);
+            }
+            Result::Done => self.send_ack(to, psn, ACK),
+        }
+    }
+
+    fn send_read_data(&mut self, to: &mut Transmits, reply: &Reply, reth: Reth, at: u32, aeth: Aeth) {
+        let mtu = u64::from(self.qp.attr.path_mtu.bytes());
+        let skipped = u64::from(at) * mtu;
+        let len = (u64::from(reth.len) - skipped).min(mtu);
+        let range = Range { addr: reth.addr.wrapping_add(skipped), rkey: reth.rkey, len };
+        let place = self.reach(&range, Access::REMOTE_READ);
+        let part = part(at == reply.first, at + 1 == reply.end);
+        let aeth = Some(aeth).filter(|_| part.is_first() || part.is_last());
+        let header = self.header(Op::ReadResponse { part, aeth }, reply.psn.add(at));
+        let Some(connection) = &self.qp.connection else { return };
+        let sent = place.and_then(|place| {
+            connection.peer.emit(to, &header, len as usize, |bytes| match place {
+                Some((memory, offset)) => memory.read(offset, bytes).map_err(|_| gone()),
+                None => Ok(()),
+            })
+        });
+        self.out.moved += len;
+        if let Err(Refusal::Fatal(nak, status)) = sent {
+            // The region went away while it was read.
+            self.refuse(header.psn, nak, status);
+        }
+    }
+
+    fn send_ack(&mut self, to: &mut Transmits, psn: Psn, syndrome: Syndrome) {
+        let Some(connection) = &self.qp.connection else { return };
+        let aeth = Aeth { syndrome, msn: connection.responder.msn };
+        self.send_plain(to, Op::Acknowledge(aeth), psn);
+    }
+
+    fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
+        let Some(connection) = &self.qp.connection else { return };
+        let header = self.header(op, psn);
+        let Ok(()) = connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+    }
+
+    fn send_notification(&mut self, to: &mut Transmits) {
+        self.qp.counters.cnps_sent += 1;
+        let Some(connection) = &self.qp.connection else { return };
+        let header = Header { service: Service::Cnp, becn: true, ..self.header(Op::Notification, Psn::default()) };
+        let Ok(()) = connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+    }
+
+    /// Whether the queue pair still answers: one in error only says why.
+    pub(in crate::roce) fn answers(&self) -> bool {
+        let reliable = self.qp.qp_type == QpType::Rc && self.qp.state() == QpState::Error;
+        reliable || self.qp.state().can_receive()
+    }
+}
+
+fn gone() -> Refusal {
+    Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError)
+}
+
+/// Credits are not used (IBA 9.7.7.2): rxe does not either.
+const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+/// Packets of answers before the next queue pair has its turn.
+const TURN: u32 = 64;

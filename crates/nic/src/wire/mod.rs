@@ -1,0 +1,25 @@
+//! Packets as bytes.
+//!
+//! One [`Header`] is everything that a RoCEv2 packet says before its payload: the base transport header and whatever
+//! extension headers its opcode has, as values. Decoding checks every length; encoding writes what decoding reads.
+//!
+//! * [`header`]: BTH and extension headers (IBA 9.2 to 9.6, annexes A17 and A19); `extension` has those that are shared.
+//! * `opcode`: which opcode has which headers.
+//! * [`ip`]: IPv4, IPv6 and UDP headers around a packet.
+//! * [`geneve`]: the tunnel between routers (RFC 8926).
+//! * [`icrc`]: the invariant CRC (IBA 7.8.1, annex A17.3.3).
+
+mod bytes;
+mod extension;
+pub mod geneve;
+pub mod header;
+pub mod icrc;
+pub mod ip;
+mod malformed;
+mod opcode;
+
+pub use extension::{Aeth, NakCode, Reth, Syndrome};
+pub use header::{Header, Op, Part, Service, padded};
+pub use icrc::IdSolver;
+pub use ip::IpUdp;
+pub use malformed::Malformed;
