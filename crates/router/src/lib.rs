@@ -3,6 +3,7 @@
 //! * [`api`]: HTTP and JSON on a Unix socket.
 //! * [`daemon`]: the router as a process.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
+//! * [`io`]: the sockets through which the engine reaches other machines.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
 //! * [`session`]: the control path between tenants and the engine.
 //! * [`worker`]: the threads that run the engine, and the work done on them.
@@ -10,6 +11,7 @@
 pub mod api;
 pub mod daemon;
 pub mod endpoint;
+pub mod io;
 pub mod memory;
 pub mod session;
 pub mod worker;

@@ -7,13 +7,14 @@ use super::info::{ContextInfo, QpRow};
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
+use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Network};
+use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
 use rdmesh_uverbs::shared::SharedMemory;
-use rdmesh_verbs::Gid;
+use rdmesh_verbs::{Gid, Mtu};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -53,6 +54,10 @@ pub(super) struct Context {
     pub(super) cqs: HashMap<u32, Option<u32>>,
     /// Multicast groups of each queue pair that has some.
     pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
+    /// Its way to machines outside rdmesh.
+    pub(super) plain: Result<PlainUse, PlainError>,
+    /// The port's active MTU.
+    pub(super) mtu: Mtu,
     pid: i32,
     uid: u32,
     comm: String,
@@ -65,6 +70,7 @@ impl Context {
         peer: &Peer,
         shard: &ShardHandle,
         shard_index: usize,
+        place: Place,
     ) -> io::Result<(Self, Reply)> {
         let (memory, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
         let page = ContextPage::new(memory).ok_or(io::Errno::INVAL)?;
@@ -80,7 +86,9 @@ impl Context {
             .with_open(program_wake)
             .with_open(io::fcntl_dupfd_cloexec(queues.fd(), 0)?);
 
-        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone() };
+        let plain = place.plain.as_ref().ok().map(|plain| Plain { id: plain.sockets.id(), source_port: ROCE_PORT });
+        let mtu = active_mtu(place.interface);
+        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone(), plain, mtu };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
@@ -98,6 +106,8 @@ impl Context {
             channels: HashMap::new(),
             cqs: HashMap::new(),
             groups: HashMap::new(),
+            plain: place.plain,
+            mtu,
             pid: peer.pid,
             uid: peer.uid,
             comm: peer.comm(),
@@ -105,11 +115,12 @@ impl Context {
         Ok((context, reply))
     }
 
-    /// Takes everything back.
-    pub(super) fn close(self) {
+    /// Takes everything back, except the way outside, which it returns.
+    pub(super) fn close(self) -> Option<PlainUse> {
         let id = self.id;
         // Given back here: the worker has others to serve.
         drop(self.shard.call(move |shard| shard.close(id)));
+        self.plain.ok()
     }
 
     /// Whether `token` is this context's, in a time that does not tell how much of it is right.
@@ -134,9 +145,18 @@ impl Context {
             shard: self.shard_index,
             objects: self.counts,
             pinned_bytes: self.regions.pinned(),
+            outside: self.plain.as_ref().map(drop).map_err(|error| *error),
             qps,
         }
     }
+}
+
+/// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.
+fn active_mtu(interface: Option<Interface>) -> Mtu {
+    const HEADERS: u32 = 80;
+    let Some(interface) = interface else { return Mtu::B4096 };
+    let fits = |mtu: &Mtu| mtu.bytes() + HEADERS <= interface.mtu;
+    [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
 }
 
 fn random_token() -> io::Result<Token> {
@@ -144,4 +164,17 @@ fn random_token() -> io::Result<Token> {
     // The kernel gives up to 256 bytes whole (getrandom(2)).
     getrandom(&mut token.0, GetRandomFlags::empty())?;
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_active_mtu_leaves_room_for_headers() {
+        let of = |mtu| active_mtu(Some(Interface { index: 1, mtu }));
+        assert_eq!([1500, 9000, 4176, 4175].map(of), [Mtu::B1024, Mtu::B4096, Mtu::B4096, Mtu::B2048]);
+        assert_eq!([68, 65_536].map(of), [Mtu::B256, Mtu::B4096]);
+        assert_eq!(active_mtu(None), Mtu::B4096);
+    }
 }

@@ -3,11 +3,13 @@
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
 use super::disposal::Disposal;
+use crate::io::PlainError;
 use crate::memory::Patience;
 use rdmesh_fabric::Quota;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::io::{self, Errno};
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// Complaints about an endpoint's programs that are logged.
@@ -37,6 +39,11 @@ pub struct EndpointSpec {
 }
 
 impl EndpointSpec {
+    /// The addresses of its GIDs.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        self.gids.iter().filter(|gid| !gid.is_zero()).map(|gid| gid.ip()).collect()
+    }
+
     /// The device's node GUID, big-endian: the interface identifier of the first GID, or, without one, a number made
     /// from the endpoint's name (RFC 4291, appendix A, with the bit of locally made identifiers). Never zero.
     pub fn node_guid(&self) -> [u8; 8] {
@@ -154,6 +161,17 @@ impl Endpoint {
             return Ok(());
         }
         self.refuse("device contexts: raise the quota `contexts`", limit.into())
+    }
+
+    /// Says, once, why programs do not reach machines outside rdmesh.
+    pub(super) fn report_outside(&mut self, error: Option<&PlainError>) {
+        let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
+        let (endpoint, network) = (&self.spec.name, &self.spec.network);
+        match error {
+            // Nobody who has no such address expects to be reached there.
+            PlainError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
+            _ => tracing::warn!(endpoint, network, "RDMA stays within rdmesh: {error}"),
+        }
     }
 
     /// Whether `subject` comes up for the first time; what a tenant can repeat is logged once.

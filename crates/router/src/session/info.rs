@@ -1,8 +1,9 @@
 //! What the server tells of itself.
 
 use super::{EndpointId, ObjectCounts};
-use rdmesh_nic::{QpCounters, QpInfo};
-use rdmesh_verbs::{Gid, QpState, QpType, Qpn};
+use crate::io::PlainError;
+use rdmesh_nic::{Path, QpCounters, QpInfo};
+use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
 
 /// An open context.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct ContextInfo {
     pub objects: ObjectCounts,
     /// Bytes registered.
     pub pinned_bytes: u64,
+    /// Whether it reaches machines outside rdmesh, and if not, why.
+    pub outside: Result<(), PlainError>,
     /// Its queue pairs.
     pub qps: Vec<QpRow>,
 }
@@ -42,6 +45,14 @@ pub struct QpRow {
     pub dest_qpn: Qpn,
     /// The peer's address, where connected.
     pub dgid: Gid,
+    /// Which way its packets go.
+    pub path: Option<Path>,
+    /// The next PSN that it sends.
+    pub next_psn: Psn,
+    /// The oldest PSN that its peer has not acknowledged.
+    pub unacked_psn: Psn,
+    /// The next PSN that it expects.
+    pub expected_psn: Psn,
     /// What it has done.
     pub counters: QpCounters,
 }
@@ -54,6 +65,10 @@ impl From<QpInfo> for QpRow {
             state: info.attr.state,
             dest_qpn: info.attr.dest_qpn,
             dgid: info.attr.av.dgid,
+            path: info.path,
+            next_psn: info.next_psn,
+            unacked_psn: info.unacked_psn,
+            expected_psn: info.expected_psn,
             counters: info.counters,
         }
     }

@@ -5,6 +5,8 @@ use super::connection::Frame;
 use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
+use crate::io::Place;
+use crate::worker::ShardHandle;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;
@@ -65,7 +67,18 @@ impl Server {
             return Err(errno);
         }
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        let (context, reply) = Context::open(endpoint, &connection.peer, &self.shards[shard], shard)?;
+        let place = self.plains.acquire(connection.peer.network_namespace(), endpoint.spec.addresses(), shard);
+        tell_workers(&self.shards, &place);
+        endpoint.report_outside(place.plain.as_ref().err());
+        let plain = place.plain.as_ref().ok().cloned();
+        let opened = Context::open(endpoint, &connection.peer, &self.shards[shard], shard, place);
+        let (context, reply) = match (opened, plain) {
+            (Ok(opened), _) => opened,
+            (Err(error), plain) => {
+                plain.iter().for_each(|plain| self.release_plain(plain));
+                return Err(error);
+            }
+        };
         endpoint.contexts += 1;
         self.totals.contexts_opened += 1;
         let number = insert(&mut self.contexts, &mut self.next_context, context);
@@ -106,6 +119,17 @@ impl Server {
         self.totals.commands += 1;
         self.totals.commands_failed += u64::from(answer.is_err());
         answer
+    }
+}
+
+/// Gives sockets that were opened just now to the workers.
+fn tell_workers(shards: &[ShardHandle], place: &Place) {
+    let Some(plain) = place.plain.as_ref().ok().filter(|plain| plain.is_first) else { return };
+    for shard in shards {
+        let sockets = plain.sockets.clone();
+        if let Err(error) = shard.call(move |shard| shard.add_plain(sockets)) {
+            tracing::error!(%error, "cannot watch the sockets of a network namespace");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection, by the kernel's word.
 
+use crate::io::open_namespace;
 use crate::memory::{Patience, ProcessMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
@@ -35,6 +36,13 @@ impl Peer {
         }
         let owner = rustix::fs::stat(format!("/proc/{}", self.pid))?.st_uid;
         if owner == self.uid { Ok(memory) } else { Err(io::Errno::ACCESS) }
+    }
+
+    /// The network namespace that the process is in.
+    pub(super) fn network_namespace(&self) -> io::Result<OwnedFd> {
+        let namespace = open_namespace(&format!("/proc/{}/ns/net", self.pid))?;
+        // As for its memory.
+        if self.has_exited() { Err(io::Errno::SRCH) } else { Ok(namespace) }
     }
 
     /// The process's name.
@@ -87,6 +95,7 @@ mod tests {
         assert_eq!(peer.uid, rustix::process::getuid().as_raw());
         assert!(!peer.has_exited());
         assert!(peer.memory(&Patience::default()).is_ok());
+        assert!(peer.network_namespace().is_ok());
         assert!(!peer.comm().is_empty());
     }
 
@@ -103,5 +112,6 @@ mod tests {
         // The number is another's now.
         let reused = Peer { pid: std::process::id().cast_signed(), pidfd, uid: changed.uid - 1 };
         assert_eq!(reused.memory(&Patience::default()).err(), Some(io::Errno::SRCH));
+        assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }
 }

@@ -8,6 +8,7 @@ use super::endpoint::{Endpoint, EndpointSpec};
 use super::info::{ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::peer::Peer;
+use crate::io::{PlainUse, Plains, probe};
 use crate::worker::ShardHandle;
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
@@ -69,6 +70,7 @@ pub(super) struct Server {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
     pub(super) totals: SessionTotals,
+    pub(super) plains: Plains,
     pub(super) next_context: u32,
     next_connection: u64,
     epoll: OwnedFd,
@@ -92,6 +94,7 @@ impl Server {
             connections: HashMap::new(),
             contexts: HashMap::new(),
             totals: SessionTotals::default(),
+            plains: Plains::new(probe()),
             next_context: 0,
             next_connection: 0,
             epoll,
@@ -315,7 +318,18 @@ impl Server {
             endpoint.pieces -= context.regions.pieces();
             endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
         }
-        context.close();
+        if let Some(plain) = context.close() {
+            self.release_plain(&plain);
+        }
+    }
+
+    /// Gives back a way to machines outside rdmesh.
+    pub(super) fn release_plain(&mut self, plain: &PlainUse) {
+        if let Some(id) = self.plains.release(plain) {
+            for shard in &self.shards {
+                shard.call(move |shard| shard.remove_plain(id));
+            }
+        }
     }
 }
 

@@ -12,13 +12,15 @@ pub use events::EventSocket;
 pub use shard::Shard;
 pub use wait::Mode;
 
-use crate::memory::Memory;
+use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sockets, Tunnel};
+use crate::memory::{HostPlatform, Memory};
 use crossbeam_queue::ArrayQueue;
-use rdmesh_nic::{Config, Packet, Time};
+use rdmesh_nic::{Config, Datagram, Engine, Packet, Routes, TUNNEL_PORT, Time};
 use rdmesh_uverbs::page::{WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +38,8 @@ pub struct WorkerConfig {
     pub mode: Mode,
     /// What one context may have.
     pub limits: DeviceLimits,
+    /// The network.
+    pub io: IoConfig,
 }
 
 /// All workers of a router. Dropping it ends them.
@@ -52,11 +56,14 @@ pub struct ShardHandle(Arc<Link>);
 struct Link {
     commands: mpsc::Sender<Command>,
     packets: ArrayQueue<Packet<Memory>>,
+    /// Datagrams that other workers received.
+    mailbox: Mailbox,
     inbox: OwnedFd,
     page: WorkerPage,
     page_fd: OwnedFd,
     stop: AtomicBool,
     counters: Counters,
+    io: Arc<net::Counters>,
 }
 
 type Command = Box<dyn FnOnce(&mut Shard) -> Box<dyn FnOnce() + Send> + Send>;
@@ -86,26 +93,52 @@ pub struct WorkerStats {
     pub busy_ns: u64,
     /// Packets sent to other workers.
     pub packets: u64,
+    /// Its sockets.
+    pub io: IoStats,
+}
+
+/// Why there are no workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StartError {
+    /// Threads, memory, descriptors.
+    #[error("starting the workers: {0}")]
+    Resources(#[from] io::Errno),
+    /// The address towards other routers.
+    #[error("UDP port {TUNNEL_PORT} of the underlay address {underlay}: {source}")]
+    Tunnel {
+        /// That address.
+        underlay: IpAddr,
+        /// What is wrong with it.
+        source: io::Errno,
+    },
 }
 
 impl Workers {
     /// Starts the workers.
-    pub fn start(config: WorkerConfig) -> io::Result<Self> {
+    pub fn start(config: WorkerConfig) -> Result<Self, StartError> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let count = if config.count == 0 { (processors / 4).max(1) } else { config.count };
         let mut links = Vec::new();
         let mut receivers = Vec::new();
         for _ in 0..count {
-            let (link, receiver) = Link::new()?;
+            let (link, receiver) = Link::new(count)?;
             links.push(Arc::new(link));
             receivers.push(receiver);
         }
+        let tunnels = config.io.underlay.map_or(Ok(Vec::new()), |underlay| {
+            Tunnel::open(underlay, count).map_err(|source| StartError::Tunnel { underlay, source })
+        });
+        let mut tunnels = tunnels?.into_iter();
+        let clock = net::Clock::start();
         let mut workers = Self { shards: links.iter().cloned().map(ShardHandle).collect(), threads: Vec::new() };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, shards: count as u32, seed: seed()?, limits: config.limits };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd())?;
+            let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
+            sockets.set_faults(config.io.faults);
+            waiter.add_level(sockets.poll_fd())?;
             let worker = Worker {
-                shard: Shard::new(engine),
+                shard: Shard::new(engine, clock, sockets),
                 links: links.clone(),
                 number,
                 commands,
@@ -121,6 +154,13 @@ impl Workers {
     /// The workers, by number.
     pub fn shards(&self) -> &[ShardHandle] {
         &self.shards
+    }
+
+    /// Puts faults into what is received from the network, from now on; none ends them.
+    pub fn set_faults(&self, faults: Option<Faults>) {
+        for shard in &self.shards {
+            shard.call(move |shard| shard.set_faults(faults));
+        }
     }
 }
 
@@ -154,6 +194,11 @@ impl ShardHandle {
         receiver.recv().expect("the worker answers every command")
     }
 
+    /// Says where the addresses of tenant networks are.
+    pub fn set_routes(&self, routes: Arc<Routes>) {
+        self.call(move |shard| shard.engine().set_routes(routes));
+    }
+
     /// The worker's page, for programs.
     pub fn page_fd(&self) -> BorrowedFd<'_> {
         self.0.page_fd.as_fd()
@@ -169,23 +214,28 @@ impl ShardHandle {
             wakeups: counters.wakeups.load(Ordering::Relaxed),
             busy_ns: counters.awake_ns.load(Ordering::Relaxed),
             packets: counters.packets.load(Ordering::Relaxed),
+            io: self.0.io.read(),
         }
     }
 }
 
 impl Link {
-    fn new() -> io::Result<(Self, mpsc::Receiver<Command>)> {
+    /// One of `workers`.
+    fn new(workers: usize) -> io::Result<(Self, mpsc::Receiver<Command>)> {
         let (commands, receiver) = mpsc::channel();
         let (memory, page_fd) = SharedMemory::create_published("rdmesh-worker", WORKER_PAGE_LEN)?;
         let page = WorkerPage::new(memory).ok_or(io::Errno::INVAL)?;
         let link = Self {
             commands,
             packets: ArrayQueue::new(PACKETS),
+            // A worker alone gets all its datagrams itself.
+            mailbox: Mailbox::new(if workers > 1 { DATAGRAMS } else { 0 }),
             inbox: wait::new_eventfd()?,
             page,
             page_fd,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
+            io: Arc::default(),
         };
         Ok((link, receiver))
     }
@@ -224,12 +274,43 @@ impl Worker {
             worked = true;
         }
         let now = self.shard.now();
+        worked |= self.receive(link, now);
         worked |= self.shard.engine().poll(now);
         worked |= self.send_packets(link);
+        worked |= self.transmit(now);
         self.shard.deliver();
         self.shard.flush_events(now);
         while let Ok(command) = self.commands.try_recv() {
             self.execute(command);
+            worked = true;
+        }
+        worked
+    }
+
+    /// Gives the engine what has arrived from the network, and other workers what is theirs.
+    fn receive(&mut self, link: &Link, now: Time) -> bool {
+        let Self { shard, links, number, .. } = self;
+        let (engine, sockets) = shard.network();
+        let mut worked = false;
+        while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
+            worked = true;
+        }
+        worked
+            | sockets.receive(now, &mut |now, datagram| match owner(links.len(), datagram) {
+                at if at == *number => engine.handle_datagram(now, datagram),
+                at => forward(link, &links[at], datagram),
+            })
+    }
+
+    /// Sends what the engine has for the network.
+    fn transmit(&mut self, now: Time) -> bool {
+        let (engine, sockets) = self.shard.network();
+        let mut worked = sockets.flush(now);
+        for _ in 0..ROUNDS {
+            if sockets.is_blocked() || !engine.poll_transmit(now, sockets.transmits()) {
+                break;
+            }
+            sockets.flush(now);
             worked = true;
         }
         worked
@@ -279,20 +360,44 @@ impl Worker {
     fn sleep(&mut self, link: &Link) {
         link.page.set_sleeping(true);
         // What came before the announcement is seen here; what comes after it wakes the worker.
-        if !self.shard.has_doorbell() && link.packets.is_empty() {
+        if !self.shard.has_doorbell() && link.packets.is_empty() && link.mailbox.is_empty() {
             let now = self.shard.now();
-            let stuck = self.shard.flush_events(now);
-            let deadline = self.shard.engine().poll_timeout();
-            let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
-            let limit = if stuck { Some(limit.unwrap_or(shard::RETRY_EVENTS).min(shard::RETRY_EVENTS)) } else { limit };
+            let limit = self.sleep_limit(now);
             bump(&link.counters.sleeps);
             add(&link.counters.awake_ns, now.0.saturating_sub(self.awake_since.0));
+            self.shard.sockets().before_sleep();
             if self.waiter.sleep(limit) {
                 bump(&link.counters.wakeups);
             }
+            self.shard.network().1.after_sleep();
             self.awake_since = self.shard.now();
         }
         link.page.set_sleeping(false);
+    }
+
+    /// How long there is nothing to do, if nothing happens.
+    fn sleep_limit(&mut self, now: Time) -> Option<Duration> {
+        let stuck = self.shard.flush_events(now).then_some(shard::RETRY_EVENTS);
+        let (engine, sockets) = self.shard.network();
+        let deadline = [engine.poll_timeout(), sockets.deadline()].into_iter().flatten().min();
+        let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
+        [stuck, limit].into_iter().flatten().min()
+    }
+}
+
+/// Which of `workers` a datagram is for.
+fn owner(workers: usize, datagram: &Datagram<'_>) -> usize {
+    if workers == 1 { 0 } else { Engine::<HostPlatform>::shard_of_datagram(workers as u32, datagram) as usize }
+}
+
+/// Hands a datagram to the worker that it is for.
+fn forward(from: &Link, to: &Link, datagram: &Datagram<'_>) {
+    if !to.mailbox.post(datagram) {
+        return from.io.forward_drops.add(1);
+    }
+    from.io.forwarded.add(1);
+    if to.page.is_sleeping() {
+        wait::notify(&to.inbox);
     }
 }
 
@@ -313,32 +418,10 @@ fn seed() -> io::Result<u64> {
 
 /// Packets that may wait for a worker.
 const PACKETS: usize = 1024;
+/// Datagrams that may.
+const DATAGRAMS: usize = 256;
+/// How often the engine is asked for more to send in one pass.
+const ROUNDS: usize = 4;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rdmesh_nic::Network;
-    use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
-    use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    use rustix::net::{RecvFlags, recv};
-
-    #[test]
-    fn a_worker_that_never_sleeps_sends_late_events_too() {
-        let config = WorkerConfig { count: 1, mode: Mode::Spin, limits: DeviceLimits::default() };
-        let workers = Workers::start(config).unwrap();
-        let (events, program) = EventSocket::pair().unwrap();
-        let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
-        let wake = wait::new_eventfd().unwrap();
-        let network = Network { vni: rdmesh_verbs::Vni(1), gids: Vec::new() };
-        let sent = workers.shards()[0].call(move |shard| {
-            let id = shard.open(network, page, wake, events);
-            shard.fill_events(id)
-        });
-        set_socket_timeout(&program, Timeout::Recv, Some(Duration::from_secs(10))).unwrap();
-        for element in 0..sent {
-            let mut bytes = [0; 16];
-            let (_, len) = recv(&program, &mut bytes, RecvFlags::empty()).expect("every event comes");
-            assert_eq!((len, &bytes[..8]), (16, &element.to_ne_bytes()[..]));
-        }
-    }
-}
+mod tests;

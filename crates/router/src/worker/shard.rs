@@ -1,19 +1,23 @@
 //! One engine and the contexts that it serves.
 
 use super::events::{EventBytes, EventSocket};
+use crate::io::{Clock, Faults, PlainSockets, Sockets};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Config, ContextId, Engine, Event, Network, Remains, Time};
+use rdmesh_nic::{Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::AsyncEvent;
+use rustix::io;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// One engine, its contexts, and the events that go to their programs. Lives on a worker thread.
 pub struct Shard {
     engine: Engine<HostPlatform>,
     contexts: Vec<Attached>,
-    start: Instant,
+    clock: Clock,
+    sockets: Sockets,
     /// Whether some event waits for room in its socket, and when to look again.
     stuck: bool,
     retry_at: Time,
@@ -44,11 +48,12 @@ struct Watched {
 }
 
 impl Shard {
-    pub(super) fn new(config: Config) -> Self {
+    pub(super) fn new(config: Config, clock: Clock, sockets: Sockets) -> Self {
         Self {
             engine: Engine::new(config),
             contexts: Vec::new(),
-            start: Instant::now(),
+            clock,
+            sockets,
             stuck: false,
             retry_at: Time::default(),
             retired: Vec::new(),
@@ -60,9 +65,33 @@ impl Shard {
         &mut self.engine
     }
 
+    /// Puts faults into what is received from the network; none ends them.
+    pub fn set_faults(&mut self, faults: Option<Faults>) {
+        self.sockets.set_faults(faults);
+    }
+
+    /// Takes the sockets of a namespace into use.
+    pub fn add_plain(&mut self, plain: Arc<PlainSockets>) -> io::Result<()> {
+        self.sockets.add_plain(plain)
+    }
+
+    /// Forgets the sockets of a namespace.
+    pub fn remove_plain(&mut self, id: PlainId) {
+        self.sockets.remove_plain(id);
+    }
+
+    /// The engine and the sockets that it is connected to.
+    pub(super) fn network(&mut self) -> (&mut Engine<HostPlatform>, &mut Sockets) {
+        (&mut self.engine, &mut self.sockets)
+    }
+
+    pub(super) fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
     /// The engine's present.
     pub fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.clock.now()
     }
 
     /// Opens a device. `wake` is the eventfd that the program writes when the worker sleeps, `events` its stream of

@@ -2,7 +2,9 @@
 //!
 //! While there is work the worker polls. When there has been none for a while it sleeps in `epoll_wait`, having said so
 //! on its page, and programs wake it through an eventfd. In between it spins, or, where processors are few, yields: three
-//! pollers on two processors that never yield would stop each other for whole scheduler slices.
+//! pollers on two processors that never yield would stop each other for whole scheduler slices. Yielding is for pollers among
+//! themselves: to a thread that computes it gives a whole slice away, and the scheduler holds that against the worker. So
+//! where a yield was slow the worker sleeps instead for a while: who sleeps is woken promptly.
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
@@ -31,6 +33,8 @@ pub(super) struct Waiter {
     /// Passes without work since the last one with.
     idle: u32,
     idle_since: u64,
+    /// Until when yields are not tried again.
+    crowded_until: u64,
 }
 
 impl Waiter {
@@ -41,13 +45,18 @@ impl Waiter {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // A worker and two programs that poll are the least that a transfer has.
         let yields = processors < workers + 2;
-        Ok(Self { mode, yields, poll, idle: 0, idle_since: 0 })
+        Ok(Self { mode, yields, poll, idle: 0, idle_since: 0, crowded_until: 0 })
     }
 
     /// Lets `fd`, an eventfd, wake the worker.
     pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.poll, fd, epoll::EventData::new_u64(CONTEXT), flags)
+    }
+
+    /// Lets `fd` wake the worker as long as it is readable.
+    pub(super) fn add_level(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::add(&self.poll, fd, epoll::EventData::new_u64(CONTEXT), epoll::EventFlags::IN)
     }
 
     /// No longer lets `fd` wake the worker, whoever else holds it.
@@ -68,7 +77,9 @@ impl Waiter {
             return self.idle > 1;
         }
         if self.yields {
-            rustix::thread::sched_yield();
+            if self.is_crowded() {
+                return true;
+            }
         } else {
             std::hint::spin_loop();
         }
@@ -80,6 +91,21 @@ impl Waiter {
             self.idle_since = now;
         }
         now.saturating_sub(self.idle_since) > SPIN_FOR.as_nanos() as u64
+    }
+
+    /// Yields, unless it was slow lately; true where it was.
+    fn is_crowded(&mut self) -> bool {
+        let before = nanoseconds();
+        if self.mode == Mode::Adaptive && before < self.crowded_until {
+            return true;
+        }
+        rustix::thread::sched_yield();
+        let after = nanoseconds();
+        let slow = self.mode == Mode::Adaptive && after - before > SLOW_YIELD.as_nanos() as u64;
+        if slow {
+            self.crowded_until = after + CROWDED_FOR.as_nanos() as u64;
+        }
+        slow
     }
 
     /// Sleeps until an eventfd is written, or for `limit`; true where it was woken.
@@ -113,5 +139,9 @@ const INBOX: u64 = 0;
 const CONTEXT: u64 = 1;
 /// Idle passes between two looks at the clock.
 const CLOCK_EVERY: u32 = 64;
+/// Pollers give the processor back sooner than this; whoever computes does not.
+const SLOW_YIELD: Duration = Duration::from_millis(1);
+/// How long the worker sleeps rather than yields after a slow yield.
+const CROWDED_FOR: Duration = Duration::from_millis(20);
 /// How long a worker polls without finding work before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(200);

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use rdmesh_fabric::Quota;
+use rdmesh_router::io::IoConfig;
 use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer, SessionTotals};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
@@ -21,7 +22,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(workers: usize) -> Self {
         let limits = DeviceLimits::default();
-        let config = WorkerConfig { count: workers, mode: Mode::Adaptive, limits };
+        let config = WorkerConfig { count: workers, mode: Mode::Adaptive, limits, io: IoConfig::default() };
         let workers = Workers::start(config).unwrap();
         let server = SessionServer::start(workers.shards().to_vec(), limits).unwrap();
         Self { server, _workers: workers, directory: tempfile::tempdir().unwrap(), limits }

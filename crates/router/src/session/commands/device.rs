@@ -68,7 +68,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         pkey_tbl_len: 1,
         state: ACTIVE,
         max_mtu: Mtu::B4096 as u8,
-        active_mtu: Mtu::B4096 as u8,
+        active_mtu: call.scope.context.mtu as u8,
         max_vl_num: 1,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,

@@ -118,11 +118,12 @@ fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &QpAttr, info: &QpInfo) -
     if mask.contains(AttrMask::AV) {
         check_address(&call.scope.endpoint.spec, &attr.av)?;
     }
+    let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu as u8;
     // Alternate paths are a thing of InfiniBand links.
     let bad_path = mask.contains(AttrMask::ALT_PATH);
     let bad_timeout = mask.contains(AttrMask::TIMEOUT) && attr.timeout > MAX_TIMEOUT;
     let bad_reads = mask.contains(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > call.scope.limits.max_rd_atomic;
     // A send queue that still drains can only be given up (rxe_qp_chk_attr).
     let bad_drain = info.sq_draining && mask.contains(AttrMask::STATE) && attr.state != QpState::Error;
-    if bad_path || bad_timeout || bad_reads || bad_drain { Err(Errno::INVAL) } else { Ok(()) }
+    if bad_mtu || bad_path || bad_timeout || bad_reads || bad_drain { Err(Errno::INVAL) } else { Ok(()) }
 }

@@ -1,0 +1,51 @@
+//! The router's sockets: the engine's datagrams from and to other machines.
+//!
+//! Nothing here knows what a datagram says. Workers receive in batches, with segments that the kernel has put together,
+//! and hand datagrams to the engine; they take trains of datagrams from it, and send each with one message.
+//!
+//! * [`Sockets`]: one worker's.
+//! * [`Plains`]: those of the programs' network namespaces.
+//! * [`Faults`]: what a bad network would do, done on purpose.
+//! * [`probe`]: whether the kernel is fit for plain RoCEv2.
+
+mod clock;
+mod control;
+mod counters;
+mod faults;
+mod forward;
+mod injector;
+mod outbox;
+mod plain;
+mod plains;
+mod probe;
+mod raw;
+mod socket;
+mod sockets;
+mod tunnel;
+
+pub use clock::Clock;
+pub use counters::IoStats;
+pub use faults::{Burst, Chance, Faults, InvalidFaults};
+pub use plain::{Interface, PlainError, PlainSockets};
+pub use plains::{Place, PlainUse, Plains};
+pub use probe::{ProbeError, probe};
+pub use sockets::Sockets;
+
+pub(crate) use counters::Counters;
+pub(crate) use forward::Mailbox;
+pub(crate) use plain::open_namespace;
+pub(crate) use tunnel::Tunnel;
+
+use std::net::IpAddr;
+
+/// How a router meets the network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IoConfig {
+    /// This host's address towards the other routers; none where it is the only one.
+    pub underlay: Option<IpAddr>,
+    /// Faults to begin with.
+    pub faults: Option<Faults>,
+}
+
+#[cfg(test)]
+mod tests;

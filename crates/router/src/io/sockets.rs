@@ -1,0 +1,341 @@
+//! A worker's sockets.
+
+use super::clock::Clock;
+use super::control::Control;
+use super::counters::Counters;
+use super::faults::Faults;
+use super::injector::Injector;
+use super::outbox::{Outbox, Way, Ways};
+use super::plain::PlainSockets;
+use super::raw::{BATCH, Name, Slot};
+use super::socket::Socket;
+use super::tunnel::Tunnel;
+use rdmesh_nic::{Datagram, Origin, PlainId, Time, Transmits};
+use rustix::event::{Timespec, epoll};
+use rustix::io::{self, Errno};
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The sockets that one worker receives from and sends to.
+pub struct Sockets {
+    worker: usize,
+    clock: Clock,
+    /// Has the sockets that it receives from.
+    poll: OwnedFd,
+    receiving: Vec<Receiving>,
+    open: Open,
+    slots: Vec<Slot>,
+    outbox: Outbox,
+    injector: Option<Box<Injector>>,
+    /// Passes since the sockets were last looked at.
+    passes: u32,
+    /// Until when they are looked at in every pass.
+    busy_until: Time,
+    counters: Arc<Counters>,
+}
+
+/// Sockets by what they are for.
+struct Open {
+    tunnel: Option<Tunnel>,
+    plains: Vec<Arc<PlainSockets>>,
+}
+
+/// A socket that this worker receives from.
+struct Receiving {
+    source: Source,
+    /// How many messages it had no room for when it last said so.
+    drops: u32,
+}
+
+/// Which socket that is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Tunnel,
+    Plain(PlainId, bool),
+}
+
+impl Sockets {
+    pub(crate) fn new(
+        worker: usize,
+        clock: Clock,
+        tunnel: Option<Tunnel>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let mut sockets = Self {
+            worker,
+            clock,
+            poll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            receiving: Vec::new(),
+            open: Open { tunnel, plains: Vec::new() },
+            slots: Vec::new(),
+            outbox: Outbox::new(Transmits::new()),
+            injector: None,
+            passes: 0,
+            busy_until: Time::default(),
+            counters,
+        };
+        if sockets.open.tunnel.is_some() {
+            sockets.watch(Source::Tunnel)?;
+        }
+        Ok(sockets)
+    }
+
+    /// Puts faults into what is received, from now on; none ends them.
+    pub fn set_faults(&mut self, faults: Option<Faults>) {
+        self.injector = faults.map(|faults| Box::new(Injector::new(faults, self.worker as u64)));
+    }
+
+    /// Takes a namespace's sockets into use.
+    pub fn add_plain(&mut self, plain: Arc<PlainSockets>) -> io::Result<()> {
+        let (id, is_ours, has_v6) = (plain.id, plain.worker == self.worker, plain.v6.is_some());
+        self.open.plains.push(plain);
+        if is_ours {
+            self.watch(Source::Plain(id, true))?;
+            if has_v6 {
+                self.watch(Source::Plain(id, false))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a namespace's sockets.
+    pub fn remove_plain(&mut self, id: PlainId) {
+        for is_v4 in [true, false] {
+            let source = Source::Plain(id, is_v4);
+            if let Some(socket) = self.open.receiver(source) {
+                // An error means that it was never watched.
+                let _ = epoll::delete(&self.poll, socket);
+            }
+            self.receiving.retain(|receiving| receiving.source != source);
+        }
+        self.open.plains.retain(|plain| plain.id != id);
+    }
+
+    /// Gives what has arrived to `deliver`, with the present. Returns whether there was something. Sockets that have been
+    /// quiet are not asked in every pass.
+    pub(crate) fn receive(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) -> bool {
+        self.passes = self.passes.wrapping_add(1);
+        let is_due = now < self.busy_until || self.passes >= QUIET_PASSES;
+        if self.receiving.is_empty() || !is_due {
+            return false;
+        }
+        self.passes = 0;
+        self.release_held(now, deliver);
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let Ok((ready, _)) = epoll::wait(&self.poll, &mut events, Some(&Timespec::default())) else { return false };
+        let mut worked = false;
+        for event in ready {
+            worked |= self.receive_from(Source::of(event.data), deliver);
+        }
+        if worked {
+            self.busy_until = now.after(BUSY);
+        }
+        worked
+    }
+
+    /// Where the engine puts what is to be sent; only while nothing is [blocked](Sockets::is_blocked).
+    pub(crate) fn transmits(&mut self) -> &mut Transmits {
+        &mut self.outbox.transmits
+    }
+
+    /// Sends what is in [`Sockets::transmits`]. Returns whether something left.
+    pub(crate) fn flush(&mut self, now: Time) -> bool {
+        if self.outbox.transmits.is_empty() {
+            return false;
+        }
+        let worked = self.outbox.flush(&self.open, &self.counters);
+        if worked {
+            // Answers will come.
+            self.busy_until = now.after(BUSY);
+        }
+        worked
+    }
+
+    /// Whether a socket has no room for what is left.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.outbox.blocked().is_some()
+    }
+
+    /// Readable when a socket is, or, between [`Sockets::before_sleep`] and [`Sockets::after_sleep`], when the one that
+    /// had no room has some.
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+
+    /// When there is something to do even if nothing arrives.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.injector.as_ref().and_then(|injector| injector.deadline())
+    }
+
+    /// The worker is about to sleep.
+    pub(crate) fn before_sleep(&self) {
+        self.watch_blocked(true);
+    }
+
+    /// The worker is awake: what woke it may be here.
+    pub(crate) fn after_sleep(&mut self) {
+        self.watch_blocked(false);
+        self.passes = QUIET_PASSES;
+    }
+
+    fn release_held(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) {
+        if let Some(injector) = &mut self.injector {
+            injector.release(now, &mut |datagram| deliver(now, datagram));
+        }
+    }
+
+    fn watch(&mut self, source: Source) -> io::Result<()> {
+        let socket = self.open.receiver(source).ok_or(Errno::BADF)?;
+        epoll::add(&self.poll, socket, source.data(), epoll::EventFlags::IN)?;
+        self.receiving.push(Receiving { source, drops: 0 });
+        if self.slots.is_empty() {
+            self.slots = (0..BATCH).map(|_| slot()).collect();
+        }
+        Ok(())
+    }
+
+    /// Begins or ends to watch for room in the socket that had none.
+    fn watch_blocked(&self, begins: bool) {
+        let Some(way) = self.outbox.blocked() else { return };
+        let Some((socket, _)) = self.open.find(way) else { return };
+        let source = match way {
+            Way::Tunnel(_) => None,
+            Way::Plain(id, is_v4) => Some(Source::Plain(id, is_v4)),
+        };
+        let watched = source.filter(|source| self.receiving.iter().any(|receiving| receiving.source == *source));
+        // Without it the worker sleeps until something else wakes it; the engine's timers do.
+        let _ = match (watched, begins) {
+            (Some(source), true) => {
+                epoll::modify(&self.poll, socket, source.data(), epoll::EventFlags::IN | epoll::EventFlags::OUT)
+            }
+            (Some(source), false) => epoll::modify(&self.poll, socket, source.data(), epoll::EventFlags::IN),
+            (None, true) => epoll::add(&self.poll, socket, epoll::EventData::new_u64(ROOM), epoll::EventFlags::OUT),
+            (None, false) => epoll::delete(&self.poll, socket),
+        };
+    }
+
+    /// Receives from one socket what is there, within bounds.
+    fn receive_from(&mut self, source: Option<Source>, deliver: &mut impl FnMut(Time, &Datagram<'_>)) -> bool {
+        let Self { receiving, open, slots, injector, counters, clock, .. } = self;
+        let Some(receiving) = receiving.iter_mut().find(|receiving| Some(receiving.source) == source) else {
+            return false;
+        };
+        let Some(socket) = open.receiver(receiving.source) else { return false };
+        let (mut worked, mut congested) = (false, 0);
+        for _ in 0..BATCHES {
+            // An error other than that nothing is there belongs to a datagram that was sent.
+            let Ok(count) = socket.receive(slots) else { break };
+            let reader = clock.reader();
+            for slot in &slots[..count] {
+                let meta = slot.control.read();
+                let drops = meta.drops.unwrap_or(receiving.drops);
+                counters.kernel_drops.add(drops.wrapping_sub(receiving.drops).into());
+                receiving.drops = drops;
+                let Some(origin) = receiving.source.origin(&slot.name, meta.to) else { continue };
+                if slot.is_cut {
+                    counters.kernel_drops.add(1);
+                    continue;
+                }
+                counters.received_trains.add(1);
+                counters.received_bytes.add(slot.len as u64);
+                let received = meta.stamp.and_then(|stamp| reader.time(stamp));
+                let traffic_class = meta.traffic_class | congested;
+                for bytes in slot.bytes[..slot.len].chunks(meta.segment.unwrap_or(slot.len).max(1)) {
+                    counters.received_datagrams.add(1);
+                    let datagram = Datagram { origin, traffic_class, received, bytes };
+                    match injector {
+                        None => deliver(reader.now, &datagram),
+                        Some(injector) => {
+                            injector.apply(reader.now, &datagram, &mut |datagram| deliver(reader.now, datagram));
+                            counters.faults.add(injector.take_count());
+                        }
+                    }
+                }
+            }
+            worked |= count > 0;
+            if count < slots.len() {
+                break;
+            }
+            // As a switch does with a long queue: senders without acknowledgements have no other brake.
+            congested = if socket.is_backed_up() { CONGESTION_EXPERIENCED } else { 0 };
+        }
+        worked
+    }
+}
+
+impl Open {
+    fn plain(&self, id: PlainId) -> Option<&PlainSockets> {
+        self.plains.iter().find(|plain| plain.id == id).map(Arc::as_ref)
+    }
+
+    fn receiver(&self, source: Source) -> Option<&Socket> {
+        match source {
+            Source::Tunnel => self.tunnel.as_ref().map(|tunnel| &tunnel.receiver),
+            Source::Plain(id, is_v4) => self.plain(id)?.socket(is_v4),
+        }
+    }
+}
+
+impl Ways for Open {
+    fn find(&self, way: Way) -> Option<(&Socket, u32)> {
+        match way {
+            Way::Tunnel(is_v4) => {
+                let tunnel = self.tunnel.as_ref()?;
+                (tunnel.is_v4 == is_v4).then_some((&tunnel.sender, 0))
+            }
+            Way::Plain(id, is_v4) => {
+                let plain = self.plain(id)?;
+                Some((plain.socket(is_v4)?, plain.scope))
+            }
+        }
+    }
+}
+
+impl Source {
+    const TUNNEL: u64 = u64::MAX;
+
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Self::Tunnel => Self::TUNNEL,
+            Self::Plain(id, is_v4) => u64::from(id.0) << 1 | u64::from(is_v4),
+        })
+    }
+
+    fn of(data: epoll::EventData) -> Option<Self> {
+        match data.u64() {
+            ROOM => None,
+            Self::TUNNEL => Some(Self::Tunnel),
+            n => Some(Self::Plain(PlainId((n >> 1) as u32), n & 1 == 1)),
+        }
+    }
+
+    /// Where a datagram came from, as the kernel tells it.
+    fn origin(self, name: &Name, to: Option<IpAddr>) -> Option<Origin> {
+        let from = name.address()?;
+        match self {
+            Self::Tunnel => Some(Origin::Host(from.ip())),
+            Self::Plain(id, _) => Some(Origin::Plain { id, from: from.ip(), from_port: from.port(), to: to? }),
+        }
+    }
+}
+
+fn slot() -> Slot {
+    Slot { bytes: vec![0; MAX_MESSAGE].into(), len: 0, is_cut: false, name: Name::EMPTY, control: Control::EMPTY }
+}
+
+/// The largest UDP payload.
+const MAX_MESSAGE: usize = 65_535;
+/// Receiving calls for one socket in one pass.
+const BATCHES: usize = 4;
+const EVENTS: usize = 16;
+/// RFC 3168.
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+/// Passes between two looks at sockets that have been quiet.
+const QUIET_PASSES: u32 = 32;
+/// How long after some traffic more is expected.
+const BUSY: Duration = Duration::from_millis(1);
+/// The event that a socket has room again.
+const ROOM: u64 = u64::MAX - 1;
