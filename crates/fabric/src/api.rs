@@ -28,6 +28,10 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
+    /// Name of its host.
+    pub host: Name,
+    /// The address by which other hosts reach it; none: there are no others.
+    pub underlay: Option<IpAddr>,
     /// Its state directory.
     pub state_dir: PathBuf,
     /// Whether it makes no network namespaces.
@@ -52,6 +56,9 @@ pub struct CreateEndpoint {
     pub name: Name,
     /// Its network, made if there is none of that name.
     pub network: Name,
+    /// The number of the network, the same on all hosts; where none is given, what it has, or a free one.
+    #[serde(default)]
+    pub vni: Option<u32>,
     /// Its addresses, at most one of each family; where empty, the next free ones.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
@@ -144,6 +151,79 @@ pub struct QpInfo {
     pub received_bytes: u64,
     /// Retries.
     pub retries: u64,
+    /// Which way its packets go: `local`, `host ADDRESS` or `outside`; none before it is connected, and for datagrams.
+    pub path: Option<String>,
+    /// The packet sequence number that it sends next.
+    pub next_psn: u32,
+    /// The oldest one that its peer has not acknowledged.
+    pub unacked_psn: u32,
+    /// The one that it expects next.
+    pub expected_psn: u32,
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Times a receiver was not ready.
+    pub rnr_naks: u64,
+    /// Packets received again.
+    pub duplicates: u64,
+    /// Packets received before their turn.
+    pub out_of_order: u64,
+    /// Congestion notifications sent.
+    pub cnps_sent: u64,
+    /// Congestion notifications received.
+    pub cnps_received: u64,
+}
+
+/// Another host is reached there (`PUT /v1/peers/{host}`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPeer {
+    /// Its router's address.
+    pub address: IpAddr,
+}
+
+/// An interface of the host becomes part of a network (`POST /v1/networks/{network}/interfaces`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AttachInterface {
+    /// Its name.
+    pub interface: String,
+    /// The number of the network, if it is new.
+    #[serde(default)]
+    pub vni: Option<u32>,
+}
+
+/// Faults that the router makes on purpose in what it receives from other hosts (`/v1/faults`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FaultsText {
+    /// Which, as `loss=1%,duplicate=0.1%`; none: none.
+    pub faults: Option<String>,
+}
+
+/// Whose packets to capture (`POST /v1/captures`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartCapture {
+    /// The endpoint's network.
+    pub network: Name,
+    /// The endpoint.
+    pub endpoint: Name,
+    /// Most bytes of each packet.
+    pub snap_len: u32,
+}
+
+/// A capture that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Capture {
+    /// Its number: `/v1/captures/{id}` is read again and again, and deleted at the end.
+    pub id: u32,
+}
+
+/// A capture that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CaptureEnd {
+    /// Packets that were lost because the capture was not read in time.
+    pub lost: u64,
 }
 
 /// Counters of the router (`GET /v1/stats`).

@@ -1,7 +1,10 @@
 //! A blocking client of a router's API.
 
-use crate::api::{ApiError, ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
-use crate::{Name, Network};
+use crate::api::{
+    ApiError, AttachInterface, Capture, CaptureEnd, ContextInfo, CreateEndpoint, EndpointInfo, FaultsText, SetPeer,
+    StartCapture, Stats, Status,
+};
+use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -9,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -87,6 +91,76 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/endpoints/{network}/{name}"), NOTHING)
     }
 
+    /// The other hosts.
+    pub fn peers(&self) -> Result<Peers, ClientError> {
+        self.get("/v1/peers")
+    }
+
+    /// Adds another host, or changes its address.
+    pub fn set_peer(&self, host: &Name, address: IpAddr) -> Result<Host, ClientError> {
+        self.call(Method::PUT, &format!("/v1/peers/{host}"), Some(&SetPeer { address }))
+    }
+
+    /// Removes another host with its endpoints; returns what it was.
+    pub fn remove_peer(&self, host: &Name) -> Result<Peer, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/peers/{host}"), NOTHING)
+    }
+
+    /// Adds an endpoint of another host.
+    pub fn add_peer_endpoint(&self, host: &Name, endpoint: &PeerEndpoint) -> Result<PeerEndpoint, ClientError> {
+        self.call(Method::POST, &format!("/v1/peers/{host}/endpoints"), Some(endpoint))
+    }
+
+    /// Removes the endpoint of another host that has `address`.
+    pub fn remove_peer_endpoint(
+        &self,
+        host: &Name,
+        network: &Name,
+        address: IpAddr,
+    ) -> Result<PeerEndpoint, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/peers/{host}/endpoints/{network}/{address}"), NOTHING)
+    }
+
+    /// The host's interfaces that are part of `network`.
+    pub fn interfaces(&self, network: &Name) -> Result<Vec<String>, ClientError> {
+        self.get(&format!("/v1/networks/{network}/interfaces"))
+    }
+
+    /// Makes an interface of the host a part of `network`; returns all that are.
+    pub fn attach_interface(&self, network: &Name, request: &AttachInterface) -> Result<Vec<String>, ClientError> {
+        self.call(Method::POST, &format!("/v1/networks/{network}/interfaces"), Some(request))
+    }
+
+    /// Gives an interface of `network` back to the host; returns those that stay.
+    pub fn detach_interface(&self, network: &Name, interface: &str) -> Result<Vec<String>, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/networks/{network}/interfaces/{interface}"), NOTHING)
+    }
+
+    /// The faults that are made on purpose.
+    pub fn faults(&self) -> Result<FaultsText, ClientError> {
+        self.get("/v1/faults")
+    }
+
+    /// Sets the faults that are made on purpose.
+    pub fn set_faults(&self, faults: &FaultsText) -> Result<FaultsText, ClientError> {
+        self.call(Method::PUT, "/v1/faults", Some(faults))
+    }
+
+    /// Begins to capture an endpoint's packets.
+    pub fn start_capture(&self, request: &StartCapture) -> Result<Capture, ClientError> {
+        self.call(Method::POST, "/v1/captures", Some(request))
+    }
+
+    /// What was captured since the last time: the next part of a pcap file.
+    pub fn read_capture(&self, id: u32) -> Result<Vec<u8>, ClientError> {
+        Ok(self.ask(Method::GET, &format!("/v1/captures/{id}"), NOTHING)?.into())
+    }
+
+    /// Ends a capture.
+    pub fn stop_capture(&self, id: u32) -> Result<CaptureEnd, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/captures/{id}"), NOTHING)
+    }
+
     /// All open device contexts.
     pub fn contexts(&self) -> Result<Vec<ContextInfo>, ClientError> {
         self.get("/v1/contexts")
@@ -112,6 +186,11 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.ask(method, path, body)?).map_err(protocol)
+    }
+
+    /// Makes a request; returns the body of its answer.
+    fn ask(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes, ClientError> {
         let body = body.map(serde_json::to_vec).transpose().map_err(protocol)?.unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -124,7 +203,7 @@ impl Client {
         let exchange = async { tokio::time::timeout(PATIENCE, self.exchange(request)).await };
         let (status, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??;
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(protocol);
+            return Ok(body);
         }
         let message = match serde_json::from_slice::<ApiError>(&body) {
             Ok(ApiError { error }) => error,

@@ -12,6 +12,8 @@ pub struct Endpoint {
     pub name: Name,
     /// The network it is on.
     pub network: Name,
+    /// The host that it is on.
+    pub host: Name,
     /// Its addresses, at least one, at most one of each family.
     pub addresses: Vec<IpAddr>,
     /// What its programs may hold.

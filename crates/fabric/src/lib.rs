@@ -1,8 +1,9 @@
 //! The control vocabulary of rdmesh: what exists, where it is kept, and how programs talk to a router about it.
 //!
-//! * [`Network`], [`Endpoint`], [`Quota`], [`Name`]: the things themselves.
+//! * [`Network`], [`Endpoint`], [`Host`], [`Quota`], [`Name`]: the things themselves.
+//! * [`Peers`]: what an operator says of the other hosts.
 //! * [`store`]: where they are kept, with revisions, leases and watches; embedded on one host.
-//! * [`Registry`]: the rules (who may have which name and address) over a store.
+//! * [`Registry`]: the rules (who may have which name and address) over a store; [`Topology`]: a copy of what it holds.
 //! * [`api`] and [`Client`]: a router's HTTP+JSON API on a Unix socket.
 
 #![forbid(unsafe_code)]
@@ -10,17 +11,23 @@
 pub mod api;
 mod client;
 mod endpoint;
+mod host;
 mod name;
 mod network;
+mod peers;
 mod quota;
 mod registry;
 mod state;
 pub mod store;
+mod topology;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, Isolation};
+pub use host::Host;
 pub use name::{InvalidName, Name};
 pub use network::{DEFAULT_NETWORK, Network};
+pub use peers::{Peer, PeerEndpoint, Peers, PeersError};
 pub use quota::Quota;
-pub use registry::{EndpointRequest, Registry, RegistryError};
+pub use registry::{Added, EndpointRequest, Registry, RegistryError};
 pub use state::{API_SOCKET, ENDPOINT_MOUNT, StateDir};
+pub use topology::{Topology, TopologyWatch};

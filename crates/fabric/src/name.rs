@@ -13,10 +13,18 @@ pub struct Name(String);
 
 /// Why a text is not a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a name: use 1 to {MAX_LEN} letters, digits, `-` or `_`, starting with a letter or digit")]
+#[error("`{0}` is not a name: use 1 to {max} letters, digits, `-` or `_`, starting with a letter or digit", max = Name::MAX_LEN)]
 pub struct InvalidName(String);
 
 impl Name {
+    /// Two names and the directories around them must fit into a socket address.
+    pub(crate) const MAX_LEN: usize = 31;
+
+    /// The name of a host that has none.
+    pub(crate) fn nameless_host() -> Self {
+        Self("host".to_owned())
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -29,7 +37,7 @@ impl TryFrom<String> for Name {
     fn try_from(text: String) -> Result<Self, InvalidName> {
         let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if starts_well && text.len() <= MAX_LEN && text.chars().all(allowed) {
+        if starts_well && text.len() <= Self::MAX_LEN && text.chars().all(allowed) {
             Ok(Self(text))
         } else {
             Err(InvalidName(text))
@@ -62,9 +70,6 @@ impl fmt::Debug for Name {
         fmt::Debug::fmt(&self.0, f)
     }
 }
-
-/// Two names and the directories around them must fit into a socket address.
-const MAX_LEN: usize = 31;
 
 #[cfg(test)]
 mod tests {

@@ -38,6 +38,16 @@ impl Network {
         Self { name, vni, subnets }
     }
 
+    /// The name that an endpoint with `address`, first of its addresses, has where nobody gave it one.
+    pub fn name_for(address: IpAddr) -> Name {
+        let text = match address {
+            IpAddr::V4(v4) => v4.to_string().replace('.', "-"),
+            // Networks have /64 ranges: the other half is unique in them.
+            IpAddr::V6(v6) => format!("ip6-{:016x}", v6.to_bits() as u64),
+        };
+        Name::try_from(text).expect("digits and dashes are a name")
+    }
+
     /// The range that `address` lies in.
     pub fn subnet_of(&self, address: IpAddr) -> Option<IpNet> {
         self.subnets.iter().copied().find(|s| s.contains(&address))

@@ -1,8 +1,13 @@
 //! Who may have which name, address and network number.
 
+mod error;
+mod peers;
+
+pub use error::RegistryError;
+
 use crate::network::{DEFAULT_VNI, MAX_VNI};
-use crate::store::{Entry, Expect, Store, StoreError};
-use crate::{DEFAULT_NETWORK, Endpoint, InvalidName, Isolation, Name, Network, Quota};
+use crate::store::{Entry, Expect, Revision, Store, StoreError};
+use crate::{DEFAULT_NETWORK, Endpoint, Isolation, Name, Network, Quota};
 use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +18,8 @@ use std::sync::Arc;
 /// Networks and endpoints in a store, under these keys:
 ///
 /// * `networks/<name>`: a [`Network`]; `vnis/<vni>`: the name of the network that has the number;
-/// * `endpoints/<network>/<name>`: an [`Endpoint`]; `addresses/<network>/<address>`: the endpoint that has the address.
+/// * `hosts/<name>`: a [`Host`](crate::Host);
+/// * `endpoints/<network>/<name>`: an [`Endpoint`], on this host or another; `addresses/<network>/<address>`: the endpoint that has the address.
 ///
 /// Numbers and addresses are claimed by creating their key, which succeeds for one only, however many routers try.
 #[derive(Clone)]
@@ -28,6 +34,10 @@ pub struct EndpointRequest {
     pub name: Name,
     /// Its network, made if there is none of that name.
     pub network: Name,
+    /// The number that the network has, or is to have; any where none is said.
+    pub vni: Option<u32>,
+    /// The host that it is on.
+    pub host: Name,
     /// Its addresses; where empty, the network's next free one of each family.
     pub addresses: Vec<IpAddr>,
     /// Its quota.
@@ -40,64 +50,15 @@ pub struct EndpointRequest {
     pub isolation: Isolation,
 }
 
-/// Why a registry did not do it.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// The name is taken.
-    #[error(
-        "there is already an endpoint `{name}` on network `{network}`: choose another --name, or remove it with `rdmesh endpoint rm {name} --net {network}`"
-    )]
-    EndpointExists {
-        /// Name of the endpoint.
-        name: Name,
-        /// Name of its network.
-        network: Name,
-    },
-    /// There is none.
-    #[error("there is no endpoint `{name}` on network `{network}`: `rdmesh endpoint ls` lists those there are")]
-    NoSuchEndpoint {
-        /// Name asked for.
-        name: Name,
-        /// Network asked for.
-        network: Name,
-    },
-    /// Another endpoint has the address.
-    #[error(
-        "address {address} on network `{network}` belongs to endpoint `{holder}`: choose another --ip, or none to get a free one"
-    )]
-    AddressTaken {
-        /// The address.
-        address: IpAddr,
-        /// The network.
-        network: Name,
-        /// Who has it.
-        holder: String,
-    },
-    /// The address is not in the network's ranges.
-    #[error("address {address} is not a host address of network `{network}`, which has {ranges}")]
-    NotInNetwork {
-        /// The address.
-        address: IpAddr,
-        /// The network.
-        network: Name,
-        /// Its ranges.
-        ranges: String,
-    },
-    /// Two addresses of one family.
-    #[error("an endpoint has at most one IPv4 and one IPv6 address")]
-    TooManyAddresses,
-    /// No free address is left.
-    #[error("network `{0}` has no free address left: remove endpoints, or use another network")]
-    NetworkFull(Name),
-    /// All 2^24 numbers are in use.
-    #[error("no virtual network number is left")]
-    NoVniLeft,
-    /// A name in the store is no name.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
-    /// The store failed, or holds something unreadable.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+/// What [`Registry::add_endpoint`] has made.
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Its network.
+    pub network: Network,
+    /// The store's revision that has it.
+    pub revision: Revision,
 }
 
 impl Registry {
@@ -106,20 +67,27 @@ impl Registry {
         Self { store }
     }
 
-    /// The network `name`; where there is none, a new one whose ranges hold `addresses`.
-    pub fn network(&self, name: &Name, addresses: &[IpAddr]) -> Result<Network, RegistryError> {
+    /// The network `name`, which has the number `vni` if one is given; where there is none, a new one whose ranges hold
+    /// `addresses`.
+    pub fn network(&self, name: &Name, vni: Option<u32>, addresses: &[IpAddr]) -> Result<Network, RegistryError> {
         let key = network_key(name);
         loop {
             if let Some(entry) = self.store.get(&key)? {
-                return decode(&entry);
+                let network: Network = decode(&entry)?;
+                let differs = |&asked: &u32| asked != network.vni;
+                return match vni.filter(differs) {
+                    Some(asked) => Err(RegistryError::VniDiffers { network: name.clone(), has: network.vni, asked }),
+                    None => Ok(network),
+                };
             }
-            let vni = self.claim_vni(name)?;
-            let network = Network::around(name.clone(), vni, addresses);
+            let claimed = vni.map_or_else(|| self.claim_vni(name), |vni| self.claim_given_vni(name, vni))?;
+            let network = Network::around(name.clone(), claimed, addresses);
             match self.create(&key, &network) {
-                Ok(()) => return Ok(network),
-                Err(StoreError::Conflict(_)) => self.store.delete(&vni_key(vni), Expect::Anything)?,
+                Ok(_) => return Ok(network),
+                // Somebody was faster, who may have claimed the same number.
+                Err(StoreError::Conflict(_)) => self.release_unused_vni(name, claimed)?,
                 Err(error) => return Err(error.into()),
-            };
+            }
         }
     }
 
@@ -140,8 +108,8 @@ impl Registry {
     }
 
     /// Adds an endpoint and gives it its addresses.
-    pub fn add_endpoint(&self, request: EndpointRequest) -> Result<(Endpoint, Network), RegistryError> {
-        let EndpointRequest { name, network, addresses, quota, allowed_uid, owner_pid, isolation } = request;
+    pub fn add_endpoint(&self, request: EndpointRequest) -> Result<Added, RegistryError> {
+        let EndpointRequest { name, network, vni, host, addresses, quota, allowed_uid, owner_pid, isolation } = request;
         let families: BTreeSet<bool> = addresses.iter().map(IpAddr::is_ipv4).collect();
         if families.len() != addresses.len() {
             return Err(RegistryError::TooManyAddresses);
@@ -151,12 +119,12 @@ impl Registry {
         if self.store.get(&key)?.is_some() {
             return Err(exists);
         }
-        let network = self.network(&network, &addresses)?;
-        let addresses = self.claim_addresses(&network, &name, &addresses)?;
+        let network = self.network(&network, vni, &addresses)?;
+        let addresses = self.claim_addresses(&network, (&host, &name), &addresses)?;
         let endpoint =
-            Endpoint { name, network: network.name.clone(), addresses, quota, allowed_uid, owner_pid, isolation };
+            Endpoint { name, network: network.name.clone(), host, addresses, quota, allowed_uid, owner_pid, isolation };
         match self.create(&key, &endpoint) {
-            Ok(()) => Ok((endpoint, network)),
+            Ok(revision) => Ok(Added { endpoint, network, revision }),
             Err(error) => {
                 self.release_addresses(&endpoint.network, &endpoint.addresses)?;
                 Err(if matches!(error, StoreError::Conflict(_)) { exists } else { error.into() })
@@ -188,16 +156,49 @@ impl Registry {
         Err(RegistryError::NoVniLeft)
     }
 
-    fn claim_addresses(&self, network: &Network, name: &Name, asked: &[IpAddr]) -> Result<Vec<IpAddr>, RegistryError> {
+    /// Claims `vni` for `network`, which may have claimed it already.
+    fn claim_given_vni(&self, network: &Name, vni: u32) -> Result<u32, RegistryError> {
+        if !(DEFAULT_VNI..=MAX_VNI).contains(&vni) {
+            return Err(RegistryError::InvalidVni(vni));
+        }
+        let taken = |holder| RegistryError::VniTaken { vni, holder };
+        if vni == DEFAULT_VNI && network.as_str() != DEFAULT_NETWORK {
+            return Err(taken(DEFAULT_NETWORK.to_owned()));
+        }
+        let key = vni_key(vni);
+        if self.claim(&key, network.as_str())? {
+            return Ok(vni);
+        }
+        match self.holder(&key)? {
+            holder if holder == network.as_str() => Ok(vni),
+            holder => Err(taken(holder)),
+        }
+    }
+
+    fn release_unused_vni(&self, network: &Name, vni: u32) -> Result<(), RegistryError> {
+        let entry = self.store.get(&network_key(network))?;
+        let existing: Option<Network> = entry.as_ref().map(decode).transpose()?;
+        if existing.is_some_and(|existing| existing.vni != vni) {
+            self.store.delete(&vni_key(vni), Expect::Anything)?;
+        }
+        Ok(())
+    }
+
+    fn claim_addresses(
+        &self,
+        network: &Network,
+        claimer: (&Name, &Name),
+        asked: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, RegistryError> {
         let mut claimed = Vec::new();
         let result = if asked.is_empty() {
             network.subnets.iter().try_for_each(|&subnet| {
-                claimed.push(self.claim_free(network, name, subnet)?);
+                claimed.push(self.claim_free(network, claimer.1, subnet)?);
                 Ok(())
             })
         } else {
             asked.iter().try_for_each(|&address| {
-                self.claim_given(network, name, address)?;
+                self.claim_given(network, claimer, address)?;
                 claimed.push(address);
                 Ok(())
             })
@@ -211,7 +212,12 @@ impl Registry {
         }
     }
 
-    fn claim_given(&self, network: &Network, name: &Name, address: IpAddr) -> Result<(), RegistryError> {
+    fn claim_given(
+        &self,
+        network: &Network,
+        (host, name): (&Name, &Name),
+        address: IpAddr,
+    ) -> Result<(), RegistryError> {
         if !network.subnet_of(address).is_some_and(|subnet| is_host_address(subnet, address)) {
             let ranges: Vec<String> = network.subnets.iter().map(IpNet::to_string).collect();
             return Err(RegistryError::NotInNetwork {
@@ -224,7 +230,12 @@ impl Registry {
         if self.claim(&key, name.as_str())? {
             return Ok(());
         }
-        let holder = self.store.get(&key)?.map(|e| String::from_utf8_lossy(&e.value).into_owned()).unwrap_or_default();
+        let holder = self.holder(&key)?;
+        let elsewhere = self
+            .endpoints()?
+            .into_iter()
+            .find(|e| e.network == network.name && e.name.as_str() == holder && e.host != *host);
+        let holder = elsewhere.map_or(format!("`{holder}`"), |e| format!("`{holder}` on host `{}`", e.host));
         Err(RegistryError::AddressTaken { address, network: network.name.clone(), holder })
     }
 
@@ -257,9 +268,18 @@ impl Registry {
         }
     }
 
-    fn create(&self, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
+    /// Who claimed `key`.
+    fn holder(&self, key: &str) -> Result<String, StoreError> {
+        Ok(self.store.get(key)?.map(|e| String::from_utf8_lossy(&e.value).into_owned()).unwrap_or_default())
+    }
+
+    fn create(&self, key: &str, value: &impl Serialize) -> Result<Revision, StoreError> {
+        self.put(key, value, Expect::Absent)
+    }
+
+    fn put(&self, key: &str, value: &impl Serialize, expect: Expect) -> Result<Revision, StoreError> {
         let value = serde_json::to_vec(value).map_err(|e| StoreError::Unavailable(e.to_string()))?;
-        self.store.put(key, &value, Expect::Absent, None).map(|_| ())
+        self.store.put(key, &value, expect, None)
     }
 }
 
@@ -269,7 +289,7 @@ fn is_host_address(subnet: IpNet, address: IpAddr) -> bool {
     single || (address != subnet.network() && (!address.is_ipv4() || address != subnet.broadcast()))
 }
 
-fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {
+pub(crate) fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {
     let unreadable = |e| StoreError::Unavailable(format!("`{}` is unreadable: {e}", entry.key));
     Ok(serde_json::from_slice(&entry.value).map_err(unreadable)?)
 }
@@ -294,9 +314,10 @@ fn address_key(network: &Name, address: IpAddr) -> String {
     format!("{ADDRESSES}{network}/{address}")
 }
 
-const NETWORKS: &str = "networks/";
+pub(crate) const NETWORKS: &str = "networks/";
+pub(crate) const HOSTS: &str = "hosts/";
+pub(crate) const ENDPOINTS: &str = "endpoints/";
 const VNIS: &str = "vnis/";
-const ENDPOINTS: &str = "endpoints/";
 const ADDRESSES: &str = "addresses/";
 
 #[cfg(test)]

@@ -1,22 +1,27 @@
 //! The host's endpoints in the kernel: a network namespace each, joined by a bridge per tenant network.
 //!
 //! Each tenant network of the host has a namespace of its own that holds nothing but a bridge; each endpoint has one
-//! with `lo` and `eth0`, whose other end is a port of that bridge. Nothing is ever added to the host's own namespace, so
+//! with `lo` and `eth0`, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another
+//! port, which sends copies of what is for all to each of them. Nothing is ever added to the host's own namespace, so
 //! networks with the same addresses do not meet.
 //!
 //! * [`Overlay`]: makes and removes all of this.
+//! * [`Underlay`]: this host's place on the network between the hosts.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
 
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod link;
 mod mac;
 mod namespace;
 mod netlink;
 mod overlay;
 mod sandbox;
+mod underlay;
 
 pub use mac::MacAddress;
 pub use overlay::{Overlay, OverlayError};
 pub use sandbox::{Sandbox, SandboxError};
+pub use underlay::{Underlay, UnderlayError};

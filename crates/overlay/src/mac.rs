@@ -4,10 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The link-layer address of an endpoint's `eth0`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
+    /// All zero: in a VXLAN device's table it stands for all, and for those that are not in it.
+    pub(crate) const ANY: Self = Self([0; 6]);
+
     /// The one that goes with `address`: a function of the address alone, locally administered, different for different
     /// IPv4 addresses.
     pub fn of(address: IpAddr) -> Self {

@@ -45,6 +45,11 @@ impl Namespace {
         Ok(is_namespace.then_some(Self(fd)))
     }
 
+    /// The namespace of the calling thread.
+    pub(crate) fn own() -> io::Result<Self> {
+        Self::open(Path::new("/proc/thread-self/ns/net"))?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// Removes the namespace in `path` and the file. The kernel's namespace goes with the last process in it.
     pub(crate) fn remove(path: &Path) -> io::Result<()> {
         while statfs(path).is_ok_and(|fs| fs.f_type == NSFS_MAGIC) {

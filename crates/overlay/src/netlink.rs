@@ -1,7 +1,7 @@
 //! Requests to the kernel's routing netlink, one at a time.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -30,34 +30,49 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Option<RouteNetlinkMessage>> {
+        self.send(message, NLM_F_ACK | flags)?;
+        self.answer()?.pop().transpose()
+    }
+
+    /// Asks for all things of the kind that `message` names. Those that cannot be read are left out.
+    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.send(message, NLM_F_DUMP)?;
+        Ok(self.answer()?.into_iter().flatten().collect())
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
         let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
         send(&self.socket, &bytes, SendFlags::empty())?;
-        self.answer()
+        Ok(())
     }
 
-    /// Reads messages up to the acknowledgement.
-    fn answer(&mut self) -> io::Result<Option<RouteNetlinkMessage>> {
-        let mut answer = None;
+    /// Reads messages up to the acknowledgement, or the end of the list.
+    fn answer(&mut self) -> io::Result<Vec<io::Result<RouteNetlinkMessage>>> {
+        let mut answer = Vec::new();
         let mut buffer = vec![0; RECEIVE_LEN];
         loop {
             let (_, len) = rustix::io::retry_on_intr(|| recv(&self.socket, &mut buffer[..], RecvFlags::empty()))?;
             let mut rest = &buffer[..len.min(RECEIVE_LEN)];
-            while !rest.is_empty() {
-                let message = parse(rest)?;
-                let used = (message.header.length as usize).next_multiple_of(4).clamp(1, rest.len());
-                rest = &rest[used..];
-                match message.payload {
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answer),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::InnerMessage(inner) => answer = Some(inner),
-                    _ => {}
+            while let Some(length) = rest.first_chunk() {
+                let length = u32::from_ne_bytes(*length) as usize;
+                let (message, behind) = rest.split_at(length.next_multiple_of(4).clamp(1, rest.len()));
+                rest = behind;
+                match parse(message) {
+                    Err(error) => answer.push(Err(error)),
+                    Ok(NetlinkMessage { payload, .. }) => match payload {
+                        NetlinkPayload::Done(_) => return Ok(answer),
+                        NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answer),
+                        NetlinkPayload::Error(error) => return Err(error.to_io()),
+                        NetlinkPayload::InnerMessage(inner) => answer.push(Ok(inner)),
+                        _ => {}
+                    },
                 }
             }
         }

@@ -1,21 +1,27 @@
 //! What the host has of the tenant networks.
 
-use crate::MacAddress;
-use crate::link::{LOOPBACK, Links};
+use crate::bridge::{Bridge, PORT_PREFIX, Remote};
+use crate::link::{LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
+use crate::{MacAddress, Underlay};
 use ipnet::IpNet;
 use rdmesh_fabric::{Endpoint, Name, Network, StateDir};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Makes and removes the namespaces of networks and endpoints. Every call may be repeated.
 #[derive(Debug)]
 pub struct Overlay {
     state: StateDir,
-    /// One change at a time: whether a network's namespace is still needed is seen from the others'.
-    changing: Mutex<()>,
+    underlay: Option<Underlay>,
+    /// What is on other hosts, by network. One change at a time: whether a network's namespace is still needed is seen from
+    /// the others'.
+    remote: Mutex<BTreeMap<Name, BTreeSet<Remote>>>,
 }
 
 /// Why the kernel has it not.
@@ -27,19 +33,21 @@ pub struct OverlayError {
 }
 
 impl Overlay {
-    /// The overlay whose namespaces are kept in `state`.
-    pub fn new(state: StateDir) -> Result<Self, OverlayError> {
+    /// The overlay whose namespaces are kept in `state`; with an underlay, networks reach over it to other hosts.
+    pub fn new(state: StateDir, underlay: Option<Underlay>) -> Result<Self, OverlayError> {
         let directory = state.namespaces();
         fs::create_dir_all(&directory).map_err(|e| failed(format!("making {}", directory.display()), e))?;
-        Ok(Self { state, changing: Mutex::new(()) })
+        Ok(Self { state, underlay, remote: Mutex::default() })
     }
 
     /// Gives `endpoint` its namespace and connects it to `network`. Returns the namespace's file.
     pub fn add_endpoint(&self, network: &Network, endpoint: &Endpoint) -> Result<PathBuf, OverlayError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let changing = self.changing();
         let file = self.state.endpoint_namespace(endpoint);
-        let bridge_file = self.state.network_namespace(&network.name);
-        let made = ensure_bridge(&bridge_file).and_then(|bridge| connect(&bridge, &file, network, endpoint));
+        let made = self.ensure_bridge(network, &changing).and_then(|bridge| {
+            let mtu = self.mtu(&bridge)?;
+            connect(&bridge, &file, network, endpoint, mtu)
+        });
         match made {
             Ok(()) => Ok(file),
             Err(error) => {
@@ -51,71 +59,175 @@ impl Overlay {
         }
     }
 
+    /// Says which endpoints are on other hosts, each with the address of its host: networks reach those.
+    pub fn set_remote<'a>(
+        &self,
+        endpoints: impl IntoIterator<Item = (&'a Endpoint, IpAddr)>,
+    ) -> Result<(), OverlayError> {
+        let mut wanted = BTreeMap::<Name, BTreeSet<Remote>>::new();
+        for (endpoint, host) in endpoints {
+            let remote = wanted.entry(endpoint.network.clone()).or_default();
+            remote.extend([Remote { mac: MacAddress::ANY, host }, Remote { mac: mac_of(endpoint), host }]);
+        }
+        let mut known = self.changing();
+        let networks: BTreeSet<Name> = known.keys().chain(wanted.keys()).cloned().collect();
+        let changed = networks.iter().map(|network| {
+            let (before, now) = (known.remove(network).unwrap_or_default(), wanted.remove(network).unwrap_or_default());
+            let done = self.reach(network, &before, &now);
+            // What failed is tried again with the next change.
+            let current = if done.is_ok() { now } else { before };
+            if !current.is_empty() {
+                known.insert(network.clone(), current);
+            }
+            done.map_err(|e| failed(format!("telling the VXLAN device of network `{network}` where its peers are"), e))
+        });
+        changed.fold(Ok(()), Result::and)
+    }
+
+    /// Makes the interface `name` of the calling thread's namespace a part of `network`.
+    pub fn attach(&self, network: &Network, name: &str) -> Result<(), OverlayError> {
+        let changing = self.changing();
+        let attached = self.take_in(network, name, &changing);
+        let _ = self.remove_if_empty(&network.name);
+        attached.map_err(|e| failed(format!("attaching interface `{name}` to network `{}`", network.name), e))
+    }
+
+    /// Gives the interface `name`, which was attached to `network`, back to the calling thread's namespace.
+    pub fn detach(&self, network: &Name, name: &str) -> Result<(), OverlayError> {
+        let _changing = self.changing();
+        let detached = match Bridge::open(&self.state.network_namespace(network)) {
+            Ok(Some(bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &bridge)),
+            Ok(None) => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is attached to it")),
+            Err(error) => Err(error),
+        };
+        let detached = detached.and_then(|()| self.remove_if_empty(network));
+        detached.map_err(|e| failed(format!("detaching interface `{name}` from network `{network}`"), e))
+    }
+
+    /// The interfaces that are attached to `network`.
+    pub fn attached(&self, network: &Name) -> Result<Vec<String>, OverlayError> {
+        let _changing = self.changing();
+        let bridge = Bridge::open(&self.state.network_namespace(network));
+        let guests = bridge.and_then(|bridge| bridge.map_or(Ok(Vec::new()), |bridge| bridge.guests()));
+        let names = guests.map(|guests| guests.into_iter().map(|guest| guest.name).collect());
+        names.map_err(|e| failed(format!("listing the interfaces of network `{network}`"), e))
+    }
+
     /// Removes the namespace of `endpoint`, and that of its network if this was its last endpoint here.
     pub fn remove_endpoint(&self, endpoint: &Endpoint) -> Result<(), OverlayError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing();
         let action = format!("removing the network namespace of `{}`", endpoint.name);
         self.remove(endpoint).map_err(|e| failed(action, e))
     }
 
-    /// Removes all namespaces in the state directory, whoever left them there.
+    /// Removes all namespaces in the state directory, whoever left them there; attached interfaces are given back.
     pub fn clear(&self) -> Result<(), OverlayError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing();
         let directory = self.state.namespaces();
-        let removed = files_in(&directory).and_then(|files| {
-            files.iter().map(|name| Namespace::remove(&directory.join(name))).fold(Ok(()), Result::and)
-        });
+        let remove = |name: String| {
+            let file = directory.join(&name);
+            let given_back = if name.contains('.') { Ok(()) } else { Bridge::dissolve(&file) };
+            given_back.and(Namespace::remove(&file))
+        };
+        let removed = files_in(&directory).and_then(|files| files.into_iter().map(remove).fold(Ok(()), Result::and));
         removed.map_err(|e| failed(format!("removing the namespaces in {}", directory.display()), e))
     }
 
+    fn changing(&self) -> MutexGuard<'_, BTreeMap<Name, BTreeSet<Remote>>> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, BTreeSet<Remote>>) -> io::Result<Bridge> {
+        let bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
+        if let Some(underlay) = self.underlay {
+            let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(&bridge)? };
+            if bridge.ensure_vxlan(vxlan)?
+                && let Some(remote) = remote.get(&network.name)
+            {
+                bridge.reach(&BTreeSet::new(), remote)?;
+            }
+        }
+        Ok(bridge)
+    }
+
+    fn reach(&self, network: &Name, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
+        if self.underlay.is_none() || before == now {
+            return Ok(());
+        }
+        let bridge = Bridge::open(&self.state.network_namespace(network))?;
+        bridge.map_or(Ok(()), |bridge| bridge.reach(before, now))
+    }
+
+    /// The largest packet on a network: one that all its parts take.
+    fn mtu(&self, bridge: &Bridge) -> io::Result<u32> {
+        let most = self.underlay.map_or(MTU_ALONE, |underlay| underlay.tenant_mtu());
+        Ok(bridge.guests()?.iter().map(|guest| guest.mtu).fold(most, u32::min))
+    }
+
+    fn take_in(&self, network: &Network, name: &str, remote: &BTreeMap<Name, BTreeSet<Remote>>) -> io::Result<()> {
+        let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
+        let missing =
+            || io::Error::new(io::ErrorKind::NotFound, "there is no such interface: `ip link` lists those there are");
+        let interface = Links::open()?.all()?.into_iter().find(|link| link.name == name).ok_or_else(missing)?;
+        if interface.index == LOOPBACK || self.underlay.map_or(Ok(false), |u| u.is_on(interface.index))? {
+            return refused("the host needs it itself");
+        }
+        if interface.mtu < LEAST_MTU {
+            return refused("its MTU is smaller than 1280");
+        }
+        let bridge = self.ensure_bridge(network, remote)?;
+        bridge.take_in(&interface)?;
+        self.tune(&network.name, &bridge)
+    }
+
+    /// Sets the MTU of everything on a network.
+    fn tune(&self, network: &Name, bridge: &Bridge) -> io::Result<()> {
+        let mtu = self.mtu(bridge)?;
+        bridge.set_mtu(mtu)?;
+        let directory = self.state.namespaces();
+        let prefix = format!("{network}.");
+        for file in files_in(&directory)?.iter().filter(|file| file.starts_with(&prefix)) {
+            let Some(namespace) = Namespace::open(&directory.join(file))? else { continue };
+            namespace.run(|| {
+                let mut links = Links::open()?;
+                links.find(INTERFACE)?.map_or(Ok(()), |interface| links.set_mtu(interface, mtu))
+            })?;
+        }
+        Ok(())
+    }
+
     fn remove(&self, endpoint: &Endpoint) -> io::Result<()> {
-        let bridge_file = self.state.network_namespace(&endpoint.network);
         // The link goes first and at once. The kernel would remove it with the namespace, but later, and only when no
         // process is left in it.
-        let unlinked = match Namespace::open(&bridge_file)? {
-            Some(bridge) => bridge.run(|| Links::open()?.remove(&port_name(endpoint))),
+        let unlinked = match Bridge::open(&self.state.network_namespace(&endpoint.network))? {
+            Some(bridge) => bridge.remove_port(&port_name(endpoint)),
             None => Ok(()),
         };
         let removed = Namespace::remove(&self.state.endpoint_namespace(endpoint));
-        let cleaned = if self.is_empty(&endpoint.network)? { Namespace::remove(&bridge_file) } else { Ok(()) };
-        unlinked.and(removed).and(cleaned)
+        unlinked.and(removed).and(self.remove_if_empty(&endpoint.network))
     }
 
-    /// Whether no endpoint of `network` has a namespace.
-    fn is_empty(&self, network: &Name) -> io::Result<bool> {
+    /// Removes the namespace of `network` when there is no endpoint with a namespace on it, and nothing is attached to it.
+    fn remove_if_empty(&self, network: &Name) -> io::Result<()> {
         let prefix = format!("{network}.");
-        Ok(!files_in(&self.state.namespaces())?.iter().any(|name| name.starts_with(&prefix)))
+        let file = self.state.network_namespace(network);
+        let is_used = files_in(&self.state.namespaces())?.iter().any(|name| name.starts_with(&prefix));
+        if is_used
+            || Bridge::open(&file)?.map_or(Ok(false), |bridge| Ok::<_, io::Error>(!bridge.guests()?.is_empty()))?
+        {
+            return Ok(());
+        }
+        Bridge::dissolve(&file).and(Namespace::remove(&file))
     }
 }
 
-fn ensure_bridge(file: &Path) -> io::Result<Namespace> {
-    let (namespace, _) = Namespace::ensure(file)?;
-    namespace.run(|| {
-        let mut links = Links::open()?;
-        if links.find(BRIDGE)?.is_none() {
-            links.add_bridge(BRIDGE)?;
-        }
-        let bridge = links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?;
-        links.set_up(bridge)
-    })?;
-    Ok(namespace)
-}
-
-fn connect(bridge: &Namespace, file: &Path, network: &Network, endpoint: &Endpoint) -> io::Result<()> {
+fn connect(bridge: &Bridge, file: &Path, network: &Network, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
     let (namespace, is_new) = Namespace::ensure(file)?;
     let port = port_name(endpoint);
-    bridge.run(|| {
-        let mut links = Links::open()?;
-        if is_new {
-            links.remove(&port)?;
-        }
-        if links.find(&port)?.is_none() {
-            let bridge = links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?;
-            links.add_veth(&port, bridge, INTERFACE, mac_of(endpoint), rustix::fd::AsFd::as_fd(&namespace))?;
-        }
-        let port = links.find(&port)?.ok_or(io::ErrorKind::NotFound)?;
-        links.set_up(port)
-    })?;
+    if is_new {
+        bridge.remove_port(&port)?;
+    }
+    bridge.ensure_port(&port, mtu, VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() })?;
     namespace.run(|| {
         let mut links = Links::open()?;
         links.set_up(LOOPBACK)?;
@@ -133,7 +245,7 @@ fn connect(bridge: &Namespace, file: &Path, network: &Network, endpoint: &Endpoi
 /// Name of the bridge port of `endpoint`: unique on its network, as the first address is.
 fn port_name(endpoint: &Endpoint) -> String {
     let octets = mac_of(endpoint).octets();
-    octets.iter().fold(String::from("v"), |name, byte| format!("{name}{byte:02x}"))
+    octets.iter().fold(String::from(PORT_PREFIX), |name, byte| format!("{name}{byte:02x}"))
 }
 
 fn mac_of(endpoint: &Endpoint) -> MacAddress {
@@ -158,13 +270,16 @@ fn hint(error: &io::Error) -> &'static str {
             " (network namespaces need root: start the router with `sudo rdmesh up`, or use `rdmesh up --rootless` and \
              `rdmesh run --host-network`)"
         }
-        io::ErrorKind::Unsupported => " (the kernel lacks bridge or veth: `modprobe bridge veth`)",
+        io::ErrorKind::Unsupported => " (the kernel lacks bridge, veth or VXLAN: `modprobe bridge veth vxlan`)",
         _ => "",
     }
 }
 
-const BRIDGE: &str = "br0";
 const INTERFACE: &str = "eth0";
+/// The largest packet on a network that is on this host alone.
+const MTU_ALONE: u32 = 9000;
+/// IPv6 needs it (RFC 8200, 5).
+const LEAST_MTU: u32 = 1280;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
     EndpointRequest {
         name: name.parse().unwrap(),
         network: network.parse().unwrap(),
+        vni: None,
+        host: "here".parse().unwrap(),
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         quota: Quota::default(),
         allowed_uid: None,
@@ -20,8 +22,8 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
 }
 
 fn add(registry: &Registry, network: &str, name: &str, addresses: &[&str]) -> Result<Vec<String>, RegistryError> {
-    let (endpoint, _) = registry.add_endpoint(request(network, name, addresses))?;
-    Ok(endpoint.addresses.iter().map(IpAddr::to_string).collect())
+    let added = registry.add_endpoint(request(network, name, addresses))?;
+    Ok(added.endpoint.addresses.iter().map(IpAddr::to_string).collect())
 }
 
 #[test]
@@ -50,7 +52,7 @@ fn what_is_taken_is_refused_and_nothing_leaks() {
     add(&registry, "blue", "a", &["10.7.0.2"]).unwrap();
     assert!(matches!(add(&registry, "blue", "a", &[]), Err(RegistryError::EndpointExists { .. })));
     let taken = add(&registry, "blue", "b", &["10.7.0.2"]);
-    assert!(matches!(taken, Err(RegistryError::AddressTaken { holder, .. }) if holder == "a"));
+    assert!(matches!(taken, Err(RegistryError::AddressTaken { holder, .. }) if holder == "`a`"));
     for bad in ["10.8.0.2", "10.7.0.0", "10.7.0.255", "fd00::1"] {
         assert!(matches!(add(&registry, "blue", "b", &[bad]), Err(RegistryError::NotInNetwork { .. })), "{bad}");
     }
@@ -93,6 +95,85 @@ fn racing_adds_get_different_addresses_and_one_network() {
     assert_eq!(addresses.len(), 8);
     assert_eq!(registry.networks().unwrap().len(), 1);
     assert_eq!(registry.store.list(VNIS).unwrap().len(), 1);
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn host(registry: &Registry, host: &str, address: &str) -> Result<Revision, RegistryError> {
+    registry.set_host(&crate::Host { name: name(host), address: address.parse().unwrap() })
+}
+
+fn at_peer(network: &str, vni: Option<u32>, addresses: &[&str]) -> crate::PeerEndpoint {
+    let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+    crate::PeerEndpoint { network: name(network), vni, addresses }
+}
+
+#[test]
+fn addresses_of_other_hosts_are_taken_until_the_host_goes() {
+    let registry = registry();
+    host(&registry, "there", "192.0.2.2").unwrap();
+    let remote = at_peer("blue", Some(7), &["10.7.0.2", "fd00::2"]);
+    let added = registry.add_peer_endpoint(&name("there"), remote.clone()).unwrap();
+    assert_eq!((added.network.vni, added.endpoint.host.as_str()), (7, "there"));
+    assert!(registry.add_peer_endpoint(&name("there"), remote.clone()).is_ok());
+    let taken = add(&registry, "blue", "a", &["10.7.0.2"]).unwrap_err().to_string();
+    assert!(taken.contains("on host `there`"), "{taken}");
+    assert_eq!(add(&registry, "blue", "a", &[]).unwrap(), ["10.7.0.3", "fd00::3"]);
+    let local = registry.add_peer_endpoint(&name("there"), at_peer("blue", None, &["10.7.0.3"]));
+    assert!(matches!(local, Err(RegistryError::AddressTaken { .. })), "{local:?}");
+    assert_eq!(registry.peers(&name("here")).unwrap()[0].endpoints, [remote]);
+    registry.remove_host(&name("there")).unwrap();
+    assert_eq!(add(&registry, "blue", "b", &["10.7.0.2"]).unwrap(), ["10.7.0.2"]);
+}
+
+#[test]
+fn a_network_keeps_its_number_and_nobody_else_gets_it() {
+    let registry = registry();
+    let with_vni = |network: &str, endpoint: &str, vni| {
+        registry.add_endpoint(EndpointRequest { vni: Some(vni), ..request(network, endpoint, &[]) })
+    };
+    assert_eq!(with_vni("blue", "a", 7).unwrap().network.vni, 7);
+    assert_eq!(with_vni("blue", "b", 7).unwrap().network.vni, 7);
+    assert!(matches!(with_vni("blue", "c", 8), Err(RegistryError::VniDiffers { has: 7, asked: 8, .. })));
+    assert!(matches!(with_vni("red", "c", 7), Err(RegistryError::VniTaken { .. })));
+    assert!(matches!(with_vni("red", "c", 1), Err(RegistryError::VniTaken { .. })));
+    assert!(matches!(with_vni("red", "c", 1 << 24), Err(RegistryError::InvalidVni(_))));
+    for n in 0..6 {
+        add(&registry, &format!("n{n}"), "a", &[]).unwrap();
+    }
+    let vnis: BTreeSet<u32> = registry.networks().unwrap().iter().map(|n| n.vni).collect();
+    assert_eq!(vnis, (2..=8).collect());
+}
+
+#[test]
+fn a_peers_network_that_is_new_needs_its_number() {
+    let registry = registry();
+    let add = |endpoint| registry.add_peer_endpoint(&name("there"), endpoint);
+    assert!(matches!(add(at_peer("blue", Some(7), &["10.7.0.2"])), Err(RegistryError::NoSuchHost(_))));
+    host(&registry, "there", "192.0.2.2").unwrap();
+    assert!(matches!(add(at_peer("blue", None, &["10.7.0.2"])), Err(RegistryError::VniUnknown(_))));
+    assert!(matches!(add(at_peer("blue", Some(7), &[])), Err(RegistryError::NoAddress)));
+    assert_eq!(add(at_peer("default", None, &["10.77.0.2"])).unwrap().network.vni, 1);
+    assert!(matches!(host(&registry, "third", "192.0.2.2"), Err(RegistryError::HostAddressTaken { .. })));
+}
+
+#[test]
+fn a_topology_follows_the_registry() {
+    let registry = registry();
+    add(&registry, "blue", "a", &["10.7.0.2"]).unwrap();
+    let mut watch = registry.watch().unwrap();
+    host(&registry, "there", "192.0.2.2").unwrap();
+    let added = registry.add_peer_endpoint(&name("there"), at_peer("blue", None, &["10.7.0.3"])).unwrap();
+    assert!(watch.follow(std::time::Duration::ZERO).unwrap());
+    assert!(watch.revision() >= added.revision);
+    assert_eq!(watch.topology().endpoints().cloned().collect::<Vec<_>>(), registry.endpoints().unwrap());
+    assert_eq!(watch.topology().hosts().count(), 1);
+    registry.remove_host(&name("there")).unwrap();
+    assert!(watch.follow(std::time::Duration::ZERO).unwrap());
+    assert_eq!(watch.topology().endpoints().cloned().collect::<Vec<_>>(), registry.endpoints().unwrap());
+    assert_eq!(watch.topology().hosts().count(), 0);
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! The store of a single host: in memory, gone with the router.
 
-use super::{Change, Entry, Expect, LeaseId, Revision, Store, StoreError, Watch};
+use super::{Cancel, Change, Entry, Expect, LeaseId, Revision, Store, StoreError, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,6 +16,9 @@ pub struct Embedded {
     clock: Clock,
 }
 
+/// What a watch is told: a change, or none when its waiting is to end.
+type News = Option<Change>;
+
 /// Time since some fixed point.
 type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
@@ -25,7 +28,7 @@ struct State {
     keys: BTreeMap<String, Held>,
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: u64,
-    watchers: Vec<(String, Sender<Change>)>,
+    watchers: Vec<(String, Sender<News>)>,
 }
 
 struct Held {
@@ -107,14 +110,15 @@ impl Store for Embedded {
     fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError> {
         let mut state = self.state();
         let (sender, changes) = channel();
-        state.watchers.push((prefix.to_owned(), sender));
-        Ok((state.list(prefix), Box::new(EmbeddedWatch { store: self.clone(), changes })))
+        state.watchers.push((prefix.to_owned(), sender.clone()));
+        Ok((state.list(prefix), Box::new(EmbeddedWatch { store: self.clone(), cancel: sender, changes })))
     }
 }
 
 struct EmbeddedWatch {
     store: Embedded,
-    changes: Receiver<Change>,
+    cancel: Sender<News>,
+    changes: Receiver<News>,
 }
 
 impl Watch for EmbeddedWatch {
@@ -124,14 +128,20 @@ impl Watch for EmbeddedWatch {
             let lease = self.store.state().time_to_next_end((self.store.clock)());
             let left = deadline.saturating_duration_since(Instant::now());
             match self.changes.recv_timeout(lease.map_or(left, |lease| lease.min(left))) {
-                Ok(change) => return Ok(Some(change)),
+                Ok(news) => return Ok(news),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
-                    return Ok(self.changes.try_recv().ok());
+                    return Ok(self.changes.try_recv().ok().flatten());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(StoreError::Unavailable("it was dropped".into())),
             }
         }
+    }
+
+    fn cancel(&self) -> Cancel {
+        let sender = self.cancel.clone();
+        // It fails only when the watch is no more.
+        Box::new(move || drop(sender.send(None)))
     }
 }
 
@@ -190,7 +200,7 @@ impl State {
     /// Sends a change to those who watch the key; forgets those who no longer listen.
     fn tell(&mut self, key: &str, change: &Change) {
         self.watchers
-            .retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(change.clone()).is_ok());
+            .retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(Some(change.clone())).is_ok());
     }
 
     fn end_leases(&mut self, now: Duration) {

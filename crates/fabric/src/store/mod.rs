@@ -40,10 +40,16 @@ pub trait Store: Send + Sync {
 pub trait Watch: Send {
     /// The next change; none if there is none within `timeout`.
     fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
+
+    /// What ends the waiting of [`Watch::next`], from another thread: it returns none, once for each call.
+    fn cancel(&self) -> Cancel;
 }
 
+/// Ends the waiting of a [`Watch`].
+pub type Cancel = Box<dyn Fn() + Send + Sync>;
+
 /// A number that grows with every change of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Revision(pub u64);
 
 /// Names a lease.

@@ -1,3 +1,5 @@
+mod hosts;
+
 use super::*;
 use rdmesh_fabric::{Isolation, Quota};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,13 +13,13 @@ struct World {
 
 impl World {
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
-            return None;
-        }
+        may_make_namespaces().then(|| Self::with_underlay(None))
+    }
+
+    fn with_underlay(underlay: Option<Underlay>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let overlay = Overlay::new(StateDir::new(directory.path())).unwrap();
-        Some(Self { overlay, _directory: directory })
+        let overlay = Overlay::new(StateDir::new(directory.path()), underlay).unwrap();
+        Self { overlay, _directory: directory }
     }
 
     fn namespace(&self, endpoint: &Endpoint) -> Namespace {
@@ -38,6 +40,14 @@ impl Drop for World {
     }
 }
 
+fn may_make_namespaces() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: network namespaces need root");
+    }
+    is_root
+}
+
 fn network(name: &str) -> Network {
     let subnets = vec!["10.7.0.0/24".parse().unwrap(), "fd00:7::/64".parse().unwrap()];
     Network { name: name.parse().unwrap(), vni: 7, subnets }
@@ -47,6 +57,7 @@ fn endpoint(network: &Network, name: &str, addresses: &[&str]) -> Endpoint {
     Endpoint {
         name: name.parse().unwrap(),
         network: network.name.clone(),
+        host: "here".parse().unwrap(),
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         quota: Quota::default(),
         allowed_uid: None,

@@ -57,6 +57,17 @@ fn a_waiting_watch_is_told_by_another_thread_and_by_the_clock() {
 }
 
 #[test]
+fn a_cancelled_watch_waits_no_longer_and_misses_nothing() {
+    let store = Embedded::default();
+    let (_, mut watch) = store.watch("").unwrap();
+    let cancel = watch.cancel();
+    thread::spawn(cancel).join().unwrap();
+    store.put("k", b"v", Expect::Absent, None).unwrap();
+    assert_eq!(watch.next(Duration::from_secs(60)).unwrap(), None);
+    assert!(matches!(watch.next(Duration::from_secs(60)).unwrap(), Some(Change::Put(_))));
+}
+
+#[test]
 fn concurrent_increments_lose_nothing() {
     let store = Embedded::default();
     store.put("n", b"\0", Expect::Absent, None).unwrap();

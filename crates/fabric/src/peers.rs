@@ -1,0 +1,80 @@
+//! What an operator says of the other hosts, where no store is shared.
+
+use crate::Name;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// The other hosts and their endpoints: the file of `rdmesh up --peers`, and what `rdmesh peer ls --json` prints.
+///
+/// ```
+/// let text = r#"{ "hosts": [
+///     { "name": "b", "address": "192.0.2.2", "endpoints": [
+///         { "network": "blue", "vni": 7, "addresses": ["10.7.0.3", "fd00::3"] } ] } ] }"#;
+/// let peers: rdmesh_fabric::Peers = text.parse()?;
+/// assert_eq!(peers.hosts[0].endpoints[0].vni, Some(7));
+/// # Ok::<(), rdmesh_fabric::PeersError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peers {
+    /// The hosts. The one that reads this may be among them, so that all may have the same file.
+    pub hosts: Vec<Peer>,
+}
+
+/// Another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// Its name: that of its `rdmesh up --host`.
+    pub name: Name,
+    /// Its router's address: that of its `rdmesh up --underlay`.
+    pub address: IpAddr,
+    /// Its endpoints.
+    #[serde(default)]
+    pub endpoints: Vec<PeerEndpoint>,
+}
+
+/// An endpoint of another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEndpoint {
+    /// Its network.
+    pub network: Name,
+    /// The network's number, the same on all hosts; needed where the network is not known yet.
+    #[serde(default)]
+    pub vni: Option<u32>,
+    /// Its addresses, in the order that they have there; at least one, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why a text does not describe peers.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0}; it is to look like this: \
+     {{ \"hosts\": [{{ \"name\": \"b\", \"address\": \"192.0.2.2\", \"endpoints\": \
+     [{{ \"network\": \"blue\", \"vni\": 7, \"addresses\": [\"10.7.0.3\"] }}] }}] }}"
+)]
+pub struct PeersError(serde_json::Error);
+
+impl std::str::FromStr for Peers {
+    type Err = PeersError;
+
+    fn from_str(text: &str) -> Result<Self, PeersError> {
+        serde_json::from_str(text).map_err(PeersError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_shown_with_its_place_and_the_right_form() {
+        let misspelt = r#"{ "hosts": [{ "name": "b", "adress": "192.0.2.2" }] }"#.parse::<Peers>().unwrap_err();
+        let said = misspelt.to_string();
+        assert!(said.contains("`adress`") && said.contains("line 1") && said.contains("\"addresses\""), "{said}");
+        assert!(r#"{ "hosts": [{ "name": "b.c", "address": "192.0.2.2" }] }"#.parse::<Peers>().is_err());
+        assert!(r#"{ "hosts": [{ "name": "b", "address": "192.0.2" }] }"#.parse::<Peers>().is_err());
+    }
+}

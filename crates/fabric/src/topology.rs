@@ -1,0 +1,101 @@
+//! A copy of what is registered, kept up to date.
+
+use crate::registry::{ENDPOINTS, HOSTS, NETWORKS};
+use crate::store::{Cancel, Change, Entry, Revision, StoreError, Watch};
+use crate::{Endpoint, Host, Network};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Networks, hosts and endpoints, by their keys in the store. What cannot be read is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    networks: BTreeMap<String, Network>,
+    hosts: BTreeMap<String, Host>,
+    endpoints: BTreeMap<String, Endpoint>,
+}
+
+impl Topology {
+    /// All networks, by name.
+    pub fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.networks.values()
+    }
+
+    /// All hosts, by name.
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.values()
+    }
+
+    /// All endpoints of all hosts, by network and name.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.values()
+    }
+
+    /// Follows a change of the store.
+    pub fn apply(&mut self, change: &Change) {
+        let (key, value) = match change {
+            Change::Put(entry) => (&entry.key, Some(entry.value.as_slice())),
+            Change::Delete { key, .. } => (key, None),
+        };
+        if key.starts_with(NETWORKS) {
+            set(&mut self.networks, key, value);
+        } else if key.starts_with(HOSTS) {
+            set(&mut self.hosts, key, value);
+        } else if key.starts_with(ENDPOINTS) {
+            set(&mut self.endpoints, key, value);
+        }
+    }
+}
+
+fn set<T: DeserializeOwned>(map: &mut BTreeMap<String, T>, key: &str, value: Option<&[u8]>) {
+    match value.and_then(|value| serde_json::from_slice(value).ok()) {
+        Some(value) => map.insert(key.to_owned(), value),
+        None => map.remove(key),
+    };
+}
+
+/// A [`Topology`] that follows a store.
+pub struct TopologyWatch {
+    topology: Topology,
+    revision: Revision,
+    changes: Box<dyn Watch>,
+}
+
+impl TopologyWatch {
+    pub(crate) fn new(entries: Vec<Entry>, changes: Box<dyn Watch>) -> Self {
+        let mut watch = Self { topology: Topology::default(), revision: Revision::default(), changes };
+        entries.into_iter().for_each(|entry| watch.apply(&Change::Put(entry)));
+        watch
+    }
+
+    /// What is registered, as far as it is known here.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The last change that is in it.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Waits for a change, and takes those that have come with it. Returns whether there was one within `timeout`.
+    pub fn follow(&mut self, timeout: Duration) -> Result<bool, StoreError> {
+        let Some(change) = self.changes.next(timeout)? else { return Ok(false) };
+        self.apply(&change);
+        while let Some(change) = self.changes.next(Duration::ZERO)? {
+            self.apply(&change);
+        }
+        Ok(true)
+    }
+
+    /// What ends the waiting, from another thread.
+    pub fn cancel(&self) -> Cancel {
+        self.changes.cancel()
+    }
+
+    fn apply(&mut self, change: &Change) {
+        self.topology.apply(change);
+        let (Change::Put(Entry { revision, .. }) | Change::Delete { revision, .. }) = change;
+        self.revision = self.revision.max(*revision);
+    }
+}

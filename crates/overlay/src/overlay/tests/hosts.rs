@@ -1,0 +1,172 @@
+//! Networks that reach beyond their host.
+
+use super::*;
+use std::time::Duration;
+
+/// Hosts, each a namespace with `eth0` on a common wire, and a world of its own.
+struct Hosts {
+    worlds: Vec<(Namespace, World)>,
+    _wire: Bridge,
+    directory: tempfile::TempDir,
+}
+
+impl Hosts {
+    /// Hosts with these addresses.
+    fn new(addresses: &[&str]) -> Option<Self> {
+        may_make_namespaces().then(|| {
+            let directory = tempfile::tempdir().unwrap();
+            let wire = Bridge::ensure(&directory.path().join("wire")).unwrap();
+            let host = |&address: &&str| {
+                let namespace = machine(&wire, &directory, address);
+                let underlay = namespace.run(|| Ok(Underlay::find(address.parse().unwrap()).unwrap())).unwrap();
+                (namespace, World::with_underlay(Some(underlay)))
+            };
+            Self { worlds: addresses.iter().map(host).collect(), _wire: wire, directory }
+        })
+    }
+
+    /// Adds `endpoint` on one host and tells the others.
+    fn add(&self, host: usize, network: &Network, name: &str, addresses: &[&str]) -> Endpoint {
+        let endpoint = endpoint(network, name, addresses);
+        let (namespace, world) = &self.worlds[host];
+        namespace.run(|| Ok(world.overlay.add_endpoint(network, &endpoint).unwrap())).unwrap();
+        endpoint
+    }
+
+    fn tell(&self, host: usize, remote: &[(&Endpoint, &str)]) {
+        let remote = remote.iter().map(|&(endpoint, host)| (endpoint, host.parse().unwrap()));
+        self.worlds[host].1.overlay.set_remote(remote).unwrap();
+    }
+
+    /// The namespace of an endpoint of a host.
+    fn namespace(&self, host: usize, endpoint: &Endpoint) -> Namespace {
+        self.worlds[host].1.namespace(endpoint)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for (namespace, world) in self.worlds.drain(..) {
+            let end = || {
+                drop(world);
+                Ok(())
+            };
+            namespace.run(end).unwrap();
+        }
+        for file in files_in(self.directory.path()).unwrap() {
+            Namespace::remove(&self.directory.path().join(file)).unwrap();
+        }
+    }
+}
+
+/// A namespace with `address` on `wire`.
+fn machine(wire: &Bridge, directory: &tempfile::TempDir, address: &str) -> Namespace {
+    let net: IpNet = format!("{address}/{}", if address.contains(':') { 64 } else { 24 }).parse().unwrap();
+    let mac = MacAddress::of(net.addr());
+    let (namespace, _) = Namespace::ensure(&directory.path().join(mac.to_string())).unwrap();
+    let port = format!("p{}", net.addr()).replace(['.', ':'], "");
+    wire.ensure_port(&port, 1500, VethEnd { name: INTERFACE, mac, namespace: namespace.as_fd() }).unwrap();
+    let up = namespace.run(|| {
+        let mut links = Links::open()?;
+        let interface = links.find(INTERFACE)?.unwrap();
+        links.set_address(interface, net)?;
+        links.set_up(interface)
+    });
+    up.unwrap();
+    namespace
+}
+
+/// Whether `client` gets a TCP connection to `address` in `server`.
+fn connects(server: &Namespace, client: &Namespace, address: &str) -> bool {
+    let address: IpAddr = address.parse().unwrap();
+    let listener = server.run(|| TcpListener::bind((address, 0))).unwrap();
+    let target = listener.local_addr().unwrap();
+    client.run(|| TcpStream::connect_timeout(&target, Duration::from_millis(500))).is_ok()
+}
+
+fn mtu(namespace: &Namespace) -> u32 {
+    let links = namespace.run(|| Links::open()?.all()).unwrap();
+    links.iter().find(|link| link.name == INTERFACE).unwrap().mtu
+}
+
+fn is_reached_across(addresses: [&str; 2]) {
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let (blue, red) = (network("blue"), Network { vni: 8, ..network("red") });
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
+    let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    let stranger = hosts.add(1, &red, "b", &["10.7.0.3"]);
+    hosts.tell(0, &[(&b, addresses[1])]);
+    hosts.tell(1, &[(&a, addresses[0])]);
+    let (at_a, at_b) = (hosts.namespace(0, &a), hosts.namespace(1, &b));
+    assert!(connects(&at_b, &at_a, "10.7.0.3"));
+    assert!(connects(&at_a, &at_b, "fd00:7::2"));
+    assert!(!connects(&at_a, &hosts.namespace(1, &stranger), "10.7.0.2"));
+    assert_eq!([mtu(&at_a), mtu(&at_b)], [1390; 2]);
+    hosts.tell(0, &[]);
+    hosts.tell(1, &[]);
+    assert!(!connects(&at_b, &at_a, "10.7.0.3"));
+}
+
+#[test]
+fn a_network_spans_hosts_and_another_stays_apart() {
+    is_reached_across(["192.0.2.1", "192.0.2.2"]);
+}
+
+#[test]
+fn a_network_spans_hosts_with_ipv6() {
+    is_reached_across(["2001:db8::1", "2001:db8::2"]);
+}
+
+#[test]
+fn a_network_can_be_made_again_at_once() {
+    let Some(hosts) = Hosts::new(&["192.0.2.1"]) else { return };
+    let blue = network("blue");
+    for _ in 0..3 {
+        let a = hosts.add(0, &blue, "a", &["10.7.0.2"]);
+        let (namespace, world) = &hosts.worlds[0];
+        namespace.run(|| world.overlay.remove_endpoint(&a).map_err(io::Error::other)).unwrap();
+    }
+    hosts.add(0, &blue, "a", &["10.7.0.2"]);
+    let same = Network { name: "red".parse().unwrap(), ..blue };
+    let (namespace, world) = &hosts.worlds[0];
+    let refused =
+        namespace.run(|| Ok(world.overlay.add_endpoint(&same, &endpoint(&same, "a", &["10.7.0.2"])))).unwrap();
+    assert!(refused.unwrap_err().to_string().contains("--vni"));
+}
+
+#[test]
+fn an_attached_interface_joins_the_network_and_comes_back() {
+    let Some(hosts) = Hosts::new(&["192.0.2.1"]) else { return };
+    let (host, world) = &hosts.worlds[0];
+    let blue = network("blue");
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2"]);
+    // A cable from the host to a machine that has never heard of rdmesh.
+    let (outside, _) = Namespace::ensure(&hosts.directory.path().join("outside")).unwrap();
+    let cable = Bridge::ensure(&hosts.directory.path().join("cable")).unwrap();
+    for (namespace, name, address) in [(host, "nic0", "10.7.9.1"), (&outside, INTERFACE, "10.7.0.9")] {
+        let mac = MacAddress::of(address.parse().unwrap());
+        cable.ensure_port(&format!("p{name}"), 1300, VethEnd { name, mac, namespace: namespace.as_fd() }).unwrap();
+        let up = namespace.run(|| {
+            let mut links = Links::open()?;
+            let interface = links.find(name)?.unwrap();
+            links.set_address(interface, format!("{address}/24").parse().unwrap())?;
+            links.set_up(interface)
+        });
+        up.unwrap();
+    }
+    let on_host = |work: &(dyn Fn() -> Result<(), OverlayError> + Sync)| host.run(|| Ok(work())).unwrap();
+    assert!(on_host(&|| world.overlay.attach(&blue, INTERFACE)).is_err(), "the underlay's own");
+    assert!(on_host(&|| world.overlay.attach(&blue, "nic1")).is_err(), "there is none");
+    on_host(&|| world.overlay.attach(&blue, "nic0")).unwrap();
+    assert_eq!(world.overlay.attached(&blue.name).unwrap(), ["nic0"]);
+    assert!(connects(&outside, &hosts.namespace(0, &a), "10.7.0.9"));
+    assert_eq!(mtu(&hosts.namespace(0, &a)), 1300);
+    // The network stays for it when the last endpoint goes.
+    on_host(&|| world.overlay.remove_endpoint(&a)).unwrap();
+    assert_eq!(world.files(), ["blue"]);
+    on_host(&|| world.overlay.detach(&blue.name, "nic0")).unwrap();
+    assert_eq!(world.files(), [] as [&str; 0]);
+    on_host(&|| world.overlay.attach(&blue, "nic0")).unwrap();
+    on_host(&|| world.overlay.clear()).unwrap();
+    assert!(host.run(|| Links::open()?.find("nic0")).unwrap().is_some());
+}
