@@ -2,6 +2,7 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use rdmesh_fabric::{DEFAULT_NETWORK, Name, Quota, api};
+use rdmesh_router::io::Faults;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,12 +31,22 @@ pub(crate) enum Command {
     /// Endpoints that stay until they are removed, for containers
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// The other hosts, and their endpoints
+    #[command(subcommand)]
+    Peer(PeerCommand),
+    /// Networks, and interfaces of the host that are part of one
+    #[command(subcommand)]
+    Network(NetworkCommand),
+    /// Write an endpoint's RDMA packets to a pcap file, those within the host too
+    Capture(CaptureOptions),
+    /// Make faults on purpose in what comes from other hosts, to see how programs take them
+    Faults(FaultsOptions),
     /// Print the options that give a container an endpoint: `docker run $(rdmesh container-args a) IMAGE …`
     ContainerArgs(ContainerOptions),
     /// Write a CDI file, for container engines that read such files
     Cdi(CdiOptions),
     /// List endpoints, open devices and queue pairs
-    Ps(OutputOptions),
+    Ps(PsOptions),
     /// Watch what every program sends and receives
     Top(TopOptions),
     /// Show counters
@@ -55,6 +66,21 @@ pub(crate) struct RouterOptions {
     /// Worker threads [default: chosen by the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: Option<u16>,
+    /// Name of this host, by which others know it [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<Name>,
+    /// This host's address towards the other hosts: endpoints reach theirs through it
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) underlay: Option<IpAddr>,
+    /// The other hosts and their endpoints, in JSON: `rdmesh peer ls --json` prints such a file
+    #[arg(long, value_name = "FILE", requires = "underlay")]
+    pub(crate) peers: Option<PathBuf>,
+    /// Faults to begin with, see `rdmesh faults`
+    #[arg(long, value_name = "FAULTS")]
+    pub(crate) faults: Option<Faults>,
+    /// How endpoints of this host reach each other; anything but memory is for tests
+    #[arg(long, value_enum, default_value_t = LocalPath::Memory)]
+    pub(crate) local_path: LocalPath,
     /// Leave the terminal's session; set by `rdmesh up`
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
@@ -67,6 +93,26 @@ pub(crate) struct UpOptions {
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) foreground: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum LocalPath {
+    /// Through shared memory
+    Memory,
+    /// Through the tunnel, as endpoints of two hosts; needs --underlay
+    Tunnel,
+    /// By plain RoCEv2, as machines outside the mesh
+    Plain,
+}
+
+impl From<LocalPath> for rdmesh_router::daemon::LocalPath {
+    fn from(path: LocalPath) -> Self {
+        match path {
+            LocalPath::Memory => Self::Memory,
+            LocalPath::Tunnel => Self::Tunnel,
+            LocalPath::Plain => Self::Plain,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -98,6 +144,9 @@ pub(crate) struct PlaceOptions {
     /// Its address; may be given twice, for IPv4 and IPv6 [default: the next free one]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ip: Vec<IpAddr>,
+    /// Number of its network, which must be the same on all hosts [default: what it has, or a free one]
+    #[arg(long, value_name = "N")]
+    pub(crate) vni: Option<u32>,
     #[command(flatten)]
     pub(crate) quota: QuotaOptions,
 }
@@ -189,6 +238,86 @@ pub(crate) struct RemoveOptions {
     pub(crate) net: Name,
 }
 
+#[derive(Subcommand)]
+pub(crate) enum PeerCommand {
+    /// Add another host, or change its address
+    Add {
+        /// Its name: that of its `rdmesh up --host`
+        host: Name,
+        /// Its router's address: that of its `rdmesh up --underlay`
+        address: IpAddr,
+    },
+    /// Add an endpoint of another host
+    Endpoint(PeerEndpointOptions),
+    /// Remove another host, or one of its endpoints
+    Rm {
+        /// Its name
+        host: Name,
+        /// Only the endpoint with this address
+        address: Option<IpAddr>,
+        /// That endpoint's network
+        #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK, requires = "address")]
+        net: Name,
+    },
+    /// List the other hosts and their endpoints
+    Ls(OutputOptions),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct PeerEndpointOptions {
+    /// Name of its host
+    pub(crate) host: Name,
+    /// Its network
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// Number of its network, which must be the same on all hosts; needed where the network is not known yet
+    #[arg(long, value_name = "N")]
+    pub(crate) vni: Option<u32>,
+    /// Its addresses, in the order that they have there
+    #[arg(required = true, num_args = 1..=2, value_name = "ADDRESS")]
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum NetworkCommand {
+    /// Move an interface of the host (a NIC, tap or veth) into a network: endpoints reach what is behind it
+    Attach {
+        /// The network, made if there is none of that name
+        network: Name,
+        /// The interface; the addresses that it has on the host are lost
+        interface: String,
+        /// Number of the network, if it is new
+        #[arg(long, value_name = "N")]
+        vni: Option<u32>,
+    },
+    /// Move an interface back to the host
+    Detach {
+        /// The network
+        network: Name,
+        /// The interface
+        interface: String,
+    },
+    /// List networks
+    Ls(OutputOptions),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct FaultsOptions {
+    /// `off`, or which: `loss=1%,burst=0.1%/5,duplicate=0.1%,reorder=0.5%,corrupt=0.1%,ce=1%,seed=7`, each if wanted
+    /// [default: print those there are]
+    #[arg(value_name = "FAULTS")]
+    pub(crate) faults: Option<String>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct PsOptions {
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
+    /// Show more of the queue pairs: sequence numbers, and what the network did to their packets
+    #[arg(long)]
+    pub(crate) wide: bool,
+}
+
 #[derive(ClapArgs)]
 pub(crate) struct ContainerOptions {
     /// Name of the endpoint, made if there is none
@@ -216,6 +345,25 @@ pub(crate) struct OutputOptions {
     pub(crate) json: bool,
 }
 
+/// Options of `rdmesh capture`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CaptureOptions {
+    /// The endpoint
+    pub(crate) name: Name,
+    /// Its network
+    #[arg(long, default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// The file; without it, or for `-`, the standard output, as `wireshark -k -i -` reads it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Most bytes of each packet
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub(crate) snap_len: u32,
+    /// End after so long
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+}
+
 /// Options of `rdmesh top`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopOptions {
@@ -232,6 +380,12 @@ First steps, as root:
   rdmesh up
   rdmesh run --name a -- ib_write_bw &
   rdmesh run --name b -- ib_write_bw 10.77.0.2
+
+On two hosts, 192.0.2.1 and 192.0.2.2, the same with the names exchanged on the other one:
+  rdmesh up --host a --underlay 192.0.2.1
+  rdmesh peer add b 192.0.2.2
+  rdmesh peer endpoint b --net blue --vni 7 10.7.0.3
+  rdmesh run --net blue --vni 7 --ip 10.7.0.2 -- ib_write_bw
 
 Without root:
   rdmesh up --rootless

@@ -24,7 +24,7 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
 
 /// Writes a CDI file.
 pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
-    let place = PlaceOptions { net: options.net, ip: Vec::new(), quota: QuotaOptions::default() };
+    let place = PlaceOptions { net: options.net, ip: Vec::new(), vni: None, quota: QuotaOptions::default() };
     let endpoints = if options.names.is_empty() {
         let persistent = |info: &EndpointInfo| info.endpoint.owner_pid.is_none();
         client.endpoints()?.into_iter().filter(persistent).collect()

@@ -72,6 +72,7 @@ fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation:
     CreateEndpoint {
         name,
         network: place.net,
+        vni: place.vni,
         addresses: place.ip,
         quota: place.quota.quota(),
         allowed_uid,

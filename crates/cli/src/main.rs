@@ -3,17 +3,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod capture;
 mod container;
 mod doctor;
 mod endpoint;
 mod failure;
+mod faults;
+mod network;
+mod peer;
 mod run;
 mod show;
 mod table;
 mod top;
 mod up;
 
-use args::{Args, Command, EndpointCommand};
+use args::{Args, Command, EndpointCommand, NetworkCommand, PeerCommand};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::{Client, StateDir};
@@ -42,6 +46,19 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
         Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
+        Command::Peer(PeerCommand::Add { host, address }) => peer::add(&host, address, &client),
+        Command::Peer(PeerCommand::Endpoint(options)) => peer::add_endpoint(options, &client),
+        Command::Peer(PeerCommand::Rm { host, address, net }) => peer::remove(&host, &net, address, &client),
+        Command::Peer(PeerCommand::Ls(options)) => peer::list(&options, &client),
+        Command::Network(NetworkCommand::Attach { network, interface, vni }) => {
+            network::attach(&network, interface, vni, &client)
+        }
+        Command::Network(NetworkCommand::Detach { network, interface }) => {
+            network::detach(&network, &interface, &client)
+        }
+        Command::Network(NetworkCommand::Ls(options)) => network::list(&options, &client),
+        Command::Capture(options) => capture::capture(&options, &client),
+        Command::Faults(options) => faults::faults(options, &client),
         Command::ContainerArgs(options) => container::arguments(options, &client),
         Command::Cdi(options) => container::cdi(options, &client),
         Command::Ps(options) => show::ps(&options, &client),

@@ -22,6 +22,7 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
     let info = client.create_endpoint(&CreateEndpoint {
         name,
         network: options.place.net,
+        vni: options.place.vni,
         addresses: options.place.ip,
         quota: options.place.quota.quota(),
         allowed_uid: None,

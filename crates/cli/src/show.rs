@@ -1,6 +1,6 @@
 //! `rdmesh ps` and `rdmesh stats`.
 
-use crate::args::OutputOptions;
+use crate::args::{OutputOptions, PsOptions};
 use crate::endpoint;
 use crate::failure::Failure;
 use crate::table::Table;
@@ -12,9 +12,9 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};
 
 /// Lists endpoints, contexts and queue pairs.
-pub(crate) fn ps(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+pub(crate) fn ps(options: &PsOptions, client: &Client) -> Result<(), Failure> {
     let (endpoints, contexts) = (client.endpoints()?, client.contexts()?);
-    if options.json {
+    if options.output.json {
         return print_json(&json!({ "endpoints": endpoints, "contexts": contexts }));
     }
     if endpoints.is_empty() {
@@ -28,7 +28,11 @@ pub(crate) fn ps(options: &OutputOptions, client: &Client) -> Result<(), Failure
     if contexts.iter().all(|context| context.qps.is_empty()) {
         return Ok(());
     }
-    print_line(format!("\n{}", qp_table(&contexts)))
+    print_line(format!("\n{}", qp_table(&contexts)))?;
+    if options.wide {
+        print_line(format!("\n{}", wire_table(&contexts)))?;
+    }
+    Ok(())
 }
 
 /// Shows all counters.
@@ -79,7 +83,7 @@ fn context_table(contexts: &[ContextInfo]) -> Table {
 }
 
 fn qp_table(contexts: &[ContextInfo]) -> Table {
-    let mut table = Table::new(&["PID", "QP", "TYPE", "STATE", "PEER", "SENT", "", "RECEIVED", "", "RETRIES"]);
+    let mut table = Table::new(&["PID", "QP", "TYPE", "STATE", "PATH", "PEER", "SENT", "", "RECEIVED", ""]);
     for (pid, qp) in contexts.iter().flat_map(|c| c.qps.iter().map(|qp| (c.pid, qp))) {
         let peer = match (&qp.peer, qp.peer_qpn) {
             (Some(address), Some(qpn)) => format!("{address} {qpn:#08x}"),
@@ -90,12 +94,46 @@ fn qp_table(contexts: &[ContextInfo]) -> Table {
             format!("{:#08x}", qp.qpn),
             qp.kind.clone(),
             qp.state.clone(),
+            qp.path.as_deref().map_or("-", |path| path.trim_start_matches("host ")).to_owned(),
             peer,
-            qp.sent_messages.to_string(),
+            count(qp.sent_messages),
             bytes(qp.sent_bytes),
-            qp.received_messages.to_string(),
+            count(qp.received_messages),
             bytes(qp.received_bytes),
+        ]);
+    }
+    table
+}
+
+fn wire_table(contexts: &[ContextInfo]) -> Table {
+    let mut table = Table::new(&[
+        "PID",
+        "QP",
+        "NEXT PSN",
+        "UNACKED",
+        "EXPECTED",
+        "RETRIES",
+        "RESENT",
+        "RNR",
+        "DUPLICATES",
+        "EARLY",
+        "CNPS SENT",
+        "RECEIVED",
+    ]);
+    for (pid, qp) in contexts.iter().flat_map(|c| c.qps.iter().map(|qp| (c.pid, qp))) {
+        table.row([
+            pid.to_string(),
+            format!("{:#08x}", qp.qpn),
+            format!("{:#08x}", qp.next_psn),
+            format!("{:#08x}", qp.unacked_psn),
+            format!("{:#08x}", qp.expected_psn),
             qp.retries.to_string(),
+            qp.retransmitted.to_string(),
+            qp.rnr_naks.to_string(),
+            qp.duplicates.to_string(),
+            qp.out_of_order.to_string(),
+            qp.cnps_sent.to_string(),
+            qp.cnps_received.to_string(),
         ]);
     }
     table
@@ -104,6 +142,17 @@ fn qp_table(contexts: &[ContextInfo]) -> Table {
 fn labels(metric: &Metric) -> String {
     let labels: Vec<String> = metric.labels.iter().map(|(key, value)| format!("{key} {value}")).collect();
     labels.join(", ")
+}
+
+/// `1234567`, but `12.3 M`.
+fn count(count: u64) -> String {
+    let (divisor, unit) = match count.max(1).ilog10() {
+        ..7 => return count.to_string(),
+        7..9 => (1e6, "M"),
+        9..12 => (1e9, "G"),
+        _ => (1e12, "T"),
+    };
+    format!("{:.1} {unit}", count as f64 / divisor)
 }
 
 /// `1.5 MiB`.
@@ -129,6 +178,12 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_exact_while_they_are_short() {
+        let shown: Vec<String> = [0, 9_999_999, 12_345_678, 2_500_000_000, 10_u64.pow(13)].map(count).into();
+        assert_eq!(shown, ["0", "9999999", "12.3 M", "2.5 G", "10.0 T"]);
+    }
+
+    #[test]
     fn tables_fit_into_120_columns() {
         let qp = QpInfo {
             qpn: 0xff_ffff,
@@ -141,6 +196,16 @@ mod tests {
             received_messages: 10_u64.pow(12),
             received_bytes: 1 << 49,
             retries: 10_u64.pow(6),
+            path: Some("host 255.255.255.255".into()),
+            next_psn: 0xff_ffff,
+            unacked_psn: 0xff_ffff,
+            expected_psn: 0xff_ffff,
+            retransmitted: 10_u64.pow(6),
+            rnr_naks: 10_u64.pow(6),
+            duplicates: 10_u64.pow(6),
+            out_of_order: 10_u64.pow(6),
+            cnps_sent: 10_u64.pow(6),
+            cnps_received: 10_u64.pow(6),
         };
         let context = ContextInfo {
             endpoint: "twelve-chars".parse().unwrap(),
@@ -157,7 +222,7 @@ mod tests {
             qps: vec![qp],
         };
         let contexts = [context];
-        for table in [context_table(&contexts), qp_table(&contexts)] {
+        for table in [context_table(&contexts), qp_table(&contexts), wire_table(&contexts)] {
             assert!(table.to_string().lines().all(|line| line.chars().count() <= 120), "{table}");
         }
     }

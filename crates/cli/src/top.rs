@@ -21,7 +21,7 @@ struct Traffic {
     sent_bytes: u64,
     received_messages: u64,
     received_bytes: u64,
-    retries: u64,
+    retransmitted: u64,
 }
 
 /// Shows the rates of every program, busiest first, again and again.
@@ -55,7 +55,7 @@ fn traffic(contexts: &[ContextInfo]) -> BTreeMap<Program, Traffic> {
             traffic.sent_bytes += qp.sent_bytes;
             traffic.received_messages += qp.received_messages;
             traffic.received_bytes += qp.received_bytes;
-            traffic.retries += qp.retries;
+            traffic.retransmitted += qp.retransmitted;
         }
     }
     programs
@@ -68,8 +68,18 @@ fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, 
         .collect();
     rows.sort_by_key(|(_, traffic)| std::cmp::Reverse((traffic.sent_bytes, traffic.sent_messages)));
     let rate = |count: u64| (count as f64 / seconds) as u64;
-    let mut table =
-        Table::new(&["NETWORK", "ENDPOINT", "PID", "COMMAND", "QPS", "SENT/s", "", "RECEIVED/s", "", "RETRIES/s"]);
+    let mut table = Table::new(&[
+        "NETWORK",
+        "ENDPOINT",
+        "PID",
+        "COMMAND",
+        "QPS",
+        "SENT/s",
+        "",
+        "RECEIVED/s",
+        "",
+        "RETRANSMITTED/s",
+    ]);
     for ((network, endpoint, pid, command), traffic) in rows {
         table.row([
             network.clone(),
@@ -81,7 +91,7 @@ fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, 
             bytes(rate(traffic.sent_bytes)),
             rate(traffic.received_messages).to_string(),
             bytes(rate(traffic.received_bytes)),
-            rate(traffic.retries).to_string(),
+            rate(traffic.retransmitted).to_string(),
         ]);
     }
     table
@@ -96,7 +106,7 @@ impl Traffic {
             sent_bytes: self.sent_bytes.saturating_sub(before.sent_bytes),
             received_messages: self.received_messages.saturating_sub(before.received_messages),
             received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
-            retries: self.retries.saturating_sub(before.retries),
+            retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
         }
     }
 }

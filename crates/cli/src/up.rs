@@ -3,12 +3,15 @@
 use crate::args::{RouterOptions, UpOptions};
 use crate::failure::Failure;
 use crate::show::print_line;
-use rdmesh_fabric::{Client, ClientError, StateDir};
+use rdmesh_fabric::{Client, ClientError, Name, Peers, PeersError, StateDir};
 use rdmesh_router::daemon::{self, DaemonConfig};
+use rdmesh_router::io::IoConfig;
 use rustix::fs::{FlockOperation, flock};
+use rustix::system::uname;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,6 +27,10 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
     if let Ok(status) = client.status() {
         println!("A router is already running (pid {}).", status.pid);
         return Ok(());
+    }
+    if let Some(peers) = &options.router.peers {
+        // Its mistakes are told here, not in a log.
+        read_peers(peers)?;
     }
     let child = start(&options.router, state)?;
     let status = wait_until_up(child, &client, state)?;
@@ -55,6 +62,10 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         workers: options.workers.map(usize::from),
         rootless: options.rootless,
         library: None,
+        host: options.host.clone().unwrap_or_else(|| Name::of_host(&uname().nodename().to_string_lossy())),
+        peers: options.peers.as_deref().map_or(Ok(Peers::default()), read_peers)?,
+        io: IoConfig { underlay: options.underlay, faults: options.faults },
+        local_path: options.local_path.into(),
     };
     Ok(daemon::run(config)?)
 }
@@ -84,6 +95,11 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
     print_line("The router has ended; all endpoints are removed.")
 }
 
+fn read_peers(path: &Path) -> Result<Peers, Failure> {
+    let failed = |why: String| Failure::new(format!("the peers file {}: {why}", path.display()));
+    fs::read_to_string(path).map_err(|e| failed(e.to_string()))?.parse().map_err(|e: PeersError| failed(e.to_string()))
+}
+
 fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
     if options.rootless || rustix::process::geteuid().is_root() {
         return Ok(());
@@ -106,6 +122,20 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     }
     if let Some(workers) = options.workers {
         command.args(["--workers", &workers.to_string()]);
+    }
+    if let Some(host) = &options.host {
+        command.args(["--host", host.as_str()]);
+    }
+    let path = clap::ValueEnum::to_possible_value(&options.local_path).map(|value| value.get_name().to_owned());
+    command.arg("--local-path").args(path);
+    if let Some(underlay) = options.underlay {
+        command.args(["--underlay", &underlay.to_string()]);
+    }
+    if let Some(peers) = &options.peers {
+        command.arg("--peers").arg(fs::canonicalize(peers)?);
+    }
+    if let Some(faults) = options.faults {
+        command.args(["--faults", &faults.to_string()]);
     }
     let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
     command.arg("--mode").args(mode);

@@ -182,3 +182,41 @@ fn a_router_that_cannot_start_says_why() {
     assert_eq!(up.status.code(), Some(1));
     assert!(text(&up.stderr).contains("/nonexistent.so"), "{}", text(&up.stderr));
 }
+
+#[test]
+fn the_peers_of_one_router_are_listed_as_another_reads_them() {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let own = format!("127.{high}.{low}.1");
+    let router = Router::start(&["--rootless", "--host", "a", "--underlay", &own]);
+    let done = |arguments: &[&str]| {
+        let output = router.output(arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    done(&["peer", "add", "b", "192.0.2.2"]);
+    done(&["peer", "endpoint", "b", "--net", "blue", "--vni", "7", "10.7.0.3", "fd00::3"]);
+    assert!(done(&["peer", "ls"]).contains("10.7.0.3, fd00::3"));
+    assert!(done(&["network", "ls"]).contains("blue"));
+    let file = router.directory.path().join("peers.json");
+    fs::write(&file, done(&["peer", "ls", "--json"])).unwrap();
+    done(&["down"]);
+    let wrong = router.output(&["up", "--rootless", "--underlay", &own, "--peers", "/nonexistent"]);
+    assert!(text(&wrong.stderr).contains("/nonexistent"));
+    let up = router.rdmesh("up").args(["--rootless", "--underlay", &own, "--peers"]).arg(&file).output().unwrap();
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    assert_eq!(done(&["peer", "ls", "--json"]), fs::read_to_string(&file).unwrap());
+    let differs = router.output(&["endpoint", "add", "a", "--net", "blue", "--vni", "8"]);
+    assert!(text(&differs.stderr).contains("number 7, not 8"), "{}", text(&differs.stderr));
+    done(&["peer", "rm", "b", "10.7.0.3", "--net", "blue"]);
+    done(&["peer", "rm", "b"]);
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn faults_are_said_and_taken_back() {
+    let router = Router::start(&["--rootless", "--faults", "loss=1%"]);
+    let faults = |arguments: &[&str]| text(&router.rdmesh("faults").args(arguments).output().unwrap().stdout);
+    assert!(faults(&[]).starts_with("loss=1%"));
+    assert_eq!(faults(&["off"]), "off\n");
+    assert_eq!(faults(&[]), "off\n");
+}

@@ -1,16 +1,23 @@
 //! The router as a process: starts everything, serves the API until told to stop, removes everything.
 
+mod capture;
+mod error;
 mod host;
 mod instance;
+mod mesh;
 mod owners;
+mod peers;
 
-pub use host::{Host, HostError};
+pub use capture::Captures;
+pub use error::HostError;
+pub use host::Host;
 pub use instance::InstanceError;
 
 use crate::api;
+use crate::io::IoConfig;
 use instance::Instance;
-use rdmesh_fabric::StateDir;
 use rdmesh_fabric::api::Mode;
+use rdmesh_fabric::{Name, Peers, StateDir};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::future::IntoFuture;
 use std::io;
@@ -36,6 +43,26 @@ pub struct DaemonConfig {
     pub rootless: bool,
     /// The preload library to give to endpoints; none: the one that is installed with this program.
     pub library: Option<PathBuf>,
+    /// Name of this host, by which others know it.
+    pub host: Name,
+    /// The other hosts, and their endpoints.
+    pub peers: Peers,
+    /// The network.
+    pub io: IoConfig,
+    /// How endpoints of this host reach each other.
+    pub local_path: LocalPath,
+}
+
+/// How endpoints of one host reach each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalPath {
+    /// Through shared memory.
+    #[default]
+    Memory,
+    /// As if they were on different hosts; needs an underlay. For tests.
+    Tunnel,
+    /// As if they were outside each other's mesh. For tests.
+    Plain,
 }
 
 /// Why a router did not start, or ended badly.

@@ -31,6 +31,7 @@ fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>>
     Ok(client.create_endpoint(&CreateEndpoint {
         name: format!("doctor-{}", std::process::id()).parse()?,
         network: DEFAULT_NETWORK.parse()?,
+        vni: None,
         addresses: Vec::new(),
         quota: Quota::default(),
         allowed_uid: None,

@@ -10,7 +10,8 @@ use std::path::Path;
 
 pub(super) fn check(status: Option<&Status>, state: &StateDir) -> Vec<Finding> {
     let rootless = status.map_or(!geteuid().is_root(), |status| status.rootless);
-    let mut findings = vec![locked_memory(), shared_memory(), userfaultfd(), tracing_of_processes(rootless)];
+    let mut findings =
+        vec![locked_memory(), shared_memory(), userfaultfd(), tracing_of_processes(rootless), plain_rocev2()];
     if rootless {
         findings.push(user_namespaces());
     } else {
@@ -81,6 +82,18 @@ fn tracing_of_processes(rootless: bool) -> Finding {
         ),
         Some(scope) => Finding::ok("yama", format!("kernel.yama.ptrace_scope is {scope}")),
         None => Finding::ok("yama", "not in this kernel"),
+    }
+}
+
+/// Other routers are reached in any case; machines outside rdmesh check what the kernel writes into IPv4 headers.
+fn plain_rocev2() -> Finding {
+    match rdmesh_router::io::probe() {
+        Ok(()) => Finding::ok("plain RoCEv2", "the kernel numbers segmented datagrams from zero"),
+        Err(error) => Finding::warn(
+            "plain RoCEv2",
+            format!("machines outside rdmesh cannot be reached: {error}"),
+            "Linux 4.18 or later, with UDP on the loopback interface",
+        ),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Finding;
 use rdmesh_fabric::api::{Mode, Status};
 use rdmesh_fabric::{ClientError, StateDir};
+use rdmesh_overlay::Underlay;
 use rdmesh_router::endpoint::Library;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::process::Command;
@@ -12,6 +13,7 @@ pub(super) fn check(status: &Result<Status, ClientError>, state: &StateDir) -> V
     let mut findings = vec![router(status), library(status.as_ref().ok()), executable(state)];
     if let Ok(status) = status {
         findings.push(cores(status));
+        findings.extend(other_hosts(status));
     }
     findings
 }
@@ -45,6 +47,22 @@ fn library(status: Option<&Status>) -> Finding {
         return Finding::ok("library", path.display().to_string());
     }
     Finding::fail("library", complaint, "use the library that belongs to this program and this machine's C library")
+}
+
+/// The way to other hosts, where the router has one.
+fn other_hosts(status: &Status) -> Option<Finding> {
+    let address = status.underlay?;
+    Some(match Underlay::find(address) {
+        Ok(underlay) => Finding::ok(
+            "other hosts",
+            format!("this is `{}` at {address}, with room for packets of {} bytes", status.host, underlay.tenant_mtu()),
+        ),
+        Err(error) => Finding::fail(
+            "other hosts",
+            error.to_string(),
+            "rdmesh down, and rdmesh up --underlay ADDRESS with another one",
+        ),
+    })
 }
 
 /// Programs map the library from the state directory.

@@ -4,6 +4,7 @@ use crate::daemon::Host;
 use crate::session::{ContextInfo, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
+use rdmesh_nic::Path;
 use rdmesh_verbs::QpType;
 
 /// Every open context.
@@ -43,5 +44,23 @@ fn qp(row: &QpRow) -> api::QpInfo {
         received_messages: row.counters.rx_messages,
         received_bytes: row.counters.rx_bytes,
         retries: row.counters.retries,
+        path: row.path.map(path),
+        next_psn: row.next_psn.value(),
+        unacked_psn: row.unacked_psn.value(),
+        expected_psn: row.expected_psn.value(),
+        retransmitted: row.counters.retransmitted,
+        rnr_naks: row.counters.rnr_naks,
+        duplicates: row.counters.duplicates,
+        out_of_order: row.counters.out_of_order,
+        cnps_sent: row.counters.cnps_sent,
+        cnps_received: row.counters.cnps_received,
+    }
+}
+
+fn path(path: Path) -> String {
+    match path {
+        Path::Local => "local".to_owned(),
+        Path::Host(address) => format!("host {address}"),
+        Path::Outside => "outside".to_owned(),
     }
 }

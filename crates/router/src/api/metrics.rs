@@ -1,9 +1,11 @@
 //! Counters and gauges, as JSON and as a page for Prometheus.
 
 use crate::daemon::Host;
+use crate::io::IoStats;
 use crate::session::{ContextInfo, SessionTotals};
 use crate::worker::WorkerStats;
 use rdmesh_fabric::api::Metric;
+use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -64,6 +66,21 @@ fn families(host: &Host) -> Vec<Family> {
         }
         family
     }));
+    families.extend(IO.iter().map(|(name, help, value)| {
+        let mut family = Family::new(format!("rdmesh_io_{name}_total"), "counter", help);
+        for (index, stats) in workers.iter().enumerate() {
+            family.push(&[("worker", &index.to_string())], value(&stats.io) as f64);
+        }
+        family
+    }));
+    let wires = host.wire_counters();
+    families.extend(WIRE.iter().map(|(name, help, value)| {
+        let mut family = Family::new(format!("rdmesh_wire_{name}"), "counter", help);
+        for (index, counters) in wires.iter().enumerate() {
+            family.push(&[("worker", &index.to_string())], value(counters) as f64);
+        }
+        family
+    }));
     families
 }
 
@@ -99,13 +116,41 @@ fn labels(labels: &BTreeMap<String, String>) -> String {
 
 /// What an endpoint's contexts hold.
 type Held = (&'static str, &'static str, fn(&ContextInfo) -> u64);
-const HELD: [Held; 6] = [
+const HELD: [Held; 15] = [
     ("contexts", "Open device contexts", |_| 1),
     ("qps", "Queue pairs", |c| c.objects.qps.into()),
     ("cqs", "Completion queues", |c| c.objects.cqs.into()),
     ("srqs", "Shared receive queues", |c| c.objects.srqs.into()),
     ("mrs", "Memory regions", |c| c.objects.mrs.into()),
     ("pinned_bytes", "Bytes of registered memory", |c| c.pinned_bytes),
+    ("qps_local", "Queue pairs connected on this host", |c| connected(c, |path| path == Path::Local)),
+    ("qps_host", "Queue pairs connected to other hosts", |c| connected(c, |path| matches!(path, Path::Host(_)))),
+    ("qps_outside", "Queue pairs connected to machines outside", |c| connected(c, |path| path == Path::Outside)),
+    ("qp_retransmitted", "Packets that the queue pairs sent again", |c| of_qps(c, |q| q.retransmitted)),
+    ("qp_rnr_naks", "Times a receiver of the queue pairs was not ready", |c| of_qps(c, |q| q.rnr_naks)),
+    ("qp_duplicates", "Packets that the queue pairs received again", |c| of_qps(c, |q| q.duplicates)),
+    ("qp_out_of_order", "Packets that the queue pairs received before their turn", |c| of_qps(c, |q| q.out_of_order)),
+    ("qp_cnps_sent", "Congestion notifications that the queue pairs sent", |c| of_qps(c, |q| q.cnps_sent)),
+    ("qp_cnps_received", "Congestion notifications that the queue pairs received", |c| of_qps(c, |q| q.cnps_received)),
+];
+
+fn connected(context: &ContextInfo, is_meant: fn(Path) -> bool) -> u64 {
+    context.qps.iter().filter(|qp| qp.path.is_some_and(is_meant)).count() as u64
+}
+
+fn of_qps(context: &ContextInfo, count: fn(&QpCounters) -> u64) -> u64 {
+    context.qps.iter().map(|qp| count(&qp.counters)).sum()
+}
+
+/// What each engine counts of its datagrams.
+type Wire = (&'static str, &'static str, fn(&WireCounters) -> u64);
+const WIRE: [Wire; 6] = [
+    ("sent_total", "Datagrams sent to other hosts and outside", |w| w.sent),
+    ("received_total", "Datagrams received from there", |w| w.received),
+    ("malformed_total", "Datagrams that are no RoCEv2 packets", |w| w.malformed),
+    ("bad_icrc_total", "Datagrams with a wrong check sum", |w| w.bad_icrc),
+    ("unknown_qp_total", "Datagrams for queue pairs that there are not", |w| w.unknown_qp),
+    ("wrong_source_total", "Datagrams that are not from the queue pair's peer", |w| w.wrong_source),
 ];
 
 /// What the session thread counts.
@@ -136,6 +181,23 @@ const WORKERS: [Worker; 6] = [
     ("wakeups_total", "Times it was woken", |w| w.wakeups as f64),
     ("packets_total", "Packets sent to other workers", |w| w.packets as f64),
     ("awake_seconds_total", "Time awake", |w| w.busy_ns as f64 / 1e9),
+];
+
+/// What each worker's sockets count.
+type Io = (&'static str, &'static str, fn(&IoStats) -> u64);
+const IO: [Io; 12] = [
+    ("received_datagrams", "Datagrams received", |s| s.received_datagrams),
+    ("received_bytes", "Bytes of datagrams received", |s| s.received_bytes),
+    ("received_trains", "Messages in which datagrams were received", |s| s.received_trains),
+    ("sent_datagrams", "Datagrams sent", |s| s.sent_datagrams),
+    ("sent_bytes", "Bytes of datagrams sent", |s| s.sent_bytes),
+    ("sent_trains", "Messages in which datagrams were sent", |s| s.sent_trains),
+    ("kernel_drops", "Messages for which a socket's buffer had no room", |s| s.kernel_drops),
+    ("send_errors", "Datagrams that the kernel did not take", |s| s.send_errors),
+    ("blocked", "Times that a socket had no room for more to be sent", |s| s.blocked),
+    ("forwarded", "Datagrams handed to the worker that they were for", |s| s.forwarded),
+    ("forward_drops", "Datagrams that were not, for want of room", |s| s.forward_drops),
+    ("faults", "Faults put into what was received", |s| s.faults),
 ];
 
 #[cfg(test)]

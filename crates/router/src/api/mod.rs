@@ -3,9 +3,11 @@
 //! One table, [`operations`](routes::operations), says what there is; the routes and the OpenAPI description are both
 //! made from it.
 
+mod capture;
 mod convert;
 mod metrics;
 mod openapi;
+mod peers;
 mod routes;
 
 use crate::daemon::{Host, HostError};
@@ -74,15 +76,29 @@ impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
         let status = match &error {
             HostError::Registry(registry) => match registry {
-                RegistryError::EndpointExists { .. } | RegistryError::AddressTaken { .. } => StatusCode::CONFLICT,
-                RegistryError::NoSuchEndpoint { .. } => StatusCode::NOT_FOUND,
+                RegistryError::EndpointExists { .. }
+                | RegistryError::AddressTaken { .. }
+                | RegistryError::VniDiffers { .. }
+                | RegistryError::VniTaken { .. }
+                | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
+                RegistryError::NoSuchEndpoint { .. }
+                | RegistryError::NoSuchHost(_)
+                | RegistryError::NoSuchAddress { .. } => StatusCode::NOT_FOUND,
                 RegistryError::NetworkFull(_) | RegistryError::NoVniLeft => StatusCode::INSUFFICIENT_STORAGE,
                 RegistryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-                RegistryError::NotInNetwork { .. } | RegistryError::TooManyAddresses | RegistryError::Name(_) => {
-                    StatusCode::BAD_REQUEST
-                }
+                RegistryError::NotInNetwork { .. }
+                | RegistryError::TooManyAddresses
+                | RegistryError::NoAddress
+                | RegistryError::InvalidVni(_)
+                | RegistryError::VniUnknown(_)
+                | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
-            HostError::Rootless | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
+            HostError::Rootless
+            | HostError::NoNamespaces
+            | HostError::NoUnderlay
+            | HostError::OwnHost(_)
+            | HostError::Family { .. }
+            | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status.is_server_error() {

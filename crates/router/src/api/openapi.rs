@@ -30,7 +30,7 @@ fn describe(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         None => json!({ "text/plain": { "schema": { "type": "string" } } }),
     };
     let refusal = generator.subschema_for::<ApiError>();
-    let success = if operation.request.is_some() { "201" } else { "200" };
+    let success = if operation.method == "post" && operation.request.is_some() { "201" } else { "200" };
     let mut description = json!({
         "summary": operation.summary,
         "operationId": operation_id(operation),

@@ -1,6 +1,6 @@
 //! What the API offers.
 
-use super::{Api, Peer, Refusal, convert, metrics, openapi};
+use super::{Api, Peer, Refusal, capture, convert, metrics, openapi, peers};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
@@ -33,8 +33,23 @@ pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// All there is.
 pub(super) fn operations() -> Vec<Operation> {
-    let read =
-        |path, summary, response, handler| Operation { method: "get", path, summary, request: None, response, handler };
+    let mut operations = own_operations();
+    operations.extend(peers::operations());
+    operations.extend(capture::operations());
+    operations
+}
+
+/// Reads something.
+pub(super) fn read(
+    path: &'static str,
+    summary: &'static str,
+    response: Option<SchemaOf>,
+    handler: MethodRouter<Api>,
+) -> Operation {
+    Operation { method: "get", path, summary, request: None, response, handler }
+}
+
+fn own_operations() -> Vec<Operation> {
     vec![
         read("/v1/status", "The router as a whole", schema::<Status>(), get(status)),
         read("/v1/networks", "All networks", schema::<Vec<Network>>(), get(networks)),
@@ -71,7 +86,7 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn schema<T: JsonSchema>() -> Option<SchemaOf> {
+pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
     Some(|generator| generator.subschema_for::<T>())
 }
 
@@ -131,8 +146,12 @@ async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
 }
 
 fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
-    let parse = |text: String| Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()));
-    Ok((parse(network)?, parse(name)?))
+    Ok((parse_name(network)?, parse_name(name)?))
+}
+
+/// A name in a path.
+pub(super) fn parse_name(text: String) -> Result<Name, Refusal> {
+    Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))
 }
 
 const ENDPOINT: &str = "/v1/endpoints/{network}/{name}";

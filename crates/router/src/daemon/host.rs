@@ -1,18 +1,22 @@
 //! The endpoints of this host, and all that belongs to each.
 
-use super::DaemonConfig;
+use super::capture::Captures;
+use super::error::HostError;
+use super::mesh::{Mesh, Targets};
 use super::owners::Owners;
-use crate::endpoint::{EndpointDir, EndpointError, Library, LibraryError, gid_table};
+use super::{DaemonConfig, LocalPath};
+use crate::endpoint::{EndpointDir, Library, gid_table};
+use crate::io::Faults;
 use crate::session::{ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
-use rdmesh_overlay::{Overlay, OverlayError};
+use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
+use rdmesh_nic::{Route, WireCounters};
+use rdmesh_overlay::{Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,14 +24,18 @@ use std::time::Instant;
 
 /// A running router without its API.
 pub struct Host {
-    config: DaemonConfig,
+    pub(super) config: DaemonConfig,
     started: Instant,
     library: Library,
-    registry: Registry,
+    pub(super) registry: Registry,
     /// None in a rootless router.
-    overlay: Option<Overlay>,
+    pub(super) overlay: Option<Arc<Overlay>>,
+    /// Before the workers, which it calls: fields are dropped in this order.
+    pub(super) mesh: Mesh,
     sessions: SessionServer,
-    workers: Workers,
+    pub(super) workers: Workers,
+    pub(super) faults: Mutex<Option<Faults>>,
+    pub(super) captures: Captures,
     owners: Owners,
     attached: Mutex<Attached>,
 }
@@ -47,58 +55,55 @@ struct AttachedEndpoint {
     directory: EndpointDir,
 }
 
-/// Why the host did not do it.
-#[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// Names and addresses.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// Network namespaces.
-    #[error(transparent)]
-    Overlay(#[from] OverlayError),
-    /// The endpoint's directory.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The preload library.
-    #[error(transparent)]
-    Library(#[from] LibraryError),
-    /// A namespace was asked for that this router cannot make.
-    #[error("this router runs without root and makes no network namespaces: add --host-network")]
-    Rootless,
-    /// The owner is no more.
-    #[error("process {pid}, which the endpoint was to go with: {source}")]
-    Owner {
-        /// Its process id.
-        pid: i32,
-        /// Why it cannot be watched.
-        source: io::Error,
-    },
-    /// Threads.
-    #[error("starting the {what}: {source}")]
-    Start {
-        /// Which.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
 impl Host {
     /// Starts workers and sessions. The state directory must be this process's alone.
     pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
         let library = Library::install(&installed, config.state.path())?;
-        let overlay = if config.rootless { None } else { Some(Overlay::new(config.state.clone())?) };
+        let underlay = config.io.underlay.map(Underlay::find).transpose()?;
+        let overlay = match config.rootless {
+            true => None,
+            false => Some(Arc::new(Overlay::new(config.state.clone(), underlay)?)),
+        };
         let limits = DeviceLimits::default();
         // Zero lets the workers choose by the number of cores.
-        let worker_config = WorkerConfig { count: config.workers.unwrap_or(0), mode: worker_mode(config.mode), limits };
+        let (count, mode, io) = (config.workers.unwrap_or(0), worker_mode(config.mode), config.io);
+        let worker_config = WorkerConfig { count, mode, limits, io };
         let started = |what| move |source: rustix::io::Errno| HostError::Start { what, source: source.into() };
-        let workers = Workers::start(worker_config).map_err(started("workers"))?;
+        let workers = Workers::start(worker_config)?;
         let sessions = SessionServer::start(workers.shards().to_vec(), limits).map_err(started("session server"))?;
         let registry = Registry::new(Arc::new(Embedded::default()));
+        if let Some(address) = config.io.underlay {
+            registry.set_host(&Place { name: config.host.clone(), address })?;
+        }
+        let local = match (config.local_path, config.io.underlay) {
+            (LocalPath::Memory, _) => Route::Local,
+            (LocalPath::Plain, _) => Route::Outside,
+            (LocalPath::Tunnel, underlay) => Route::Host(underlay.ok_or(HostError::NoUnderlay)?),
+        };
+        let (host, shards, overlay_too) = (config.host.clone(), workers.shards().to_vec(), overlay.clone());
+        let targets = Targets { host, shards, overlay: overlay_too, local };
+        let mesh =
+            Mesh::start(registry.watch()?, targets).map_err(|source| HostError::Start { what: "mesh", source })?;
         let owners = Owners::new().map_err(started("watch over owners"))?;
-        let attached = Mutex::default();
-        Ok(Self { config, started: Instant::now(), library, registry, overlay, sessions, workers, owners, attached })
+        let (attached, captures) = (Mutex::default(), Captures::default());
+        let (started, faults) = (Instant::now(), Mutex::new(config.io.faults));
+        let host = Self {
+            config,
+            started,
+            library,
+            registry,
+            overlay,
+            mesh,
+            sessions,
+            workers,
+            faults,
+            captures,
+            owners,
+            attached,
+        };
+        host.add_peers(&host.config.peers)?;
+        Ok(host)
     }
 
     /// The router as a whole.
@@ -107,6 +112,8 @@ impl Host {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
+            host: self.config.host.clone(),
+            underlay: self.config.io.underlay,
             state_dir: self.config.state.path().to_owned(),
             rootless: self.config.rootless,
             mode: self.config.mode,
@@ -149,6 +156,11 @@ impl Host {
         self.workers.shards().iter().map(|shard| shard.stats()).collect()
     }
 
+    /// What each worker's engine has exchanged with the network.
+    pub fn wire_counters(&self) -> Vec<WireCounters> {
+        self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
+    }
+
     /// Makes an endpoint for process `caller`.
     pub fn create_endpoint(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
         if request.isolation == Isolation::Namespace && self.overlay.is_none() {
@@ -160,15 +172,20 @@ impl Host {
         let mut attached = self.attached();
         let key = (request.network.clone(), request.name.clone());
         self.remove_dead(&mut attached)?;
-        let (endpoint, network) = self.registry.add_endpoint(EndpointRequest {
+        let added = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
             network: request.network,
+            vni: request.vni,
+            host: self.config.host.clone(),
             addresses: request.addresses,
             quota: request.quota,
             allowed_uid: request.allowed_uid,
             owner_pid: owned.then_some(caller),
             isolation: request.isolation,
         })?;
+        let (endpoint, network) = (added.endpoint, added.network);
+        // Its first packet may be for an endpoint that looks for it already.
+        self.mesh.wait_for(added.revision);
         attached.last_id += 1;
         let id = EndpointId(attached.last_id);
         let watched = owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id));
@@ -217,6 +234,11 @@ impl Host {
         let mut attached = self.attached();
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
         keys.iter().map(|key| self.remove(&mut attached, key).map(drop)).fold(Ok(()), Result::and)
+    }
+
+    /// Removes endpoints whose owners have ended a moment ago.
+    pub(super) fn forget_dead(&self) -> Result<(), HostError> {
+        self.remove_dead(&mut self.attached())
     }
 
     /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free for who comes next.

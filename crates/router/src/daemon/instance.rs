@@ -66,7 +66,7 @@ impl Instance {
     /// Removes everything but the log and the lock.
     pub(super) fn clean(&self) -> Result<(), InstanceError> {
         if !self.rootless {
-            Overlay::new(self.state.clone())?.clear()?;
+            Overlay::new(self.state.clone(), None)?.clear()?;
         }
         if !self.rootless && is_mount_of_ours(&self.state.endpoints()) {
             unmount(self.state.endpoints(), UnmountFlags::DETACH).map_err(|e| at(&self.state.endpoints())(e.into()))?;

@@ -1,8 +1,10 @@
 use super::*;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime};
-use rdmesh_fabric::{Client, ClientError, Isolation, Quota};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime};
+use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
 use std::fs;
+use std::net::IpAddr;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use tempfile::TempDir;
 
@@ -15,6 +17,10 @@ struct Router {
 
 impl Router {
     fn start() -> Self {
+        Self::start_with(config)
+    }
+
+    fn start_with(config: fn(&TempDir) -> DaemonConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = config(&directory);
         let client = Client::new(config.state.api_socket());
@@ -42,13 +48,27 @@ fn config(directory: &TempDir) -> DaemonConfig {
         workers: Some(1),
         rootless: true,
         library: Some(library),
+        host: "here".parse().unwrap(),
+        peers: Peers::default(),
+        local_path: LocalPath::Memory,
+        io: IoConfig::default(),
     }
+}
+
+/// The same on a network of hosts, at a loopback address of its own.
+fn config_with_underlay(directory: &TempDir) -> DaemonConfig {
+    static NUMBER: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let underlay = IpAddr::from([127, high, low, NUMBER.fetch_add(1, Ordering::Relaxed)]);
+    let io = IoConfig { underlay: Some(underlay), faults: None };
+    DaemonConfig { io, ..config(directory) }
 }
 
 fn request(name: &str) -> CreateEndpoint {
     CreateEndpoint {
         name: name.parse().unwrap(),
         network: "blue".parse().unwrap(),
+        vni: None,
         addresses: Vec::new(),
         quota: Quota::default(),
         allowed_uid: None,
@@ -186,9 +206,94 @@ fn an_endpoint_that_cannot_be_made_leaves_no_trace() {
     assert!(matches!(host.create_endpoint(request("a"), 0), Err(HostError::Endpoint(_))));
     fs::create_dir(host_endpoints(&directory)).unwrap();
     let made = host.create_endpoint(request("a"), 0).unwrap();
-    assert_eq!(made.endpoint.addresses, ["10.78.0.2".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(made.endpoint.addresses, ["10.78.0.2".parse::<IpAddr>().unwrap()]);
 }
 
 fn host_endpoints(directory: &TempDir) -> PathBuf {
     config(directory).state.endpoints()
+}
+
+#[test]
+fn peers_are_added_and_removed_by_the_api() {
+    let router = Router::start_with(config_with_underlay);
+    let client = &router.client;
+    let there: Name = "there".parse().unwrap();
+    let address = "192.0.2.2".parse().unwrap();
+    let remote = PeerEndpoint {
+        network: "blue".parse().unwrap(),
+        vni: Some(7),
+        addresses: vec!["10.7.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+    };
+    assert_eq!(status_of(client.add_peer_endpoint(&there, &remote)), 404);
+    client.set_peer(&there, address).unwrap();
+    assert_eq!(client.add_peer_endpoint(&there, &remote).unwrap(), remote);
+    assert_eq!(client.peers().unwrap().hosts[0].endpoints, std::slice::from_ref(&remote));
+    let taken = CreateEndpoint { addresses: vec!["10.7.0.2".parse().unwrap()], ..request("a") };
+    assert_eq!(status_of(client.create_endpoint(&taken)), 409);
+    assert_eq!(status_of(client.create_endpoint(&CreateEndpoint { vni: Some(8), ..request("a") })), 409);
+    assert_eq!(client.create_endpoint(&request("a")).unwrap().endpoint.addresses.len(), 2);
+    assert_eq!(client.endpoints().unwrap().len(), 1);
+    assert_eq!(client.remove_peer_endpoint(&there, &remote.network, remote.addresses[1]).unwrap(), remote);
+    assert_eq!(client.remove_peer(&there).unwrap().address, address);
+    assert_eq!(client.peers().unwrap(), Peers::default());
+    assert_eq!(status_of(client.remove_peer(&there)), 404);
+    router.stop();
+}
+
+#[test]
+fn peers_that_cannot_be_are_refused() {
+    let router = Router::start_with(config_with_underlay);
+    let set = |name: &str, address: &str| router.client.set_peer(&name.parse().unwrap(), address.parse().unwrap());
+    assert_eq!(status_of(set("here", "192.0.2.2")), 400);
+    assert_eq!(status_of(set("there", "2001:db8::2")), 400);
+    let own = router.client.status().unwrap().underlay.unwrap().to_string();
+    assert_eq!(status_of(set("there", &own)), 409);
+    router.stop();
+    let alone = Router::start();
+    assert_eq!(status_of(alone.client.set_peer(&"there".parse().unwrap(), "192.0.2.2".parse().unwrap())), 400);
+    alone.stop();
+}
+
+#[test]
+fn all_hosts_may_have_the_same_peers_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = |own: &str| -> Peers {
+        let hosts = r#"{ "hosts": [
+            { "name": "here", "address": "OWN",
+              "endpoints": [{ "network": "blue", "vni": 7, "addresses": ["10.7.0.2"] }] },
+            { "name": "there", "address": "192.0.2.2",
+              "endpoints": [{ "network": "blue", "addresses": ["10.7.0.3"] }] } ] }"#;
+        hosts.replace("OWN", own).parse().unwrap()
+    };
+    fs::create_dir_all(host_endpoints(&directory)).unwrap();
+    let config = config_with_underlay(&directory);
+    let own = config.io.underlay.unwrap().to_string();
+    let wrong = DaemonConfig { peers: text("192.0.2.1"), ..config.clone() };
+    assert!(matches!(Host::start(wrong), Err(HostError::OwnAddress { .. })));
+    let host = Host::start(DaemonConfig { peers: text(&own), ..config }).unwrap();
+    let peers = host.peers().unwrap();
+    assert_eq!((peers.hosts.len(), peers.hosts[0].endpoints[0].vni), (1, Some(7)));
+    let made = host.create_endpoint(request("a"), 0).unwrap();
+    assert_eq!(made.endpoint.addresses, ["10.7.0.2".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn an_underlay_that_this_host_does_not_have_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let io = IoConfig { underlay: Some("192.0.2.1".parse().unwrap()), faults: None };
+    fs::create_dir_all(host_endpoints(&directory)).unwrap();
+    let started = Host::start(DaemonConfig { io, ..config(&directory) });
+    assert!(matches!(started, Err(HostError::Underlay(_))));
+}
+
+#[test]
+fn faults_are_set_and_shown() {
+    let router = Router::start();
+    let set = |text: &str| router.client.set_faults(&FaultsText { faults: Some(text.to_owned()) });
+    assert_eq!(router.client.faults().unwrap().faults, None);
+    let faults = set("loss=1%,seed=7").unwrap();
+    assert_eq!(router.client.faults().unwrap(), faults);
+    assert_eq!(status_of(set("los=1%")), 400);
+    assert_eq!(router.client.set_faults(&FaultsText::default()).unwrap().faults, None);
+    router.stop();
 }

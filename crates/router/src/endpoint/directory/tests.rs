@@ -6,6 +6,7 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
     Endpoint {
         name: "a".parse().unwrap(),
         network: "blue".parse().unwrap(),
+        host: "here".parse().unwrap(),
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         quota: Quota::default(),
         allowed_uid: None,

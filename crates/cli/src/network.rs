@@ -1,0 +1,45 @@
+//! `rdmesh network`.
+
+use crate::args::OutputOptions;
+use crate::failure::Failure;
+use crate::show::{print_json, print_line};
+use crate::table::Table;
+use rdmesh_fabric::api::AttachInterface;
+use rdmesh_fabric::{Client, Name};
+use serde_json::json;
+
+/// Makes an interface of the host a part of a network.
+pub(crate) fn attach(network: &Name, interface: String, vni: Option<u32>, client: &Client) -> Result<(), Failure> {
+    let attached = client.attach_interface(network, &AttachInterface { interface, vni })?;
+    print_line(format!("Attached to network `{network}`: {}.", attached.join(", ")))
+}
+
+/// Gives an interface back to the host.
+pub(crate) fn detach(network: &Name, interface: &str, client: &Client) -> Result<(), Failure> {
+    client.detach_interface(network, interface)?;
+    Ok(())
+}
+
+/// Lists networks.
+pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+    let networks = client.networks()?;
+    let listed = networks.into_iter().map(|network| Ok((client.interfaces(&network.name)?, network)));
+    let listed = listed.collect::<Result<Vec<_>, Failure>>()?;
+    if options.json {
+        let with_interfaces = listed.iter().map(|(interfaces, network)| {
+            let (name, vni, subnets) = (&network.name, network.vni, &network.subnets);
+            json!({ "name": name, "vni": vni, "subnets": subnets, "interfaces": interfaces })
+        });
+        return print_json(&with_interfaces.collect::<Vec<_>>());
+    }
+    if listed.is_empty() {
+        return print_line("No networks: `rdmesh run --net NETWORK -- COMMAND` makes one.");
+    }
+    let mut table = Table::new(&["NETWORK", "NUMBER", "ADDRESSES", "INTERFACES"]);
+    for (interfaces, network) in listed {
+        let subnets: Vec<String> = network.subnets.iter().map(ToString::to_string).collect();
+        let interfaces = if interfaces.is_empty() { "-".to_owned() } else { interfaces.join(", ") };
+        table.row([network.name.to_string(), network.vni.to_string(), subnets.join(", "), interfaces]);
+    }
+    print_line(table)
+}

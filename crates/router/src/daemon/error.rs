@@ -1,0 +1,77 @@
+//! What a host refuses.
+
+use crate::endpoint::{EndpointError, LibraryError};
+use crate::worker::StartError;
+use rdmesh_fabric::{Name, RegistryError};
+use rdmesh_overlay::{OverlayError, UnderlayError};
+use std::io;
+use std::net::IpAddr;
+
+/// Why the host did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Names and addresses.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Network namespaces.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// The endpoint's directory.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The preload library.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A namespace was asked for that this router cannot make.
+    #[error("this router runs without root and makes no network namespaces: add --host-network")]
+    Rootless,
+    /// An interface was to be moved by a router that has no namespaces.
+    #[error("this router runs without root and cannot move interfaces: start it with `sudo rdmesh up`")]
+    NoNamespaces,
+    /// The address towards the other hosts.
+    #[error(transparent)]
+    Underlay(#[from] UnderlayError),
+    /// The router has no address towards other hosts.
+    #[error("this router has no address for other hosts: start it with `rdmesh up --underlay ADDRESS`")]
+    NoUnderlay,
+    /// The other host has the name of this one.
+    #[error(
+        "`{0}` is this host: the other one is called as its `rdmesh up --host` says (`rdmesh peer ls` there shows it)"
+    )]
+    OwnHost(Name),
+    /// The peers' file has another address for this host.
+    #[error("the peers file says that this host, `{name}`, has the address {address}, but --underlay says another one")]
+    OwnAddress {
+        /// This host's name.
+        name: Name,
+        /// Its address in the file.
+        address: IpAddr,
+    },
+    /// IPv4 here, IPv6 there.
+    #[error("{address} is not of the same family as this host's address {own}: use one that is")]
+    Family {
+        /// The other host's address.
+        address: IpAddr,
+        /// This host's.
+        own: IpAddr,
+    },
+    /// The owner is no more.
+    #[error("process {pid}, which the endpoint was to go with: {source}")]
+    Owner {
+        /// Its process id.
+        pid: i32,
+        /// Why it cannot be watched.
+        source: io::Error,
+    },
+    /// The workers.
+    #[error(transparent)]
+    Workers(#[from] StartError),
+    /// Threads.
+    #[error("starting the {what}: {source}")]
+    Start {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
