@@ -5,6 +5,7 @@ PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
 PACKAGES_TEST=(libibverbs-dev python3-pyverbs ucx-utils strace util-linux shellcheck)
 PACKAGES_DOCKER=(docker.io)
+PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(ucx-utils libibverbs-dev)
 
 missing_packages() {
@@ -56,14 +57,15 @@ need() {
             run) need_packages "${PACKAGES_RUN[@]}" ;;
             test) need_packages "${PACKAGES_TEST[@]}" ;;
             docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
+            guest) need_packages "${PACKAGES_GUEST[@]}" ;;
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
-            *) die "unknown part: $part (build, run, test, docker, bench)" ;;
+            *) die "unknown part: $part (build, run, test, docker, guest, bench)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test docker bench; fi
+    if (($# == 0)); then set -- build run test docker guest bench; fi
     need "$@"
     say "everything is there"
 }

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint programs pyverbs rootless docker hostile)
+TEST_PARTS=(unit lint programs hosts pyverbs rootless docker hostile)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -32,6 +32,12 @@ part_programs() {
     need run test
     build_product
     run_tests programs verify isolation faults economy
+}
+
+part_hosts() {
+    need run test
+    build_product
+    run_tests hosts
 }
 
 part_pyverbs() {

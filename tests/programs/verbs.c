@@ -29,7 +29,7 @@ double now_seconds(void) {
 
 struct options default_options(enum ibv_qp_type type) {
     return (struct options){.type = type, .depth = 64, .sges = 4, .inline_len = 64, .len = 1 << 20, .timeout = 14,
-                            .retries = 7, .rnr_retries = 7};
+                            .retries = 7, .rnr_retries = 7, .gid_index = 1};
 }
 
 struct ibv_context *open_device(void) {
@@ -86,7 +86,7 @@ void side_open(struct side *s, const struct options *o) {
     CHECK(s->buffer != MAP_FAILED);
     s->mr = ibv_reg_mr(s->pd, s->buffer, o->len, access_of(o));
     CHECK(s->mr);
-    CHECK(ibv_query_gid(s->context, 1, 1, &s->gid) == 0);
+    CHECK(ibv_query_gid(s->context, 1, s->options.gid_index, &s->gid) == 0);
     side_open_qp(s);
 }
 
@@ -106,14 +106,15 @@ struct address side_address(const struct side *s) {
     return (struct address){.gid = s->gid, .qpn = s->qp->qp_num, .rkey = s->mr->rkey, .addr = (uintptr_t)s->buffer};
 }
 
-static struct ibv_ah_attr path_to(const union ibv_gid *gid) {
-    return (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .sgid_index = 1, .hop_limit = 64}};
+static struct ibv_ah_attr path_to(const struct side *s, const union ibv_gid *gid) {
+    return (struct ibv_ah_attr){.is_global = 1, .port_num = 1,
+                                .grh = {.dgid = *gid, .sgid_index = s->options.gid_index, .hop_limit = 64}};
 }
 
 static void to_rtr(struct side *s, const struct address *remote) {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = remote->qpn,
                                .rq_psn = 7, .max_dest_rd_atomic = 16, .min_rnr_timer = 1,
-                               .ah_attr = path_to(&remote->gid)};
+                               .ah_attr = path_to(s, &remote->gid)};
     int mask = IBV_QP_STATE;
     if (s->options.type != IBV_QPT_UD) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (s->options.type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
@@ -136,7 +137,7 @@ void side_connect(struct side *s, const struct address *remote) {
     s->remote_rkey = remote->rkey;
     if (s->options.type == IBV_QPT_UD) {
         if (s->ah) CHECK(ibv_destroy_ah(s->ah) == 0);
-        struct ibv_ah_attr path = path_to(&remote->gid);
+        struct ibv_ah_attr path = path_to(s, &remote->gid);
         CHECK((s->ah = ibv_create_ah(s->pd, &path)));
     }
     to_rtr(s, remote);

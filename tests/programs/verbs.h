@@ -27,6 +27,7 @@ struct options {
     uint8_t timeout;    // local ACK timeout, 4.096 us * 2^timeout
     uint8_t retries;
     uint8_t rnr_retries;
+    uint8_t gid_index;  // of the address that it speaks from
     int access;         // of the QP and of the region; 0 for all
 };
 

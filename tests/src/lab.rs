@@ -29,6 +29,8 @@ pub struct Options {
     pub rootless: bool,
     /// As the user with this id, instead of the one that runs the tests.
     pub user: Option<u32>,
+    /// In the network namespace with this name, which stands for a host.
+    pub netns: Option<String>,
     /// Under strace from beginning to end, see [`Lab::end_traced`].
     pub traced: bool,
 }
@@ -103,9 +105,15 @@ impl Lab {
 
     /// `rdmesh` with this router's state directory.
     pub fn rdmesh(&self) -> Command {
-        let mut command = match self.options.user {
-            None => Command::new(crate::product("rdmesh")),
-            Some(uid) => {
+        let mut command = match (self.options.user, &self.options.netns) {
+            (None, None) => Command::new(crate::product("rdmesh")),
+            (None, Some(netns)) => {
+                // Not `ip netns exec`, which makes a mount namespace too: what a router mounts would stay in it.
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/run/netns/{netns}")).arg("--").arg(crate::product("rdmesh"));
+                command
+            }
+            (Some(uid), _) => {
                 let mut command = Command::new("setpriv");
                 command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
                 command.arg(self.shared().join("rdmesh")).env("HOME", self.folder.path()).env_remove("XDG_RUNTIME_DIR");
@@ -212,9 +220,21 @@ impl Lab {
         port: u16,
         limit: Duration,
     ) -> (Output, Output) {
+        self.pair_with((a, server), self, (b, client), port, limit)
+    }
+
+    /// The same with the client at another router.
+    pub fn pair_with<S: AsRef<OsStr>>(
+        &self,
+        (a, server): (&Endpoint, &[S]),
+        other: &Lab,
+        (b, client): (&Endpoint, &[S]),
+        port: u16,
+        limit: Duration,
+    ) -> (Output, Output) {
         let mut server = self.start_in(a, server);
         server.wait_listening(port);
-        let client = self.run_in(b, limit, client);
+        let client = other.run_in(b, limit, client);
         if !client.status.success() {
             server.kill();
             panic!("the client failed; the server had printed:\n{}\nthe client:\n{}", server.text(), client.ok().text);

@@ -5,7 +5,10 @@
 
 mod compile;
 pub mod docker;
+pub mod guest;
+mod hosts;
 mod lab;
+mod pair;
 mod peer;
 mod perftest;
 mod program;
@@ -15,7 +18,9 @@ pub mod trace;
 mod wait;
 
 pub use compile::helper;
+pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
+pub use pair::Pair;
 pub use peer::Peer;
 pub use perftest::{Row, bandwidth_rows, latency_rows};
 pub use program::{Output, Program};

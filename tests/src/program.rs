@@ -32,7 +32,7 @@ pub struct Output {
     pub status: ExitStatus,
     /// Both streams, line by line as they came.
     pub text: String,
-    what: String,
+    pub(crate) what: String,
 }
 
 impl Program {

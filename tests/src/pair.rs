@@ -1,0 +1,69 @@
+//! Other people's programs, in pairs of server and client.
+
+use crate::lab::{Endpoint, Lab};
+use crate::perftest::{Row, bandwidth_rows, latency_rows};
+use std::time::Duration;
+
+/// Two endpoints, at one router or two, on which programs talk to each other.
+pub struct Pair<'a> {
+    /// The server's router and endpoint.
+    pub server: (&'a Lab, Endpoint),
+    /// The client's.
+    pub client: (&'a Lab, Endpoint),
+    /// The server's address.
+    pub address: String,
+}
+
+impl Pair<'_> {
+    /// The port of the programs' own connection.
+    pub const PORT: u16 = 18600;
+    /// What one of them may take.
+    pub const LIMIT: Duration = Duration::from_secs(120);
+
+    /// Runs `program` with `options` on both sides, the client with the server's address; returns the client's output.
+    pub fn run(&self, program: &str, options: &str) -> String {
+        self.run_command(&[program], options)
+    }
+
+    /// The same for a program with words before its options.
+    pub fn run_command(&self, program: &[&str], options: &str) -> String {
+        let port = Self::PORT.to_string();
+        let mut command = program.to_vec();
+        command.extend(["-p", &port]);
+        command.extend(options.split_whitespace());
+        let server = command.clone();
+        command.push(&self.address);
+        self.run_both(&server, &command)
+    }
+
+    /// Runs two commands; returns the client's output.
+    pub fn run_both(&self, server: &[&str], client: &[&str]) -> String {
+        let ((at, a), (other, b)) = (&self.server, &self.client);
+        at.pair_with((a, server), other, (b, client), Self::PORT, Self::LIMIT).1.text
+    }
+
+    /// An `ibv_*_pingpong` program.
+    pub fn pingpong(&self, program: &str, options: &str) {
+        // RoCE needs a GID index: 1 is the IPv4 address.
+        let text = self.run(program, &format!("-g 1 {options}"));
+        assert!(text.contains(" iters in "), "no result of {program} {options}:\n{text}");
+    }
+
+    /// A perftest program that measures bandwidth.
+    pub fn bandwidth(&self, program: &str, options: &str) -> Vec<Row> {
+        let text = self.run(program, &format!("-F {options}"));
+        let rows = bandwidth_rows(&text);
+        assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
+        assert!(rows.iter().all(|r| r.figures[1] > 0.0 && r.figures[2] > 0.0), "{program} {options}:\n{text}");
+        rows
+    }
+
+    /// A perftest program that measures latency.
+    pub fn latency(&self, program: &str, options: &str) -> Vec<Row> {
+        let text = self.run(program, &format!("-F {options}"));
+        let rows = latency_rows(&text);
+        assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
+        assert!(rows.iter().all(|r| r.figures[2] > 0.0), "{program} {options}:\n{text}");
+        rows
+    }
+}
