@@ -52,10 +52,10 @@ impl<P: Platform> Active<'_, P> {
             if steps == TURN {
                 return true;
             }
-            steps += 1;
             if self.send_request(to) == Step::Stuck {
                 break;
             }
+            steps += 1;
         }
         if steps != 0 {
             self.watch_progress();

@@ -1,0 +1,24 @@
+//! How a program lays out its memory: equal slots, one for each of its queues.
+
+use std::ops::Range;
+
+/// Address of the first byte, in the program's eyes.
+pub const BASE: u64 = 0x10_0000;
+/// Bytes of a slot.
+pub const SLOT: u64 = RECV.end;
+/// What SEND and WRITE carry, and where READ and atomics put their results.
+pub const DATA: Range<u64> = 0..0x2_0000;
+/// What the peer may WRITE.
+pub const TARGET: Range<u64> = DATA.end..DATA.end + 0x8000;
+/// What the program changes and the peer may READ.
+pub const READABLE: Range<u64> = TARGET.end..TARGET.end + 0x8000;
+/// Words for atomics.
+pub const CELLS: Range<u64> = READABLE.end..READABLE.end + 0x100;
+/// Where messages are received.
+pub const RECV: Range<u64> = CELLS.end..CELLS.end + BUFFER * BUFFERS;
+/// Bytes of a receive buffer.
+pub const BUFFER: u64 = 0x2000;
+/// Receive buffers of a slot.
+pub const BUFFERS: u64 = 10;
+/// Bytes in front of a received datagram.
+pub const GRH: u64 = 40;

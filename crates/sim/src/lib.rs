@@ -1,0 +1,26 @@
+//! Deterministic simulation of hosts around the NIC engine.
+//!
+//! One thread, virtual time, one seed. The hosts run the real [`rdmesh_nic::Engine`]; memory, queues, programs, links and
+//! everything that goes wrong with them are simulated. A model that knows what each program posted checks every single
+//! effect that an engine has on memory and queues, as it happens.
+//!
+//! * [`plan`]: what a seed decides.
+//! * [`world`]: hosts, links and programs at work.
+//! * [`model`]: what must hold.
+//! * [`golden`]: what is carried under loss.
+//! * [`schedules`]: every order of the packets of a short exchange.
+
+pub mod chance;
+pub mod coverage;
+pub mod golden;
+pub mod layout;
+pub mod link;
+pub mod model;
+pub mod plan;
+pub mod platform;
+mod run;
+pub mod schedules;
+pub mod trace;
+pub mod world;
+
+pub use run::{Failure, Outcome, run_many, run_seed};

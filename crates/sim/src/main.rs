@@ -1,0 +1,95 @@
+//! The simulator as a program.
+
+use clap::{Parser, Subcommand};
+use rdmesh_sim::schedules::{Exchange, explore, replay};
+use rdmesh_sim::{golden, run_many, run_seed};
+use std::process::ExitCode;
+
+/// Simulates hosts around the NIC engine.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs many seeds and shows what they have met.
+    Run {
+        /// How many.
+        count: u64,
+        /// The first.
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+    },
+    /// Runs one seed again.
+    Replay {
+        /// Which.
+        seed: u64,
+        /// Write everything that happens.
+        #[arg(long)]
+        verbose: bool,
+    },
+    /// Shows what is carried under loss.
+    Golden {
+        /// Writes it to the file that the tests compare with.
+        #[arg(long)]
+        write: bool,
+    },
+    /// Runs every schedule of short exchanges.
+    Schedules,
+}
+
+fn main() -> ExitCode {
+    match Args::parse().command {
+        Command::Run { count, first } => {
+            let outcome = run_many(first, count);
+            print!("{}", outcome.seen);
+            for failure in &outcome.failures {
+                println!("{failure}");
+            }
+            println!("{} seeds, {} datagrams, {} failures", outcome.seeds, outcome.sent, outcome.failures.len());
+            if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Command::Golden { write } => {
+            let table = match golden::measure() {
+                Ok(cells) => golden::table(&cells),
+                Err(violation) => {
+                    println!("{violation}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            print!("{table}");
+            let file = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/goodput.txt");
+            if write && let Err(error) = std::fs::write(file, table) {
+                println!("{file}: {error}");
+                return ExitCode::FAILURE;
+            }
+            ExitCode::SUCCESS
+        }
+        Command::Schedules => {
+            for exchange in Exchange::ALL {
+                match explore(exchange) {
+                    Ok(schedules) => println!("{exchange:?}: {schedules} schedules hold"),
+                    Err(broken) => {
+                        println!("{exchange:?}: {}; choices {:?}", broken.violation, broken.choices);
+                        let _ = replay(exchange, &broken.choices);
+                        return ExitCode::FAILURE;
+                    }
+                }
+            }
+            ExitCode::SUCCESS
+        }
+        Command::Replay { seed, verbose } => match run_seed(seed, verbose) {
+            Ok(summary) => {
+                print!("{}", summary.seen);
+                println!("seed {seed} holds; hash {:016x}, {} datagrams", summary.hash, summary.sent);
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                println!("{failure}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}

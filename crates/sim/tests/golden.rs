@@ -1,0 +1,26 @@
+//! What a connection carries under loss.
+
+use rdmesh_sim::golden::{Cell, GOLDEN, measure, table};
+
+fn measured() -> Vec<Cell> {
+    match measure() {
+        Ok(cells) => cells,
+        Err(violation) => panic!("{violation}"),
+    }
+}
+
+#[test]
+fn goodput_under_loss_is_what_it_was() {
+    let table = table(&measured());
+    assert!(table == GOLDEN, "the table has changed; see crates/sim/src/golden.rs:\n{table}\nwas:\n{GOLDEN}");
+}
+
+/// Go-back-N with 128 packets in flight: (1-p)/(1-p+128p), simulated with lost acknowledgements.
+#[test]
+fn goodput_under_loss_is_that_of_go_back_n() {
+    for (loss, expected) in [(0.001, 0.88), (0.01, 0.42), (0.05, 0.10)] {
+        for cell in measured().iter().filter(|cell| cell.in_flight == 128 && cell.loss == loss) {
+            assert!(cell.fraction > 0.95 * expected, "{cell:?}, expected {expected}");
+        }
+    }
+}
