@@ -7,6 +7,8 @@
 
 use crate::{descriptors, interpose::replace};
 use libc::{c_int, c_void};
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::mem::{offset_of, transmute};
@@ -78,6 +80,8 @@ static START_POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 thread_local! {
     /// Empty polls in a row.
     static EMPTY: Cell<u32> = const { Cell::new(0) };
+    /// When the first of them ended in a yield; 0 for none.
+    static SINCE: Cell<u64> = const { Cell::new(0) };
 }
 
 replace! {
@@ -174,14 +178,33 @@ extern "C" fn start_poll(cq: *mut CqEx, attributes: *mut c_void) -> c_int {
 #[inline]
 fn note(empty: bool) {
     EMPTY.with(|count| {
-        let now = if empty { count.get() + 1 } else { 0 };
+        if !empty {
+            count.set(0);
+            return SINCE.with(|since| since.set(0));
+        }
+        let now = count.get() + 1;
         if now < yield_after() {
             count.set(now);
         } else {
             count.set(0);
-            rustix::thread::sched_yield();
+            SINCE.with(|since| since.set(pause(since.get())));
         }
     });
+}
+
+/// Lets others run. Where processors are scarce, a thread that has waited for long, since `since`, sleeps for a moment: whoever it
+/// waits for is slowed down by every yield. Returns since when it has waited.
+#[cold]
+fn pause(since: u64) -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let since = if since == 0 { now } else { since };
+    if yield_after() <= SCARCE && now - since > PATIENCE {
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: NAP });
+    } else {
+        rustix::thread::sched_yield();
+    }
+    since
 }
 
 /// Empty polls after which a thread yields.
@@ -198,11 +221,18 @@ fn yield_after() -> u32 {
     })
 }
 
+/// Empty polls before a yield where processors are scarce.
+const SCARCE: u32 = 8;
+/// Nanoseconds of empty polls before a thread naps: longer than any round trip within a data centre.
+const PATIENCE: u64 = 100_000;
+/// Nanoseconds of a nap; the kernel's timers add some.
+const NAP: i64 = 20_000;
+
 /// With two ends and a router to run, up to three processors are scarce. With more, a yield now and then costs a spinning
 /// thread nothing and saves the others when it was one too many all the same.
 fn for_processors(processors: usize) -> u32 {
     match processors {
-        0..=3 => 8,
+        0..=3 => SCARCE,
         4..=7 => 256,
         _ => 16_384,
     }

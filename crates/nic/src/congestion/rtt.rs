@@ -34,9 +34,9 @@ impl Rtt {
         self.smoothed.map(Duration::from_nanos)
     }
 
-    /// The least, where something was measured.
-    pub(crate) fn least(&self) -> Option<Duration> {
-        self.smoothed.map(|_| Duration::from_nanos(self.least))
+    /// How long news of a loss can only be about what was sent before sending went back.
+    pub(crate) fn echo(&self) -> Duration {
+        Duration::from_nanos(self.smoothed.map_or(0, |_| self.least))
     }
 
     /// Whether answers take much longer than they could: packets wait somewhere.
@@ -46,13 +46,15 @@ impl Rtt {
 
     /// How long to wait for an answer before something is sent to provoke one.
     pub(crate) fn probe_timeout(&self) -> Duration {
-        let timeout = self.smoothed.map_or(FIRST_PROBE, |smoothed| smoothed + (4 * self.variation).max(smoothed));
-        Duration::from_nanos(timeout.max(LEAST_PROBE))
+        let timeout = |smoothed| (smoothed + (4 * self.variation).max(smoothed)).min(4 * self.least + PATIENCE);
+        Duration::from_nanos(self.smoothed.map_or(FIRST_PROBE, timeout).max(LEAST_PROBE))
     }
 }
 
 /// Before anything was measured.
 const FIRST_PROBE: u64 = 5_000_000;
+/// A probe is one packet: rather one too many than a long wait, whatever a busy processor did to the mean.
+const PATIENCE: u64 = 300_000;
 /// A router that shares its processor answers late without anything being lost.
 const LEAST_PROBE: u64 = 200_000;
 /// Differences below this say nothing about queues.
@@ -81,6 +83,6 @@ mod tests {
             rtt.sample(Time(0), Time(1_000_000));
         }
         assert!(rtt.is_inflated());
-        assert_eq!(rtt.least(), Some(Duration::from_micros(100)));
+        assert_eq!(rtt.echo(), Duration::from_micros(100));
     }
 }

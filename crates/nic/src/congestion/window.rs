@@ -1,19 +1,19 @@
 //! How many packets may be on their way to a peer without congestion control of its own.
 //!
-//! Loss alone is no sign of congestion: it does not narrow the window. Loss while answers take longer and longer does, and
-//! so does silence.
+//! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again. Loss while
+//! answers take longer and longer narrows it further, and so does silence.
 
 /// The window, in packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWindow {
     packets: u32,
-    /// Packets acknowledged since the window last grew.
-    credit: u32,
+    /// Packets acknowledged since something was last lost.
+    clean: u32,
 }
 
 impl SendWindow {
     pub(crate) fn new() -> Self {
-        Self { packets: MOST, credit: 0 }
+        Self { packets: STEADY, clean: 0 }
     }
 
     /// Packets that may be on their way.
@@ -21,33 +21,37 @@ impl SendWindow {
         self.packets
     }
 
-    /// Packets were acknowledged: a window's worth of them doubles it.
-    pub(crate) fn on_ack(&mut self, packets: u32) {
-        if self.packets == MOST {
-            return;
+    /// Packets were acknowledged: a window's worth of them doubles it. Beyond the usual it grows only where nothing is lost and
+    /// no queue grows.
+    pub(crate) fn on_ack(&mut self, packets: u32, is_inflated: bool) {
+        self.clean = self.clean.saturating_add(packets);
+        let most = if is_inflated || self.clean < CLEAN { STEADY } else { MOST };
+        if self.packets < most {
+            self.packets = (self.packets + packets).min(most);
         }
-        self.credit += packets;
-        let grown = self.credit / 2;
-        self.credit -= grown * 2;
-        self.packets = (self.packets + grown.max(1)).min(MOST);
     }
 
-    /// Something was lost while packets wait in queues.
-    pub(crate) fn on_congestion(&mut self) {
-        self.packets = (self.packets - self.packets / 4).max(LEAST);
-        self.credit = 0;
+    /// Something was lost, perhaps while packets wait in queues.
+    pub(crate) fn on_loss(&mut self, is_inflated: bool) {
+        let lossy = self.packets.min(STEADY);
+        self.packets = if is_inflated { (lossy - lossy / 4).max(LEAST) } else { lossy };
+        self.clean = 0;
     }
 
     /// The peer was silent for its whole time-out.
     pub(crate) fn on_timeout(&mut self) {
-        self.packets = (self.packets / 2).max(LEAST);
-        self.credit = 0;
+        self.packets = (self.packets / 2).clamp(LEAST, STEADY);
+        self.clean = 0;
     }
 }
 
+/// Most packets, while nothing is lost.
+const MOST: u32 = 256;
 /// As Linux rxe, whose receive queues are made for this many.
-const MOST: u32 = 128;
+const STEADY: u32 = 128;
 const LEAST: u32 = 8;
+/// Packets without a loss after which a path is taken for a clean one.
+const CLEAN: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -60,11 +64,26 @@ mod tests {
             window.on_timeout();
         }
         assert_eq!(window.packets(), LEAST);
-        for _ in 0..MOST {
-            window.on_ack(4);
+        for _ in 0..STEADY {
+            window.on_ack(4, true);
+        }
+        assert_eq!(window.packets(), STEADY);
+        for _ in 0..CLEAN {
+            window.on_ack(4, false);
         }
         assert_eq!(window.packets(), MOST);
-        window.on_congestion();
-        assert_eq!(window.packets(), MOST * 3 / 4);
+    }
+
+    #[test]
+    fn loss_without_delay_leaves_the_usual_window() {
+        let mut window = SendWindow::new();
+        window.on_ack(CLEAN, false);
+        assert_eq!(window.packets(), MOST);
+        for _ in 0..100 {
+            window.on_loss(false);
+        }
+        assert_eq!(window.packets(), STEADY);
+        window.on_loss(true);
+        assert_eq!(window.packets(), STEADY * 3 / 4);
     }
 }

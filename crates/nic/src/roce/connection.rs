@@ -69,8 +69,8 @@ pub(super) struct ResponderState {
 pub(super) enum Gap {
     /// Nothing is missing.
     None,
-    /// That there is a gap; the PSN that last came behind it.
-    Reported(Psn),
+    /// That there is a gap: when, and the PSN that last came behind it.
+    Reported(Time, Psn),
     /// To wait and then begin with the expected packet: what it had sent behind it is no news.
     Waiting,
 }

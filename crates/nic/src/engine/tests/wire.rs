@@ -106,6 +106,20 @@ fn any_one_loss_is_made_good() {
 }
 
 #[test]
+fn silence_ends_in_an_error_whatever_was_sent() {
+    // Whole turns and windows among them.
+    for packets in [1, 63, 64, 65, 127, 128, 129, 300] {
+        let mut world = World::two_hosts();
+        world.lose = Box::new(|_, _| true);
+        let (a, b) = world.pair(Setup::default());
+        world.post(&a, wr(1, write(&b, 0), &[a.sge(0, packets * 1024)]));
+        world.run_until(Time(1_000_000_000));
+        assert_eq!(a.done(), Some((1, WcStatus::RetryExceeded)), "{packets} packets");
+        assert_eq!(counters(&world, &a).retries, 3);
+    }
+}
+
+#[test]
 fn duplicates_are_answered_again_and_executed_once() {
     let mut world = World::two_hosts();
     let log = record(&mut world);

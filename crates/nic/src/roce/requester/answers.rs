@@ -82,7 +82,7 @@ impl<P: Platform> Active<'_, P> {
                 requester.rtt.sample(sent, now);
                 requester.timed = None;
             }
-            requester.window.on_ack(packets);
+            requester.window.on_ack(packets, requester.rtt.is_inflated());
             (requester.probing, requester.probes) = (false, 0);
             requester.retry_at = None;
         }
@@ -94,7 +94,7 @@ impl<P: Platform> Active<'_, P> {
     fn answer_lost(&mut self) {
         let Some(connection) = &self.qp.connection else { return };
         // What was on its way behind the lost one says nothing new.
-        let patience = connection.requester.rtt.smoothed().unwrap_or(UNMEASURED);
+        let patience = connection.requester.rtt.echo().max(READ_ECHO);
         if !self.went_back_within(patience) {
             self.on_loss();
         }
@@ -109,8 +109,8 @@ impl<P: Platform> Active<'_, P> {
         }
         let status = match code {
             NakCode::Sequence => {
-                // Nothing that was sent again can have been refused sooner than this: it is an echo.
-                let patience = requester.rtt.least().unwrap_or_default();
+                // What was sent again cannot have been refused sooner than this: it is an echo.
+                let patience = requester.rtt.echo();
                 if requester.rnr_until.is_none() && !self.went_back_within(patience) {
                     self.on_loss();
                 }
@@ -194,10 +194,9 @@ impl<P: Platform> Active<'_, P> {
 
     /// Something was lost: sends again from there.
     fn on_loss(&mut self) {
-        if let Some(connection) = &mut self.qp.connection
-            && connection.requester.rtt.is_inflated()
-        {
-            connection.requester.window.on_congestion();
+        if let Some(connection) = &mut self.qp.connection {
+            let requester = &mut connection.requester;
+            requester.window.on_loss(requester.rtt.is_inflated());
         }
         self.go_back();
         self.out.make_wire_ready(self.index, self.qp);
@@ -226,5 +225,5 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// How long to take further gaps for echoes of the first, before any round trip was measured.
-const UNMEASURED: Duration = Duration::from_micros(500);
+/// How long at least further gaps in answers are taken for echoes of the first: they come without being asked for.
+const READ_ECHO: Duration = Duration::from_micros(150);

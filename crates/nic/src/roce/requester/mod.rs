@@ -48,20 +48,14 @@ impl<P: Platform> Active<'_, P> {
             return false;
         }
         let mut steps = 0;
-        while to.has_room() && self.may_send() {
-            if steps == TURN {
-                return true;
-            }
-            if self.send_request(to) == Step::Stuck {
-                break;
-            }
+        while steps < TURN && to.has_room() && self.may_send() && self.send_request(to) == Step::Done {
             steps += 1;
         }
         if steps != 0 {
             self.watch_progress();
         }
-        // With no room left the rest goes with the next batch.
-        !to.has_room() && self.may_send()
+        // Where it is stuck, what it waits for makes it ready again.
+        (steps == TURN || !to.has_room()) && self.may_send()
     }
 
     /// Whether there is a request to send, and nothing that forbids it.
@@ -178,12 +172,14 @@ impl<P: Platform> Active<'_, P> {
         }
         let requester = &connection.requester;
         let on_their_way = self.qp.send.next_psn.since(requester.unacked) as u32;
-        let window = if requester.probing { 1 } else { requester.window.packets() };
+        // The peer's answers to READs are not held up by receive queues that are made for requests.
+        let is_read = matches!(plan.op, Op::ReadRequest(_));
+        let window = if requester.probing { 1 } else { requester.window.packets() << u32::from(is_read) };
         if on_their_way != 0 && on_their_way + plan.psns > window {
             return false;
         }
-        let is_read = self.qp.send.window[self.qp.send.cursor].wr.op.is_read_or_atomic();
-        !is_read || self.reads_under_way() < u32::from(self.qp.attr.max_rd_atomic)
+        let is_answered = self.qp.send.window[self.qp.send.cursor].wr.op.is_read_or_atomic();
+        !is_answered || self.reads_under_way() < u32::from(self.qp.attr.max_rd_atomic)
     }
 
     /// READ requests and atomics that the responder has not answered.

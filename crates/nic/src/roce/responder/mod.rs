@@ -73,16 +73,20 @@ impl<P: Platform> Active<'_, P> {
         self.out.make_wire_ready(self.index, self.qp);
     }
 
-    /// Something before this packet was lost. It is reported once, and again when the peer has gone back and lost it again.
+    /// Something before this packet was lost. It is reported once; again when the peer has gone back and lost it again, and now
+    /// and then as long as packets come behind it, because the report may have been lost.
     fn out_of_order(&mut self, psn: Psn, expected: Psn) {
         self.qp.counters.out_of_order += 1;
+        let now = self.out.now;
         let Some(connection) = &mut self.qp.connection else { return };
         let responder = &mut connection.responder;
         match responder.gap {
             Gap::Waiting => {}
-            Gap::Reported(last) if psn.since(last) > 0 => responder.gap = Gap::Reported(psn),
-            Gap::None | Gap::Reported(_) => {
-                responder.gap = Gap::Reported(psn);
+            Gap::Reported(at, last) if psn.since(last) > 0 && at.after(REPORT_EVERY) > now => {
+                responder.gap = Gap::Reported(at, psn);
+            }
+            Gap::None | Gap::Reported(..) => {
+                responder.gap = Gap::Reported(now, psn);
                 responder.nak_due = Some((expected, Syndrome::Nak(NakCode::Sequence)));
             }
         }
@@ -151,5 +155,7 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
+/// How often a gap is reported while packets come behind it.
+const REPORT_EVERY: Duration = Duration::from_micros(200);
 /// Least time between two congestion notifications of a queue pair.
 const NOTIFY_EVERY: Duration = Duration::from_micros(50);
