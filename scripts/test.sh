@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint programs hosts pyverbs rootless docker hostile)
+TEST_PARTS=(unit lint sim programs hosts rxe pyverbs rootless docker hostile)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -14,9 +14,16 @@ run_tests() {
 
 part_unit() {
     need build
-    step "compiling the unit tests" cargo test --workspace --exclude rdmesh-tests --no-run
-    cargo test --quiet --workspace --exclude rdmesh-tests --no-fail-fast &&
+    step "compiling the unit tests" cargo test --workspace --exclude rdmesh-tests --exclude rdmesh-sim --no-run
+    cargo test --quiet --workspace --exclude rdmesh-tests --exclude rdmesh-sim --no-fail-fast &&
         cargo test --quiet -p rdmesh-tests --lib
+}
+
+# Optimised, because many seeds are run.
+part_sim() {
+    need build
+    step "compiling the simulator" cargo test --profile sim -p rdmesh-sim --no-run
+    cargo test --quiet --profile sim -p rdmesh-sim --no-fail-fast
 }
 
 part_lint() {
@@ -38,6 +45,15 @@ part_hosts() {
     need run test
     build_product
     run_tests hosts
+}
+
+part_rxe() {
+    # shellcheck source=/dev/null
+    . scripts/guest.sh
+    prepare_guest
+    need run test
+    build_product
+    run_tests rxe
 }
 
 part_pyverbs() {

@@ -1,4 +1,4 @@
-//! rdma-core's own test suite on our device: as root, and as an ordinary user.
+//! rdma-core's own test suite on our device: as root, as an ordinary user, and with all its traffic on the wire.
 
 use rdmesh_tests::{Endpoint, HugePages, Lab, Options, suite, system};
 
@@ -26,4 +26,33 @@ fn the_suite_holds_as_root() {
 #[test]
 fn the_suite_holds_as_an_ordinary_user() {
     hold_to_the_table("as an ordinary user", &Lab::start_with(Options::ordinary_user()));
+}
+
+/// Both sides of the suite's tests are one process. This router sends what they exchange through the network all the same.
+fn on_the_wire(path: &str) -> Lab {
+    let up = ["--underlay", "127.0.0.1", "--local-path", path].map(str::to_owned).to_vec();
+    let lab = Lab::start_with(Options { up, ..Options::default() });
+    let before = lab.metric("rdmesh_wire_received_total");
+    hold_to_the_table(&format!("over the path `{path}`"), &lab);
+    let packets = lab.metric("rdmesh_wire_received_total") - before;
+    assert!(packets > 1000.0, "only {packets} packets were on the wire");
+    lab
+}
+
+#[test]
+fn the_suite_holds_through_the_tunnel() {
+    if !system::is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    on_the_wire("tunnel");
+}
+
+#[test]
+fn the_suite_holds_as_plain_rocev2() {
+    if !system::is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    on_the_wire("plain");
 }

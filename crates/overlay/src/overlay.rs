@@ -238,6 +238,9 @@ fn connect(bridge: &Bridge, file: &Path, network: &Network, endpoint: &Endpoint,
             let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
             links.set_address(interface, address)?;
         }
+        // Its own link-local address is unique too: without this it could not be sent from for a second or two. Where it
+        // cannot be said, that is how it is.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
         links.set_up(interface)
     })
 }
