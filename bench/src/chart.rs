@@ -1,6 +1,8 @@
-//! The picture: bandwidth by message size, and latency, rdmesh beside the others.
+//! The picture: bandwidth by message size, and latency, rdmesh beside the others, on one host and on two.
 
 use crate::copy::size_name;
+use crate::hosts::{self, ETHERNET, JUMBO};
+use crate::perftest::{SEND_LATENCY, WRITE_LATENCY};
 use crate::results::Results;
 use crate::{SIZES, copy, device, pingpong, tcp, ucx};
 use plotters::coord::Shift;
@@ -11,56 +13,141 @@ use std::path::Path;
 type Outcome = Result<(), Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
+/// A line: bandwidth by message size.
+struct Curve {
+    group: String,
+    label: String,
+    color: RGBColor,
+    width: u32,
+}
+
+/// A bar: what it is, and how much.
+type Bar = (String, f64, RGBColor);
+
 const WIDTH: u32 = 1100;
-const HEIGHT: u32 = 460;
+/// Width of the curves; the bars have the rest.
+const CURVES: u32 = WIDTH * 6 / 10;
+const ONE_HOST: u32 = 460;
+const TWO_HOSTS: u32 = 500;
+/// Height of the bars of latency, of [`TWO_HOSTS`].
+const LATENCY: u32 = 300;
 const FONT: &str = "sans-serif";
 /// Columns to the right of the curves, for the legend.
 const ROOM: usize = 2;
 
+const BLUE: RGBColor = RGBColor(20, 110, 200);
+const LIGHT_BLUE: RGBColor = RGBColor(60, 170, 230);
+const GREEN: RGBColor = RGBColor(0, 150, 130);
+const DARK_BLUE: RGBColor = RGBColor(10, 50, 110);
+const VIOLET: RGBColor = RGBColor(150, 110, 200);
+const BROWN: RGBColor = RGBColor(170, 120, 80);
+const ORANGE: RGBColor = RGBColor(240, 160, 60);
+const RED: RGBColor = RGBColor(210, 60, 40);
+const DARK_RED: RGBColor = RGBColor(120, 20, 20);
+
 /// Draws the results into the file `path`.
 pub(crate) fn draw(path: &Path, results: &Results) -> Outcome {
-    let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
+    let area = SVGBackend::new(path, (WIDTH, ONE_HOST + TWO_HOSTS)).into_drawing_area();
     area.fill(&WHITE)?;
-    let (left, right) = area.split_horizontally(WIDTH * 6 / 10);
-    bandwidth(&left, results)?;
-    latency(&right, results)?;
+    let (one, two) = area.split_vertically(ONE_HOST);
+    one_host(&one, results)?;
+    two_hosts(&two, results)?;
     area.present()?;
     Ok(())
 }
 
-fn bandwidth(area: &Area<'_>, results: &Results) -> Outcome {
+fn one_host(area: &Area<'_>, results: &Results) -> Outcome {
+    let (left, right) = area.split_horizontally(CURVES);
     let groups = [
-        (copy::SHARED, BLACK),
-        (ucx::GROUPS[1].0, RGBColor(150, 110, 200)),
-        (device::WRITE, RGBColor(20, 110, 200)),
-        (device::SEND, RGBColor(60, 170, 230)),
-        (device::READ, RGBColor(0, 150, 130)),
-        (tcp::LOOPBACK, RGBColor(240, 160, 60)),
-        (tcp::VETH, RGBColor(210, 60, 40)),
-        (ucx::GROUPS[2].0, RGBColor(170, 120, 80)),
+        (copy::SHARED, BLACK, 1),
+        (ucx::GROUPS[1].0, VIOLET, 1),
+        (device::WRITE, BLUE, 3),
+        (device::SEND, LIGHT_BLUE, 3),
+        (device::READ, GREEN, 3),
+        (tcp::LOOPBACK, ORANGE, 1),
+        (tcp::VETH, RED, 1),
+        (ucx::GROUPS[2].0, BROWN, 1),
     ];
-    let curve = |group| -> Vec<(usize, f64)> {
-        let point = |(i, &bytes)| Some((i, results.median(group, &size_name(bytes))? / 1000.0));
-        SIZES.iter().enumerate().filter_map(point).collect()
+    let curve = |(group, color, width): (&str, _, _)| Curve { group: group.into(), label: group.into(), color, width };
+    curves(&left, "One host: bandwidth by message size, GB/s", results, &SIZES, &groups.map(curve))?;
+    let half_trips = [
+        (pingpong::GROUP, "two processes, yield after 8 looks", "shared memory, direct", BLACK),
+        (pingpong::GROUP, "with a third between, yield after 8 looks", "shared memory, relayed", BLACK),
+        (device::LATENCY, WRITE_LATENCY, "rdmesh WRITE", BLUE),
+        (device::LATENCY, SEND_LATENCY, "rdmesh SEND", LIGHT_BLUE),
+        (device::EVENTS, SEND_LATENCY, "rdmesh SEND, events", LIGHT_BLUE),
+        (ucx::GROUPS[1].0, ucx::LATENCY, "UCX, shared memory", VIOLET),
+        (ucx::GROUPS[2].0, ucx::LATENCY, "UCX, TCP", BROWN),
+        (tcp::LOOPBACK, tcp::LATENCY, "TCP, loopback", ORANGE),
+        (tcp::VETH, tcp::LATENCY, "TCP, veth", RED),
+    ];
+    let bar =
+        |(group, name, label, color): (&str, _, &str, _)| Some((label.into(), results.median(group, name)?, color));
+    bars(&right, "Half round trip of 2 bytes, µs", 1, &half_trips.into_iter().filter_map(bar).collect::<Vec<_>>())
+}
+
+fn two_hosts(area: &Area<'_>, results: &Results) -> Outcome {
+    let (left, right) = area.split_horizontally(CURVES);
+    let (upper, lower) = right.split_vertically(LATENCY);
+    let groups = [
+        (ETHERNET, device::WRITE, BLUE, 3),
+        (ETHERNET, device::SEND, LIGHT_BLUE, 3),
+        (ETHERNET, device::READ, GREEN, 3),
+        (ETHERNET, hosts::TCP, ORANGE, 1),
+        (ETHERNET, hosts::VXLAN, RED, 1),
+        (JUMBO, device::WRITE, DARK_BLUE, 3),
+        (JUMBO, hosts::VXLAN, DARK_RED, 1),
+    ];
+    let curve = |(wire, what, color, width): (hosts::Wire, &str, _, _)| Curve {
+        group: wire.group(what),
+        label: wire.label(what),
+        color,
+        width,
     };
-    let top = groups.iter().flat_map(|(g, _)| curve(g)).map(|(_, y)| y).fold(1.0, f64::max) * 1.3;
+    curves(&left, "Two hosts: bandwidth by message size, GB/s", results, &hosts::SIZES, &groups.map(curve))?;
+    let half_trips = [
+        (device::LATENCY, WRITE_LATENCY, "rdmesh WRITE", BLUE),
+        (device::LATENCY, SEND_LATENCY, "rdmesh SEND", LIGHT_BLUE),
+        (device::EVENTS, SEND_LATENCY, "rdmesh SEND, events", LIGHT_BLUE),
+        (hosts::TCP, tcp::LATENCY, "TCP between the hosts", ORANGE),
+        (hosts::VXLAN, tcp::LATENCY, "TCP over VXLAN", RED),
+    ];
+    let of = |what: &str, name: &str| results.median(&ETHERNET.group(what), name);
+    let bar = |(what, name, label, color): (&str, _, &str, _)| Some((label.into(), of(what, name)?, color));
+    bars(&upper, "Half round trip of 2 bytes, µs", 1, &half_trips.into_iter().filter_map(bar).collect::<Vec<_>>())?;
+    let [none, losses @ ..] = hosts::LOSSES;
+    let kept = |loss| Some((format!("{loss} lost"), of(hosts::GOODPUT, loss)? / of(hosts::GOODPUT, none)?, BLUE));
+    bars(
+        &lower,
+        "WRITE of 64 KB: bandwidth with losses / without",
+        2,
+        &losses.into_iter().filter_map(kept).collect::<Vec<_>>(),
+    )
+}
+
+fn curves(area: &Area<'_>, caption: &str, results: &Results, sizes: &[u64], all: &[Curve]) -> Outcome {
+    let points = |curve: &Curve| -> Vec<(usize, f64)> {
+        let point = |(i, &bytes)| Some((i, results.median(&curve.group, &size_name(bytes))? / 1000.0));
+        sizes.iter().enumerate().filter_map(point).collect()
+    };
+    let top = all.iter().flat_map(points).map(|(_, y)| y).fold(1.0, f64::max) * 1.3;
     let mut chart = ChartBuilder::on(area)
-        .caption("Bandwidth by message size, GB/s", (FONT, 18))
+        .caption(caption, (FONT, 18))
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(48)
-        .build_cartesian_2d(0..SIZES.len() + ROOM - 1, (0.1..top).log_scale())?;
-    let size_of = |i: &usize| SIZES.get(*i).map_or_else(String::new, |&b| size_name(b));
-    chart.configure_mesh().disable_x_mesh().x_labels(SIZES.len() + ROOM).x_label_formatter(&size_of).draw()?;
-    for (group, color) in groups {
-        let points = curve(group);
+        .build_cartesian_2d(0..sizes.len() + ROOM - 1, (0.1..top).log_scale())?;
+    let size_of = |i: &usize| sizes.get(*i).map_or_else(String::new, |&b| size_name(b));
+    chart.configure_mesh().disable_x_mesh().x_labels(sizes.len() + ROOM).x_label_formatter(&size_of).draw()?;
+    for curve in all {
+        let points = points(curve);
         if points.is_empty() {
             continue;
         }
-        let style = color.stroke_width(if group.starts_with("rdmesh") { 3 } else { 1 });
-        chart.draw_series(points.iter().map(|&p| Circle::new(p, 3, color.filled())))?;
+        let style = curve.color.stroke_width(curve.width);
+        chart.draw_series(points.iter().map(|&p| Circle::new(p, 3, curve.color.filled())))?;
         let line = chart.draw_series(LineSeries::new(points, style))?;
-        line.label(group).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        line.label(&curve.label).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }
     let mut legend = chart.configure_series_labels();
     legend
@@ -71,27 +158,13 @@ fn bandwidth(area: &Area<'_>, results: &Results) -> Outcome {
     Ok(())
 }
 
-fn latency(area: &Area<'_>, results: &Results) -> Outcome {
-    let bars: Vec<(String, f64, RGBColor)> = [
-        (pingpong::GROUP, "two processes, yield after 8 looks", "shared memory, direct", BLACK),
-        (pingpong::GROUP, "with a third between, yield after 8 looks", "shared memory, relayed", BLACK),
-        (device::LATENCY, "WRITE, half round trip", "rdmesh WRITE", RGBColor(20, 110, 200)),
-        (device::LATENCY, "SEND, half round trip", "rdmesh SEND", RGBColor(60, 170, 230)),
-        (device::EVENTS, "SEND, half round trip", "rdmesh SEND, events", RGBColor(60, 170, 230)),
-        (ucx::GROUPS[1].0, ucx::LATENCY, "UCX, shared memory", RGBColor(150, 110, 200)),
-        (ucx::GROUPS[2].0, ucx::LATENCY, "UCX, TCP", RGBColor(170, 120, 80)),
-        (tcp::LOOPBACK, tcp::LATENCY, "TCP, loopback", RGBColor(240, 160, 60)),
-        (tcp::VETH, tcp::LATENCY, "TCP, veth", RGBColor(210, 60, 40)),
-    ]
-    .into_iter()
-    .filter_map(|(group, name, label, color)| Some((label.to_owned(), results.median(group, name)?, color)))
-    .collect();
-    let top = bars.iter().map(|b| b.1).fold(1.0, f64::max) * 1.25;
+fn bars(area: &Area<'_>, caption: &str, digits: usize, bars: &[Bar]) -> Outcome {
+    let top = bars.iter().map(|b| b.1).fold(f64::MIN_POSITIVE, f64::max) * 1.25;
     // A bar, its label above it, and a little air.
     const ROWS: i32 = 3;
     let count = bars.len() as i32;
     let mut chart = ChartBuilder::on(area)
-        .caption("Half round trip of 2 bytes, µs", (FONT, 18))
+        .caption(caption, (FONT, 18))
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(10)
@@ -100,7 +173,7 @@ fn latency(area: &Area<'_>, results: &Results) -> Outcome {
     for (i, (label, value, color)) in bars.iter().enumerate() {
         let y = ROWS * (count - 1 - i as i32);
         chart.draw_series([Rectangle::new([(0.0, y), (*value, y + 1)], color.filled())])?;
-        chart.draw_series([Text::new(format!("{label}: {value:.1}"), (0.0, y + 2), (FONT, 11))])?;
+        chart.draw_series([Text::new(format!("{label}: {value:.digits$}"), (0.0, y + 2), (FONT, 11))])?;
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! What the figures should be, as ratios within one run.
 
+use crate::hosts::{self, ETHERNET, JUMBO, Wire};
+use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
-use crate::{copy, device, pingpong};
+use crate::{copy, device, pingpong, tcp};
 use serde::Serialize;
 
 /// A goal and what became of it.
@@ -21,40 +23,50 @@ pub(crate) struct Goal {
 
 /// Holds the figures to the goals. A goal whose figures are missing is left out.
 pub(crate) fn judge(results: &Results) -> Vec<Goal> {
-    let ratio = |a: (&str, &str), b: (&str, &str)| Some(results.median(a.0, a.1)? / results.median(b.0, b.1)?);
-    let half_trip = (device::LATENCY, "WRITE, half round trip");
-    let memcpy = (copy::SHARED, "1 MB");
+    one_host(results).into_iter().chain(two_hosts(results)).flatten().collect()
+}
+
+fn one_host(results: &Results) -> [Option<Goal>; 6] {
+    let bandwidth = |bytes| ratio(results.median(device::WRITE, bytes), results.median(copy::SHARED, "1 MB"));
+    let half_trip = results.median(device::LATENCY, WRITE_LATENCY);
+    let cost = |what| results.median(device::COST, what);
     [
-        goal("1 MB WRITE bandwidth / memcpy of 1 MB", ratio((device::WRITE, "1 MB"), memcpy), 0.8, true),
-        goal("8 KB WRITE bandwidth / memcpy of 1 MB", ratio((device::WRITE, "8 KB"), memcpy), 0.4, true),
+        goal("1 MB WRITE bandwidth / memcpy of 1 MB", bandwidth("1 MB"), 0.8, true),
+        goal("8 KB WRITE bandwidth / memcpy of 1 MB", bandwidth("8 KB"), 0.4, true),
         goal(
             "2 B WRITE half round trip / shared memory with a third process between, yielding",
-            results.median(half_trip.0, half_trip.1).zip(pingpong::relayed(results)).map(|(ours, raw)| ours / raw),
+            ratio(half_trip, pingpong::relayed(results)),
             1.5,
             false,
         ),
-        goal(
-            "system calls a message, router, all its life",
-            results.median(device::COST, "system calls, router"),
-            0.01,
-            false,
-        ),
-        goal(
-            "system calls a message, client, all its life",
-            results.median(device::COST, "system calls, client"),
-            0.01,
-            false,
-        ),
-        goal(
-            "processor use with 64 idle contexts, % of a core",
-            results.median(device::COST, "router with 64 idle contexts"),
-            1.0,
-            false,
-        ),
+        goal("system calls a message, router, all its life", cost("system calls, router"), 0.01, false),
+        goal("system calls a message, client, all its life", cost("system calls, client"), 0.01, false),
+        goal("processor use with 64 idle contexts, % of a core", cost("router with 64 idle contexts"), 1.0, false),
     ]
-    .into_iter()
-    .flatten()
-    .collect()
+}
+
+fn two_hosts(results: &Results) -> [Option<Goal>; 8] {
+    let median = |wire: &Wire, what, name| results.median(&wire.group(what), name);
+    let bandwidth = |wire, what| median(wire, what, "1 MB");
+    let against_tcp = |wire| ratio(bandwidth(wire, device::WRITE), bandwidth(wire, hosts::VXLAN));
+    let half_trip =
+        |tcp| ratio(median(&ETHERNET, device::LATENCY, WRITE_LATENCY), median(&ETHERNET, tcp, tcp::LATENCY));
+    let goodput = |loss| median(&ETHERNET, hosts::GOODPUT, loss);
+    let kept = |loss| ratio(goodput(loss), goodput("0%"));
+    [
+        goal("two hosts, MTU 1500: 1 MB WRITE bandwidth / kernel TCP over VXLAN", against_tcp(&ETHERNET), 1.0, true),
+        goal("two hosts, MTU 1500: 1 MB WRITE bandwidth, MB/s", bandwidth(&ETHERNET, device::WRITE), 1250.0, true),
+        goal("two hosts, MTU 9000: 1 MB WRITE bandwidth / kernel TCP over VXLAN", against_tcp(&JUMBO), 1.0, true),
+        goal("two hosts: 2 B WRITE half round trip / kernel TCP between the hosts", half_trip(hosts::TCP), 0.7, false),
+        goal("two hosts: 2 B WRITE half round trip / kernel TCP over VXLAN", half_trip(hosts::VXLAN), 0.7, false),
+        goal("two hosts: goodput with 0.1% of the packets lost / without loss", kept("0.1%"), 0.88, true),
+        goal("two hosts: goodput with 1% of the packets lost / without loss", kept("1%"), 0.42, true),
+        goal("two hosts: goodput with 5% of the packets lost / without loss", kept("5%"), 0.10, true),
+    ]
+}
+
+fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    Some(a? / b?)
 }
 
 fn goal(what: &'static str, value: Option<f64>, bound: f64, at_least: bool) -> Option<Goal> {
@@ -73,7 +85,7 @@ mod tests {
         let mut results = Results::new("spin", 1);
         results.add(device::WRITE, "1 MB", Unit::MegabytesPerSecond, 79.0);
         results.add(copy::SHARED, "1 MB", Unit::MegabytesPerSecond, 100.0);
-        results.add(device::COST, "router with 64 idle contexts", Unit::PercentOfCore, 0.5);
+        results.add(device::COST, "router with 64 idle contexts", Unit::Percent, 0.5);
         let goals = judge(&results);
         assert_eq!(goals.iter().map(|g| g.met).collect::<Vec<_>>(), [false, true]);
     }

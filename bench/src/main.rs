@@ -5,8 +5,11 @@
 
 mod chart;
 mod copy;
+mod crc;
 mod device;
 mod goals;
+mod hosts;
+mod perftest;
 mod pingpong;
 mod report;
 mod results;
@@ -21,7 +24,7 @@ use std::time::Instant;
 /// Bytes of the messages whose bandwidth is measured.
 const SIZES: [u64; 4] = [2 << 10, 8 << 10, 64 << 10, 1 << 20];
 
-/// Measures rdmesh beside shared memory, memcpy, kernel TCP and UCX.
+/// Measures rdmesh, on one host and on two, beside shared memory, memcpy, kernel TCP and UCX.
 #[derive(Parser)]
 struct Arguments {
     /// Rounds; medians are reported.
@@ -33,6 +36,9 @@ struct Arguments {
     /// Copy the results to docs/ too.
     #[arg(long)]
     publish: bool,
+    /// Only what is measured on one host, or on two.
+    #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "publish")]
+    hosts: Option<u8>,
     /// How the router's workers wait: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive")]
     mode: String,
@@ -74,11 +80,17 @@ fn benchmark(arguments: &Arguments) {
     for round in 1..=rounds {
         let begin = Instant::now();
         eprint!("round {round} of {rounds}: ");
-        pingpong::measure(&mut results, effort);
-        copy::measure(&mut results, effort);
-        tcp::measure_loopback(&mut results, effort);
-        ucx::measure(&mut results, effort);
-        device::measure(&mut results, effort, &arguments.mode);
+        if arguments.hosts != Some(2) {
+            pingpong::measure(&mut results, effort);
+            copy::measure(&mut results, effort);
+            tcp::measure_loopback(&mut results, effort);
+            ucx::measure(&mut results, effort);
+            device::measure(&mut results, effort, &arguments.mode);
+        }
+        if arguments.hosts != Some(1) {
+            crc::measure(&mut results, effort);
+            hosts::measure(&mut results, effort, &arguments.mode);
+        }
         eprintln!("{:.0} s", begin.elapsed().as_secs_f64());
     }
     let goals = goals::judge(&results);

@@ -15,8 +15,8 @@ pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
     let _ = writeln!(text, "{}; mode {}; medians of {} rounds", machine.join(", "), results.mode, results.rounds);
     let mut groups: Vec<&str> = Vec::new();
     for figure in &results.figures {
-        if !groups.contains(&figure.group) {
-            groups.push(figure.group);
+        if !groups.contains(&figure.group.as_str()) {
+            groups.push(&figure.group);
         }
     }
     for group in groups {

@@ -15,9 +15,12 @@ pub(crate) enum Unit {
     /// 10^6 messages per second.
     #[serde(rename = "M/s")]
     MillionPerSecond,
-    /// Of one processor core.
+    /// Of a packet.
+    #[serde(rename = "ns")]
+    Nanoseconds,
+    /// Of what the figure's name says.
     #[serde(rename = "%")]
-    PercentOfCore,
+    Percent,
     /// Events for each message.
     #[serde(rename = "1/message")]
     PerMessage,
@@ -28,9 +31,10 @@ impl Unit {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Microseconds => "µs",
+            Self::Nanoseconds => "ns",
             Self::MegabytesPerSecond => "MB/s",
             Self::MillionPerSecond => "M/s",
-            Self::PercentOfCore => "%",
+            Self::Percent => "%",
             Self::PerMessage => "/message",
         }
     }
@@ -40,7 +44,7 @@ impl Unit {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     /// Heading that it is shown under.
-    pub(crate) group: &'static str,
+    pub(crate) group: String,
     /// What was measured, unique in its group.
     pub(crate) name: String,
     /// Unit of all values.
@@ -79,10 +83,11 @@ impl Results {
     }
 
     /// Adds a value to the figure `name` of `group`.
-    pub(crate) fn add(&mut self, group: &'static str, name: &str, unit: Unit, value: f64) {
+    pub(crate) fn add(&mut self, group: &str, name: &str, unit: Unit, value: f64) {
         eprint!(".");
         let index = self.figures.iter().position(|f| f.group == group && f.name == name).unwrap_or_else(|| {
-            let figure = Figure { group, name: name.to_owned(), unit, median: 0.0, samples: Vec::new() };
+            let (group, name) = (group.to_owned(), name.to_owned());
+            let figure = Figure { group, name, unit, median: 0.0, samples: Vec::new() };
             self.figures.push(figure);
             self.figures.len() - 1
         });
@@ -91,9 +96,18 @@ impl Results {
         figure.median = median(&figure.samples);
     }
 
+    /// The value of the figure `name` of `group` that was added last.
+    pub(crate) fn last(&self, group: &str, name: &str) -> Option<f64> {
+        self.figure(group, name)?.samples.last().copied()
+    }
+
     /// Median of the figure `name` of `group`.
     pub(crate) fn median(&self, group: &str, name: &str) -> Option<f64> {
-        self.figures.iter().find(|f| f.group == group && f.name == name).map(|f| f.median)
+        self.figure(group, name).map(|f| f.median)
+    }
+
+    fn figure(&self, group: &str, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|f| f.group == group && f.name == name)
     }
 }
 

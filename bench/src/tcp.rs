@@ -4,7 +4,7 @@ use crate::SIZES;
 use crate::copy::size_name;
 use crate::results::{Results, Unit};
 use clap::Args;
-use rdmesh_tests::Program;
+use rdmesh_tests::{Pair, Program};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 pub(crate) const LOOPBACK: &str = "kernel TCP, loopback";
 /// Group of the figures over the endpoints' own veth devices.
 pub(crate) const VETH: &str = "kernel TCP, veth";
-/// Name of the latency figure in both groups.
+/// Name of the latency figure in all groups.
 pub(crate) const LATENCY: &str = "2 B half round trip";
 /// Port of the server.
-pub(crate) const PORT: u16 = 18_900;
+const PORT: u16 = 18_900;
 
 const PING: u64 = 0;
 
@@ -107,34 +107,54 @@ impl Client {
     }
 }
 
-/// Measures between two processes on the host.
-pub(crate) fn measure_loopback(results: &mut Results, effort: f64) {
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut command = Command::new(&program);
-    command.args(["tcp-server", &PORT.to_string()]);
-    let mut server = Program::start(command);
-    server.wait_listening(PORT);
-    measure_with(results, LOOPBACK, effort, |size, seconds| {
-        let mut client = Command::new(&program);
-        client.args(["tcp-client", &format!("127.0.0.1:{PORT}"), &size, &seconds]);
-        Program::start(client).finish(Duration::from_secs(60)).ok().text
-    });
-    server.kill();
+/// One of two processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Server,
+    Client,
 }
 
-/// Measures with clients that `run` starts with a size and a number of seconds, and whose output it returns.
-pub(crate) fn measure_with(
+/// Measures between two processes on the host.
+pub(crate) fn measure_loopback(results: &mut Results, effort: f64) {
+    measure(results, LOOPBACK, &SIZES, effort, "127.0.0.1", |_, words| {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        Program::start(command)
+    });
+}
+
+/// Starts the two processes in two endpoints, for [`measure`].
+pub(crate) fn between(pair: &Pair<'_>) -> impl Fn(Side, &[String]) -> Program {
+    move |side, words| {
+        let (lab, endpoint) = if side == Side::Server { &pair.server } else { &pair.client };
+        lab.start_in(endpoint, words)
+    }
+}
+
+/// Measures latency, and bandwidth by size, to a server at `address`. `start` starts the commands, where each belongs.
+pub(crate) fn measure(
     results: &mut Results,
-    group: &'static str,
+    group: &str,
+    sizes: &[u64],
     effort: f64,
-    run: impl Fn(String, String) -> String,
+    address: &str,
+    start: impl Fn(Side, &[String]) -> Program,
 ) {
+    let program = std::env::current_exe().expect("this program has a path").display().to_string();
+    let mut server = start(Side::Server, &[program.clone(), "tcp-server".to_owned(), PORT.to_string()]);
+    server.wait_listening(PORT);
     let figure = |size: u64| {
-        let text = run(size.to_string(), effort.to_string());
+        let words = ["tcp-client", &format!("{address}:{PORT}"), &size.to_string(), &effort.to_string()];
+        let words: Vec<String> = [program.as_str()].into_iter().chain(words).map(str::to_owned).collect();
+        let text = start(Side::Client, &words).finish(LIMIT).ok().text;
         text.trim().parse::<f64>().unwrap_or_else(|_| panic!("the TCP client said: {text}"))
     };
     results.add(group, LATENCY, Unit::Microseconds, figure(PING));
-    for bytes in SIZES {
+    for &bytes in sizes {
         results.add(group, &size_name(bytes), Unit::MegabytesPerSecond, figure(bytes));
     }
+    server.kill();
 }
+
+/// What a client may take.
+const LIMIT: Duration = Duration::from_secs(60);

@@ -42,17 +42,20 @@ pub(crate) struct Capture {
     pub(crate) id: u32,
     filter: CaptureFilter,
     waiting: VecDeque<Captured>,
+    waiting_bytes: usize,
     lost: u64,
 }
 
 impl Capture {
     pub(crate) fn new(id: u32, filter: CaptureFilter) -> Self {
-        Self { id, filter, waiting: VecDeque::new(), lost: 0 }
+        Self { id, filter, waiting: VecDeque::new(), waiting_bytes: 0, lost: 0 }
     }
 
     /// The oldest copy.
     pub(crate) fn next(&mut self) -> Option<Captured> {
-        self.waiting.pop_front()
+        let captured = self.waiting.pop_front()?;
+        self.waiting_bytes -= captured.bytes.len();
+        Some(captured)
     }
 
     /// Packets that found no room.
@@ -71,6 +74,7 @@ impl Capture {
             ip.encode(udp.len(), &mut bytes);
             let room = self.filter.snap_len.saturating_sub(bytes.len());
             bytes.extend_from_slice(&udp[..udp.len().min(room)]);
+            bytes.truncate(self.filter.snap_len);
             self.keep(Captured { at, len: ip.len() + udp.len(), bytes });
         }
     }
@@ -113,21 +117,26 @@ impl Capture {
         let len = payload.map_or(0, |payload| payload.len() as usize);
         let header_len = header.len();
         let udp_len = header_len + padded(len) + ICRC_LEN;
-        let mut bytes = vec![0; ip.len() + udp_len];
+        let (headers, whole) = (ip.len() + header_len, ip.len() + udp_len);
+        let is_whole = whole <= self.filter.snap_len;
+        let mut bytes = vec![0; if is_whole { whole } else { self.filter.snap_len.max(headers) }];
         encode_ip(&ip, udp_len, &mut bytes);
         let udp = &mut bytes[ip.len()..];
         header.encode(len, &mut udp[..header_len]);
+        let kept = len.min(udp.len() - header_len);
         // Memory that has gone meanwhile shows as zeros.
-        let _ = payload.map_or(Ok(()), |payload| payload.read(&mut udp[header_len..header_len + len]));
-        let crc = icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]);
-        udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
-        let len = bytes.len();
+        let _ = payload.map_or(Ok(()), |payload| payload.read(&mut udp[header_len..header_len + kept]));
+        if is_whole {
+            let crc = icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]);
+            udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
+        }
         bytes.truncate(self.filter.snap_len);
-        self.keep(Captured { at, len, bytes });
+        self.keep(Captured { at, len: whole, bytes });
     }
 
     fn keep(&mut self, captured: Captured) {
-        if self.waiting.len() < WAITING {
+        if self.waiting.len() < WAITING && self.waiting_bytes < WAITING_BYTES {
+            self.waiting_bytes += captured.bytes.len();
             self.waiting.push_back(captured);
         } else {
             self.lost += 1;
@@ -216,3 +225,5 @@ const SOURCE_PORT: u16 = 0xc000;
 const ICRC_LEN: usize = 4;
 /// Copies that wait to be taken away.
 const WAITING: usize = 8192;
+/// Their bytes.
+const WAITING_BYTES: usize = 16 << 20;

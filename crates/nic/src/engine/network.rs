@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::packet::shard_of;
-use super::{Engine, parts};
+use super::{Engine, QPS_PER_POLL, parts};
 use crate::capture::{Capture, CaptureFilter, Captured};
 use crate::net::{Datagram, Routes, Transmits};
 use crate::platform::Platform;
@@ -46,13 +46,16 @@ impl<P: Platform> Engine<P> {
         Active { index, qp, cx, out: &mut self.out }.handle_wire_packet(&opened);
     }
 
-    /// Appends what is to be sent, until nothing is left or `to` is full. Returns whether there was anything.
+    /// Appends what is to be sent, for a bounded time or until `to` is full. Returns whether there was anything, or is more.
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
         let before = to.count();
-        while to.has_room()
-            && let Some(index) = self.out.wire_ready.pop_front()
-        {
+        // Not all that a program posts becomes a packet: whoever posts without end has a turn like everybody.
+        for _ in 0..self.out.wire_ready.len().min(QPS_PER_POLL) {
+            if !to.has_room() {
+                break;
+            }
+            let Some(index) = self.out.wire_ready.pop_front() else { break };
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             qp.wire_queued = false;
             let mark = to.mark();
@@ -65,7 +68,7 @@ impl<P: Platform> Engine<P> {
         }
         let sent = to.count() - before;
         self.wire.sent += sent as u64;
-        sent != 0
+        sent != 0 || !self.out.wire_ready.is_empty()
     }
 
     /// Begins to copy the packets that `filter` describes. Returns a number for [`Engine::poll_capture`].

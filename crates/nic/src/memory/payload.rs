@@ -85,10 +85,10 @@ impl<M: Memory> Payload<M> {
         self.len += len;
     }
 
-    /// Copies everything to plain bytes.
+    /// Copies the beginning to plain bytes, as far as there is room.
     pub(crate) fn read(&self, mut to: &mut [u8]) -> Result<(), Fault> {
         for span in self.spans() {
-            let (now, later) = to.split_at_mut(span.len as usize);
+            let (now, later) = to.split_at_mut(to.len().min(span.len as usize));
             span.memory.read(span.offset, now)?;
             to = later;
         }

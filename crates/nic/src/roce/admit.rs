@@ -10,7 +10,7 @@ use crate::engine::context::Context;
 use crate::engine::qp::Qp;
 use crate::net::{Datagram, Origin, Route, Routes, Target};
 use crate::platform::Platform;
-use crate::wire::{Header, IdSolver, IpUdp, Malformed, Service, geneve, icrc};
+use crate::wire::{Header, IdSolver, IpUdp, Malformed, Op, Service, geneve, icrc};
 use rdmesh_verbs::{Gid, QpState, QpType, Qpn, Vni};
 use std::net::IpAddr;
 
@@ -68,14 +68,20 @@ impl<'a> Opened<'a> {
     pub(crate) fn suits<P: Platform>(&self, qp: &Qp<P>) -> bool {
         const MEMBERSHIP: u16 = 0x8000;
         let kind = match self.header.service {
-            Service::Rc => qp.qp_type == QpType::Rc,
+            Service::Rc => qp.qp_type == QpType::Rc || self.is_brake(qp),
             Service::Uc => qp.qp_type == QpType::Uc,
             Service::Ud => qp.qp_type == QpType::Ud,
             Service::Cnp => qp.qp_type != QpType::Ud,
         };
-        // A connection in error still says why.
-        let state = qp.state().can_receive() || (qp.connection.is_some() && qp.state() == QpState::Error);
+        // A reliable connection in error still says why.
+        let says_why = qp.qp_type == QpType::Rc && qp.connection.is_some() && qp.state() == QpState::Error;
+        let state = qp.state().can_receive() || says_why;
         kind && state && self.header.pkey | MEMBERSHIP == super::DEFAULT_PKEY
+    }
+
+    /// Whether it is what holds back the sender of an unreliable connection through the tunnel.
+    fn is_brake<P: Platform>(&self, qp: &Qp<P>) -> bool {
+        qp.qp_type == QpType::Uc && self.vni.is_some() && matches!(self.header.op, Op::Acknowledge(_))
     }
 
     /// Whether it came from whom `qp` is to hear.

@@ -128,7 +128,10 @@ impl Connection {
         self.requester.rnr_until = None;
         self.requester.rate = None;
         self.responder.nak_due = self.responder.fatal;
-        self.responder.replies.clear();
+        // What was earned before the refusal is still answered.
+        if self.responder.fatal.is_none() {
+            self.responder.replies.clear();
+        }
         self.responder.ack_due = false;
         self.responder.notify = false;
     }

@@ -30,14 +30,14 @@ impl<P: Platform> Active<'_, P> {
 
     /// Appends datagrams for one turn, as far as they go to other hosts. Returns whether there are more at once.
     pub(super) fn send_datagrams(&mut self, to: &mut Transmits) -> bool {
-        if !self.qp.is_sending() {
-            return false;
-        }
         for _ in 0..TURN {
             if !to.has_room() {
                 return self.qp.can_send();
             }
-            if !self.qp.can_send() || (self.qp.send.cursor == self.qp.send.window.len() && !self.fetch()) {
+            if !self.qp.is_sending()
+                || !self.qp.can_send()
+                || (self.qp.send.cursor == self.qp.send.window.len() && !self.fetch())
+            {
                 return false;
             }
             let cursor = self.qp.send.cursor;

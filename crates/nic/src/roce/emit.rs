@@ -77,7 +77,8 @@ impl Peer {
         Ok(())
     }
 
-    fn is_tunnel(&self) -> bool {
+    /// Whether the other end is a router like this one.
+    pub(crate) fn is_tunnel(&self) -> bool {
         matches!(self.target, Target::Host(_))
     }
 }

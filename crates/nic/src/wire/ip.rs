@@ -36,17 +36,17 @@ impl IpUdp {
     /// Writes [`IpUdp::len`] bytes to `out`, which must have room for them, to precede `udp_payload_len` bytes.
     pub fn encode(&self, udp_payload_len: usize, out: &mut [u8]) {
         let udp_len = UDP + udp_payload_len;
-        let (ip, udp) = if let Some((source, dest)) = self.ipv4() {
+        let udp = if let Some((source, dest)) = self.ipv4() {
             let (ip, udp) = out.split_at_mut(IPV4);
             let checksum = !internet_sum(&self.ipv4_header(source, dest, 0, udp_len));
             ip.copy_from_slice(&self.ipv4_header(source, dest, checksum, udp_len));
-            (ip, udp)
+            udp
         } else {
             let (ip, udp) = out.split_at_mut(IPV6);
             ip.copy_from_slice(&self.ipv6_header(udp_len));
-            (ip, udp)
+            udp
         };
-        debug_assert!(ip.len() + udp_len <= usize::from(u16::MAX), "no datagram is that long");
+        debug_assert!(UDP + udp_len <= usize::from(u16::MAX), "no datagram is that long");
         udp[..UDP].copy_from_slice(&self.udp_header(udp_len));
     }
 

@@ -109,6 +109,9 @@ impl<T: Trains> Outbox<T> {
                     });
                     worked = true;
                 }
+                // Who is behind a plain socket is the tenant's to decide: nobody else waits for it. The transport takes it for
+                // loss.
+                Err(Errno::AGAIN) if matches!(way, Way::Plain(..)) => self.drop_train(counters),
                 Err(Errno::AGAIN) => {
                     self.blocked = Some(way);
                     counters.blocked.add(1);

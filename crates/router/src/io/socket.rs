@@ -32,7 +32,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = Self(socket_with(family, SocketType::DGRAM, flags, None)?);
         let fd = socket.as_fd();
-        set_buffers(fd)?;
+        set_buffers(fd, if purpose.heeds_path { PLAIN_BUFFER } else { BUFFER })?;
         if address.is_ipv4() {
             set_ip_recvtos(fd, true)?;
             raw::set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
@@ -84,13 +84,15 @@ impl AsFd for Socket {
     }
 }
 
-/// As much as is allowed, up to [`BUFFER`]. With privilege the host's limit does not count.
-fn set_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
-    set_socket_recv_buffer_size_force(socket, BUFFER).or_else(|_| set_socket_recv_buffer_size(socket, BUFFER))?;
-    set_socket_send_buffer_size_force(socket, BUFFER).or_else(|_| set_socket_send_buffer_size(socket, BUFFER))
+/// As much as is allowed, up to `bytes`. With privilege the host's limit does not count.
+fn set_buffers(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    set_socket_recv_buffer_size_force(socket, bytes).or_else(|_| set_socket_recv_buffer_size(socket, bytes))?;
+    set_socket_send_buffer_size_force(socket, bytes).or_else(|_| set_socket_send_buffer_size(socket, bytes))
 }
 
-/// Bytes of a socket's buffers.
+/// Bytes of the buffers of a plain socket, of which a tenant may make the router have many.
+const PLAIN_BUFFER: usize = 1 << 20;
+/// Bytes of the tunnel's buffers.
 const BUFFER: usize = 16 << 20;
 /// `linux/udp.h`.
 const UDP_NO_CHECK6_RX: i32 = 102;

@@ -19,16 +19,18 @@ pub struct Patience(Arc<AtomicU32>);
 impl Patience {
     const STRIKES: u32 = 4;
 
-    fn is_exhausted(&self) -> bool {
+    /// Whether nothing of the tenant's is waited for any more.
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= Self::STRIKES
     }
 
-    fn strike(&self) {
+    /// Something of the tenant's took too long.
+    pub(crate) fn strike(&self) {
         let strikes = self.0.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::warn!(
             strikes,
             of = Self::STRIKES,
-            "private memory of a tenant could not be reached in time: no more of its endpoint after the last"
+            "a tenant's private memory or namespace could not be reached in time: no more of its endpoint after the last"
         );
     }
 }

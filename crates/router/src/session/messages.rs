@@ -5,7 +5,7 @@ use super::connection::Frame;
 use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
-use crate::io::Place;
+use crate::io::{Place, PlainError};
 use crate::worker::ShardHandle;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
@@ -67,7 +67,13 @@ impl Server {
             return Err(errno);
         }
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        let place = self.plains.acquire(connection.peer.network_namespace(), endpoint.spec.addresses(), shard);
+        // How long it takes to look there is the tenant's to decide, a few times.
+        let exhausted = endpoint.patience.is_exhausted();
+        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
+        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard);
+        if matches!(place.plain, Err(PlainError::TooSlow)) {
+            endpoint.patience.strike();
+        }
         tell_workers(&self.shards, &place);
         endpoint.report_outside(place.plain.as_ref().err());
         let plain = place.plain.as_ref().ok().cloned();

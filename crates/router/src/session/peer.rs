@@ -31,18 +31,23 @@ impl Peer {
         // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
         // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
         // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
+        self.is_unchanged().map(|()| memory)
+    }
+
+    /// Whether it still is that process, with the rights that it had.
+    fn is_unchanged(&self) -> io::Result<()> {
         if self.has_exited() {
             return Err(io::Errno::SRCH);
         }
         let owner = rustix::fs::stat(format!("/proc/{}", self.pid))?.st_uid;
-        if owner == self.uid { Ok(memory) } else { Err(io::Errno::ACCESS) }
+        if owner == self.uid { Ok(()) } else { Err(io::Errno::ACCESS) }
     }
 
     /// The network namespace that the process is in.
     pub(super) fn network_namespace(&self) -> io::Result<OwnedFd> {
         let namespace = open_namespace(&format!("/proc/{}/ns/net", self.pid))?;
         // As for its memory.
-        if self.has_exited() { Err(io::Errno::SRCH) } else { Ok(namespace) }
+        self.is_unchanged().map(|()| namespace)
     }
 
     /// The process's name.

@@ -23,7 +23,11 @@ impl<P: Platform> Active<'_, P> {
         let mut worked = false;
         let end = self.out.moved + TURN_BYTES;
         for _ in 0..TURN {
-            if self.out.moved >= end || !self.qp.can_send() || self.qp.send.unanswered >= MAX_UNANSWERED {
+            if self.out.moved >= end
+                || !self.qp.is_sending()
+                || !self.qp.can_send()
+                || self.qp.send.unanswered >= MAX_UNANSWERED
+            {
                 break;
             }
             if self.qp.send.cursor == self.qp.send.window.len() && !self.fetch() {

@@ -120,6 +120,92 @@ fn silence_ends_in_an_error_whatever_was_sent() {
 }
 
 #[test]
+fn what_comes_before_a_refusal_is_answered_all_the_same() {
+    for lost in [None, Some(2), Some(3), Some(4)] {
+        let mut world = World::two_hosts();
+        let (a, b) = world.pair(Setup::default());
+        let mut n = 0;
+        world.lose = Box::new(move |_, _| {
+            n += 1;
+            Some(n) == lost
+        });
+        b.memory.put(0, &[3; 8]);
+        b.post_recv(1, &[]);
+        let read = SendOp::Read { remote_addr: BASE, rkey: b.key };
+        let bad = SendOp::Write { remote_addr: 0, rkey: b.key, imm: None };
+        world.post(&a, wr(1, read, &[a.sge(0, 8)]));
+        world.post(&a, wr(2, SendOp::Send { imm: None }, &[]));
+        world.post(&a, wr(3, bad, &[a.sge(0, 8)]));
+        world.run_until(Time(1_000_000_000));
+        let done: Vec<_> = std::iter::from_fn(|| a.done()).collect();
+        let expected = [WcStatus::Success, WcStatus::Success, WcStatus::RemoteAccessError];
+        assert_eq!(done, expected.iter().zip(1..).map(|(s, id)| (id, *s)).collect::<Vec<_>>(), "{lost:?} lost");
+        assert_eq!(a.memory.get(0, 8), [3; 8]);
+    }
+}
+
+#[test]
+fn nothing_is_sent_after_a_failure_in_the_same_turn() {
+    let mut world = World::two_hosts();
+    let log = record(&mut world);
+    let (a, b) = world.pair(Setup::default());
+    let bind = SendOp::BindMw { mw: Key(1), new_key: Key(2), mr: a.key, addr: BASE, length: 8, access: ALL };
+    world.post(&a, wr(0, bind, &[]));
+    for id in 1..400 {
+        world.post(&a, wr(id, write(&b, 0), &[a.sge(0, 8)]));
+    }
+    world.run_until(Time(1_000_000_000));
+    assert_eq!(a.done(), Some((0, WcStatus::MwBindError)));
+    assert!(std::iter::from_fn(|| a.done()).all(|(_, status)| status == WcStatus::FlushError));
+    assert!(log.borrow().is_empty(), "{} datagrams", log.borrow().len());
+}
+
+#[test]
+fn an_unreliable_connection_in_error_takes_nothing() {
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup { qp_type: QpType::Uc, ..Setup::default() });
+    a.memory.put(0, &[7; 8]);
+    world.modify_state(&b, QpState::Error);
+    world.post(&a, wr(1, write(&b, 0), &[a.sge(0, 8)]));
+    world.run_until(Time(1_000_000_000));
+    assert_eq!((a.done(), b.memory.get(0, 8)), (Some((1, WcStatus::Success)), vec![0; 8]));
+}
+
+#[test]
+fn a_sender_without_retransmission_sends_no_more_than_arrives() {
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup { qp_type: QpType::Uc, ..Setup::default() });
+    world.lose = Box::new(|to, _| to == 1);
+    world.post(&a, wr(1, write(&b, 0), &[a.sge(0, 400_000)]));
+    world.settle();
+    assert_eq!((a.poll(), world.datagrams), (None, 128));
+    // What nobody acknowledges is lost, which is nobody's concern.
+    world.run_until(Time(100_000_000));
+    assert_eq!((a.done(), world.datagrams), (Some((1, WcStatus::Success)), 391));
+}
+
+#[test]
+fn local_requests_without_end_leave_the_others_their_turn() {
+    let mut world = World::two_hosts();
+    let (a, _b) = world.pair(Setup { signal_all: false, ..Setup::default() });
+    let (_, window) = world.engines[0].alloc_mw(a.context, a.pd, crate::MwType::Type1).unwrap();
+    let key = |i: u32| Key::from_parts(window.index(), window.tag().wrapping_add(i as u8));
+    for i in 0..1000 {
+        let (mw, new_key) = (key(i), key(i + 1));
+        let op = SendOp::BindMw { mw, new_key, mr: a.key, addr: BASE, length: 8, access: Access::empty() };
+        world.post(&a, SendWr { flags: SendFlags::empty(), ..wr(0, op, &[]) });
+    }
+    let mut to = crate::Transmits::new();
+    world.engines[0].poll(world.now);
+    let mut polls = 0;
+    while world.engines[0].poll_transmit(world.now, &mut to) {
+        polls += 1;
+    }
+    assert_eq!(world.state(&a), QpState::Rts);
+    assert!(polls >= 10, "{polls}: one turn each");
+}
+
+#[test]
 fn duplicates_are_answered_again_and_executed_once() {
     let mut world = World::two_hosts();
     let log = record(&mut world);

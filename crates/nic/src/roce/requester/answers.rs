@@ -15,8 +15,11 @@ impl<P: Platform> Active<'_, P> {
         let psn = header.psn;
         // An answer to what was never sent, or was answered before, is from another time.
         let is_current = psn.since(requester.unacked) >= 0 && psn.since(requester.highest) < 0;
-        if !self.qp.is_sending() || self.qp.qp_type != QpType::Rc || !is_current {
+        if !self.qp.is_sending() || !is_current {
             return;
+        }
+        if self.qp.qp_type == QpType::Uc {
+            return self.let_go_on(psn);
         }
         match header.op {
             Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }) => self.acknowledge(psn.add(1)),
@@ -26,6 +29,15 @@ impl<P: Platform> Active<'_, P> {
             Op::AtomicAcknowledge { original, .. } => self.atomic_response(psn, original),
             _ => {}
         }
+    }
+
+    /// The peer of an unreliable connection has received `psn`: more may be sent.
+    fn let_go_on(&mut self, psn: Psn) {
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        let arrived = psn.add(1).after(requester.unacked);
+        requester.unacked = psn.add(1);
+        self.on_progress(arrived);
     }
 
     /// Everything before `end` has arrived, but for READs and atomics whose answer has not: that was lost (IBA 9.7.5.1.1).
@@ -158,8 +170,14 @@ impl<P: Platform> Active<'_, P> {
         self.acknowledge(psn);
         let Some(connection) = &self.qp.connection else { return };
         let Some(entry) = self.qp.send.window.oldest() else { return };
-        if connection.requester.unacked != psn || !matches!(entry.wr.op, SendOp::Read { .. }) {
+        if connection.requester.unacked != psn {
             return;
+        }
+        match entry.wr.op {
+            SendOp::Read { .. } => {}
+            // So they are answered (annex A19).
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } if payload.is_empty() => return self.advance(1),
+            _ => return,
         }
         let expected = (entry.total - entry.answered).min(u64::from(self.qp.attr.path_mtu.bytes()));
         if payload.len() as u64 != expected {

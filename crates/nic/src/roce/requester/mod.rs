@@ -39,14 +39,13 @@ struct Plan {
     /// PSNs that it takes.
     psns: u32,
     last: bool,
+    /// Whether the packet asks for an acknowledgement.
+    asks: bool,
 }
 
 impl<P: Platform> Active<'_, P> {
     /// Appends request packets for one turn. Returns whether there may be more at once.
     pub(in crate::roce) fn send_requests(&mut self, to: &mut Transmits) -> bool {
-        if !self.qp.is_sending() {
-            return false;
-        }
         let mut steps = 0;
         while steps < TURN && to.has_room() && self.may_send() && self.send_request(to) == Step::Done {
             steps += 1;
@@ -61,6 +60,9 @@ impl<P: Platform> Active<'_, P> {
     /// Whether there is a request to send, and nothing that forbids it.
     fn may_send(&mut self) -> bool {
         let (now, index) = (self.out.now, self.index);
+        if !self.qp.is_sending() {
+            return false;
+        }
         let Some(connection) = &mut self.qp.connection else { return false };
         let requester = &mut connection.requester;
         if requester.rnr_until.is_some() {
@@ -91,13 +93,14 @@ impl<P: Platform> Active<'_, P> {
             }
             if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
                 self.execute_local();
-                return Step::Done;
+                return if self.qp.is_sending() { Step::Done } else { Step::Stuck };
             }
         }
-        let plan = self.plan(&self.qp.send.window[cursor]);
+        let mut plan = self.plan(&self.qp.send.window[cursor]);
         if !self.has_window(&plan) {
             return Step::Stuck;
         }
+        plan.asks = self.asks(&plan);
         match self.emit_request(to, &plan) {
             Ok(()) => {
                 self.on_request_sent(&plan);
@@ -121,8 +124,9 @@ impl<P: Platform> Active<'_, P> {
         let payload = (entry.total - entry.sent).min(mtu);
         let last = entry.sent + payload == entry.total;
         let part = part(entry.sent == 0, last);
-        let data = |op| Plan { op, payload: payload as usize, moves: payload, psns: 1, last };
-        let single = |op, payload| Plan { op, payload, moves: entry.total, psns: 1, last: true };
+        let asks = false;
+        let data = |op| Plan { op, payload: payload as usize, moves: payload, psns: 1, last, asks };
+        let single = |op, payload| Plan { op, payload, moves: entry.total, psns: 1, last: true, asks };
         match entry.wr.op {
             SendOp::Send { imm } => data(Op::Send { part, imm: imm.filter(|_| last), invalidate: None }),
             SendOp::SendInvalidate { rkey } => {
@@ -138,7 +142,7 @@ impl<P: Platform> Active<'_, P> {
                 let moves = end - entry.sent;
                 let reth = Reth { addr: remote_addr.wrapping_add(entry.sent), rkey, len: moves as u32 };
                 let psns = moves.div_ceil(mtu).max(1) as u32;
-                Plan { op: Op::ReadRequest(reth), payload: 0, moves, psns, last: end == entry.total }
+                Plan { op: Op::ReadRequest(reth), payload: 0, moves, psns, last: end == entry.total, asks }
             }
             SendOp::CompareSwap { remote_addr: addr, rkey, compare, swap } => {
                 single(Op::CompareSwap { addr, rkey, compare, swap }, 0)
@@ -167,7 +171,7 @@ impl<P: Platform> Active<'_, P> {
     /// Whether the window, and the responder's resources for READs and atomics, have room for `plan`.
     fn has_window(&self, plan: &Plan) -> bool {
         let Some(connection) = &self.qp.connection else { return false };
-        if self.qp.qp_type != QpType::Rc {
+        if !self.is_acknowledged() {
             return true;
         }
         let requester = &connection.requester;
@@ -180,6 +184,15 @@ impl<P: Platform> Active<'_, P> {
         }
         let is_answered = self.qp.send.window[self.qp.send.cursor].wr.op.is_read_or_atomic();
         !is_answered || self.reads_under_way() < u32::from(self.qp.attr.max_rd_atomic)
+    }
+
+    /// An acknowledgement is asked for at the end of a message, now and then, and where nothing more can be sent without.
+    fn asks(&self, plan: &Plan) -> bool {
+        let Some(connection) = &self.qp.connection else { return false };
+        let requester = &connection.requester;
+        let on_their_way = self.qp.send.next_psn.since(requester.unacked) as u32 + plan.psns;
+        let is_full = requester.probing || on_their_way >= requester.window.packets();
+        plan.last || is_full || requester.unrequested + 1 >= ACK_EVERY
     }
 
     /// READ requests and atomics that the responder has not answered.
@@ -198,12 +211,10 @@ impl<P: Platform> Active<'_, P> {
     fn emit_request(&self, to: &mut Transmits, plan: &Plan) -> Result<(), CopyError> {
         let Some(connection) = &self.qp.connection else { return Ok(()) };
         let entry = &self.qp.send.window[self.qp.send.cursor];
-        let requester = &connection.requester;
         let solicited = plan.last && entry.wr.flags.contains(SendFlags::SOLICITED);
-        let asks = plan.last || requester.unrequested + 1 >= ACK_EVERY || requester.probing;
         let header = Header {
             solicited,
-            ack_request: asks && self.qp.qp_type == QpType::Rc,
+            ack_request: plan.asks && self.is_acknowledged(),
             ..self.header(plan.op, self.qp.send.next_psn)
         };
         connection.peer.emit(to, &header, plan.payload, |bytes| self.fill(entry, bytes))
@@ -240,11 +251,10 @@ impl<P: Platform> Active<'_, P> {
         entry.sent += plan.moves;
         send.next_psn = psn.add(plan.psns);
         self.out.moved += plan.moves;
-        let asked = plan.last || requester.unrequested + 1 >= ACK_EVERY || requester.probing;
-        requester.unrequested = if asked { 0 } else { requester.unrequested + 1 };
+        requester.unrequested = if plan.asks { 0 } else { requester.unrequested + 1 };
         if send.next_psn.since(requester.highest) > 0 {
             // Only what is sent once has an unambiguous round trip (Karn).
-            if asked && requester.timed.is_none() {
+            if plan.asks && requester.timed.is_none() {
                 requester.timed = Some((psn, now));
             }
             requester.highest = send.next_psn;
@@ -268,7 +278,9 @@ impl<P: Platform> Active<'_, P> {
 
     /// Nobody answers on an unreliable connection: a message is done when it was sent.
     fn on_unreliable_sent(&mut self) {
-        if let Some(connection) = &mut self.qp.connection {
+        if !self.is_acknowledged()
+            && let Some(connection) = &mut self.qp.connection
+        {
             connection.requester.unacked = self.qp.send.next_psn;
         }
         let cursor = self.qp.send.cursor;

@@ -31,7 +31,20 @@ impl<P: Platform> Active<'_, P> {
                 self.probe();
             }
         }
+        if self.qp.qp_type == QpType::Uc {
+            self.forget_silence();
+        }
         self.rearm();
+    }
+
+    /// What an unreliable connection has sent and nobody acknowledged is lost, which is nobody's concern.
+    fn forget_silence(&mut self) {
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        if requester.is_waiting() && requester.probe_at <= self.out.now {
+            requester.unacked = requester.highest;
+            requester.timed = None;
+        }
     }
 
     /// The peer was silent for the ACK time-out (IBA 9.7.6.1.3).
@@ -64,8 +77,12 @@ impl<P: Platform> Active<'_, P> {
         let timeout = self.timeout();
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;
-        if self.qp.qp_type != QpType::Rc || !requester.is_waiting() {
+        if !requester.is_waiting() {
             return;
+        }
+        if self.qp.qp_type != QpType::Rc {
+            requester.probe_at = now.after(LEAST_TIMEOUT);
+            return self.rearm();
         }
         requester.probe_at = now.after(requester.probe_delay(timeout));
         if requester.retry_at.is_none() {
@@ -77,8 +94,9 @@ impl<P: Platform> Active<'_, P> {
     fn rearm(&mut self) {
         // A deadline is never now: whatever is wrong with it, the engine gets on.
         let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
+        let waits = self.is_acknowledged();
         let Some(connection) = &mut self.qp.connection else { return };
-        if let Some(at) = connection.requester.deadline().filter(|_| self.qp.qp_type == QpType::Rc) {
+        if let Some(at) = connection.requester.deadline().filter(|_| waits) {
             connection.arm(index, at.max(soonest), &mut self.out.timers);
         }
     }

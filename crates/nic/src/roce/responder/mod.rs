@@ -104,11 +104,14 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// The refusal that ended the connection may have been lost: without it the peer would only see silence.
+    /// The refusal that ended the connection may have been lost, and answers before it: without them the peer would only see
+    /// silence. It acknowledges all before it that need no answer of their own.
     fn repeat_refusal(&mut self, header: &Header) {
+        let mtu = self.qp.attr.path_mtu.bytes();
         let Some(connection) = &mut self.qp.connection else { return };
         let responder = &mut connection.responder;
-        if responder.fatal.is_some_and(|(psn, _)| psn == header.psn) {
+        if responder.fatal.is_some_and(|(psn, _)| header.psn.since(psn) <= 0) {
+            responder.replies.again(header, mtu);
             responder.nak_due = responder.fatal;
         }
         self.out.make_wire_ready(self.index, self.qp);
@@ -116,6 +119,9 @@ impl<P: Platform> Active<'_, P> {
 
     /// Unreliable connection: what is lost is lost, with the rest of its message (IBA 9.8.2.2).
     fn receive_as_it_comes(&mut self, header: &Header, payload: &[u8]) {
+        if header.ack_request && self.is_acknowledged() {
+            self.hold_sender_back(header.psn);
+        }
         let in_sequence = header.psn == self.qp.recv.expected_psn;
         self.qp.recv.expected_psn = header.psn.add(1);
         let (Op::Send { part, .. } | Op::Write { part, .. }) = header.op else { return };
@@ -133,6 +139,25 @@ impl<P: Platform> Active<'_, P> {
             Ok(_) => {}
             Err(Refusal::Fatal(nak, status)) if self.qp.recv.busy => self.fail_receive(nak, status),
             Err(_) => self.qp.recv.skipping = true,
+        }
+    }
+
+    /// Whether packets of this queue pair are acknowledged. Those of an unreliable connection through the tunnel are, now and
+    /// then, for one purpose only: its sender, which nothing else holds back, sends no more than arrives.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        let Some(connection) = &self.qp.connection else { return false };
+        match self.qp.qp_type {
+            QpType::Rc => true,
+            QpType::Uc => connection.peer.is_tunnel(),
+            QpType::Ud => false,
+        }
+    }
+
+    fn hold_sender_back(&mut self, arrived: Psn) {
+        if let Some(connection) = &mut self.qp.connection {
+            connection.responder.ack_due = true;
+            connection.responder.acknowledgeable = Some(arrived);
+            self.out.make_wire_ready(self.index, self.qp);
         }
     }
 

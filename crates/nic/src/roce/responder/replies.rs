@@ -101,7 +101,8 @@ impl Replies {
 
     /// A duplicate of the request: its reply is sent again. What is no longer kept is not answered.
     pub(super) fn again(&mut self, header: &Header, mtu: u32) {
-        let asked = self.ring.iter_mut().enumerate().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);
+        // The newest first: PSNs come round.
+        let asked = self.ring.iter_mut().enumerate().rev().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);
         if let Some((i, reply)) = asked {
             reply.again(header, mtu);
             self.unsent = self.unsent.min(i);
@@ -160,14 +161,19 @@ impl<P: Platform> Active<'_, P> {
         let at = reply.next;
         let psn = reply.psn.add(at);
         reply.next += 1;
+        let (this, aeth) = (*reply, Aeth { syndrome: ACK, msn });
         reply.answered |= reply.is_sent();
-        let (reply, aeth) = (*reply, Aeth { syndrome: ACK, msn });
+        let reply = this;
         match reply.result {
             Result::Read(reth) => self.send_read_data(to, &reply, reth, at, aeth),
             Result::Original(original) => {
                 self.send_plain(to, Op::AtomicAcknowledge { aeth, original }, psn);
             }
-            Result::Done => self.send_ack(to, psn, ACK),
+            // Annex A19 asks for the response of an empty READ.
+            Result::Done => {
+                let part = part(true, true);
+                self.send_plain(to, Op::ReadResponse { part, aeth: Some(aeth) }, psn);
+            }
         }
     }
 
@@ -189,9 +195,21 @@ impl<P: Platform> Active<'_, P> {
         });
         self.out.moved += len;
         if let Err(Refusal::Fatal(nak, status)) = sent {
-            // The region went away while it was read.
-            self.refuse(header.psn, nak, status);
+            // The region went away while it was read. Where the peer had the answer before, that was its right.
+            let was_answered = self.end_reply(header.psn);
+            if !was_answered {
+                self.refuse(header.psn, nak, status);
+            }
         }
+    }
+
+    /// Sends no more of the reply that `psn` belongs to; returns whether it was sent as a whole before.
+    fn end_reply(&mut self, psn: Psn) -> bool {
+        let Some(connection) = &mut self.qp.connection else { return false };
+        let mut newest_first = connection.responder.replies.ring.iter_mut().rev();
+        let Some(reply) = newest_first.find(|reply| psn.after(reply.psn) < reply.psns) else { return false };
+        reply.next = reply.end;
+        reply.answered
     }
 
     fn send_ack(&mut self, to: &mut Transmits, psn: Psn, syndrome: Syndrome) {
@@ -202,7 +220,8 @@ impl<P: Platform> Active<'_, P> {
 
     fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
         let Some(connection) = &self.qp.connection else { return };
-        let header = self.header(op, psn);
+        // Only the reliable service has an opcode for it.
+        let header = Header { service: Service::Rc, ..self.header(op, psn) };
         let Ok(()) = connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
     }
 

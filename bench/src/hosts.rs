@@ -1,0 +1,129 @@
+//! rdmesh on two hosts: the tunnel between their routers, beside kernel TCP on the same wire.
+
+use crate::perftest::Perftest;
+use crate::results::{Results, Unit};
+use crate::tcp::{self, Side};
+use crate::{crc, device};
+use rdmesh_tests::{Hosts, Options, Program};
+use std::process::Command;
+
+/// A wire between two hosts.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Wire {
+    /// Its MTU.
+    mtu: u32,
+    /// Bytes of payload of the packets in the tunnel, which are as large as fit.
+    packet: u64,
+}
+
+/// An Ethernet as it is.
+pub(crate) const ETHERNET: Wire = Wire { mtu: 1500, packet: 1024 };
+/// One for large frames.
+pub(crate) const JUMBO: Wire = Wire { mtu: 9000, packet: 4096 };
+
+/// Groups of figures, by wire; those of rdmesh are called as on one host.
+pub(crate) const TCP: &str = "kernel TCP between the hosts";
+pub(crate) const VXLAN: &str = "kernel TCP over VXLAN";
+pub(crate) const GOODPUT: &str = "rdmesh WRITE, 64 KB, by lost packets";
+
+/// Bytes of the messages whose bandwidth is measured.
+pub(crate) const SIZES: [u64; 3] = [8 << 10, 64 << 10, 1 << 20];
+/// How many packets are lost each way.
+pub(crate) const LOSSES: [&str; 4] = ["0%", "0.1%", "1%", "5%"];
+
+impl Wire {
+    /// Name of a group of figures on this wire.
+    pub(crate) fn group(&self, what: &str) -> String {
+        format!("two hosts, {}", self.label(what))
+    }
+
+    /// The same where it is known that there are two hosts.
+    pub(crate) fn label(&self, what: &str) -> String {
+        format!("MTU {}: {what}", self.mtu)
+    }
+}
+
+/// Measures everything once on both wires, with fresh routers.
+pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
+    for wire in [ETHERNET, JUMBO] {
+        let hosts = Hosts::start_with(wire.mtu, Options { up: device::up(mode), ..Options::default() });
+        let bench = Bench { hosts, wire, effort };
+        bench.tcp(results);
+        bench.bandwidths(results);
+        if bench.is_whole() {
+            bench.messages(results);
+        }
+        if bench.wire == ETHERNET {
+            bench.losses(results);
+        }
+    }
+}
+
+struct Bench {
+    hosts: Hosts,
+    wire: Wire,
+    effort: f64,
+}
+
+impl Bench {
+    fn perftest(&self) -> Perftest<'_> {
+        Perftest { pair: self.hosts.pair(), options: format!("-m {}", self.wire.packet), effort: self.effort }
+    }
+
+    /// Whether all is measured. A quick run is to see that everything runs, which one wire shows.
+    fn is_whole(&self) -> bool {
+        self.effort >= 1.0 || self.wire == ETHERNET
+    }
+
+    fn sizes(&self) -> &'static [u64] {
+        if self.is_whole() { &SIZES } else { &SIZES[SIZES.len() - 1..] }
+    }
+
+    fn tcp(&self, results: &mut Results) {
+        let description = Hosts::description(SERVER);
+        let address = description["address"].as_str().expect("hosts have addresses");
+        tcp::measure(results, &self.wire.group(TCP), self.sizes(), self.effort, address, |side, words| {
+            let host = if side == Side::Server { SERVER } else { CLIENT };
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{}", self.hosts.netns(host))).arg("--").args(words);
+            Program::start(command)
+        });
+        let pair = self.hosts.pair();
+        tcp::measure(results, &self.wire.group(VXLAN), self.sizes(), self.effort, &pair.address, tcp::between(&pair));
+    }
+
+    /// Bandwidth by size, and what part of a packet's time each router spends on its CRC.
+    fn bandwidths(&self, results: &mut Results) {
+        let packet = self.wire.packet;
+        self.perftest().bandwidths(results, self.sizes(), 2 << 30, |what| self.wire.group(what));
+        let bandwidth = results.last(&self.wire.group(device::WRITE), "1 MB");
+        if let Some((megabytes, cost)) = bandwidth.zip(results.last(crc::GROUP, &crc::name(packet))) {
+            let nanoseconds = packet as f64 / megabytes * 1e3;
+            let name = format!("{packet} B, of a packet's time in 1 MB WRITEs");
+            results.add(crc::GROUP, &name, Unit::Percent, cost / nanoseconds * 100.0);
+        }
+    }
+
+    fn messages(&self, results: &mut Results) {
+        let (perftest, group) = (self.perftest(), |what: &str| self.wire.group(what));
+        let latencies = [device::LATENCY, device::EVENTS].map(group);
+        perftest.latencies(results, latencies.each_ref().map(String::as_str), 30_000);
+        perftest.rates(results, &group(device::RATE), 500_000);
+        perftest.queue_pairs(results, &group(device::PAIRS), &[8, 64], 128_000);
+    }
+
+    fn losses(&self, results: &mut Results) {
+        let (perftest, group) = (self.perftest(), self.wire.group(GOODPUT));
+        for loss in LOSSES {
+            self.hosts.set_faults(&format!("loss={loss},seed=1"));
+            // perftest counts whole seconds.
+            let seconds = (3.0 * self.effort).max(1.0) as u64;
+            results.add(&group, loss, Unit::MegabytesPerSecond, perftest.goodput(seconds));
+        }
+        self.hosts.set_faults("off");
+    }
+}
+
+/// The hosts of [`Hosts::pair`].
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
