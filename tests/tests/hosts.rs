@@ -267,6 +267,7 @@ fn another_network_is_out_of_reach() {
     intruder.ask("fill 2 4096");
     intruder.ask("post write 4096");
     assert_eq!(intruder.completion().0, "transport retry counter exceeded");
+    assert!(hosts.lab(0).metric("rdmesh_wire_wrong_source_total") > 0.0, "it was tried");
     assert_eq!(victim.ask("check 1 4096"), "match");
     assert_eq!(victim.ask("events"), "end", "the victim notices nothing");
     friend.ask("post read 4096");
