@@ -1,6 +1,6 @@
 //! Endpoints of two hosts: plain IP, every program, faults of the network, and who may not get in.
 
-use rdmesh_tests::{Hosts, Options, Pair, Peer, Program, helper};
+use rdmesh_tests::{Hosts, Options, Pair, Peer, Program, helper, until};
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
@@ -294,4 +294,43 @@ fn a_host_that_claims_anothers_endpoint_is_not_believed() {
     assert!(hosts.lab(0).metric("rdmesh_wire_wrong_source_total") > 0.0);
     friend.ask("post read 4096");
     assert_eq!(friend.completion().0, "success");
+}
+
+#[test]
+fn a_capture_shows_requests_and_answers() {
+    let hosts = Hosts::start();
+    let program = |address: &str| format!("exec ib_write_bw -F -p 18640 -s 8192 -D 4 {address}");
+    let (server, client) = (program(""), program(&Hosts::ip(0)));
+    let mut server = hosts.lab(0).start_in(&Hosts::endpoint(0, "blue"), &["sh", "-c", &server]);
+    server.wait_listening(18640);
+    let client = hosts.lab(1).start_in(&Hosts::endpoint(1, "blue"), &["sh", "-c", &client]);
+    until(LIMIT, "the client sends", || (hosts.lab(1).messages() > 0).then_some(()));
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = file.path().display().to_string();
+    hosts.lab(1).command(&["capture", "e", "--net", "blue", "--seconds", "0.5", "-w", &path]).ok();
+    let opcodes = opcodes(&std::fs::read(file.path()).expect("the file is ours"));
+    const WRITE_MIDDLE: u8 = 7;
+    const ACKNOWLEDGE: u8 = 0x11;
+    assert!(opcodes.contains(&WRITE_MIDDLE) && opcodes.contains(&ACKNOWLEDGE), "{opcodes:x?}");
+    client.finish(LIMIT).ok();
+    server.finish(LIMIT).ok();
+}
+
+/// The opcodes in a pcap file of IPv4 packets, each of which must be RoCEv2.
+fn opcodes(file: &[u8]) -> std::collections::BTreeSet<u8> {
+    let (head, mut rest) = file.split_at(24);
+    assert_eq!(
+        (&head[..4], &head[20..]),
+        (&[0x4d, 0x3c, 0xb2, 0xa1][..], &[101, 0, 0, 0][..]),
+        "pcap of raw IP packets"
+    );
+    let mut opcodes = std::collections::BTreeSet::new();
+    while let Some((record, bytes)) = rest.split_at_checked(16) {
+        let len = u32::from_le_bytes(record[8..12].try_into().expect("four bytes")) as usize;
+        let (packet, after) = bytes.split_at(len);
+        assert_eq!((packet[0], packet[9], &packet[22..24]), (0x45, 17, &4791u16.to_be_bytes()[..]));
+        opcodes.insert(packet[28]);
+        rest = after;
+    }
+    opcodes
 }
