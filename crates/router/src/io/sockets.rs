@@ -334,7 +334,7 @@ const EVENTS: usize = 16;
 /// RFC 3168.
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Passes between two looks at sockets that have been quiet.
-const QUIET_PASSES: u32 = 32;
+const QUIET_PASSES: u32 = 128;
 /// How long after some traffic more is expected.
 const BUSY: Duration = Duration::from_millis(1);
 /// The event that a socket has room again.
