@@ -2,12 +2,10 @@
 
 use rdmesh_nic::wire::{Header, IdSolver, IpUdp, Op, icrc, padded};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// RoCEv2 packets in the capture, from the IP header on.
 fn packets() -> Vec<Vec<u8>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rxe.pcap");
-    let capture = std::fs::read(path).expect("the capture");
+    let capture = include_bytes!("data/rxe.pcap");
     let mut records = &capture[PCAP_HEADER..];
     let mut packets = Vec::new();
     while let Some((header, rest)) = records.split_at_checked(RECORD_HEADER) {

@@ -6,7 +6,7 @@
 //! * [`Sockets`]: one worker's.
 //! * [`Plains`]: those of the programs' network namespaces.
 //! * [`Faults`]: what a bad network would do, done on purpose.
-//! * [`probe`]: whether the kernel is fit for plain RoCEv2.
+//! * [`mod@probe`]: whether the kernel is fit for plain RoCEv2.
 
 mod clock;
 mod control;
