@@ -1,63 +1,15 @@
 //! Other people's programs, unmodified, between two endpoints.
 
-use rdmesh_tests::{Endpoint, Lab, Row, bandwidth_rows, latency_rows};
+use rdmesh_tests::{Endpoint, Lab, Pair};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.7.0.2";
-const PORT: u16 = 18600;
 
-/// Two endpoints of a network; the server's is 10.7.0.2.
-struct Pair {
-    lab: Lab,
-    server: Endpoint,
-    client: Endpoint,
-}
-
-impl Pair {
-    fn start() -> Self {
-        let server = Endpoint::at("server", "blue", SERVER);
-        Self { lab: Lab::start(), server, client: Endpoint::at("client", "blue", "10.7.0.3") }
-    }
-
-    /// Runs `program` with `options` on both sides, the client with the server's address; returns the client's output.
-    fn run(&self, program: &str, options: &str) -> String {
-        self.run_command(&[program], options)
-    }
-
-    /// The same for a program with words before its options.
-    fn run_command(&self, program: &[&str], options: &str) -> String {
-        let port = PORT.to_string();
-        let mut command = program.to_vec();
-        command.extend(["-p", &port]);
-        command.extend(options.split_whitespace());
-        let server = command.clone();
-        command.push(SERVER);
-        let (_, client) = self.lab.pair((&self.server, &server), (&self.client, &command), PORT, LIMIT);
-        client.text
-    }
-
-    fn pingpong(&self, program: &str, options: &str) {
-        // RoCE needs a GID index: 1 is the IPv4 address.
-        let text = self.run(program, &format!("-g 1 {options}"));
-        assert!(text.contains(" iters in "), "no result of {program} {options}:\n{text}");
-    }
-
-    fn bandwidth(&self, program: &str, options: &str) -> Vec<Row> {
-        let text = self.run(program, &format!("-F {options}"));
-        let rows = bandwidth_rows(&text);
-        assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
-        assert!(rows.iter().all(|r| r.figures[1] > 0.0 && r.figures[2] > 0.0), "{program} {options}:\n{text}");
-        rows
-    }
-
-    fn latency(&self, program: &str, options: &str) -> Vec<Row> {
-        let text = self.run(program, &format!("-F {options}"));
-        let rows = latency_rows(&text);
-        assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
-        assert!(rows.iter().all(|r| r.figures[2] > 0.0), "{program} {options}:\n{text}");
-        rows
-    }
+/// Two endpoints of a network.
+fn pair(lab: &Lab) -> Pair<'_> {
+    let server = (lab, Endpoint::at("server", "blue", SERVER));
+    Pair { server, client: (lab, Endpoint::at("client", "blue", "10.7.0.3")), address: SERVER.to_owned() }
 }
 
 #[test]
@@ -76,7 +28,8 @@ fn ibv_devinfo_shows_the_device() {
 
 #[test]
 fn ucx_works_over_both_transports() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for transports in ["UCX_TLS=rc_verbs,ud_verbs,self", "UCX_TLS=ud_verbs,self"] {
         let program = ["env", transports, "UCX_NET_DEVICES=rxe0:1", "ucx_perftest"];
         for test in
@@ -90,7 +43,8 @@ fn ucx_works_over_both_transports() {
 
 #[test]
 fn pingpong_programs_work() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
         for options in ["", "-e", "-c", "-c -e", "-s 1 -n 5000", "-r 16 -n 300"] {
             pair.pingpong(program, options);
@@ -109,7 +63,8 @@ fn pingpong_programs_work() {
 
 #[test]
 fn bandwidth_programs_work_in_all_sizes() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
         let rows = pair.bandwidth(program, "-a -n 200");
         let sizes: Vec<_> = rows.iter().map(|r| r.bytes).collect();
@@ -120,7 +75,8 @@ fn bandwidth_programs_work_in_all_sizes() {
 
 #[test]
 fn latency_programs_work_in_all_sizes() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for program in ["ib_send_lat", "ib_write_lat", "ib_read_lat"] {
         assert_eq!(pair.latency(program, "-a -n 200").len(), 23, "{program} -a");
     }
@@ -129,7 +85,8 @@ fn latency_programs_work_in_all_sizes() {
 
 #[test]
 fn perftest_works_with_events() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     // The WRITE programs have no such option.
     for program in ["ib_send_bw", "ib_read_bw", "ib_atomic_bw"] {
         pair.bandwidth(program, "-e -n 1000");
@@ -141,7 +98,8 @@ fn perftest_works_with_events() {
 
 #[test]
 fn perftest_works_with_many_queue_pairs() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
         assert_eq!(pair.bandwidth(program, "-q 8 -n 500")[0].iterations, 4000, "{program}");
     }
@@ -151,7 +109,8 @@ fn perftest_works_with_many_queue_pairs() {
 
 #[test]
 fn perftest_works_in_both_directions() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
         pair.bandwidth(program, "-b -n 1000");
     }
@@ -161,7 +120,8 @@ fn perftest_works_in_both_directions() {
 
 #[test]
 fn perftest_works_unconnected_and_unreliable() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for options in ["-c UC -n 1000", "-c UD -s 1024 -n 1000", "-c UD -s 1024 -e -n 500", "-c UC -b -n 500"] {
         pair.bandwidth("ib_send_bw", options);
     }
@@ -174,7 +134,8 @@ fn perftest_works_unconnected_and_unreliable() {
 
 #[test]
 fn perftest_works_with_its_other_options() {
-    let pair = Pair::start();
+    let lab = Lab::start();
+    let pair = pair(&lab);
     for options in
         ["-I 64 -s 64", "-l 8 -s 512", "-Q 1", "-t 1", "-t 4096 -s 8", "-m 256", "-s 3", "-N", "--odp -s 8192"]
     {
@@ -217,13 +178,12 @@ fn other_programs_notice_nothing() {
 
 #[test]
 fn ip_traffic_flows_between_endpoints_of_a_network() {
-    let pair = Pair::start();
-    let port = PORT.to_string();
-    let (_, client) = pair.lab.pair(
-        (&pair.server, &["timeout", "60", "sh", "-c", &format!("qperf -lp {port} & wait $!; true")]),
-        (&pair.client, &["sh", "-c", &format!("qperf -lp {port} {SERVER} -t 1 tcp_lat quit")]),
-        PORT,
-        LIMIT,
+    let lab = Lab::start();
+    let pair = pair(&lab);
+    let port = Pair::PORT;
+    let text = pair.run_both(
+        &["timeout", "60", "sh", "-c", &format!("qperf -lp {port} & wait $!; true")],
+        &["sh", "-c", &format!("qperf -lp {port} {SERVER} -t 1 tcp_lat quit")],
     );
-    assert!(client.text.contains("latency"), "{}", client.text);
+    assert!(text.contains("latency"), "{}", text);
 }

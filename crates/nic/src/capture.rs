@@ -9,7 +9,7 @@ use crate::engine::packet::{Body, Head, Packet, Reply, Request, RequestOp};
 use crate::memory::{Payload, Source};
 use crate::net::{Target, Transmits};
 use crate::platform::Memory;
-use crate::roce::{header, part};
+use crate::roce::{ACK, ICRC_LEN, header, part};
 use crate::time::Time;
 use crate::wire::{Aeth, Header, IpUdp, Op, Reth, Service, Syndrome, geneve, icrc, padded};
 use rdmesh_verbs::{Gid, Vni};
@@ -219,10 +219,8 @@ fn aeth(syndrome: Syndrome) -> Aeth {
     Aeth { syndrome, msn: 0 }
 }
 
-const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
-const ICRC_LEN: usize = 4;
 /// Copies that wait to be taken away.
 const WAITING: usize = 8192;
 /// Their bytes.

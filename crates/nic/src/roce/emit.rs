@@ -108,4 +108,5 @@ fn mix(flow: u32) -> u32 {
 /// RoCEv2 senders choose their port among these (as `rdma_get_udp_sport` does).
 const ENTROPY_PORTS: u16 = 0xc000;
 const HOP_LIMIT: u8 = 64;
-const ICRC_LEN: usize = 4;
+/// Bytes of the invariant CRC.
+pub(crate) const ICRC_LEN: usize = 4;

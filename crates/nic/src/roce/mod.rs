@@ -20,6 +20,8 @@ mod transmit;
 
 pub(crate) use admit::Opened;
 pub(crate) use connection::Connection;
+pub(crate) use emit::ICRC_LEN;
+pub(crate) use responder::ACK;
 
 use crate::engine::packet::Nak;
 use crate::wire::{Header, NakCode, Op, Part, Service};

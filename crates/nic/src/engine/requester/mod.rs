@@ -182,4 +182,4 @@ const TURN_BYTES: u64 = 256 * 1024;
 /// Packets of a QP without a reply.
 const MAX_UNANSWERED: u32 = 32;
 /// Largest message (IBA 9.7.7).
-const MESSAGE_MAX: u64 = 1 << 31;
+pub(crate) const MESSAGE_MAX: u64 = 1 << 31;

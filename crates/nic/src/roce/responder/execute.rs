@@ -3,6 +3,7 @@
 use super::replies::{Reply, Result as Stored};
 use crate::engine::active::Active;
 use crate::engine::packet::{Nak, Reply as LocalReply, Request, RequestOp};
+use crate::engine::requester::MESSAGE_MAX;
 use crate::engine::responder::{Range, Refusal};
 use crate::platform::Platform;
 use crate::roce::connection::Message;
@@ -164,6 +165,4 @@ fn invalid() -> Refusal {
 }
 
 const FLUSH_RANGE: u8 = 0;
-/// Largest message (IBA 9.7.7).
-const MESSAGE_MAX: u64 = 1 << 31;
 const MSN_MASK: u32 = 0xff_ffff;

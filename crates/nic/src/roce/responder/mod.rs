@@ -7,6 +7,7 @@
 mod execute;
 mod replies;
 
+pub(crate) use replies::ACK;
 pub(super) use replies::Replies;
 
 use super::connection::{Gap, Message};

@@ -244,6 +244,6 @@ fn gone() -> Refusal {
 }
 
 /// Credits are not used (IBA 9.7.7.2): rxe does not either.
-const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+pub(crate) const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 /// Packets of answers before the next queue pair has its turn.
 const TURN: u32 = 64;
