@@ -4,7 +4,6 @@
 //! from a plain path with the headers that the kernel adds, and from the path within the host as it would be on a wire of any
 //! MTU. Lengths that do not fit a header's 16 bits are 0 there, as in captures of segmentation offload.
 
-use crate::command::Network;
 use crate::engine::packet::{Body, Head, Packet, Reply, Request, RequestOp};
 use crate::memory::{Payload, Source};
 use crate::net::{Target, Transmits};
@@ -79,18 +78,17 @@ impl Capture {
         }
     }
 
-    /// Copies the packets that were added to `to` since `mark` by a context of `network`.
-    pub(crate) fn sent(&mut self, at: Time, network: &Network, to: &Transmits, mark: usize) {
+    /// Copies the packets that were added to `to` since `mark` in network `vni`; plain ones come from `source_port`.
+    pub(crate) fn sent(&mut self, at: Time, vni: Vni, source_port: u16, to: &Transmits, mark: usize) {
         for (train, id, bytes) in to.since(mark) {
             match train.target {
                 Target::Host(_) => {
                     let Ok((ip, udp)) = geneve::decode(bytes).and_then(|(_, inner)| IpUdp::decode(inner)) else {
                         continue;
                     };
-                    self.packet(at, network.vni, &ip, udp);
+                    self.packet(at, vni, &ip, udp);
                 }
                 Target::Plain { from, to, .. } => {
-                    let source_port = network.plain.map_or(0, |plain| plain.source_port);
                     let ip = IpUdp {
                         source: Gid::from_ip(from),
                         dest: Gid::from_ip(to),
@@ -100,7 +98,7 @@ impl Capture {
                         id,
                         source_port,
                     };
-                    self.packet(at, network.vni, &ip, bytes);
+                    self.packet(at, vni, &ip, bytes);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::net::Plain;
 use crate::platform::Platform;
-use rdmesh_verbs::{Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, Vni};
+use rdmesh_verbs::{AddressVector, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, Vni};
 use std::net::IpAddr;
 
 /// One opened device, within one engine.
@@ -46,6 +46,13 @@ pub struct Network {
     pub plain: Option<Plain>,
     /// The largest path MTU: that of its interface.
     pub mtu: Mtu,
+}
+
+impl Network {
+    /// The address that packets with this address vector come from.
+    pub(crate) fn source(&self, av: &AddressVector) -> Gid {
+        self.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default()
+    }
 }
 
 /// Kind of a memory window (IBA 10.6.7.2).

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+pub mod cm;
 mod command;
 mod congestion;
 mod engine;
@@ -29,6 +30,6 @@ pub use command::{
     Capabilities, CommandError, ContextId, CqInit, MwType, Network, Path, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
     SrqInit,
 };
-pub use engine::{Config, Engine, Event, Packet, WireCounters};
+pub use engine::{Config, Engine, Event, MadError, Owners, Packet, ReceivedMad, WireCounters};
 pub use net::{Datagram, Origin, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits};
 pub use time::Time;

@@ -3,6 +3,7 @@
 pub(crate) mod active;
 pub(crate) mod context;
 pub(crate) mod grh;
+mod management;
 mod modify;
 mod network;
 mod objects;
@@ -17,7 +18,8 @@ mod state;
 mod tests;
 pub(crate) mod window;
 
-pub use network::WireCounters;
+pub use management::{MadError, ReceivedMad};
+pub use network::{Owners, WireCounters};
 pub use output::Event;
 pub use packet::Packet;
 
@@ -28,6 +30,7 @@ use crate::time::Time;
 use crate::wire::IdSolver;
 use active::Active;
 use context::Context;
+use management::Management;
 use output::Outputs;
 use packet::{Body, Head, Reply};
 use qp::Qp;
@@ -57,6 +60,7 @@ pub struct Engine<P: Platform> {
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
     solver: IdSolver,
     wire: WireCounters,
+    management: Management,
     out: Outputs<P::Memory>,
 }
 
@@ -71,6 +75,7 @@ impl<P: Platform> Engine<P> {
             groups: BTreeMap::new(),
             solver: IdSolver::new(),
             wire: WireCounters::default(),
+            management: Management::default(),
             out: Outputs::new(config.shard, config.shards),
         }
     }

@@ -1,13 +1,16 @@
 //! The engine's side that faces the network.
 
 use super::active::Active;
+use super::management::GSI;
 use super::packet::shard_of;
 use super::{Engine, QPS_PER_POLL, parts};
 use crate::capture::{Capture, CaptureFilter, Captured};
-use crate::net::{Datagram, Routes, Transmits};
+use crate::net::{Datagram, Origin, Routes, Transmits};
 use crate::platform::Platform;
 use crate::roce::Opened;
 use crate::time::Time;
+use crate::wire::Op;
+use rdmesh_verbs::Qpn;
 use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
@@ -24,6 +27,11 @@ impl<P: Platform> Engine<P> {
             self.wire.malformed += 1;
             return;
         };
+        match opened.header.dest {
+            GSI => return self.handle_mad(datagram.origin, &opened),
+            Qpn::MULTICAST => return self.handle_group(datagram.origin, &opened),
+            _ => {}
+        }
         let found = self.out.index_of(opened.header.dest).and_then(|index| {
             let (qp, cx) = parts(&mut self.qps, &mut self.contexts, index)?;
             opened.suits(qp).then_some((index, qp, cx))
@@ -46,10 +54,36 @@ impl<P: Platform> Engine<P> {
         Active { index, qp, cx, out: &mut self.out }.handle_wire_packet(&opened);
     }
 
+    /// Takes a datagram to a group, for the members in this engine.
+    fn handle_group(&mut self, origin: Origin, opened: &Opened<'_>) {
+        let is_datagram = matches!(opened.header.op, Op::Datagram { .. }) && opened.is_in_partition();
+        let Some(vni) = opened.vni.filter(|_| is_datagram) else {
+            self.wire.unknown_qp += 1;
+            return;
+        };
+        // The sender does not know where members are.
+        let Some(members) = self.groups.get(&(vni, opened.ip.dest)) else { return };
+        if !opened.is_from_its_host(origin, &self.out.routes) {
+            self.wire.wrong_source += 1;
+            return;
+        }
+        if !opened.is_intact(&mut self.solver) {
+            self.wire.bad_icrc += 1;
+            return;
+        }
+        for &index in members {
+            if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
+                let mut active = Active { index, qp, cx, out: &mut self.out };
+                active.handle_wire_datagram(&opened.header, &opened.ip, vni, opened.payload);
+            }
+        }
+    }
+
     /// Appends what is to be sent, for a bounded time or until `to` is full. Returns whether there was anything, or is more.
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
-        let before = to.count();
+        let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
+        let has_mads = self.transmit_mads(to);
         // Not all that a program posts becomes a packet: whoever posts without end has a turn like everybody.
         for _ in 0..self.out.wire_ready.len().min(QPS_PER_POLL) {
             if !to.has_room() {
@@ -63,12 +97,14 @@ impl<P: Platform> Engine<P> {
                 self.out.make_wire_ready(index, qp);
             }
             for capture in &mut self.out.captures {
-                capture.sent(now, &cx.network, to, mark);
+                capture.sent(now, cx.network.vni, cx.network.plain.map_or(0, |plain| plain.source_port), to, mark);
             }
         }
         let sent = to.count() - before;
         self.wire.sent += sent as u64;
-        sent != 0 || !self.out.wire_ready.is_empty()
+        // Members of a group on this host get theirs from the next poll.
+        let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
+        sent != 0 || has_mads || is_delivering || !self.out.wire_ready.is_empty()
     }
 
     /// Begins to copy the packets that `filter` describes. Returns a number for [`Engine::poll_capture`].
@@ -94,10 +130,25 @@ impl<P: Platform> Engine<P> {
         self.wire
     }
 
-    /// Which of `shards` engines a datagram is for; 0 where it does not say.
-    pub fn shard_of_datagram(shards: u32, datagram: &Datagram<'_>) -> u32 {
-        Opened::dest(datagram).map_or(0, |dest| shard_of(dest, shards))
+    /// Which of `shards` engines a datagram is for.
+    pub fn owners_of_datagram(shards: u32, datagram: &Datagram<'_>) -> Owners {
+        match Opened::dest(datagram) {
+            None | Some(GSI) => Owners::Any,
+            Some(Qpn::MULTICAST) => Owners::All,
+            Some(dest) => Owners::One(shard_of(dest, shards)),
+        }
     }
+}
+
+/// Which of a host's engines have to see a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owners {
+    /// Whichever comes first.
+    Any,
+    /// This one.
+    One(u32),
+    /// Every one: it is for a group, which may have members anywhere.
+    All,
 }
 
 /// Datagrams of one engine, and why some were dropped.
@@ -115,4 +166,10 @@ pub struct WireCounters {
     pub unknown_qp: u64,
     /// Not from the peer of the queue pair that it is for.
     pub wrong_source: u64,
+    /// Management datagrams sent.
+    pub mads_sent: u64,
+    /// Management datagrams received.
+    pub mads_received: u64,
+    /// Management datagrams for which the queue had no room.
+    pub mads_dropped: u64,
 }

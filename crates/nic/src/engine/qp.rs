@@ -7,6 +7,7 @@ use crate::roce::Connection;
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 pub(crate) struct Qp<P: Platform> {
     pub(crate) context: ContextId,
@@ -46,6 +47,8 @@ pub(crate) struct Requester<P: Platform> {
     pub(crate) epoch: u32,
     /// Packets without a reply.
     pub(crate) unanswered: u32,
+    /// Of a datagram to a group that is being sent, the last of the other hosts that have got it.
+    pub(crate) reached: Option<IpAddr>,
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) wait: Wait,
@@ -122,6 +125,7 @@ impl<P: Platform> Requester<P> {
             next_psn: Psn::default(),
             epoch,
             unanswered: 0,
+            reached: None,
             retries_left: 0,
             rnr_left: 0,
             wait: Wait::None,
@@ -135,6 +139,7 @@ impl<P: Platform> Requester<P> {
         self.cursor = 0;
         self.epoch = epoch;
         self.unanswered = 0;
+        self.reached = None;
         self.announce_drained = false;
     }
 

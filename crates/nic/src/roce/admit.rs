@@ -66,7 +66,6 @@ impl<'a> Opened<'a> {
 
     /// Whether a queue pair of this kind, in this state and partition, takes it.
     pub(crate) fn suits<P: Platform>(&self, qp: &Qp<P>) -> bool {
-        const MEMBERSHIP: u16 = 0x8000;
         let kind = match self.header.service {
             Service::Rc => qp.qp_type == QpType::Rc || self.is_brake(qp),
             Service::Uc => qp.qp_type == QpType::Uc,
@@ -76,7 +75,19 @@ impl<'a> Opened<'a> {
         // A reliable connection in error still says why.
         let says_why = qp.qp_type == QpType::Rc && qp.connection.is_some() && qp.state() == QpState::Error;
         let state = qp.state().can_receive() || says_why;
-        kind && state && self.header.pkey | MEMBERSHIP == super::DEFAULT_PKEY
+        kind && state && self.is_in_partition()
+    }
+
+    /// Whether it is in the default partition, which is the only one.
+    pub(crate) fn is_in_partition(&self) -> bool {
+        const MEMBERSHIP: u16 = 0x8000;
+        self.header.pkey | MEMBERSHIP == super::DEFAULT_PKEY
+    }
+
+    /// Whether it came through the tunnel from the host that its sender is on.
+    pub(crate) fn is_from_its_host(&self, origin: Origin, routes: &Routes) -> bool {
+        let (Some(vni), Origin::Host(from)) = (self.vni, origin) else { return false };
+        routes.find(vni, self.ip.source) == Route::Host(from)
     }
 
     /// Whether it is what holds back the sender of an unreliable connection through the tunnel.

@@ -3,17 +3,19 @@
 use super::emit::{Peer, flow};
 use crate::engine::active::Active;
 use crate::engine::packet::{Head, Request, RequestOp};
+use crate::engine::requester::MAX_UNANSWERED;
 use crate::memory::gather_bytes;
 use crate::net::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::wire::{Header, IpUdp, Op, Service};
 use rdmesh_verbs::{AddressVector, Gid, Qpn, SendFlags, SendOp, Vni, WcStatus};
+use std::net::IpAddr;
 
 impl<P: Platform> Active<'_, P> {
     /// The peer on another host to which packets with this address vector go; none where it is on this one, or out of reach.
     pub(crate) fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Peer> {
         let network = &self.cx.network;
-        let source = network.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
+        let source = network.source(av);
         match self.out.routes.find(network.vni, av.dgid) {
             Route::Local => None,
             Route::Host(host) => Some(Peer::on_host(host, network.vni, source, av, flow(self.qp.qpn, dest))),
@@ -22,10 +24,14 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Whether the datagram at the cursor goes to another host.
+    /// Whether the datagram at the cursor goes to another host, or to a group that may have members there.
     pub(crate) fn is_remote_datagram(&self, cursor: usize) -> bool {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[cursor].wr.op else { return false };
-        self.address(self.qp.pd, ah).is_some_and(|ah| self.remote_peer(&ah.av, qpn).is_some())
+        let Some(ah) = self.address(self.qp.pd, ah) else { return false };
+        if ah.av.dgid.is_multicast() {
+            return !self.out.routes.hosts(self.cx.network.vni).is_empty();
+        }
+        self.remote_peer(&ah.av, qpn).is_some()
     }
 
     /// Appends datagrams for one turn, as far as they go to other hosts. Returns whether there are more at once.
@@ -47,42 +53,93 @@ impl<P: Platform> Active<'_, P> {
                 self.out.make_ready(self.index, self.qp);
                 return false;
             }
-            if let Err(status) = self.send_datagram(to) {
-                if cursor == 0 {
-                    self.fail_oldest(status);
+            match self.send_datagram(to) {
+                Ok(Sent::Whole) => self.complete_oldest(),
+                Ok(Sent::NoRoom) => return true,
+                // Whoever answers for the earlier ones lets the queue go on.
+                Ok(Sent::TooMany) => return false,
+                Err(status) => {
+                    if cursor == 0 {
+                        self.fail_oldest(status);
+                    }
+                    return false;
                 }
-                return false;
             }
-            self.qp.send.cursor += 1;
-            self.complete_oldest();
         }
         true
     }
 
-    fn send_datagram(&mut self, to: &mut Transmits) -> Result<(), WcStatus> {
+    fn send_datagram(&mut self, to: &mut Transmits) -> Result<Sent, WcStatus> {
+        let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[self.qp.send.cursor].wr.op else {
+            return Err(WcStatus::LocalQpOperationError);
+        };
+        let av = self.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?.av;
+        if av.dgid.is_multicast() {
+            return self.send_to_group(to, &av);
+        }
+        let peer = self.remote_peer(&av, qpn).ok_or(WcStatus::LocalQpOperationError)?;
+        self.emit_datagram(to, &peer, qpn)?;
+        self.datagram_sent();
+        Ok(Sent::Whole)
+    }
+
+    /// Sends the datagram at the cursor to each other host of the network, and then to the members on this one. It may take
+    /// several turns.
+    fn send_to_group(&mut self, to: &mut Transmits, av: &AddressVector) -> Result<Sent, WcStatus> {
+        let network = &self.cx.network;
+        let (vni, source) = (network.vni, network.source(av));
+        // Where this host's own addresses lead into the tunnel, it is one of the hosts.
+        let is_local_too = !matches!(self.out.routes.find(vni, source), Route::Host(_));
+        if is_local_too && self.qp.send.unanswered >= MAX_UNANSWERED {
+            return Ok(Sent::TooMany);
+        }
+        let cursor = self.qp.send.cursor;
+        while let Some(host) = next_host(self.out.routes.hosts(vni), self.qp.send.reached) {
+            if !to.has_room() {
+                return Ok(Sent::NoRoom);
+            }
+            let peer = Peer::on_host(host, vni, source, av, flow(self.qp.qpn, Qpn::MULTICAST));
+            self.emit_datagram(to, &peer, Qpn::MULTICAST)?;
+            self.qp.send.reached = Some(host);
+        }
+        if is_local_too {
+            let (op, payload, len) = self.build(cursor)?;
+            self.transmit(op, payload, len);
+        } else {
+            self.datagram_sent();
+        }
+        Ok(Sent::Whole)
+    }
+
+    /// Appends a packet with the datagram at the cursor.
+    fn emit_datagram(&mut self, to: &mut Transmits, peer: &Peer, dest: Qpn) -> Result<(), WcStatus> {
         let entry = &self.qp.send.window[self.qp.send.cursor];
-        let SendOp::Datagram { ah, qpn, qkey, imm } = entry.wr.op else { return Err(WcStatus::LocalQpOperationError) };
-        let address = self.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?;
-        let peer = self.remote_peer(&address.av, qpn).ok_or(WcStatus::LocalQpOperationError)?;
+        let SendOp::Datagram { qkey, imm, .. } = entry.wr.op else { return Err(WcStatus::LocalQpOperationError) };
         let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
         let op = Op::Datagram { qkey, source: self.qp.qpn, imm };
         let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
-        let header = Header { solicited, ..super::header(Service::Ud, op, qpn, self.qp.send.next_psn) };
+        let header = Header { solicited, ..super::header(Service::Ud, op, dest, self.qp.send.next_psn) };
         let protection = WcStatus::LocalProtectionError;
         peer.emit(to, &header, entry.total as usize, |bytes| match &entry.inline {
             Some((memory, offset)) => memory.read(*offset, bytes).map_err(|_| protection),
             None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes).map_err(|_| protection),
         })?;
         self.out.moved += entry.total;
+        Ok(())
+    }
+
+    /// The datagram at the cursor is on its way, and nothing will be heard of it.
+    fn datagram_sent(&mut self) {
         self.qp.send.next_psn = self.qp.send.next_psn.add(1);
         let cursor = self.qp.send.cursor;
         let entry = &mut self.qp.send.window[cursor];
         (entry.started, entry.complete, entry.outstanding) = (true, true, 0);
-        Ok(())
+        self.qp.send.cursor += 1;
+        self.qp.send.reached = None;
     }
 
     /// Takes a datagram from another host.
-    pub(super) fn handle_wire_datagram(&mut self, header: &Header, ip: &IpUdp, vni: Vni, payload: &[u8]) {
+    pub(crate) fn handle_wire_datagram(&mut self, header: &Header, ip: &IpUdp, vni: Vni, payload: &[u8]) {
         let Op::Datagram { qkey, source, imm } = header.op else { return };
         let head = Head {
             vni,
@@ -104,6 +161,22 @@ impl<P: Platform> Active<'_, P> {
         };
         self.receive_datagram(&head, &Request { op, first: true, last: true, solicited: header.solicited, payload });
     }
+}
+
+/// How far the sending of a datagram got.
+enum Sent {
+    /// It is sent.
+    Whole,
+    /// There is no room for more packets.
+    NoRoom,
+    /// Too many wait for this host.
+    TooMany,
+}
+
+/// The first host behind `reached`.
+fn next_host(hosts: &[IpAddr], reached: Option<IpAddr>) -> Option<IpAddr> {
+    let at = reached.map_or(0, |reached| hosts.partition_point(|host| *host <= reached));
+    hosts.get(at).copied()
 }
 
 /// Whether a context with these addresses takes datagrams for `gid`.

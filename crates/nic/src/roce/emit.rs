@@ -46,7 +46,7 @@ impl Peer {
     }
 
     /// Appends a packet. `fill` writes the payload; its error leaves nothing behind.
-    pub(super) fn emit<E>(
+    pub(crate) fn emit<E>(
         &self,
         to: &mut Transmits,
         header: &Header,

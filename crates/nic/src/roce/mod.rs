@@ -20,7 +20,7 @@ mod transmit;
 
 pub(crate) use admit::Opened;
 pub(crate) use connection::Connection;
-pub(crate) use emit::ICRC_LEN;
+pub(crate) use emit::{ICRC_LEN, Peer, flow};
 pub(crate) use responder::ACK;
 
 use crate::engine::packet::Nak;

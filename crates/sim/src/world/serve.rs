@@ -5,7 +5,7 @@ use crate::coverage::Seen;
 use crate::model::{Check, violated};
 use crate::platform::Sim;
 use crate::trace::digest;
-use rdmesh_nic::{Config, Datagram, Engine, Origin, PlainId, Target, Time};
+use rdmesh_nic::{Config, Datagram, Engine, Origin, Owners, PlainId, Target, Time};
 use rdmesh_verbs::DeviceLimits;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -94,13 +94,22 @@ impl World {
         let Incoming { origin, traffic_class, bytes, sent } = incoming;
         let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received: Some(self.now), bytes };
         let shards = self.hosts[host].engines.len() as u32;
-        let shard = Engine::<Sim>::shard_of_datagram(shards, &datagram);
+        let owners = Engine::<Sim>::owners_of_datagram(shards, &datagram);
         let end = self.snoop.arrived(host, &datagram).and_then(|qpn| self.model.by_qpn.get(&(host, qpn)));
         if end.is_some_and(|&end| self.model.ends[end].born > *sent) {
             self.model.seen.count(Seen::StaleToSuccessor);
         }
         self.note([4, host as u64, digest(bytes)], || super::snoop::packet(&format!("→ host {host}"), bytes, origin));
-        self.hosts[host].engines[shard as usize].handle_datagram(self.now, &datagram);
+        for (shard, engine) in self.hosts[host].engines.iter_mut().enumerate() {
+            let is_owner = match owners {
+                Owners::Any => shard == 0,
+                Owners::One(owner) => shard == owner as usize,
+                Owners::All => true,
+            };
+            if is_owner {
+                engine.handle_datagram(self.now, &datagram);
+            }
+        }
         self.check_effects(host)
     }
 

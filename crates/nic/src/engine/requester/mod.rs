@@ -180,6 +180,6 @@ pub(crate) const FLUSH_TURN: usize = 256;
 /// Bytes that a QP moves before it lets the next one.
 const TURN_BYTES: u64 = 256 * 1024;
 /// Packets of a QP without a reply.
-const MAX_UNANSWERED: u32 = 32;
+pub(crate) const MAX_UNANSWERED: u32 = 32;
 /// Largest message (IBA 9.7.7).
 pub(crate) const MESSAGE_MAX: u64 = 1 << 31;

@@ -8,11 +8,11 @@ use crate::platform::Platform;
 use rdmesh_verbs::{QpType, Qpn, SendFlags, SendOp, WcStatus};
 
 /// A packet to be: its operation, its payload, and the bytes that it moves.
-pub(super) type Built<M> = (RequestOp, Payload<M>, u32);
+pub(crate) type Built<M> = (RequestOp, Payload<M>, u32);
 
 impl<P: Platform> Active<'_, P> {
     /// The next packet of the request at `cursor`: operation, payload, and bytes that it moves.
-    pub(super) fn build(&self, cursor: usize) -> Result<Built<P::Memory>, WcStatus> {
+    pub(crate) fn build(&self, cursor: usize) -> Result<Built<P::Memory>, WcStatus> {
         let entry = &self.qp.send.window[cursor];
         let sent = entry.sent;
         let data = || -> Result<Payload<P::Memory>, WcStatus> {
@@ -69,7 +69,7 @@ impl<P: Platform> Active<'_, P> {
         self.cx.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd)
     }
 
-    pub(super) fn transmit(&mut self, op: RequestOp, payload: Payload<P::Memory>, len: u32) -> bool {
+    pub(crate) fn transmit(&mut self, op: RequestOp, payload: Payload<P::Memory>, len: u32) -> bool {
         let (dst, av) = match self.qp.send.window[self.qp.send.cursor].wr.op {
             SendOp::Datagram { ah, qpn, .. } => match self.address(self.qp.pd, ah) {
                 Some(ah) => (qpn, ah.av),
@@ -77,7 +77,7 @@ impl<P: Platform> Active<'_, P> {
             },
             _ => (self.qp.attr.dest_qpn, self.qp.attr.av),
         };
-        let sgid = self.cx.network.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
+        let sgid = self.cx.network.source(&av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
         let first = !entry.started;
@@ -105,6 +105,7 @@ impl<P: Platform> Active<'_, P> {
         send.next_psn = send.next_psn.add(1);
         if last {
             send.cursor += 1;
+            send.reached = None;
         }
         let copies = if group { self.out.shards } else { 1 };
         let entry_index = if last { send.cursor - 1 } else { send.cursor };

@@ -33,7 +33,7 @@ impl<P: Platform> Active<'_, P> {
 
     /// Whether a packet comes from the QP that this one is connected to (IBA 9.6.1.1).
     fn is_from_peer(&self, head: &Head) -> bool {
-        let own = self.cx.network.gids.get(usize::from(self.qp.attr.av.sgid_index)).copied().unwrap_or_default();
+        let own = self.cx.network.source(&self.qp.attr.av);
         self.qp.state().can_receive()
             && head.vni == self.cx.network.vni
             && head.src == self.qp.attr.dest_qpn

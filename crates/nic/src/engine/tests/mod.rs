@@ -1,5 +1,7 @@
 mod abuse;
 mod errors;
+mod groups;
+mod management;
 mod model;
 mod operations;
 mod wire;

@@ -1,7 +1,7 @@
 //! A small world for tests: engines, memory and queues in plain vectors, and a clock that only the test moves.
 
 use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
-use crate::engine::{Config, Engine, Event};
+use crate::engine::{Config, Engine, Event, Owners};
 use crate::net::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use crate::time::Time;
@@ -169,13 +169,18 @@ impl CompletionQueue for Completions {
     }
 }
 
-/// All engines of one host, or two hosts with one each, and the time.
+/// All engines of one host, or of several, and the time.
 pub(super) struct World {
+    /// Those of the first host first.
     pub(super) engines: Vec<Engine<Test>>,
+    /// Engines of a host.
+    shards: usize,
     pub(super) now: Time,
     pub(super) events: Vec<Event>,
     /// Where the addresses are, if the engines are on two hosts.
     routes: Option<Routes>,
+    /// Whether addresses of the same host lead into the tunnel too.
+    pub(super) all_through_tunnel: bool,
     transmits: Transmits,
     /// Whether a datagram is to be lost, asked for each with its destination.
     pub(super) lose: Lose,
@@ -228,15 +233,17 @@ impl Default for Setup {
 
 impl World {
     pub(super) fn new(shards: u32) -> Self {
-        let limits = DeviceLimits::default();
-        Self::of((0..shards).map(|shard| Engine::new(Config { shard, shards, seed: 7, limits })).collect(), None)
+        Self::of(1, shards, None)
     }
 
     /// Two hosts, between which there is the tunnel.
     pub(super) fn two_hosts() -> Self {
-        let limits = DeviceLimits::default();
-        let engine = |seed| Engine::new(Config { shard: 0, shards: 1, seed, limits });
-        Self::of(vec![engine(7), engine(8)], Some(Routes::default()))
+        Self::hosts(2, 1)
+    }
+
+    /// Hosts with `shards` engines each, between which there is the tunnel.
+    pub(super) fn hosts(hosts: usize, shards: u32) -> Self {
+        Self::of(hosts, shards, Some(Routes::default()))
     }
 
     /// One host with one engine, with two, and two hosts.
@@ -244,22 +251,37 @@ impl World {
         [Self::new(1), Self::new(2), Self::two_hosts()]
     }
 
-    fn of(engines: Vec<Engine<Test>>, routes: Option<Routes>) -> Self {
-        let lose: Lose = Box::new(|_, _| false);
-        Self { engines, now: Time(1000), events: Vec::new(), routes, transmits: Transmits::new(), lose, datagrams: 0 }
+    fn of(hosts: usize, shards: u32, routes: Option<Routes>) -> Self {
+        let limits = DeviceLimits::default();
+        let engines = (0..hosts as u64).flat_map(|host| {
+            (0..shards).map(move |shard| Engine::new(Config { shard, shards, seed: 7 + host, limits }))
+        });
+        Self {
+            engines: engines.collect(),
+            shards: shards as usize,
+            now: Time(1000),
+            events: Vec::new(),
+            routes,
+            all_through_tunnel: false,
+            transmits: Transmits::new(),
+            lose: Box::new(|_, _| false),
+            datagrams: 0,
+        }
     }
 
-    /// The address of the host with engine `i`.
+    /// The address of host `i`.
     pub(super) fn host(i: usize) -> IpAddr {
         [192, 168, 0, 1 + i as u8].into()
     }
 
     fn add_route(&mut self, vni: u32, gid: Gid, engine: usize) {
         let Some(routes) = &mut self.routes else { return };
-        routes.insert(Vni(vni), gid, Route::Host(Self::host(engine)));
+        routes.insert(Vni(vni), gid, Route::Host(Self::host(engine / self.shards)));
         for (i, e) in self.engines.iter_mut().enumerate() {
             let mut own = routes.clone();
-            own.localize(Self::host(i));
+            if !self.all_through_tunnel {
+                own.localize(Self::host(i / self.shards));
+            }
             e.set_routes(Arc::new(own));
         }
     }
@@ -375,7 +397,7 @@ impl World {
             for i in 0..self.engines.len() {
                 worked |= self.engines[i].poll(self.now);
                 while let Some(packet) = self.engines[i].poll_packet() {
-                    let to = packet.shard(self.engines.len() as u32) as usize;
+                    let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
                     self.engines[to].handle_packet(packet);
                     worked = true;
                 }
@@ -393,11 +415,11 @@ impl World {
         let worked = self.engines[from].poll_transmit(self.now, &mut transmits);
         for train in transmits.trains() {
             let Target::Host(host) = train.target else { panic!("nobody is outside") };
-            let to = usize::from(host == Self::host(1));
+            let to = (0..).find(|i| Self::host(*i) == host).unwrap();
             for bytes in transmits.bytes(train).chunks(train.segment) {
                 self.datagrams += 1;
                 if !(self.lose)(to, bytes) {
-                    self.receive(to, from, bytes);
+                    self.arrive(to, from, bytes);
                 }
             }
         }
@@ -405,9 +427,22 @@ impl World {
         worked
     }
 
+    /// Whichever engines of host `to` have to receive a datagram from engine `from`; any is one that seems to be chosen
+    /// by chance.
+    fn arrive(&mut self, to: usize, from: usize, bytes: &[u8]) {
+        let (first, shards) = (to * self.shards, self.shards);
+        let origin = Origin::Host(Self::host(from / shards));
+        let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
+        match Engine::<Test>::owners_of_datagram(shards as u32, &datagram) {
+            Owners::One(shard) => self.receive(first + shard as usize, from, bytes),
+            Owners::Any => self.receive(first + self.datagrams % shards, from, bytes),
+            Owners::All => (first..first + shards).for_each(|engine| self.receive(engine, from, bytes)),
+        }
+    }
+
     /// Engine `to` receives a datagram as if it came from the host of engine `from`.
     pub(super) fn receive(&mut self, to: usize, from: usize, bytes: &[u8]) {
-        let origin = Origin::Host(Self::host(from));
+        let origin = Origin::Host(Self::host(from / self.shards));
         let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
         self.engines[to].handle_datagram(self.now, &datagram);
     }

@@ -1,0 +1,263 @@
+//! How a connection ends: REJ, DREQ and DREP, and what the owner gives up.
+
+use super::messages::{Apr, Drep, Dreq, Lap, Rej, Rejected};
+use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, private};
+use crate::time::Time;
+use arrayvec::ArrayVec;
+
+impl Cm {
+    /// Refuses a request or a reply, or breaks off before the connection stands.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: CommId,
+        reason: RejectReason,
+        ari: &[u8],
+        data: &[u8],
+    ) -> Result<(), CmError> {
+        use CmState::*;
+        let state = self.owned(id)?.state;
+        let (ari, private) = (private(ari)?, private(data)?);
+        match state {
+            ReqSent | MraReqRcvd | ReqRcvd | MraReqSent => {
+                self.send_rej(id.0, reason, ari, private);
+                self.end(id.0);
+            }
+            RepRcvd | MraRepSent | RepSent | MraRepRcvd => {
+                self.send_rej(id.0, reason, ari, private);
+                self.enter_time_wait(now, id.0);
+            }
+            _ => return Err(CmError::State(state)),
+        }
+        Ok(())
+    }
+
+    /// Ends a connection that stands, or agrees to the peer's ending it.
+    pub fn disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
+        match self.owned(id)?.state {
+            CmState::Established => self.send_dreq(now, id.0, private(data)?),
+            CmState::DreqRcvd => self.send_drep(now, id.0, private(data)?),
+            state => return Err(CmError::State(state)),
+        }
+        Ok(())
+    }
+
+    /// Gives up an id, whatever its state: the peer is told what it needs to know, the owner nothing any more.
+    pub fn destroy(&mut self, now: Time, id: CommId) {
+        use CmState::*;
+        let Ok(c) = self.owned(id) else { return };
+        let (state, guid) = (c.state, c.local_guid);
+        let none = ArrayVec::new;
+        match state {
+            Idle | SidrReqSent => {}
+            SidrReqRcvd => self.refuse_service(id.0),
+            ReqSent | MraReqRcvd => self.send_timeout_rej(id.0, guid),
+            ReqRcvd | MraReqSent => self.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new()),
+            RepRcvd | MraRepSent | RepSent | MraRepRcvd => {
+                self.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new());
+                self.enter_time_wait(now, id.0);
+            }
+            Established => self.send_dreq(now, id.0, ArrayVec::new()),
+            DreqRcvd => self.send_drep(now, id.0, ArrayVec::new()),
+            DreqSent | TimeWait => {}
+        }
+        self.table.change(id.0, |c| {
+            c.is_owned = false;
+            c.last.iter_mut().for_each(|last| last.left = last.left.min(ORPHAN_RETRIES));
+        });
+        if !self.table.get(id.0).is_some_and(|c| matches!(c.state, DreqSent | TimeWait)) {
+            self.table.remove(id.0);
+        }
+    }
+
+    /// A connection whose peer's QP has turned up in another one (IBA 12.9.8.3.1): the peer does not know it any
+    /// more, or must be told to forget it.
+    pub(super) fn end_stale(&mut self, now: Time, id: u32) {
+        if self.table.get(id).is_some_and(|c| c.state == CmState::Established) {
+            self.send_dreq(now, id, ArrayVec::new());
+        }
+    }
+
+    /// No answer came, which the peer may want to know. It finds its end by the GUID.
+    pub(super) fn send_timeout_rej(&mut self, id: u32, guid: [u8; 8]) {
+        self.send_rej(id, RejectReason::TIMEOUT, guid.into_iter().collect(), ArrayVec::new());
+    }
+
+    fn send_rej(
+        &mut self,
+        id: u32,
+        reason: RejectReason,
+        ari: ArrayVec<u8, { Rej::ARI }>,
+        private: ArrayVec<u8, { Rej::PRIVATE }>,
+    ) {
+        use CmState::*;
+        let Some(c) = self.table.get(id) else { return };
+        let (local_comm_id, rejected) = match c.state {
+            // The peer has not learnt this end's name.
+            ReqRcvd => (0, Rejected::Req),
+            MraReqSent => (id, Rejected::Req),
+            RepRcvd | MraRepSent => (id, Rejected::Rep),
+            _ => (id, Rejected::Other),
+        };
+        let rej = Rej { local_comm_id, remote_comm_id: c.remote_id, rejected, reason, ari, private };
+        let (path, bytes) = (c.path, rej.encode(c.tid));
+        self.send(path, Kind::Rej, bytes);
+    }
+
+    /// Refuses a message for which there is no connection. The ids are this end's and the peer's.
+    pub(super) fn answer_rej(&mut self, mad: &Mad, ids: (u32, u32), rejected: Rejected, reason: RejectReason) {
+        let rej = Rej {
+            local_comm_id: ids.0,
+            remote_comm_id: ids.1,
+            rejected,
+            reason,
+            ari: ArrayVec::new(),
+            private: ArrayVec::new(),
+        };
+        self.send(mad.path, Kind::Rej, rej.encode(super::mad::tid(&mad.bytes)));
+    }
+
+    fn send_dreq(&mut self, now: Time, id: u32, private: ArrayVec<u8, { Dreq::PRIVATE }>) {
+        let tid = self.tid(id);
+        let Some(c) = self.table.get(id) else { return };
+        let remote_qpn = c.qp.remote_qpn.value();
+        let dreq = Dreq { local_comm_id: id, remote_comm_id: c.remote_id, remote_qpn, private };
+        self.send_until_answered(now, id, CmState::DreqSent, Kind::Dreq, dreq.encode(tid));
+    }
+
+    fn send_drep(&mut self, now: Time, id: u32, private: ArrayVec<u8, { Drep::PRIVATE }>) {
+        let Some(c) = self.table.get(id) else { return };
+        let drep = Drep { local_comm_id: id, remote_comm_id: c.remote_id, private };
+        let bytes = drep.encode(c.tid);
+        self.send_and_keep(id, CmState::TimeWait, Kind::Drep, bytes);
+        self.enter_time_wait(now, id);
+    }
+
+    pub(super) fn on_rej(&mut self, now: Time, mad: &Mad) {
+        use CmState::*;
+        let rej = Rej::decode(&mad.bytes);
+        let Some((id, state)) = self.rejected(mad, &rej) else {
+            self.counters.unexpected += 1;
+            return;
+        };
+        let Rej { reason, ari, private, .. } = rej;
+        match state {
+            ReqSent | MraReqRcvd | RepSent | MraRepRcvd | ReqRcvd | MraReqSent
+                if reason != RejectReason::STALE_CONNECTION =>
+            {
+                self.tell(id, Event::Rejected { reason, ari, private });
+                self.end(id);
+            }
+            DreqSent => {
+                self.tell(id, Event::Disconnected);
+                self.enter_time_wait(now, id);
+            }
+            _ => {
+                self.tell(id, Event::Rejected { reason, ari, private });
+                self.enter_time_wait(now, id);
+            }
+        }
+    }
+
+    /// The connection that a REJ means, if it is one that can be rejected.
+    fn rejected(&self, mad: &Mad, rej: &Rej) -> Option<(u32, CmState)> {
+        use CmState::*;
+        let (ends, id) = (mad.path.ends(), rej.remote_comm_id);
+        let guid = rej.ari.first_chunk::<8>().filter(|_| rej.reason == RejectReason::TIMEOUT);
+        let by_guid = guid.and_then(|guid| self.table.by_remote_id(ends, *guid, rej.local_comm_id));
+        if let Some(id) = by_guid {
+            return self
+                .table
+                .get(id)
+                .map(|c| (id, c.state))
+                .filter(|(_, state)| !matches!(state, DreqRcvd | TimeWait));
+        }
+        // Who refuses a REQ need not have a name for the connection.
+        let is_req = rej.rejected == Rejected::Req;
+        let found = if is_req { self.table.find(ends, id) } else { self.table.find_both(ends, id, rej.local_comm_id) };
+        let state = found?.state;
+        let fits = match state {
+            ReqSent | MraReqRcvd => is_req,
+            RepSent | MraRepRcvd | ReqRcvd | MraReqSent | RepRcvd | MraRepSent | Established | DreqSent => !is_req,
+            Idle | DreqRcvd | TimeWait | SidrReqSent | SidrReqRcvd => false,
+        };
+        fits.then_some((id, state))
+    }
+
+    pub(super) fn on_dreq(&mut self, now: Time, mad: &Mad) {
+        use CmState::*;
+        let dreq = Dreq::decode(&mad.bytes);
+        let id = dreq.remote_comm_id;
+        let found = self.table.find_both(mad.path.ends(), id, dreq.local_comm_id).filter(|c| c.state != Idle);
+        let Some(c) = found else {
+            self.counters.unexpected += 1;
+            return self.answer_drep(mad, &dreq);
+        };
+        if c.qp.local_qpn.value() != dreq.remote_qpn {
+            self.counters.unexpected += 1;
+            return;
+        }
+        match c.state {
+            RepSent | MraRepRcvd | Established => {
+                let tid = super::mad::tid(&mad.bytes);
+                self.table.change(id, |c| {
+                    c.rest(DreqRcvd);
+                    c.tid = tid;
+                });
+                self.tell(id, Event::DisconnectRequested { private: dreq.private });
+            }
+            // Both at once: each answers the other.
+            DreqSent => {
+                let tid = super::mad::tid(&mad.bytes);
+                self.table.change(id, |c| c.tid = tid);
+                self.tell(id, Event::Disconnected);
+                self.send_drep(now, id, ArrayVec::new());
+            }
+            TimeWait if c.last.as_ref().is_some_and(|last| last.kind == Kind::Drep) => {
+                self.on_duplicate(Kind::Dreq, id, true);
+            }
+            TimeWait => {
+                self.on_duplicate(Kind::Dreq, id, false);
+                self.answer_drep(mad, &dreq);
+            }
+            DreqRcvd => self.on_duplicate(Kind::Dreq, id, false),
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// Who ends a connection that does not exist here is told that it has ended.
+    fn answer_drep(&mut self, mad: &Mad, dreq: &Dreq) {
+        let (local_comm_id, remote_comm_id) = (dreq.remote_comm_id, dreq.local_comm_id);
+        let drep = Drep { local_comm_id, remote_comm_id, private: ArrayVec::new() };
+        self.send(mad.path, Kind::Drep, drep.encode(super::mad::tid(&mad.bytes)));
+    }
+
+    pub(super) fn on_drep(&mut self, now: Time, mad: &Mad) {
+        let drep = Drep::decode(&mad.bytes);
+        let id = drep.remote_comm_id;
+        match self.table.find_both(mad.path.ends(), id, drep.local_comm_id).map(|c| c.state) {
+            Some(CmState::DreqSent) => {
+                self.tell(id, Event::Disconnected);
+                self.enter_time_wait(now, id);
+            }
+            Some(CmState::TimeWait) => self.counters.duplicate[Kind::Drep.index()] += 1,
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// RoCE has no alternate paths (IBA A16.4.4).
+    pub(super) fn on_lap(&mut self, mad: &Mad) {
+        let lap = Lap::decode(&mad.bytes);
+        let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
+        match self.table.find_both(mad.path.ends(), local_comm_id, remote_comm_id).map(|c| c.state) {
+            Some(CmState::Established) => {
+                let apr = Apr { local_comm_id, remote_comm_id, status: Apr::UNSUPPORTED };
+                self.send(mad.path, Kind::Apr, apr.encode(super::mad::tid(&mad.bytes)));
+            }
+            _ => self.counters.unexpected += 1,
+        }
+    }
+}
+
+/// How often a DREQ is repeated whose connection the owner has given up.
+const ORPHAN_RETRIES: u8 = 4;

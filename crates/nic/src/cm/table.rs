@@ -1,0 +1,257 @@
+//! The connections, and what they are found by.
+
+use super::connection::Connection;
+use super::types::{CmState, Ends};
+use crate::time::Time;
+use rdmesh_verbs::{Gid, Qpn, Vni};
+use std::collections::{BTreeSet, HashMap};
+
+/// All connections by the names that this end gave them. Whoever changes a connection does it through
+/// [`Table::change`], which keeps the indexes true.
+pub(super) struct Table {
+    connections: HashMap<u32, Connection>,
+    /// By the peer's name for them, from the first message that told it to the end of time-wait.
+    remote_ids: HashMap<(Ends, [u8; 8], u32), u32>,
+    /// By the peer's QP, until the connection is at an end.
+    remote_qpns: HashMap<(Ends, [u8; 8], Qpn), u32>,
+    /// By the asker's name for the question.
+    questions: HashMap<(Ends, u32), u32>,
+    deadlines: BTreeSet<(Time, u32)>,
+    time_waits: BTreeSet<(Time, u32)>,
+    pending: HashMap<(Vni, Gid), usize>,
+    count: u32,
+    key: u64,
+}
+
+/// A connection could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Full;
+
+impl Table {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            connections: HashMap::new(),
+            remote_ids: HashMap::new(),
+            remote_qpns: HashMap::new(),
+            questions: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            time_waits: BTreeSet::new(),
+            pending: HashMap::new(),
+            count: mix(!seed) as u32,
+            key: mix(seed.wrapping_add(1)),
+        }
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&Connection> {
+        self.connections.get(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(super) fn time_waits(&self) -> usize {
+        self.time_waits.len()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// The first connection whose deadline is not after `now`.
+    pub(super) fn due(&self, now: Time) -> Option<u32> {
+        self.deadlines.first().filter(|(time, _)| *time <= now).map(|(_, id)| *id)
+    }
+
+    /// The connection whose time-wait ends first, where there are too many in it.
+    pub(super) fn surplus(&self) -> Option<u32> {
+        (self.time_waits.len() > MAX_TIME_WAITS).then(|| self.time_waits.first().map(|(_, id)| *id)).flatten()
+    }
+
+    /// The connection that a message from a peer names.
+    pub(super) fn find(&self, ends: Ends, id: u32) -> Option<&Connection> {
+        self.get(id).filter(|c| c.ends() == ends)
+    }
+
+    /// The connection that both names in a message mean.
+    pub(super) fn find_both(&self, ends: Ends, id: u32, remote_id: u32) -> Option<&Connection> {
+        self.find(ends, id).filter(|c| c.remote_id == remote_id)
+    }
+
+    pub(super) fn by_remote_id(&self, ends: Ends, guid: [u8; 8], remote_id: u32) -> Option<u32> {
+        self.remote_ids.get(&(ends, guid, remote_id)).copied()
+    }
+
+    pub(super) fn by_remote_qpn(&self, ends: Ends, guid: [u8; 8], qpn: Qpn) -> Option<u32> {
+        self.remote_qpns.get(&(ends, guid, qpn)).copied()
+    }
+
+    pub(super) fn question(&self, ends: Ends, request_id: u32) -> Option<u32> {
+        self.questions.get(&(ends, request_id)).copied()
+    }
+
+    /// A name for a connection: fresh, and not to be guessed from others.
+    pub(super) fn fresh_id(&mut self) -> u32 {
+        loop {
+            self.count = self.count.wrapping_add(1);
+            let id = scramble(self.count, self.key);
+            if id != 0 && !self.connections.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Adds a connection under a fresh id, unless too many wait for the owner already.
+    pub(super) fn insert(&mut self, id: u32, connection: Connection) -> Result<(), Full> {
+        let key = (connection.path.vni, connection.path.local);
+        if connection.is_pending() && self.pending.get(&key).is_some_and(|n| *n >= MAX_PENDING) {
+            return Err(Full);
+        }
+        self.index(id, &connection);
+        self.connections.insert(id, connection);
+        Ok(())
+    }
+
+    /// Lets `change` work on a connection.
+    pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut Connection)) {
+        if let Some(mut connection) = self.connections.remove(&id) {
+            self.unindex(id, &connection);
+            change(&mut connection);
+            self.index(id, &connection);
+            self.connections.insert(id, connection);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: u32) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.unindex(id, &connection);
+        }
+    }
+
+    fn index(&mut self, id: u32, c: &Connection) {
+        if c.is_pending() {
+            *self.pending.entry((c.path.vni, c.path.local)).or_default() += 1;
+        }
+        if let Some(deadline) = c.deadline {
+            self.deadlines.insert((deadline, id));
+            if c.state == CmState::TimeWait {
+                self.time_waits.insert((deadline, id));
+            }
+        }
+        if c.state == CmState::SidrReqRcvd {
+            self.questions.insert((c.ends(), c.remote_id), id);
+        }
+        if has_remote_id(c) {
+            self.remote_ids.insert((c.ends(), c.remote_guid, c.remote_id), id);
+        }
+        if has_remote_qpn(c) {
+            self.remote_qpns.insert((c.ends(), c.remote_guid, c.qp.remote_qpn), id);
+        }
+    }
+
+    fn unindex(&mut self, id: u32, c: &Connection) {
+        if c.is_pending() {
+            let key = (c.path.vni, c.path.local);
+            let left = self.pending.get(&key).map_or(0, |n| n - 1);
+            if left == 0 {
+                self.pending.remove(&key);
+            } else {
+                self.pending.insert(key, left);
+            }
+        }
+        if let Some(deadline) = c.deadline {
+            self.deadlines.remove(&(deadline, id));
+            self.time_waits.remove(&(deadline, id));
+        }
+        if c.state == CmState::SidrReqRcvd {
+            self.questions.remove(&(c.ends(), c.remote_id));
+        }
+        // Another connection may have come to stand there since.
+        if has_remote_id(c) && self.by_remote_id(c.ends(), c.remote_guid, c.remote_id) == Some(id) {
+            self.remote_ids.remove(&(c.ends(), c.remote_guid, c.remote_id));
+        }
+        if has_remote_qpn(c) && self.by_remote_qpn(c.ends(), c.remote_guid, c.qp.remote_qpn) == Some(id) {
+            self.remote_qpns.remove(&(c.ends(), c.remote_guid, c.qp.remote_qpn));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn ids(&self) -> Vec<u32> {
+        let mut ids: Vec<_> = self.connections.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Whether nothing is left of any connection.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+            && self.remote_ids.is_empty()
+            && self.remote_qpns.is_empty()
+            && self.questions.is_empty()
+            && self.deadlines.is_empty()
+            && self.time_waits.is_empty()
+            && self.pending.is_empty()
+    }
+}
+
+/// Whether the peer's name for the connection is known and may still come.
+fn has_remote_id(c: &Connection) -> bool {
+    use CmState::*;
+    match c.state {
+        Idle | ReqSent | MraReqRcvd | SidrReqSent | SidrReqRcvd => false,
+        ReqRcvd | MraReqSent | RepSent | MraRepRcvd | RepRcvd | MraRepSent | Established | DreqSent | DreqRcvd => true,
+        TimeWait => c.remote_id != 0,
+    }
+}
+
+/// Whether the peer's QP belongs to this connection and to no other. One that the peer itself ends, or that the
+/// owner has given up, does not keep the peer from using the QP again.
+fn has_remote_qpn(c: &Connection) -> bool {
+    use CmState::*;
+    c.is_owned
+        && matches!(
+            c.state,
+            ReqRcvd | MraReqSent | RepSent | MraRepRcvd | RepRcvd | MraRepSent | Established | DreqSent
+        )
+}
+
+/// A permutation of all numbers (the finalizer of splitmix64).
+pub(super) fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
+}
+
+/// A permutation of 32-bit numbers that the key chooses: a Feistel network.
+fn scramble(n: u32, key: u64) -> u32 {
+    let (mut left, mut right) = (n >> 16, n & 0xffff);
+    for round in 0..4 {
+        let noise = mix(key ^ (u64::from(right) << 8 | round)) as u32 & 0xffff;
+        (left, right) = (right, left ^ noise);
+    }
+    left << 16 | right
+}
+
+/// Requests of all peers that may wait for the owner, for each local GID.
+pub(super) const MAX_PENDING: usize = 1024;
+/// Connections in time-wait. More than that, and the oldest ends early.
+pub(super) const MAX_TIME_WAITS: usize = 32_768;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_are_fresh_and_in_no_order() {
+        let mut table = Table::new(1);
+        let ids: Vec<u32> = (0..10_000).map(|_| table.fresh_id()).collect();
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert!(!ids.contains(&0));
+        let rising = ids.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((4_000..6_000).contains(&rising), "{rising}");
+        assert_ne!(Table::new(2).fresh_id(), ids[0]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Management datagrams: what connection managers tell each other, from queue pair 1 to queue pair 1 (IBA 3.5.10.2, 13.5).
+//!
+//! No queue pair of a tenant has this number. What arrives is kept for whoever manages connections, who decides what it
+//! means; here only its form is checked, and that it came from the host that its sender is on.
+
+use super::Engine;
+use crate::cm::Mad;
+use crate::net::{Origin, PlainId, Route, Transmits};
+use crate::platform::Platform;
+use crate::roce::{self, Opened, Peer, flow};
+use crate::time::Time;
+use crate::wire::{Header, Op, Service};
+use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+/// A management datagram that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceivedMad {
+    /// The sockets that it came in through, if from outside. Who sent it nobody knows then: whether such a one may speak to
+    /// `dest` is for the receiver to decide.
+    pub origin_plain: Option<PlainId>,
+    /// The tenant network, if it came through the tunnel, or from this host. Its sender is where `source` is.
+    pub vni: Option<Vni>,
+    /// The sender's address.
+    pub source: Gid,
+    /// The address that it was sent to, which need not be anybody's.
+    pub dest: Gid,
+    /// What it says.
+    pub bytes: [u8; MAD],
+}
+
+/// Why a management datagram is not sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MadError {
+    /// Too many wait.
+    Full,
+    /// There is no way to its receiver.
+    Unreachable,
+}
+
+/// Management datagrams on their way in and out.
+#[derive(Default)]
+pub(super) struct Management {
+    outgoing: VecDeque<(Peer, [u8; MAD])>,
+    received: VecDeque<ReceivedMad>,
+    psn: Psn,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Sends a management datagram, as soon as [`Engine::poll_transmit`] is called. One for this host arrives at once.
+    pub fn send_mad(&mut self, now: Time, mad: &Mad) -> Result<(), MadError> {
+        self.out.now = now;
+        let path = &mad.path;
+        let av = AddressVector { dgid: path.remote, ..AddressVector::default() };
+        let peer = match self.out.routes.find(path.vni, path.remote) {
+            Route::Local => return self.loop_back(mad),
+            Route::Host(host) => Peer::on_host(host, path.vni, path.local, &av, flow(GSI, GSI)),
+            Route::Outside => {
+                let plain = path.plain.ok_or(MadError::Unreachable)?;
+                Peer::outside(plain, path.vni, path.local, &av)
+            }
+        };
+        if self.management.outgoing.len() >= QUEUE {
+            return Err(MadError::Full);
+        }
+        self.management.outgoing.push_back((peer, mad.bytes));
+        Ok(())
+    }
+
+    /// The next management datagram that arrived.
+    pub fn poll_mad(&mut self) -> Option<ReceivedMad> {
+        self.management.received.pop_front()
+    }
+
+    fn loop_back(&mut self, mad: &Mad) -> Result<(), MadError> {
+        if self.management.received.len() >= QUEUE {
+            return Err(MadError::Full);
+        }
+        let path = &mad.path;
+        let (vni, source, dest) = (Some(path.vni), path.local, path.remote);
+        self.management.received.push_back(ReceivedMad { origin_plain: None, vni, source, dest, bytes: mad.bytes });
+        Ok(())
+    }
+
+    /// Appends what waits, as far as a turn goes. Returns whether there is more.
+    pub(super) fn transmit_mads(&mut self, to: &mut Transmits) -> bool {
+        for _ in 0..MADS_PER_POLL {
+            if !to.has_room() {
+                break;
+            }
+            let Some((peer, bytes)) = self.management.outgoing.pop_front() else { break };
+            let op = Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
+            let header = roce::header(Service::Ud, op, GSI, self.management.psn);
+            self.management.psn = self.management.psn.add(1);
+            let mark = to.mark();
+            let Ok(()) = peer.emit(to, &header, MAD, |payload| {
+                payload.copy_from_slice(&bytes);
+                Ok::<_, Infallible>(())
+            });
+            self.wire.mads_sent += 1;
+            for capture in &mut self.out.captures {
+                capture.sent(self.out.now, peer.vni, peer.ip.source_port, to, mark);
+            }
+        }
+        !self.management.outgoing.is_empty()
+    }
+
+    /// Takes what came for queue pair 1.
+    pub(super) fn handle_mad(&mut self, origin: Origin, opened: &Opened<'_>) {
+        let Some(bytes) = mad(&opened.header, opened.payload).filter(|_| opened.is_in_partition()) else {
+            self.wire.unknown_qp += 1;
+            return;
+        };
+        let origin_plain = match origin {
+            Origin::Host(_) => None,
+            Origin::Plain { id, .. } => Some(id),
+        };
+        if opened.ip.dest.is_multicast()
+            || (origin_plain.is_none() && !opened.is_from_its_host(origin, &self.out.routes))
+        {
+            self.wire.wrong_source += 1;
+            return;
+        }
+        if !opened.is_intact(&mut self.solver) {
+            self.wire.bad_icrc += 1;
+            return;
+        }
+        self.capture_mad(origin_plain, opened);
+        if self.management.received.len() >= QUEUE {
+            self.wire.mads_dropped += 1;
+            return;
+        }
+        self.wire.mads_received += 1;
+        let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
+        self.management.received.push_back(ReceivedMad { origin_plain, vni, source, dest, bytes });
+    }
+
+    fn capture_mad(&mut self, plain: Option<PlainId>, opened: &Opened<'_>) {
+        if self.out.captures.is_empty() {
+            return;
+        }
+        // From outside it is in the network of whoever has the address, as far as that is known here.
+        let mut networks = self.contexts.iter().map(|(_, cx)| &cx.network);
+        let mut owner =
+            || networks.find(|n| n.plain.map(|plain| plain.id) == plain && n.gids.contains(&opened.ip.dest));
+        let Some(vni) = opened.vni.or_else(|| owner().map(|network| network.vni)) else { return };
+        for capture in &mut self.out.captures {
+            capture.packet(self.out.now, vni, &opened.ip, opened.udp);
+        }
+    }
+}
+
+/// The management datagram in a packet, if that is what it carries. Tenants' queue pairs have other numbers than the
+/// sender of one.
+fn mad(header: &Header, payload: &[u8]) -> Option<[u8; MAD]> {
+    let is_mad = header.op == Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
+    payload.try_into().ok().filter(|_| is_mad)
+}
+
+/// The general service interface (IBA 3.5.10.2).
+pub(super) const GSI: Qpn = Qpn::new(1);
+/// Its well-known Q_Key (IBA 10.2.5).
+pub(super) const GSI_QKEY: Qkey = Qkey(0x8001_0000);
+/// Bytes of a management datagram (IBA 13.4.2).
+const MAD: usize = 256;
+/// Management datagrams that wait to be sent, and as many to be taken away.
+pub(super) const QUEUE: usize = 256;
+/// Management datagrams that are sent before queue pairs have their turn.
+const MADS_PER_POLL: usize = 16;
