@@ -5,9 +5,10 @@
 //! it did not open does not close them.
 #![allow(unsafe_code)]
 
-use crate::session::Context;
+use crate::session::{CmChannel, Context};
 use arrayvec::ArrayVec;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,18 +17,22 @@ const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 /// The library's own descriptors go above this, away from the numbers that programs name themselves.
 const OWN_FROM: RawFd = 512;
-/// Contexts kept alive for a moment after they were closed, for a thread that is just using one.
+/// Devices kept alive for a moment after they were closed, for a thread that is just using one.
 const RETIRED: usize = 8;
 
-type Chunk = [AtomicPtr<Context>; CHUNK];
+type Chunk = [AtomicPtr<()>; CHUNK];
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
-static RETIRING: Mutex<ArrayVec<Arc<Context>, RETIRED>> = Mutex::new(ArrayVec::new_const());
+static RETIRING: Mutex<ArrayVec<Kind, RETIRED>> = Mutex::new(ArrayVec::new_const());
 /// The process that the table describes; a vfork child, which shares this memory, is another.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// An entry that is not a context: a descriptor of this library.
-const OWN: *mut Context = std::ptr::without_provenance_mut(1);
+/// An entry that is no device: a descriptor of this library.
+const OWN: *mut () = std::ptr::without_provenance_mut(1);
+/// Set in an entry that points to a [`CmChannel`], not a [`Context`].
+const CM: usize = 2;
+
+const _: () = assert!(align_of::<Context>() > CM && align_of::<CmChannel>() > CM);
 
 /// What a descriptor is.
 pub(crate) enum Kind {
@@ -35,48 +40,66 @@ pub(crate) enum Kind {
     Foreign,
     /// A device context.
     Device(Arc<Context>),
+    /// A channel of the connection manager.
+    Cm(Arc<CmChannel>),
     /// Used by this library.
     Own,
 }
 
-/// The context behind `fd`, without taking hold of it: for as long as the program does not close it.
+/// What a descriptor is, at a glance.
+pub(crate) enum Glance<'a> {
+    /// Nothing that the program knows as a device.
+    Other,
+    /// A device context, which is there for as long as the program does not close it.
+    Device(&'a Context),
+    /// A channel of the connection manager.
+    Cm,
+}
+
+/// What `fd` is, without taking hold of it.
+#[inline]
+pub(crate) fn glance<'a>(fd: RawFd) -> Glance<'a> {
+    match load(fd) {
+        entry if entry.is_null() || entry == OWN => Glance::Other,
+        entry if entry.addr() & CM != 0 => Glance::Cm,
+        // SAFETY: the table holds a count of the Arc. A program that closes the descriptor while another of its threads
+        // uses it still finds the context alive for `RETIRED` more closes.
+        entry => Glance::Device(unsafe { &*entry.cast() }),
+    }
+}
+
+/// The context behind `fd`, as [`glance`] finds it.
 #[inline]
 pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a Context> {
-    let entry = entry(fd)?.load(Ordering::Acquire);
-    if entry.is_null() || entry == OWN {
-        return None;
+    match glance(fd) {
+        Glance::Device(context) => Some(context),
+        Glance::Other | Glance::Cm => None,
     }
-    // SAFETY: the table holds a count of the Arc. A program that closes the descriptor while another of its threads
-    // uses it still finds the context alive for `RETIRED` more closes.
-    Some(unsafe { &*entry })
 }
 
 /// What `fd` is.
 #[inline]
 pub(crate) fn kind(fd: RawFd) -> Kind {
-    match entry(fd).map_or(null_mut(), |entry| entry.load(Ordering::Acquire)) {
-        entry if entry.is_null() => Kind::Foreign,
-        OWN => Kind::Own,
-        entry => {
-            // SAFETY: the table holds a count of this Arc; see `peek` for a concurrent close.
-            Kind::Device(unsafe {
-                Arc::increment_strong_count(entry);
-                Arc::from_raw(entry)
-            })
-        }
+    let kind = ManuallyDrop::new(from_entry(load(fd)));
+    // The table keeps its own count; see `glance` for a concurrent close.
+    match &*kind {
+        Kind::Foreign => Kind::Foreign,
+        Kind::Device(context) => Kind::Device(context.clone()),
+        Kind::Cm(channel) => Kind::Cm(channel.clone()),
+        Kind::Own => Kind::Own,
     }
 }
 
-/// Makes `fd` a descriptor of `context`, or of nobody.
-pub(crate) fn set(fd: RawFd, context: Option<Arc<Context>>) {
-    if !is_owner() {
-        return;
+/// Makes `fd` what `kind` says.
+pub(crate) fn set(fd: RawFd, kind: Kind) {
+    if is_owner() {
+        match &kind {
+            Kind::Device(context) => context.gained_descriptor(),
+            Kind::Cm(channel) => channel.gained_descriptor(),
+            Kind::Foreign | Kind::Own => {}
+        }
+        replace(fd, kind);
     }
-    let new = context.map_or(null_mut(), |context| {
-        context.gained_descriptor();
-        Arc::into_raw(context).cast_mut()
-    });
-    replace(fd, new);
 }
 
 /// Calls `visit` for every descriptor that is ours.
@@ -118,7 +141,12 @@ fn process_id() -> u32 {
 }
 
 #[inline]
-fn entry(fd: RawFd) -> Option<&'static AtomicPtr<Context>> {
+fn load(fd: RawFd) -> *mut () {
+    entry(fd).map_or(null_mut(), |entry| entry.load(Ordering::Acquire))
+}
+
+#[inline]
+fn entry(fd: RawFd) -> Option<&'static AtomicPtr<()>> {
     let fd = fd as usize;
     let chunk = TABLE.get(fd / CHUNK)?.load(Ordering::Acquire);
     if chunk.is_null() {
@@ -128,21 +156,44 @@ fn entry(fd: RawFd) -> Option<&'static AtomicPtr<Context>> {
     Some(unsafe { &(&*chunk)[fd % CHUNK] })
 }
 
-fn replace(fd: RawFd, new: *mut Context) {
+/// The entry of a device holds a count of its Arc.
+fn into_entry(kind: Kind) -> *mut () {
+    match kind {
+        Kind::Foreign => null_mut(),
+        Kind::Device(context) => Arc::into_raw(context).cast_mut().cast(),
+        Kind::Cm(channel) => Arc::into_raw(channel).cast_mut().cast::<()>().map_addr(|address| address | CM),
+        Kind::Own => OWN,
+    }
+}
+
+/// What an entry stands for; the count is the entry's until that is taken out of the table.
+#[inline]
+fn from_entry(entry: *mut ()) -> Kind {
+    match entry {
+        entry if entry.is_null() => Kind::Foreign,
+        OWN => Kind::Own,
+        // SAFETY: the mark says what the pointer came from.
+        entry if entry.addr() & CM != 0 => Kind::Cm(unsafe { Arc::from_raw(entry.map_addr(|a| a & !CM).cast()) }),
+        // SAFETY: there is nothing else.
+        entry => Kind::Device(unsafe { Arc::from_raw(entry.cast()) }),
+    }
+}
+
+fn replace(fd: RawFd, new: Kind) {
     if entry(fd).is_none() {
-        if new.is_null() {
+        if let Kind::Foreign = new {
             return;
         }
         add_chunk(fd);
     }
     let Some(entry) = entry(fd) else { return };
-    let old = entry.swap(new, Ordering::AcqRel);
-    if !old.is_null() && old != OWN {
-        // SAFETY: the entry held a count, which is now ours.
-        let context = unsafe { Arc::from_raw(old) };
-        context.lost_descriptor();
-        retire(context);
+    let old = from_entry(entry.swap(into_entry(new), Ordering::AcqRel));
+    match &old {
+        Kind::Device(context) => context.lost_descriptor(),
+        Kind::Cm(channel) => channel.lost_descriptor(),
+        Kind::Foreign | Kind::Own => return,
     }
+    retire(old);
 }
 
 #[cold]
@@ -156,10 +207,10 @@ fn add_chunk(fd: RawFd) {
     }
 }
 
-fn retire(context: Arc<Context>) {
+fn retire(device: Kind) {
     let mut retired = RETIRING.lock().unwrap_or_else(PoisonError::into_inner);
     let oldest = if retired.is_full() { retired.pop_at(0) } else { None };
-    retired.push(context);
+    retired.push(device);
     drop(retired);
     drop(oldest);
 }
@@ -171,7 +222,7 @@ impl OwnFd {
     /// Takes `fd` over.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         let fd = rustix::io::fcntl_dupfd_cloexec(&fd, OWN_FROM).unwrap_or(fd);
-        replace(fd.as_raw_fd(), OWN);
+        replace(fd.as_raw_fd(), Kind::Own);
         Self(fd)
     }
 }
@@ -184,7 +235,7 @@ impl AsFd for OwnFd {
 
 impl Drop for OwnFd {
     fn drop(&mut self) {
-        replace(self.0.as_raw_fd(), null_mut());
+        replace(self.0.as_raw_fd(), Kind::Foreign);
     }
 }
 
@@ -206,12 +257,12 @@ mod tests {
         // No descriptor has this number.
         let number = 700_000;
         assert!(matches!(kind(number), Kind::Foreign));
-        replace(number, OWN);
+        replace(number, Kind::Own);
         assert!(matches!(kind(number), Kind::Own));
         let mut seen = Vec::new();
         for_each(|fd| seen.push(fd));
         assert!(seen.contains(&number));
-        set(number, None);
+        set(number, Kind::Foreign);
         assert!(matches!(kind(number), Kind::Foreign));
     }
 

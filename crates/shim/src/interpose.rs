@@ -1,7 +1,8 @@
 //! The libc functions that this library replaces.
 //!
 //! Each passes on what is not the device's with one cheap test. Variadic functions are defined with the arguments that
-//! they can have: the calling conventions of the supported machines pass both alike.
+//! they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where
+//! a cancelled thread unwinds.
 //!
 //! * [`files`]: functions that take a path.
 //! * [`stats`]: the `stat` family.
@@ -17,7 +18,7 @@ macro_rules! replace {
         $(#[$meta])*
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[cfg_attr(test, allow(dead_code))]
-        extern "C" fn $name($($arg: $ty),*) -> $ret $body
+        extern "C-unwind" fn $name($($arg: $ty),*) -> $ret $body
     )*};
 }
 pub(crate) use replace;

@@ -7,7 +7,7 @@
 //! * [`interpose`]: the libc functions that are replaced, and [`real`], the ones behind them.
 //! * [`endpoint`], [`place`]: where the endpoint is, and which paths stand for it.
 //! * [`descriptors`]: which file descriptors are the device's.
-//! * [`session`]: a device context: opening, commands, doorbells, mappings.
+//! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`memory`]: registered memory: pages turned into shared ones, fork, `rdmesh_malloc`.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!

@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::endpoint;
+use crate::session::counters;
 use arrayvec::ArrayVec;
 use libc::c_char;
+use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -13,24 +15,56 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Place {
     /// Not ours: the call goes on as it is.
     Elsewhere,
-    /// The device.
-    Device,
+    /// One of the devices.
+    Device(Device),
     /// `/dev/infiniband`, with what stands for it.
     Folder(CString),
     /// A file or directory of the endpoint.
     Redirected(CString),
+    /// A counter, and the empty file that stands for it.
+    Counter(CString),
     /// Ours, and not there.
     Absent,
 }
 
-/// The device's path.
-pub(crate) const DEVICE_PATH: &CStr = c"/dev/infiniband/uverbs0";
-/// Major and minor number of the device.
-pub(crate) const DEVICE_NUMBER: (u32, u32) = (231, 192);
+/// A device of the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// `uverbs0`.
+    Verbs,
+    /// `rdma_cm`.
+    Cm,
+}
 
+impl Device {
+    const ALL: [Self; 2] = [Self::Verbs, Self::Cm];
+
+    /// Its path.
+    pub(crate) fn path(self) -> &'static CStr {
+        match self {
+            Self::Verbs => c"/dev/infiniband/uverbs0",
+            Self::Cm => c"/dev/infiniband/rdma_cm",
+        }
+    }
+
+    /// Its major and minor number, which the tree for `/sys` names too.
+    pub(crate) fn number(self) -> (u32, u32) {
+        match self {
+            Self::Verbs => VERBS_DEVICE,
+            Self::Cm => CM_DEVICE,
+        }
+    }
+
+    fn is_at(self, path: &[u8]) -> bool {
+        let (major, minor) = self.number();
+        let by_number =
+            || path.strip_prefix(BY_NUMBER).is_some_and(|rest| rest == format!("{major}:{minor}").as_bytes());
+        self.path().to_bytes()[1..] == *path || by_number()
+    }
+}
+
+const BY_NUMBER: &[u8] = b"dev/char/";
 const FOLDER: &[u8] = b"dev/infiniband";
-const DEVICE: &[u8] = b"dev/infiniband/uverbs0";
-const DEVICE_BY_NUMBER: &[u8] = b"dev/char/231:192";
 const SYSFS: &[u8] = b"sys/";
 /// What of `/sys` is ours: every path that begins so.
 const SYSFS_PREFIXES: [&[u8]; 2] = [b"sys/class/infiniband", b"sys/class/misc/rdma_cm"];
@@ -73,20 +107,23 @@ fn may_be_ours(path: *const c_char) -> bool {
 fn classify(path: &[u8]) -> Place {
     let Some(path) = normalise(path) else { return Place::Elsewhere };
     let in_folder = path.strip_prefix(FOLDER).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-    let is_device = path[..] == *DEVICE || path[..] == *DEVICE_BY_NUMBER;
+    let device = Device::ALL.into_iter().find(|device| device.is_at(&path));
     let in_sysfs = SYSFS_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
-    if !in_folder && !is_device && !in_sysfs {
+    if !in_folder && device.is_none() && !in_sysfs {
         return Place::Elsewhere;
     }
     let Some(endpoint) = endpoint::present() else { return Place::Elsewhere };
+    if let Some(device) = device {
+        return Place::Device(device);
+    }
     match &path[..] {
-        _ if is_device => Place::Device,
         FOLDER => c_string(endpoint.directory().join(Path::new(OsStr::from_bytes(FOLDER))))
             .map_or(Place::Absent, Place::Folder),
         _ if in_folder => Place::Absent,
         _ => {
             let rest = Path::new(OsStr::from_bytes(&path[SYSFS.len()..]));
-            c_string(endpoint.sysfs(rest)).map_or(Place::Absent, Place::Redirected)
+            let place = if counters::is_counter(&path) { Place::Counter } else { Place::Redirected };
+            c_string(endpoint.sysfs(rest)).map_or(Place::Absent, place)
         }
     }
 }
@@ -126,6 +163,14 @@ mod tests {
         assert_eq!(clean("//sys//class/./infiniband/"), "sys/class/infiniband");
         assert_eq!(clean("/sys/class/infiniband/../net"), "sys/class/net");
         assert_eq!(clean("/../dev/infiniband"), "dev/infiniband");
+    }
+
+    #[test]
+    fn devices_have_two_paths_each() {
+        let at = |path: &str| Device::ALL.into_iter().find(|device| device.is_at(path.as_bytes()));
+        assert_eq!((at("dev/infiniband/uverbs0"), at("dev/char/231:192")), (Some(Device::Verbs), Some(Device::Verbs)));
+        assert_eq!((at("dev/infiniband/rdma_cm"), at("dev/char/10:58")), (Some(Device::Cm), Some(Device::Cm)));
+        assert_eq!((at("dev/infiniband/uverbs1"), at("dev/infiniband")), (None, None));
     }
 
     #[test]

@@ -82,6 +82,10 @@ thread_local! {
     static EMPTY: Cell<u32> = const { Cell::new(0) };
     /// When the first of them ended in a yield; 0 for none.
     static SINCE: Cell<u64> = const { Cell::new(0) };
+    /// How often this thread may still be spared a yield because it waits by events.
+    static ARMED: Cell<u32> = const { Cell::new(0) };
+    /// When it began to poll, after something else, and when it polled last.
+    static MOMENT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 replace! {
@@ -187,17 +191,45 @@ fn note(empty: bool) {
             count.set(now);
         } else {
             count.set(0);
-            SINCE.with(|since| since.set(pause(since.get())));
+            if !sleeps_soon() {
+                SINCE.with(|since| since.set(pause(since.get())));
+            }
         }
     });
+}
+
+/// The program has asked for an event of a completion queue.
+#[inline]
+pub(crate) fn armed() {
+    ARMED.with(|budget| budget.set(ARMED_POLLS));
+}
+
+/// Whether this thread waits by events: then it polls for a moment only before it sleeps. It must not be made to wait meanwhile:
+/// rsocket, whose moments are 10 µs, takes a longer one for the end of its caller's time-out, and not well.
+#[cold]
+fn sleeps_soon() -> bool {
+    let budget = ARMED.get();
+    if budget == 0 {
+        return false;
+    }
+    ARMED.set(budget - 1);
+    let now = now();
+    let (begin, last) = MOMENT.get();
+    let begin = if now - last > MOMENT_GAP { now } else { begin };
+    MOMENT.set((begin, now));
+    now - begin < LONGEST_MOMENT
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Lets others run. Where processors are scarce, a thread that has waited for long, since `since`, sleeps for a moment: whoever it
 /// waits for is slowed down by every yield. Returns since when it has waited.
 #[cold]
 fn pause(since: u64) -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let now = now();
     let since = if since == 0 { now } else { since };
     if yield_after() <= SCARCE && now - since > PATIENCE {
         let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: NAP });
@@ -225,6 +257,12 @@ fn yield_after() -> u32 {
 const SCARCE: u32 = 8;
 /// Nanoseconds of empty polls before a thread naps: longer than any round trip within a data centre.
 const PATIENCE: u64 = 100_000;
+/// How often a thread that has asked for an event may come to where others yield before it is taken for one that polls.
+const ARMED_POLLS: u32 = 512;
+/// Nanoseconds that a thread polls before it sleeps.
+const LONGEST_MOMENT: u64 = 15_000;
+/// Nanoseconds without a poll between two such moments.
+const MOMENT_GAP: u64 = 100_000;
 /// Nanoseconds of a nap; the kernel's timers add some.
 const NAP: i64 = 20_000;
 

@@ -73,7 +73,8 @@ macro_rules! real {
             match symbols::$name.address() {
                 Some(address) => {
                     // SAFETY: libc defines the function with this signature (variadic ones take their arguments in
-                    // the same registers).
+                    // the same registers). A thread that is cancelled in it unwinds through frames that must not have
+                    // anything to drop: "C-unwind" would stop it where panics abort.
                     let function: extern "C" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(address) };
                     function($($arg),*)
                 }
@@ -104,6 +105,7 @@ real! {
     fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, else no_pointer();
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t, else unsupported();
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, else unsupported();
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int, else raw_madvise(addr, len, advice);
     fn close(fd: c_int) -> c_int, else unsupported();

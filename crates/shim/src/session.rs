@@ -1,21 +1,31 @@
-//! A device context, seen from the program.
+//! Open devices, seen from the program.
 //!
-//! * [`context`]: opening the device, and what belongs to a context.
+//! * [`context`]: opening uverbs, and what belongs to a context.
 //! * [`command`]: a `write()` on the command descriptor.
 //! * [`completion`]: completion channels.
 //! * [`doorbell`]: the two commands that never become messages.
+//! * [`events`]: the descriptor of asynchronous events.
 //! * [`ioctl`]: the newer form of the ABI.
-//! * [`channel`]: requests and replies on the socket.
+//! * [`counters`]: figures that the router is asked for.
+//! * [`cm`]: the connection manager's device.
+//! * [`link`]: the connections of an open device; [`channel`]: requests and replies on one.
+//! * [`response`]: where a command wants its response.
 
 mod channel;
+pub(crate) mod cm;
 mod command;
 pub(crate) mod completion;
 mod context;
+pub(crate) mod counters;
 mod doorbell;
+mod events;
 mod ioctl;
+mod link;
+mod response;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};

@@ -3,11 +3,13 @@
 
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, WORKER_PAGE_LEN};
 use rdmesh_uverbs::ring::QueueFile;
-use rdmesh_uverbs::session::{self, FdUse, OpenReply, ReplyHeader, RequestHeader, RequestKind, Token};
+use rdmesh_uverbs::session::{self, FdUse, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind, Token};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with, socketpair,
+};
 use std::fs;
 use std::io::IoSlice;
 use std::os::unix::net::UnixListener;
@@ -51,6 +53,8 @@ fn endpoint() -> tempfile::TempDir {
     fs::write(verbs.join("abi_version"), "2\n").unwrap();
     fs::write(verbs.parent().unwrap().join("abi_version"), "6\n").unwrap();
     fs::write(device.join("node_type"), "1: CA\n").unwrap();
+    fs::create_dir_all(device.join("ports/1/counters")).unwrap();
+    fs::write(device.join("ports/1/counters/port_xmit_data"), "").unwrap();
     fs::write(device.join("node_guid"), "0052:0aff:fe4d:0002\n").unwrap();
     // Any socket will do to be seen; a device that cannot be opened is enough here.
     drop(UnixListener::bind(directory.path().join("verbs.sock")).unwrap());
@@ -66,8 +70,8 @@ fn python() -> bool {
     found
 }
 
-/// Serves the endpoint's socket: opens contexts, and answers every command with EXDEV, so that the program can tell
-/// that it came here.
+/// Serves the endpoint's socket: opens contexts and channels, and answers every command with EXDEV, so that the program
+/// can tell that it came here. A channel has an event from the start, which comes with the command.
 fn serve(endpoint: &Path) {
     fs::remove_file(endpoint.join("verbs.sock")).unwrap();
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -77,16 +81,17 @@ fn serve(endpoint: &Path) {
         while let Ok(socket) = accept(&listener) {
             std::thread::spawn(move || {
                 let mut buffer = vec![0; session::MAX_MESSAGE];
+                let mut events = None;
                 while let Ok((len @ 1.., _)) = session::receive(socket.as_fd(), &mut buffer) {
                     let (head, _) = RequestHeader::read_from_prefix(&buffer[..len]).unwrap();
-                    answer(socket.as_fd(), RequestKind::from_number(head.kind).unwrap());
+                    answer(socket.as_fd(), RequestKind::from_number(head.kind).unwrap(), &mut events);
                 }
             });
         }
     });
 }
 
-fn answer(socket: BorrowedFd<'_>, kind: RequestKind) {
+fn answer(socket: BorrowedFd<'_>, kind: RequestKind, events: &mut Option<OwnedFd>) {
     let mut head = ReplyHeader::default();
     let (mut response, mut fds) = (Vec::new(), Vec::new());
     if kind == RequestKind::Open {
@@ -96,6 +101,15 @@ fn answer(socket: BorrowedFd<'_>, kind: RequestKind) {
         fds.push(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         fds.push(QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap());
         head.fds[..4].fill(FdUse::Open as u32);
+    } else if kind == RequestKind::OpenCm {
+        response = OpenCmReply { token: Token([0; 16]), number: 1, reserved: 0 }.as_bytes().to_vec();
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        head.fds[0] = FdUse::Open as u32;
+        rustix::io::write(&ours, b"e").unwrap();
+        *events = Some(ours);
+        fds.push(theirs);
+    } else if kind == RequestKind::Counter {
+        response = b"1234\n".to_vec();
     } else {
         head.errno = libc::EXDEV as u32;
     }
@@ -153,7 +167,10 @@ fn an_endpoint_shows_its_device_and_nothing_of_the_hosts() {
 about = os.stat(device)
 print(stat.S_ISCHR(about.st_mode), oct(stat.S_IMODE(about.st_mode)), os.major(about.st_rdev), os.minor(about.st_rdev))
 print(os.access(device, os.R_OK | os.W_OK), os.access(device, os.X_OK), stat.S_ISDIR(os.stat('/dev/infiniband').st_mode))
-print(failing(os.open, device, os.O_RDWR), failing(os.stat, '/dev/infiniband/uverbs1'), failing(os.stat, '/dev/infiniband/rdma_cm'))
+print(failing(os.open, device, os.O_RDWR), failing(os.stat, '/dev/infiniband/uverbs1'))
+about = os.stat('/dev/infiniband/rdma_cm')
+print(stat.S_ISCHR(about.st_mode), about.st_rdev == os.makedev(10, 58), failing(os.open, '/dev/infiniband/rdma_cm', os.O_RDWR))
+print(os.path.realpath('/dev/infiniband/rdma_cm'), os.access('/dev/char/10:58', os.W_OK), os.access('/dev/char/10:59', os.R_OK))
 print(sorted(os.listdir('/sys/class/infiniband')), sorted(os.listdir('/sys//class/infiniband_verbs/')))
 print(open('/sys/class/infiniband/rxe0/node_type').read().strip(), os.path.realpath(device))
 print(failing(os.stat, '/sys/class/infiniband/mlx5_0'), failing(os.listdir, '/sys/class/infiniband_mad'))
@@ -161,7 +178,8 @@ print(failing(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 20))
 print(failing(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 0))
 "
     );
-    let expected = "True 0o666 231 192\nTrue False True\nENODEV ENOENT ENOENT\n['rxe0'] ['abi_version', 'uverbs0']\n\
+    let expected = "True 0o666 231 192\nTrue False True\nENODEV ENOENT\nTrue True ENODEV\n\
+                    /dev/infiniband/rdma_cm True False\n['rxe0'] ['abi_version', 'uverbs0']\n\
                     1: CA /dev/infiniband/uverbs0\nENOENT ENOENT\nEPROTONOSUPPORT\nNone\n";
     assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
 }
@@ -181,7 +199,7 @@ arm = struct.pack('=IHHII', 23, 4, 0, 1, 0)
 def is_device(fd): return stat.S_ISCHR(os.fstat(fd).st_mode) and os.fstat(fd).st_rdev == os.makedev(231, 192)
 fd = os.open(device, os.O_RDWR)
 print(is_device(fd), os.path.samestat(os.fstat(fd), os.stat(device)), failing(os.write, fd, command), os.write(fd, arm))
-print(failing(fcntl.ioctl, fd, 0xc0181b01, struct.pack('=HHHHQQ', 24, 0, 0, 0, 0, 0)))
+print(failing(fcntl.ioctl, fd, 0xc0181b01, struct.pack('=HHHHQII', 24, 0, 99, 0, 0, 14, 0)))
 copy = os.dup(fd); high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300); os.dup2(fd, 400)
 os.close(fd)
 print(failing(os.fstat, fd), [failing(os.write, number, command) for number in (copy, high, 400)])
@@ -202,6 +220,71 @@ print(is_device(fd), os.write(fd, arm), failing(os.write, fd, b'nonsense'))
     let expected = "True True EXDEV 16\nEPROTONOSUPPORT\nEBADF ['EXDEV', 'EXDEV', 'EXDEV']\nTrue 16\n16 False True\n\
                     0 EXDEV\n0\nEBADF EBADF\nTrue 16 EINVAL\n";
     assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
+}
+
+#[test]
+fn a_connection_managers_descriptor_behaves_like_one() {
+    let endpoint = endpoint();
+    if !python() {
+        return;
+    }
+    serve(endpoint.path());
+    let script = format!(
+        "{LOOK}
+import fcntl, select, struct, subprocess
+device = '/dev/infiniband/rdma_cm'
+command = struct.pack('=IHHQ', 10, 8, 0, 1)
+def is_device(fd): return stat.S_ISCHR(os.fstat(fd).st_mode) and os.fstat(fd).st_rdev == os.makedev(10, 58)
+fd = os.open(device, os.O_RDWR)
+print(is_device(fd), os.path.samestat(os.fstat(fd), os.stat(device)), failing(os.write, fd, command), os.get_inheritable(fd))
+print(failing(os.write, fd, b'short'), failing(os.write, fd, struct.pack('=IHHQ', 99, 8, 0, 1)))
+epoll = select.epoll(); epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+print(epoll.poll(0) == [(fd, select.EPOLLIN)], epoll.poll(0), select.select([fd], [], [], 0)[0] == [fd])
+copy = os.dup(fd); high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300); os.dup2(fd, 400)
+os.close(fd)
+print(failing(os.fstat, fd), [failing(os.write, number, command) for number in (copy, high, 400)])
+null = os.open('/dev/null', os.O_WRONLY)
+print(os.dup2(null, fd) == fd, os.write(fd, command)); os.dup2(null, 400)
+print(os.write(400, command), is_device(400), is_device(copy))
+print(subprocess.run(['true'], close_fds=True).returncode, failing(os.write, copy, command))
+process = os.fork()
+if process == 0:
+    os._exit(0 if failing(os.write, copy, command) == 'EXDEV' else 1)
+print(os.waitpid(process, 0)[1])
+fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | os.O_NONBLOCK)
+fd = os.open(device, os.O_RDWR | os.O_NONBLOCK)
+print(os.get_blocking(fd), os.get_blocking(high))
+os.closerange(3, 5000)
+print(failing(os.fstat, copy), failing(os.fstat, high))
+"
+    );
+    let expected = "True True EXDEV False\nEINVAL EINVAL\nTrue [] True\nEBADF ['EXDEV', 'EXDEV', 'EXDEV']\nTrue 16\n\
+                    16 False True\n0 EXDEV\n0\nFalse False\nEBADF EBADF\n";
+    assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
+}
+
+#[test]
+fn a_counter_has_the_figure_of_the_moment_when_it_is_opened() {
+    let endpoint = endpoint();
+    if !python() {
+        return;
+    }
+    serve(endpoint.path());
+    let counter = "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data";
+    let script = format!(
+        "{LOOK}
+counter = '{counter}'
+print(open(counter).read().strip(), os.listdir(os.path.dirname(counter)), stat.S_ISREG(os.stat(counter).st_mode))
+print(failing(os.open, counter, os.O_RDWR), os.get_inheritable(os.open(counter, os.O_RDONLY)))
+import ctypes
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p; libc.fgetc.argtypes = [ctypes.c_void_p]
+print(chr(libc.fgetc(libc.fopen(counter.encode(), b're'))), libc.fopen(counter.encode(), b'w'))
+"
+    );
+    let expected = "1234 ['port_xmit_data'] True\nEACCES False\n1 None\n";
+    assert_eq!(output("python3", &["-c", &script], Some(endpoint.path())), expected);
+    assert_eq!(output("cat", &[counter], Some(endpoint.path())), "1234\n");
 }
 
 #[test]

@@ -13,7 +13,15 @@
 //! * `Verbs`: the program's own `write()` bytes, from `ib_uverbs_cmd_hdr` on. Reply: the response bytes, to be copied to
 //!   the address that the command names (as many as the command allows for); see [`ReplyHeader`] for the rest.
 //!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena.
-//! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: none.
+//! * `OpenCm`: none. Reply: [`OpenCmReply`]; descriptor: the event socket, which is what the program gets as its
+//!   rdma_cm descriptor. It holds one byte for each event that waits, so the program polls it as it would the kernel's.
+//!   The tenant only looks at the bytes; the router, which has that end too, takes one out with each event it hands over.
+//! * `AttachCm`: a [`Token`]. Reply: none.
+//! * `Cm`: the program's own `write()` bytes, from `rdma_ucm_cmd_hdr` on. SET_OPTION's option bytes follow the command,
+//!   and MIGRATE_ID has in `fd` the [`OpenCmReply::number`] of the channel that the program's descriptor names. Reply: the
+//!   response bytes. GET_EVENT is answered at once, with EAGAIN if there is no event.
+//! * `Counter`: its name below `ports/1` in sysfs (`counters/port_xmit_data`). Reply: what its file says.
+//! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: what the method returns, if anything.
 
 use arrayvec::ArrayVec;
 use rustix::io;
@@ -38,6 +46,10 @@ pub const SOCKET_NAME: &str = "verbs.sock";
 pub const SYSFS_NAME: &str = "sys";
 /// Name of the preload library in an endpoint's directory.
 pub const LIBRARY_NAME: &str = "librdmesh.so";
+/// Major and minor number of `/dev/infiniband/uverbs0`: the kernel's first.
+pub const VERBS_DEVICE: (u32, u32) = (231, 192);
+/// Major and minor number of `/dev/infiniband/rdma_cm`. The kernel picks a free one of its miscellaneous devices.
+pub const CM_DEVICE: (u32, u32) = (10, 58);
 /// Environment variable with the endpoint's directory; without it, the directory that the library was loaded from.
 pub const ENDPOINT_ENV: &str = "RDMESH_ENDPOINT";
 
@@ -53,12 +65,21 @@ pub enum RequestKind {
     Verbs = 3,
     /// An `ioctl(RDMA_VERBS_IOCTL)` method.
     Ioctl = 4,
+    /// First message: make a channel of the connection manager.
+    OpenCm = 5,
+    /// First message of a forked child: use an existing channel.
+    AttachCm = 6,
+    /// A `write()` command of the rdma_cm ABI.
+    Cm = 7,
+    /// Asks for a counter of the port, on any connection.
+    Counter = 8,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
-        [Self::Open, Self::Attach, Self::Verbs, Self::Ioctl].into_iter().find(|k| *k as u32 == n)
+        use RequestKind::*;
+        [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter].into_iter().find(|k| *k as u32 == n)
     }
 }
 
@@ -99,7 +120,7 @@ pub enum FdUse {
     /// Install it, and put its number into the response at byte offset `places[i]` as a 32-bit integer
     /// (`async_fd` of GET_CONTEXT, `fd` of CREATE_COMP_CHANNEL, where the router has put the channel's number).
     Install = 1,
-    /// Belongs to the reply of `Open`.
+    /// Belongs to the reply of `Open` or `OpenCm`.
     Open = 2,
 }
 
@@ -123,6 +144,18 @@ pub struct OpenReply {
     pub token: Token,
     /// The device's number in `/dev`, as `stat` shows it.
     pub rdev: u64,
+}
+
+/// Answer to `OpenCm`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OpenCmReply {
+    /// For `AttachCm`.
+    pub token: Token,
+    /// What MIGRATE_ID calls this channel.
+    pub number: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// A piece of a range to register.

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Glance, Kind};
 use crate::errno::{minus_one, zero_or_minus_one};
-use crate::session::{self, Written, completion};
+use crate::session::{self, Written, cm, completion};
 use crate::{endpoint, memory, real};
 use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
 use rustix::io::Errno;
@@ -16,13 +16,20 @@ const MAX_COMMAND: usize = 0x10_0000;
 
 replace! {
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-        let Some(context) = descriptors::peek(fd) else { return real::write(fd, buffer, count) };
+        let device = match descriptors::glance(fd) {
+            Glance::Other => return real::write(fd, buffer, count),
+            device => device,
+        };
         if buffer.is_null() || count > MAX_COMMAND {
             return minus_one(Errno::INVAL);
         }
         // SAFETY: the program hands `count` readable bytes.
         let command = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
-        match session::write(context, fd, command) {
+        let written = match device {
+            Glance::Device(context) => session::write(context, fd, command),
+            _ => cm::write(fd, command),
+        };
+        match written {
             Written::Command(Ok(())) => count as ssize_t,
             Written::Command(Err(errno)) => minus_one(errno),
             Written::Foreign => real::write(fd, buffer, count),
@@ -49,7 +56,7 @@ replace! {
         match descriptors::kind(fd) {
             Kind::Own => return minus_one(Errno::BADF),
             // Forgotten before its number can be given to something else.
-            Kind::Device(_) => become_foreign(fd),
+            Kind::Device(_) | Kind::Cm(_) => become_foreign(fd),
             Kind::Foreign => completion::closed(fd),
         }
         real::close(fd)
@@ -119,20 +126,24 @@ fn replaced(old: c_int, new: c_int) {
 fn inherit(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         match descriptors::kind(old) {
-            Kind::Device(context) => {
+            device @ (Kind::Device(_) | Kind::Cm(_)) => {
                 let _gate = memory::gate();
-                descriptors::set(new, Some(context));
+                descriptors::set(new, device);
             }
-            _ if descriptors::peek(new).is_some() => become_foreign(new),
+            _ if is_device(new) => become_foreign(new),
             _ => {}
         }
     }
     new
 }
 
+fn is_device(fd: c_int) -> bool {
+    !matches!(descriptors::glance(fd), Glance::Other)
+}
+
 fn become_foreign(fd: c_int) {
     let _gate = memory::gate();
-    descriptors::set(fd, None);
+    descriptors::set(fd, Kind::Foreign);
 }
 
 /// Closes a range except for the descriptors that are this library's.
@@ -144,7 +155,7 @@ fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
         if number < from || number > last {
             return;
         }
-        if let Kind::Device(_) = descriptors::kind(fd) {
+        if is_device(fd) {
             become_foreign(fd);
             return;
         }

@@ -3,24 +3,39 @@
 
 use super::replace;
 use crate::errno::{self, minus_one};
-use crate::place::{self, DEVICE_PATH, Place};
-use crate::{endpoint, real, session};
+use crate::place::{self, Device, Place};
+use crate::session::{self, cm, counters};
+use crate::{endpoint, real};
 use libc::{DIR, FILE, c_char, c_int, c_void, dirent, mode_t, size_t, ssize_t};
+use rustix::fd::IntoRawFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::ptr::null_mut;
 
-/// Calls `real` with the path that the program's path leads to, or `device` where it is the device.
+/// Calls `real` with the path that the program's path leads to, or `device` where it is a device.
 #[inline]
 fn route<T>(
     path: *const c_char,
     real: impl FnOnce(*const c_char) -> T,
-    device: impl FnOnce() -> Result<T, Errno>,
+    device: impl FnOnce(Device) -> Result<T, Errno>,
     fail: impl FnOnce(Errno) -> T,
 ) -> T {
-    let done = match place::of(path) {
+    route_to(place::of(path), path, real, device, fail)
+}
+
+#[inline]
+fn route_to<T>(
+    place: Place,
+    path: *const c_char,
+    real: impl FnOnce(*const c_char) -> T,
+    device: impl FnOnce(Device) -> Result<T, Errno>,
+    fail: impl FnOnce(Errno) -> T,
+) -> T {
+    let done = match place {
         Place::Elsewhere => return real(path),
-        Place::Redirected(path) | Place::Folder(path) => return real(path.as_ptr()),
-        Place::Device => device(),
+        Place::Redirected(path) | Place::Counter(path) | Place::Folder(path) => return real(path.as_ptr()),
+        Place::Device(which) => device(which),
         Place::Absent => Err(Errno::NOENT),
     };
     done.unwrap_or_else(fail)
@@ -31,11 +46,15 @@ fn no_pointer<T>(errno: Errno) -> *mut T {
     null_mut()
 }
 
-fn open_device(flags: c_int) -> Result<c_int, Errno> {
+fn open_device(device: Device, flags: c_int) -> Result<c_int, Errno> {
     if flags & libc::O_DIRECTORY != 0 {
         return Err(Errno::NOTDIR);
     }
-    session::open(endpoint::present().ok_or(Errno::NODEV)?, flags & libc::O_CLOEXEC != 0)
+    let endpoint = endpoint::present().ok_or(Errno::NODEV)?;
+    match device {
+        Device::Verbs => session::open(endpoint, flags & libc::O_CLOEXEC != 0),
+        Device::Cm => cm::open(endpoint, OFlags::from_bits_retain(flags.cast_unsigned())),
+    }
 }
 
 fn access_device(mode: c_int) -> Result<c_int, Errno> {
@@ -44,7 +63,31 @@ fn access_device(mode: c_int) -> Result<c_int, Errno> {
 
 #[inline]
 fn open_at(path: *const c_char, flags: c_int, real: impl FnOnce(*const c_char) -> c_int) -> c_int {
-    route(path, real, || open_device(flags), minus_one)
+    match place::of(path) {
+        Place::Counter(path) => counters::open(&path, OFlags::from_bits_retain(flags.cast_unsigned()))
+            .map_or_else(minus_one, IntoRawFd::into_raw_fd),
+        place => route_to(place, path, real, |device| open_device(device, flags), minus_one),
+    }
+}
+
+#[inline]
+fn open_stream(path: *const c_char, mode: *const c_char, real: impl FnOnce(*const c_char) -> *mut FILE) -> *mut FILE {
+    match place::of(path) {
+        Place::Counter(path) => stream_counter(&path, mode).unwrap_or_else(no_pointer),
+        place => route_to(place, path, real, |_| Err(Errno::NXIO), no_pointer),
+    }
+}
+
+fn stream_counter(path: &CStr, mode: *const c_char) -> Result<*mut FILE, Errno> {
+    // SAFETY: a C string of the caller's.
+    let asked = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    if !asked.starts_with(b"r") || asked.contains(&b'+') {
+        return Err(Errno::ACCESS);
+    }
+    let flags = if asked.contains(&b'e') { OFlags::CLOEXEC } else { OFlags::empty() };
+    let fd = counters::open(path, flags)?.into_raw_fd();
+    // SAFETY: the descriptor becomes the stream's; the mode is the caller's.
+    Ok(unsafe { libc::fdopen(fd, mode) })
 }
 
 replace! {
@@ -82,15 +125,15 @@ replace! {
     }
 
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        route(path, |path| real::fopen(path, mode), || Err(Errno::NXIO), no_pointer)
+        open_stream(path, mode, |path| real::fopen(path, mode))
     }
 
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        route(path, |path| real::fopen64(path, mode), || Err(Errno::NXIO), no_pointer)
+        open_stream(path, mode, |path| real::fopen64(path, mode))
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {
-        route(path, real::opendir, || Err(Errno::NOTDIR), no_pointer)
+        route(path, real::opendir, |_| Err(Errno::NOTDIR), no_pointer)
     }
 
     fn scandir(
@@ -99,7 +142,7 @@ replace! {
         filter: *const c_void,
         order: *const c_void,
     ) -> c_int {
-        route(path, |path| real::scandir(path, list, filter, order), || Err(Errno::NOTDIR), minus_one)
+        route(path, |path| real::scandir(path, list, filter, order), |_| Err(Errno::NOTDIR), minus_one)
     }
 
     fn scandir64(
@@ -108,35 +151,35 @@ replace! {
         filter: *const c_void,
         order: *const c_void,
     ) -> c_int {
-        route(path, |path| real::scandir64(path, list, filter, order), || Err(Errno::NOTDIR), minus_one)
+        route(path, |path| real::scandir64(path, list, filter, order), |_| Err(Errno::NOTDIR), minus_one)
     }
 
     fn access(path: *const c_char, mode: c_int) -> c_int {
-        route(path, |path| real::access(path, mode), || access_device(mode), minus_one)
+        route(path, |path| real::access(path, mode), |_| access_device(mode), minus_one)
     }
 
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
-        route(path, |path| real::euidaccess(path, mode), || access_device(mode), minus_one)
+        route(path, |path| real::euidaccess(path, mode), |_| access_device(mode), minus_one)
     }
 
     fn eaccess(path: *const c_char, mode: c_int) -> c_int {
-        route(path, |path| real::eaccess(path, mode), || access_device(mode), minus_one)
+        route(path, |path| real::eaccess(path, mode), |_| access_device(mode), minus_one)
     }
 
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-        route(path, |path| real::faccessat(at, path, mode, flags), || access_device(mode), minus_one)
+        route(path, |path| real::faccessat(at, path, mode, flags), |_| access_device(mode), minus_one)
     }
 
     fn readlink(path: *const c_char, buffer: *mut c_char, len: size_t) -> ssize_t {
-        route(path, |path| real::readlink(path, buffer, len), || Err(Errno::INVAL), minus_one)
+        route(path, |path| real::readlink(path, buffer, len), |_| Err(Errno::INVAL), minus_one)
     }
 
     fn readlinkat(at: c_int, path: *const c_char, buffer: *mut c_char, len: size_t) -> ssize_t {
-        route(path, |path| real::readlinkat(at, path, buffer, len), || Err(Errno::INVAL), minus_one)
+        route(path, |path| real::readlinkat(at, path, buffer, len), |_| Err(Errno::INVAL), minus_one)
     }
 
     fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
-        route(path, |path| real::realpath(path, resolved), || Ok(device_path(resolved)), no_pointer)
+        route(path, |path| real::realpath(path, resolved), |device| Ok(device_path(device, resolved)), no_pointer)
     }
 
     /// `realpath` under `_FORTIFY_SOURCE`.
@@ -149,12 +192,12 @@ replace! {
     }
 }
 
-fn device_path(resolved: *mut c_char) -> *mut c_char {
+fn device_path(device: Device, resolved: *mut c_char) -> *mut c_char {
     if resolved.is_null() {
         // SAFETY: a C string; the caller frees the copy, as realpath's contract says.
-        return unsafe { libc::strdup(DEVICE_PATH.as_ptr()) };
+        return unsafe { libc::strdup(device.path().as_ptr()) };
     }
-    let bytes = DEVICE_PATH.to_bytes_with_nul();
+    let bytes = device.path().to_bytes_with_nul();
     // SAFETY: realpath's caller gives room for PATH_MAX bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), resolved, bytes.len()) };
     resolved

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::replace;
+use crate::descriptors::{self, Glance};
 use crate::errno::minus_one;
-use crate::place::{self, DEVICE_NUMBER, Place};
-use crate::{descriptors, endpoint, real};
+use crate::place::{self, Device, Place};
+use crate::{endpoint, real};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, S_IFDIR, c_char, c_int, c_uint};
 use rustix::io::Errno;
 use std::ffi::CString;
@@ -13,33 +14,46 @@ use std::os::unix::ffi::OsStrExt;
 /// Also the struct of the functions with 64 in their names, on all machines with 64 bits.
 type Stat = libc::stat;
 
-/// Permissions of the device.
+/// Permissions of the devices.
 const DEVICE_MODE: u32 = 0o666;
-/// Inode that the device shows.
-const DEVICE_INODE: u64 = 231_192;
-/// Permissions of its folder, where nothing stands for it in the endpoint.
+/// Permissions of their folder, where nothing stands for it in the endpoint.
 const FOLDER_MODE: u32 = 0o755;
 
 /// What `stat` is asked about.
 enum Subject {
     Elsewhere,
     Path(CString),
-    Device,
+    Device(Device),
     Folder,
     Absent,
 }
 
 fn subject(at: c_int, path: *const c_char, flags: c_int) -> Subject {
     match place::of(path) {
-        Place::Elsewhere if flags & AT_EMPTY_PATH != 0 && is_empty(path) && descriptors::peek(at).is_some() => {
-            Subject::Device
+        Place::Elsewhere if flags & AT_EMPTY_PATH != 0 && is_empty(path) => {
+            device_of(at).map_or(Subject::Elsewhere, Subject::Device)
         }
         Place::Elsewhere => Subject::Elsewhere,
-        Place::Redirected(path) => Subject::Path(path),
-        Place::Device => Subject::Device,
+        Place::Redirected(path) | Place::Counter(path) => Subject::Path(path),
+        Place::Device(device) => Subject::Device(device),
         Place::Folder(_) => Subject::Folder,
         Place::Absent => Subject::Absent,
     }
+}
+
+/// The device that `fd` is a descriptor of.
+fn device_of(fd: c_int) -> Option<Device> {
+    match descriptors::glance(fd) {
+        Glance::Other => None,
+        Glance::Device(_) => Some(Device::Verbs),
+        Glance::Cm => Some(Device::Cm),
+    }
+}
+
+/// Inode that a device shows.
+fn inode(device: Device) -> u64 {
+    let (major, minor) = device.number();
+    u64::from(major) * 1000 + u64::from(minor)
 }
 
 fn is_empty(path: *const c_char) -> bool {
@@ -48,9 +62,9 @@ fn is_empty(path: *const c_char) -> bool {
 }
 
 /// Something of the endpoint with sensible owner and times: its socket or its directory.
-fn model(of_device: bool) -> Option<CString> {
+fn model(device: Option<Device>) -> Option<CString> {
     let endpoint = endpoint::present()?;
-    let path = if of_device { endpoint.socket() } else { endpoint.directory().to_owned() };
+    let path = if device.is_some() { endpoint.socket() } else { endpoint.directory().to_owned() };
     CString::new(path.as_os_str().as_bytes()).ok()
 }
 
@@ -58,30 +72,31 @@ fn stat_at(at: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_in
     match subject(at, path, flags) {
         Subject::Elsewhere => real::fstatat(at, path, out, flags),
         Subject::Path(path) => real::fstatat(AT_FDCWD, path.as_ptr(), out, flags),
-        Subject::Device => stat_model(true, out, S_IFCHR | DEVICE_MODE),
-        Subject::Folder => stat_model(false, out, S_IFDIR | FOLDER_MODE),
+        Subject::Device(device) => stat_model(Some(device), out, S_IFCHR | DEVICE_MODE),
+        Subject::Folder => stat_model(None, out, S_IFDIR | FOLDER_MODE),
         Subject::Absent => minus_one(Errno::NOENT),
     }
 }
 
-fn stat_model(of_device: bool, out: *mut Stat, mode: u32) -> c_int {
-    let Some(path) = model(of_device) else { return minus_one(Errno::NOENT) };
+fn stat_model(device: Option<Device>, out: *mut Stat, mode: u32) -> c_int {
+    let Some(path) = model(device) else { return minus_one(Errno::NOENT) };
     let result = real::fstatat(AT_FDCWD, path.as_ptr(), out, 0);
     if result == 0 {
         // SAFETY: the kernel has just filled it.
         let out = unsafe { &mut *out };
         out.st_mode = mode;
-        if of_device {
-            out.st_rdev = libc::makedev(DEVICE_NUMBER.0, DEVICE_NUMBER.1);
-            (out.st_ino, out.st_nlink, out.st_size, out.st_blocks) = (DEVICE_INODE, 1, 0, 0);
+        if let Some(device) = device {
+            let (major, minor) = device.number();
+            out.st_rdev = libc::makedev(major, minor);
+            (out.st_ino, out.st_nlink, out.st_size, out.st_blocks) = (inode(device), 1, 0, 0);
         }
     }
     result
 }
 
 fn stat_fd(fd: c_int, out: *mut Stat) -> c_int {
-    if descriptors::peek(fd).is_some() {
-        return stat_model(true, out, S_IFCHR | DEVICE_MODE);
+    if let Some(device) = device_of(fd) {
+        return stat_model(Some(device), out, S_IFCHR | DEVICE_MODE);
     }
     real::fstatat(fd, c"".as_ptr(), out, AT_EMPTY_PATH)
 }
@@ -152,22 +167,22 @@ replace! {
     }
 
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int {
-        let (of_device, mode) = match subject(at, path, flags) {
+        let (device, mode) = match subject(at, path, flags) {
             Subject::Elsewhere => return real::statx(at, path, flags, mask, out),
             Subject::Path(path) => return real::statx(AT_FDCWD, path.as_ptr(), flags, mask, out),
             Subject::Absent => return minus_one(Errno::NOENT),
-            Subject::Device => (true, S_IFCHR | DEVICE_MODE),
-            Subject::Folder => (false, S_IFDIR | FOLDER_MODE),
+            Subject::Device(device) => (Some(device), S_IFCHR | DEVICE_MODE),
+            Subject::Folder => (None, S_IFDIR | FOLDER_MODE),
         };
-        let Some(path) = model(of_device) else { return minus_one(Errno::NOENT) };
+        let Some(path) = model(device) else { return minus_one(Errno::NOENT) };
         let result = real::statx(AT_FDCWD, path.as_ptr(), 0, mask, out);
         if result == 0 {
             // SAFETY: libc has just filled it.
             let out = unsafe { &mut *out };
             out.stx_mode = mode as u16;
-            if of_device {
-                (out.stx_rdev_major, out.stx_rdev_minor) = DEVICE_NUMBER;
-                (out.stx_ino, out.stx_nlink, out.stx_size, out.stx_blocks) = (DEVICE_INODE, 1, 0, 0);
+            if let Some(device) = device {
+                (out.stx_rdev_major, out.stx_rdev_minor) = device.number();
+                (out.stx_ino, out.stx_nlink, out.stx_size, out.stx_blocks) = (inode(device), 1, 0, 0);
             }
         }
         result

@@ -5,6 +5,7 @@ use super::channel::Reply;
 use super::completion;
 use super::context::{Context, borrow};
 use super::doorbell;
+use super::response::Response;
 use crate::descriptors::{self, Kind};
 use crate::memory::{self, Registration};
 use rdmesh_uverbs::abi::number;
@@ -15,6 +16,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 const EXTENDED: u32 = 0x8000_0000;
+const GET_CONTEXT: u32 = number::GET_CONTEXT as u32;
 const REG_MR: u32 = number::REG_MR as u32;
 const CREATE_COMP_CHANNEL: u32 = number::CREATE_COMP_CHANNEL as u32;
 const CREATE_CQ: u32 = number::CREATE_CQ as u32;
@@ -53,23 +55,17 @@ fn send(fd: RawFd, bytes: &[u8]) -> Written {
     let _gate = memory::gate();
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        descriptors::set(fd, None);
+        descriptors::set(fd, Kind::Foreign);
         return Written::Foreign;
     }
     Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context)))
 }
 
 /// A command with a well-formed header.
-struct Command<'a> {
+pub(super) struct Command<'a> {
     bytes: &'a [u8],
     number: u32,
     response: Response,
-}
-
-/// Where the program wants the response.
-struct Response {
-    address: u64,
-    len: usize,
 }
 
 impl<'a> Command<'a> {
@@ -97,7 +93,18 @@ impl<'a> Command<'a> {
         Ok(Self { bytes, number, response })
     }
 
+    /// A command that the library made; its response goes to whoever executes it.
+    pub(super) fn composed(bytes: &'a [u8]) -> Result<Self, Errno> {
+        let number = u32::from_ne_bytes(read(bytes, 0)?);
+        Ok(Self { bytes, number, response: Response { address: 0, len: 0 } })
+    }
+
     fn execute(&self, context: &Arc<Context>) -> Result<(), Errno> {
+        self.execute_with(context, |response| self.response.fill(response))
+    }
+
+    /// Executes the command, and lets `deliver` take the response where it belongs.
+    pub(super) fn execute_with(&self, context: &Arc<Context>, deliver: impl FnOnce(&[u8])) -> Result<(), Errno> {
         let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
         let mut state = context.lock();
@@ -114,14 +121,16 @@ impl<'a> Command<'a> {
                 FdUse::Install => {
                     let number = received.fd.into_raw_fd();
                     let channel = install(&mut reply, received.place, number)?;
-                    if self.number == CREATE_COMP_CHANNEL {
-                        completion::add(context, number, channel);
+                    match self.number {
+                        CREATE_COMP_CHANNEL => completion::add(context, number, channel),
+                        GET_CONTEXT => context.events().made(number),
+                        _ => {}
                     }
                 }
                 FdUse::Open => {}
             }
         }
-        self.response.fill(reply.response());
+        deliver(reply.response());
         self.return_mminfo(&reply);
         Ok(())
     }
@@ -162,18 +171,6 @@ impl<'a> Command<'a> {
     }
 }
 
-impl Response {
-    /// Copies as much of `bytes` as the program has room for.
-    fn fill(&self, bytes: &[u8]) {
-        if self.address == 0 {
-            return;
-        }
-        let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
-        // SAFETY: the program says that `len` bytes at this address are for the response.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len().min(self.len)) };
-    }
-}
-
 /// Puts the number of a descriptor that is now the program's into the response; returns what stood there.
 fn install(reply: &mut Reply<'_>, at: u64, number: RawFd) -> Result<u32, Errno> {
     let place = usize::try_from(at).ok().and_then(|at| reply.response_mut().get_mut(at..)?.first_chunk_mut());
@@ -183,7 +180,7 @@ fn install(reply: &mut Reply<'_>, at: u64, number: RawFd) -> Result<u32, Errno> 
             Ok(u32::from_ne_bytes(before))
         }
         None => {
-            super::context::discard(number);
+            super::link::discard(number);
             Err(Errno::IO)
         }
     }

@@ -2,9 +2,8 @@
 //!
 //! The kernel notices by itself when the program closes a channel. The router, which keeps a duplicate of the
 //! program's end, has to be told.
-#![allow(unsafe_code)]
 
-use super::context::{Context, borrow};
+use super::context::Context;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::abi::{CHANNEL_ATTR, ioctl_method, ioctl_object};
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, RequestKind};
@@ -92,11 +91,7 @@ fn tell(context: &Context, number: u32) -> Result<(), Errno> {
     };
     let attr = IoctlAttr { attr_id: CHANNEL_ATTR, len: 8, reserved: 0 };
     let body = [header.as_bytes(), attr.as_bytes(), &u64::from(number).to_ne_bytes()].concat();
-    let mut state = context.lock();
-    let connection = context.connection(&mut state)?;
-    // SAFETY: the connection stays open while the state is locked.
-    let socket = unsafe { borrow(connection) };
-    state.channel.call(socket, RequestKind::Ioctl, &body, &[], None).map(|_| ())
+    context.link().call(RequestKind::Ioctl, &body, |_| ())
 }
 
 fn lock() -> MutexGuard<'static, Vec<Entry>> {

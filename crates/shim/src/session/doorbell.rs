@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Context;
+use crate::polling;
 use rdmesh_uverbs::abi::number;
 use rdmesh_uverbs::page::Arm;
 use rustix::io::Errno;
@@ -46,6 +47,7 @@ fn post_send(context: &Context, command: &[u8]) -> Result<(), Errno> {
 
 fn request_notification(context: &Context, command: &[u8]) -> Result<(), Errno> {
     let (Some(cq), Some(solicited)) = (word(command, 8), word(command, 12)) else { return Err(Errno::INVAL) };
+    polling::armed();
     context.page().arm_cq(cq, if solicited != 0 { Arm::Solicited } else { Arm::Any });
     Ok(())
 }

@@ -1,14 +1,30 @@
 //! `ioctl(RDMA_VERBS_IOCTL)`: the newer form of the ABI.
 //!
-//! Only what has no `write()` form and is served goes to the router. Everything else is EPROTONOSUPPORT, the kernel's
-//! answer for a method that it does not have, upon which rdma-core (44 and newer alike) uses `write()`, and sysfs for
-//! GIDs.
+//! Most methods do what a command of the `write()` form does: they are turned into it, so that there is one way on which
+//! commands reach the router. The few that have no such form go to the router as they are. Which methods and attributes
+//! there are, and what is refused with which errno, is as the kernel's `uverbs_ioctl.c` and rxe have it.
+//!
+//! * [`bundle`]: the attributes of a method.
+//! * [`compose`]: commands made from attributes.
+//! * [`invoke`]: commands in attributes.
+//! * [`device`], [`objects`]: the methods.
 #![allow(unsafe_code)]
 
-use super::context::borrow;
+mod bundle;
+mod compose;
+mod device;
+mod invoke;
+mod objects;
+
+use super::context::Context;
+use super::link::borrow;
 use crate::descriptors::{self, Kind};
 use crate::memory;
-use rdmesh_uverbs::abi::{ioctl_method, ioctl_object};
+use bundle::Bundle;
+use rdmesh_uverbs::abi::{
+    DRIVER_RXE, DestroyCqResponse, DestroyQpResponse, DestroySrqResponse, find_method, ioctl_method as method,
+    ioctl_object as object, number,
+};
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, MAX_MESSAGE, RequestKind};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -17,8 +33,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 pub(crate) const VERBS_IOCTL: u32 = 0xc018_1b01;
 
-/// Most attributes of a method.
-const MAX_ATTRS: usize = 16;
+/// The kernel's page, which all attributes must fit.
+const MAX_LEN: u16 = 4096;
 
 /// `ib_uverbs_ioctl_hdr`.
 #[derive(Clone, Copy, FromBytes)]
@@ -46,58 +62,102 @@ struct Attr {
 
 const _: () = assert!(size_of::<Head>() == 24 && size_of::<Attr>() == 16);
 
-/// Executes the method that `argument` describes.
-pub(crate) fn verbs_ioctl(fd: RawFd, argument: *const libc::c_void) -> Result<(), Errno> {
+/// Executes the method that `argument` describes, for a descriptor of the device.
+pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), Errno> {
     if argument.is_null() {
         return Err(Errno::FAULT);
     }
     // SAFETY: with this request number the argument points to this header.
     let head = unsafe { argument.cast::<Head>().read_unaligned() };
-    let attrs = usize::from(head.num_attrs);
-    if usize::from(head.length) != size_of::<Head>() + attrs * size_of::<Attr>() || head.reserved1 != 0 {
+    let count = usize::from(head.num_attrs);
+    if head.length > MAX_LEN || usize::from(head.length) != size_of::<Head>() + count * size_of::<Attr>() {
         return Err(Errno::INVAL);
     }
-    if (head.object_id, head.method_id) != (ioctl_object::MR, ioctl_method::ADVISE_MR) || attrs > MAX_ATTRS {
+    if head.reserved1 != 0 || head.reserved2 != 0 {
         return Err(Errno::PROTONOSUPPORT);
     }
-    let mut body = Vec::with_capacity(1024);
-    let header = IoctlHeader { object_id: head.object_id, method_id: head.method_id, num_attrs: attrs as u32 };
-    body.extend_from_slice(header.as_bytes());
-    // SAFETY: the attributes follow the header, as many as it says (its length was checked).
-    let first = unsafe { argument.cast::<Head>().add(1).cast::<Attr>() };
-    for i in 0..attrs {
-        // SAFETY: as above.
-        append(&mut body, unsafe { first.add(i).read_unaligned() });
+    if head.driver_id != DRIVER_RXE {
+        return Err(Errno::INVAL);
     }
+    let specs = find_method(head.object_id, head.method_id).ok_or(Errno::PROTONOSUPPORT)?;
+    let mut bundle = Bundle::new();
+    // SAFETY: the attributes follow the header, as many as it says (its length was checked).
+    unsafe { bundle.parse(specs, argument.cast::<Head>().add(1).cast(), count)? };
+    if (head.object_id, head.method_id) == (object::DEVICE, method::INVOKE_WRITE)
+        && let Some(context) = descriptors::peek(fd)
+        && let Some(result) = invoke::answer(context, &bundle)
+    {
+        return result;
+    }
+    execute(fd, head, &bundle)
+}
+
+fn execute(fd: RawFd, head: Head, bundle: &Bundle) -> Result<(), Errno> {
+    let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+    // SAFETY: a number that the program closes meanwhile gives EBADF.
+    if !context.owns(unsafe { borrow(fd) }) {
+        descriptors::set(fd, Kind::Foreign);
+        return Err(Errno::NOTTY);
+    }
+    let context = &context;
+    match (head.object_id, head.method_id) {
+        (object::DEVICE, method::INVOKE_WRITE) => invoke::execute(context, bundle),
+        (object::DEVICE, method::QUERY_PORT) => device::query_port(context, bundle),
+        (object::DEVICE, method::GET_CONTEXT) => device::get_context(context, bundle),
+        (object::DEVICE, method::QUERY_CONTEXT) => device::query_context(context, bundle),
+        (object::DEVICE, method::QUERY_GID_TABLE) => device::query_gid_table(context, bundle),
+        (object::DEVICE, method::QUERY_GID_ENTRY) => device::query_gid_entry(context, bundle),
+        (object::ASYNC_EVENT, method::ASYNC_EVENT_ALLOC) => device::alloc_async_event(context, bundle),
+        (object::PD, method::PD_DESTROY) => objects::destroy(context, bundle, number::DEALLOC_PD),
+        (object::AH, method::AH_DESTROY) => objects::destroy(context, bundle, number::DESTROY_AH),
+        (object::MW, method::MW_DESTROY) => objects::destroy(context, bundle, number::DEALLOC_MW),
+        (object::MR, method::MR_DESTROY) => objects::destroy(context, bundle, number::DEREG_MR),
+        (object::CQ, method::CQ_CREATE) => objects::create_cq(context, bundle),
+        (object::CQ, method::CQ_DESTROY) => {
+            objects::destroy_reporting::<DestroyCqResponse>(context, bundle, number::DESTROY_CQ)
+        }
+        (object::QP, method::QP_CREATE) => objects::create_qp(context, bundle),
+        (object::QP, method::QP_DESTROY) => {
+            objects::destroy_reporting::<DestroyQpResponse>(context, bundle, number::DESTROY_QP)
+        }
+        (object::SRQ, method::SRQ_CREATE) => objects::create_srq(context, bundle),
+        (object::SRQ, method::SRQ_DESTROY) => {
+            objects::destroy_reporting::<DestroySrqResponse>(context, bundle, number::DESTROY_SRQ)
+        }
+        (object::MR, method::REG_MR) => objects::reg_mr(context, bundle),
+        (object::MR, method::QUERY_MR) => objects::query_mr(context, bundle),
+        (object::MR, method::ADVISE_MR) => objects::advise_mr(context, bundle),
+        // The framework knows these too; the device does not.
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// A method for the router.
+struct Body {
+    header: IoctlHeader,
+    attrs: Vec<u8>,
+}
+
+impl Body {
+    fn new(object_id: u16, method_id: u16) -> Self {
+        Self { header: IoctlHeader { object_id, method_id, num_attrs: 0 }, attrs: Vec::new() }
+    }
+
+    fn add(&mut self, attr_id: u16, bytes: &[u8]) {
+        let attr = IoctlAttr { attr_id, len: bytes.len() as u16, reserved: 0 };
+        self.attrs.extend_from_slice(attr.as_bytes());
+        self.attrs.extend_from_slice(bytes);
+        self.attrs.resize(self.attrs.len().next_multiple_of(8), 0);
+        self.header.num_attrs += 1;
+    }
+}
+
+/// Has the router execute a method; its response.
+fn forward(context: &Context, body: Body) -> Result<Vec<u8>, Errno> {
+    let body = [body.header.as_bytes(), &body.attrs].concat();
     if body.len() > MAX_MESSAGE / 2 {
         return Err(Errno::INVAL);
     }
-    forward(fd, &body)
-}
-
-fn forward(fd: RawFd, body: &[u8]) -> Result<(), Errno> {
-    let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
     let _gate = memory::gate();
-    let mut state = context.lock();
-    let connection = context.connection(&mut state)?;
-    // SAFETY: the connection stays open while the state is locked.
-    let socket = unsafe { borrow(connection) };
-    state.channel.call(socket, RequestKind::Ioctl, body, &[], None).map(|_| ())
-}
-
-/// Appends an input attribute: its bytes lie in the attribute itself up to eight of them, else behind its pointer. One
-/// without a length is a handle, which is sent as eight bytes.
-fn append(body: &mut Vec<u8>, attr: Attr) {
-    let len = if attr.len == 0 { 8 } else { attr.len };
-    let inline = attr.data.to_ne_bytes();
-    let bytes = if len <= 8 {
-        &inline[..usize::from(len)]
-    } else {
-        let data = std::ptr::with_exposed_provenance::<u8>(attr.data as usize);
-        // SAFETY: a longer input attribute points to `len` bytes, says the ABI.
-        unsafe { std::slice::from_raw_parts(data, usize::from(len)) }
-    };
-    body.extend_from_slice(IoctlAttr { attr_id: attr.attr_id, len, reserved: 0 }.as_bytes());
-    body.extend_from_slice(bytes);
-    body.resize(body.len().next_multiple_of(8), 0);
+    context.link().call(RequestKind::Ioctl, &body, |reply| reply.response().to_vec())
 }

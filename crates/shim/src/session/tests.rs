@@ -2,27 +2,32 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block borrows a descriptor that its test holds open")]
 
 use super::*;
+use crate::descriptors::Kind;
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{
-    self, FdUse, IoctlHeader, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind, SOCKET_NAME, Segment,
-    SegmentKind, Token, VERSION,
+    self, FdUse, IoctlHeader, MAX_MESSAGE, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind,
+    SOCKET_NAME, Segment, SegmentKind, Token, VERSION,
 };
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with, socketpair,
+};
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
+mod channels;
 mod commands;
 mod contexts;
+mod ioctl;
 
 /// A request as the router got it.
 struct Request {
@@ -51,7 +56,20 @@ struct Router {
     page: ContextPage,
     worker: WorkerPage,
     wake: OwnedFd,
+    /// The router's end of the event socket; all channels share it.
+    events: OwnedFd,
+    /// The program's.
+    program: OwnedFd,
 }
+
+/// What a context or a channel is opened with.
+struct Opening {
+    context: [OwnedFd; 4],
+    events: OwnedFd,
+}
+
+/// What channels are called.
+const NUMBER: u32 = 77;
 
 impl Router {
     fn start() -> Self {
@@ -63,19 +81,22 @@ impl Router {
         let (worker, worker_fd) = SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let queues = QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap();
-        let opening = [page_fd, worker_fd, wake.try_clone().unwrap(), queues];
+        let context = [page_fd, worker_fd, wake.try_clone().unwrap(), queues];
+        let (events, program) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let opening = Arc::new(Opening { context, events: program.try_clone().unwrap() });
         let (sender, requests) = channel();
         let answers = Arc::new(Mutex::new(Vec::new()));
         let told = answers.clone();
         std::thread::spawn(move || {
             while let Ok(socket) = accept(&listener) {
                 let (sender, told) = (sender.clone(), told.clone());
-                let opening = opening.each_ref().map(|fd| fd.try_clone().unwrap());
+                let opening = opening.clone();
                 std::thread::spawn(move || serve(&socket, &opening, &sender, &told));
             }
         });
         let page = ContextPage::new(page).unwrap();
-        Self { directory, requests, answers, page, worker: WorkerPage::new(worker).unwrap(), wake }
+        Self { directory, requests, answers, page, worker: WorkerPage::new(worker).unwrap(), wake, events, program }
     }
 
     fn endpoint(&self) -> &'static Endpoint {
@@ -102,7 +123,7 @@ impl Router {
     }
 }
 
-fn serve(socket: &OwnedFd, opening: &[OwnedFd; 4], sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
+fn serve(socket: &OwnedFd, opening: &Opening, sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
     let mut buffer = vec![0; MAX_MESSAGE];
     while let Ok((len, fds)) = session::receive(socket.as_fd(), &mut buffer) {
         if len == 0 {
@@ -118,10 +139,15 @@ fn serve(socket: &OwnedFd, opening: &[OwnedFd; 4], sender: &Sender<Request>, tol
         let answer = match kind {
             RequestKind::Open => Answer {
                 response: OpenReply { token: TOKEN, rdev: 0 }.as_bytes().to_vec(),
-                fds: opening.iter().map(|fd| (fd.try_clone().unwrap(), FdUse::Open, 0)).collect(),
+                fds: opening.context.iter().map(|fd| (fd.try_clone().unwrap(), FdUse::Open, 0)).collect(),
                 ..Answer::default()
             },
-            RequestKind::Attach => Answer::default(),
+            RequestKind::OpenCm => Answer {
+                response: OpenCmReply { token: TOKEN, number: NUMBER, reserved: 0 }.as_bytes().to_vec(),
+                fds: vec![(opening.events.try_clone().unwrap(), FdUse::Open, 0)],
+                ..Answer::default()
+            },
+            RequestKind::Attach | RequestKind::AttachCm => Answer::default(),
             _ => told.lock().unwrap().pop().unwrap_or_default(),
         };
         reply(socket.as_fd(), &answer);
@@ -154,8 +180,8 @@ fn write_command(fd: RawFd, command: &[u8]) -> Result<(), Errno> {
 }
 
 fn close(fd: RawFd) {
-    descriptors::set(fd, None);
-    context::discard(fd);
+    descriptors::set(fd, Kind::Foreign);
+    link::discard(fd);
 }
 
 /// A command of the older form: `body` begins with the response's address where there is one.

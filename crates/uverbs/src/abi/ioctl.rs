@@ -1,4 +1,10 @@
-//! The `ioctl()` methods that reach the router (`ib_user_ioctl_cmds.h`).
+//! The `ioctl()` form of the ABI (`ib_user_ioctl_cmds.h`): what methods there are, and those of them that reach the
+//! router. The library turns the others into the commands that they stand for.
+
+pub mod attr;
+mod spec;
+
+pub use spec::{AttrKind, AttrSpec, find_method};
 
 use crate::session::{IoctlAttr, IoctlHeader};
 use zerocopy::FromBytes;
@@ -6,30 +12,53 @@ use zerocopy::FromBytes;
 /// `UVERBS_OBJECT_*`.
 #[allow(missing_docs, reason = "the names are those of the kernel's enum")]
 pub mod ioctl_object {
+    pub const DEVICE: u16 = 0;
+    pub const PD: u16 = 1;
     pub const COMP_CHANNEL: u16 = 2;
+    pub const CQ: u16 = 3;
+    pub const QP: u16 = 4;
+    pub const SRQ: u16 = 5;
+    pub const AH: u16 = 6;
     pub const MR: u16 = 7;
+    pub const MW: u16 = 8;
+    pub const ASYNC_EVENT: u16 = 16;
 }
 
 /// `UVERBS_METHOD_*`.
+#[allow(missing_docs, reason = "the names are those of the kernel's enums")]
 pub mod ioctl_method {
-    /// `UVERBS_METHOD_ADVISE_MR`.
+    pub const INVOKE_WRITE: u16 = 0;
+    pub const QUERY_PORT: u16 = 2;
+    pub const GET_CONTEXT: u16 = 3;
+    pub const QUERY_CONTEXT: u16 = 4;
+    pub const QUERY_GID_TABLE: u16 = 5;
+    pub const QUERY_GID_ENTRY: u16 = 6;
+    pub const PD_DESTROY: u16 = 0;
+    pub const CQ_CREATE: u16 = 0;
+    pub const CQ_DESTROY: u16 = 1;
+    pub const QP_CREATE: u16 = 0;
+    pub const QP_DESTROY: u16 = 1;
+    pub const SRQ_CREATE: u16 = 0;
+    pub const SRQ_DESTROY: u16 = 1;
+    pub const AH_DESTROY: u16 = 0;
+    pub const DM_MR_REG: u16 = 0;
+    pub const MR_DESTROY: u16 = 1;
     pub const ADVISE_MR: u16 = 2;
+    pub const QUERY_MR: u16 = 3;
+    pub const REG_DMABUF_MR: u16 = 4;
+    pub const REG_MR: u16 = 5;
+    pub const MW_DESTROY: u16 = 0;
+    pub const ASYNC_EVENT_ALLOC: u16 = 0;
     /// Not the kernel's, where closing the descriptor is enough: the program has closed completion channel
     /// [`super::CHANNEL_ATTR`].
     pub const CLOSE_COMP_CHANNEL: u16 = 0x8000;
 }
 
+/// `RDMA_DRIVER_RXE`: whose methods a program asks for.
+pub const DRIVER_RXE: u32 = 14;
+
 /// The attribute of [`ioctl_method::CLOSE_COMP_CHANNEL`]: the channel's number, as CREATE_COMP_CHANNEL gave it.
 pub const CHANNEL_ATTR: u16 = 0;
-
-/// `UVERBS_ATTR_ADVISE_MR_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enum")]
-pub mod advise_attr {
-    pub const PD_HANDLE: u16 = 0;
-    pub const ADVICE: u16 = 1;
-    pub const FLAGS: u16 = 2;
-    pub const SGE_LIST: u16 = 3;
-}
 
 /// `ib_uverbs_advise_mr_advice`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +87,45 @@ uapi! {
         lkey: u32,
     }
 }
+
+uapi! {
+    /// `ib_uverbs_gid_entry`.
+    struct GidEntry: 32 {
+        gid: [u8; 16],
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        netdev_ifindex: u32,
+    }
+
+    /// `ib_uverbs_query_port_resp_ex`.
+    struct ExQueryPortResponse: 48 {
+        legacy: super::QueryPortResponse,
+        port_cap_flags2: u16,
+        reserved: [u8; 2],
+        active_speed_ex: u32,
+    }
+
+    /// `ib_uverbs_qp_cap`.
+    struct QpCap: 20 {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+
+    /// The answer of the router to QUERY_MR.
+    struct MrInfo: 24 {
+        length: u64,
+        iova: u64,
+        lkey: u32,
+        rkey: u32,
+    }
+}
+
+/// `IB_UVERBS_GID_TYPE_ROCE_V2`.
+pub const GID_TYPE_ROCE_V2: u32 = 2;
 
 /// The method and attributes of an `Ioctl` request.
 #[derive(Clone, Copy, Debug)]

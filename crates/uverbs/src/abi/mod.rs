@@ -1,4 +1,4 @@
-//! The structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`), and the framing of commands.
+//! The structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`, `rdma_user_cm.h`), and the framing of commands.
 //!
 //! Field names are those of the headers. Every struct has no padding of its own and a size that is asserted against
 //! what a C compiler gives; reading one from a tenant's bytes copies it out.
@@ -24,6 +24,7 @@ macro_rules! uapi {
 }
 
 mod address;
+mod cm;
 mod command;
 mod cq;
 mod device;
@@ -35,6 +36,13 @@ mod rxe;
 mod srq;
 
 pub use address::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, GlobalRoute};
+pub use cm::{
+    Accept, Bind, BindIp, CM_ABI_VERSION, CM_PRIVATE_DATA, CmHeader, ConnParam, Connect, CreateId, CreateIdResponse,
+    DestroyId, DestroyIdResponse, Disconnect, Ece, EventResponse, GetEvent, InitQpAttr, JoinIpMcast, JoinMcast, Listen,
+    MigrateId, MigrateResponse, Notify, PathRecordData, Query, QueryAddrResponse, QueryPathResponse,
+    QueryRouteResponse, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption, UdParam, UserPathRecord, UverbsQpAttr,
+    cm_command, cm_option, cm_port_space, cm_query,
+};
 pub use command::{Command, CommandHeader, ExtendedCommandHeader, ParseError};
 pub use cq::{
     CreateCompChannel, CreateCompChannelResponse, CreateCq, CreateCqResponse, DestroyCq, DestroyCqResponse, ExCreateCq,
@@ -44,7 +52,10 @@ pub use device::{
     CqModerationCaps, ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice,
     QueryDeviceResponse, QueryPort, QueryPortResponse, RssCaps, TmCaps,
 };
-pub use ioctl::{Advice, AdviseSge, Attributes, CHANNEL_ATTR, advise_attr, ioctl_method, ioctl_object};
+pub use ioctl::{
+    Advice, AdviseSge, AttrKind, AttrSpec, Attributes, CHANNEL_ATTR, DRIVER_RXE, ExQueryPortResponse, GID_TYPE_ROCE_V2,
+    GidEntry, MrInfo, QpCap, attr as ioctl_attr, find_method, ioctl_method, ioctl_object,
+};
 pub use memory::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
 };

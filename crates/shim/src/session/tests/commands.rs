@@ -126,7 +126,7 @@ fn descriptors_are_installed() {
     let installed = unsafe { BorrowedFd::borrow_raw(room[1] as RawFd) };
     assert_eq!(rustix::io::read(installed, &mut [0u8; 4]).unwrap(), 1);
     assert!(descriptors::peek(room[1] as RawFd).is_none());
-    context::discard(room[1] as RawFd);
+    link::discard(room[1] as RawFd);
     close(fd);
 }
 
@@ -168,35 +168,6 @@ fn memory_is_registered_with_its_pieces() {
     assert_eq!(next, start + 150_000);
     let nowhere = legacy(REG_MR, 0, &[0, 0x1000, 100, 0x1000, pair(1, 1)]);
     assert_eq!(write_command(fd, &nowhere), Err(Errno::FAULT));
-    assert!(router.heard_nothing());
-    close(fd);
-}
-
-#[test]
-fn only_advice_goes_through_ioctl() {
-    let router = Router::start();
-    let fd = router.open();
-    let list = [pair(1, 2), pair(3, 4), 5, 6];
-    let attr = |id: u64, len: u64, data: u64| [id | len << 16 | 1 << 32, data];
-    let method = |object: u64, method: u64, attrs: &[[u64; 2]]| -> Vec<u64> {
-        let head = (24 + 16 * attrs.len() as u64) | object << 16 | method << 32 | (attrs.len() as u64) << 48;
-        [head, 0, 0].into_iter().chain(attrs.iter().flatten().copied()).collect()
-    };
-    let attrs = [attr(0, 0, 9), attr(1, 8, 2), attr(2, 4, 1), attr(3, 32, list.as_ptr() as u64)];
-    let advise = method(7, 2, &attrs);
-    assert_eq!(verbs_ioctl(fd, advise.as_ptr().cast()), Ok(()));
-    let request = router.request();
-    assert_eq!(request.kind, RequestKind::Ioctl);
-    let (head, rest) = IoctlHeader::read_from_prefix(&request.command).unwrap();
-    assert_eq!((head.object_id, head.method_id, head.num_attrs), (7, 2, 4));
-    let expected: Vec<u64> =
-        [8 << 16, 9, 1 | 8 << 16, 2, 2 | 4 << 16, 1, 3 | 32 << 16].into_iter().chain(list).collect();
-    assert_eq!(rest, expected.as_bytes());
-    assert_eq!(verbs_ioctl(fd, method(0, 0, &attrs[..1]).as_ptr().cast()), Err(Errno::PROTONOSUPPORT));
-    assert_eq!(verbs_ioctl(fd, method(7, 1, &[]).as_ptr().cast()), Err(Errno::PROTONOSUPPORT));
-    let mut short = advise.clone();
-    short[0] -= 1;
-    assert_eq!(verbs_ioctl(fd, short.as_ptr().cast()), Err(Errno::INVAL));
     assert!(router.heard_nothing());
     close(fd);
 }

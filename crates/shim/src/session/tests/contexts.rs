@@ -1,7 +1,6 @@
 //! Contexts: opening, ending, forking.
 
 use super::*;
-use crate::descriptors::Kind;
 use rustix::fd::IntoRawFd;
 
 const DEALLOC_PD: u32 = 4;
@@ -57,7 +56,7 @@ fn a_number_that_became_something_else_is_no_device() {
     let context = descriptors::peek(fd).unwrap();
     assert!(matches!(write(context, fd, b"hello, world"), Written::Foreign));
     assert!(descriptors::peek(fd).is_none());
-    context::discard(fd);
+    link::discard(fd);
     drop(read);
 }
 
@@ -109,7 +108,7 @@ fn the_device_is_closed_with_its_last_descriptor() {
     let fd = router.open();
     let Kind::Device(context) = descriptors::kind(fd) else { panic!("no device") };
     let copy = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 0).unwrap().into_raw_fd();
-    descriptors::set(copy, Some(context.clone()));
+    descriptors::set(copy, Kind::Device(context.clone()));
     close(fd);
     let connection = || context.connection(&mut context.lock());
     assert!(connection().is_ok());

@@ -1,0 +1,80 @@
+//! INVOKE_WRITE: a command of the `write()` form, its parts in attributes.
+
+use super::bundle::Bundle;
+use super::compose::{Composed, EXTENDED};
+use crate::session::context::Context;
+use crate::session::doorbell;
+use rdmesh_uverbs::abi::ioctl_attr::invoke_write::{CORE_IN, CORE_OUT, WRITE_CMD};
+use rdmesh_uverbs::abi::{CommandHeader, Method, PostSend, PostSendResponse, ReqNotifyCq, number};
+use rustix::io::Errno;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+const POST_SEND: u32 = number::POST_SEND as u32;
+const REQ_NOTIFY_CQ: u32 = number::REQ_NOTIFY_CQ as u32;
+const NUMBER_MASK: u32 = 0xff;
+
+/// Answers the commands of the data path; none for another.
+#[inline]
+pub(super) fn answer(context: &Context, bundle: &Bundle) -> Option<Result<(), Errno>> {
+    let command: u64 = bundle.read(WRITE_CMD);
+    match u32::try_from(command) {
+        Ok(POST_SEND) => Some(post_send(context, bundle)),
+        Ok(REQ_NOTIFY_CQ) => Some(request_notification(context, bundle)),
+        _ => None,
+    }
+}
+
+fn post_send(context: &Context, bundle: &Bundle) -> Result<(), Errno> {
+    check_room(bundle, size_of::<PostSend>(), size_of::<PostSendResponse>())?;
+    let request = PostSend { response: 0, ..bundle.read(CORE_IN) };
+    ring(context, POST_SEND, request.as_bytes())?;
+    bundle.give_all(CORE_OUT, PostSendResponse::default().as_bytes());
+    Ok(())
+}
+
+fn request_notification(context: &Context, bundle: &Bundle) -> Result<(), Errno> {
+    check_room(bundle, size_of::<ReqNotifyCq>(), 0)?;
+    ring(context, REQ_NOTIFY_CQ, bundle.read::<ReqNotifyCq>(CORE_IN).as_bytes())
+}
+
+fn ring(context: &Context, command: u32, core: &[u8]) -> Result<(), Errno> {
+    let mut bytes = arrayvec::ArrayVec::<u8, 64>::new();
+    let in_words = ((size_of::<CommandHeader>() + core.len()) / 4) as u16;
+    let header = CommandHeader { command, in_words, out_words: 0 };
+    for part in [header.as_bytes(), core] {
+        bytes.try_extend_from_slice(part).map_err(|_| Errno::INVAL)?;
+    }
+    doorbell::answer(context, &bytes).unwrap_or(Err(Errno::INVAL))
+}
+
+/// Executes any other command.
+pub(super) fn execute(context: &Arc<Context>, bundle: &Bundle) -> Result<(), Errno> {
+    let command: u64 = bundle.read(WRITE_CMD);
+    let command = u32::try_from(command).map_err(|_| Errno::INVAL)?;
+    if command & !(EXTENDED | NUMBER_MASK) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let is_extended = command & EXTENDED != 0;
+    let method = Method::find(command as u8, is_extended).ok_or(Errno::OPNOTSUPP)?;
+    check_room(bundle, method.request, method.response)?;
+    let (mut core, mut room) = (bundle.bytes(CORE_IN), bundle.len(CORE_OUT));
+    if !is_extended {
+        // What follows the struct belongs to a newer one, never to the provider.
+        let (known, unknown) = core.split_at(method.request);
+        if unknown.iter().any(|byte| *byte != 0) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        (core, room) = (known, method.response);
+    }
+    let response = Composed::new(command, core, room, bundle)?.execute(context, bundle)?;
+    if method.response != 0 || is_extended {
+        bundle.give_all(CORE_OUT, &response);
+    }
+    Ok(())
+}
+
+fn check_room(bundle: &Bundle, request: usize, response: usize) -> Result<(), Errno> {
+    let fits = bundle.len(CORE_IN) >= request && bundle.len(CORE_OUT) >= response;
+    if fits { Ok(()) } else { Err(Errno::NOSPC) }
+}

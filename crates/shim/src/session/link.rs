@@ -1,0 +1,145 @@
+//! The connections of one open of a device: the opener's, and one of each forked child that uses it.
+#![allow(unsafe_code)]
+
+use super::channel::{Channel, Reply};
+use crate::descriptors::OwnFd;
+use crate::endpoint::Endpoint;
+use crate::memory;
+use rdmesh_uverbs::session::{RequestKind, SOCKET_NAME, Token};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What every open device has, whichever it is.
+pub(super) struct Link {
+    endpoint: &'static Endpoint,
+    token: Token,
+    /// The request by which a child attaches.
+    attach: RequestKind,
+    /// How many descriptors of the program's are this device's.
+    descriptors: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// What one command at a time uses.
+pub(super) struct State {
+    pub(super) channel: Channel,
+    /// The connection that opened the device, until the program has closed its last descriptor.
+    opener: Option<OwnFd>,
+    /// The connection of a forked child, and the fork that it belongs to.
+    own: Option<(u32, OwnFd)>,
+    /// The fork in which the device was opened.
+    born: u32,
+}
+
+impl Link {
+    /// Takes over the connection on which the device was opened. `attach` is the request that goes with `token`.
+    pub(super) fn new(
+        endpoint: &'static Endpoint,
+        socket: OwnedFd,
+        channel: Channel,
+        attach: RequestKind,
+        token: Token,
+    ) -> Self {
+        let state = State { channel, opener: Some(OwnFd::new(socket)), own: None, born: memory::forks() };
+        Self { endpoint, token, attach, descriptors: AtomicUsize::new(0), state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection for this process's commands: the opener's, or after a fork one that is made now. EBADF where the
+    /// program has closed the device.
+    pub(super) fn connection(&self, state: &mut State) -> Result<RawFd, Errno> {
+        let now = memory::forks();
+        let opener = state.opener.as_ref().ok_or(Errno::BADF)?;
+        if state.born == now {
+            return Ok(opener.as_fd().as_raw_fd());
+        }
+        match &state.own {
+            Some((fork, own)) if *fork == now => Ok(own.as_fd().as_raw_fd()),
+            _ => {
+                let own = connect(self.endpoint)?;
+                state.channel.call(own.as_fd(), self.attach, &self.token.0, &[], None)?;
+                let own = OwnFd::new(own);
+                let number = own.as_fd().as_raw_fd();
+                state.own = Some((now, own));
+                Ok(number)
+            }
+        }
+    }
+
+    /// Sends a request and gives its reply to `consume`.
+    pub(super) fn call<T>(
+        &self,
+        kind: RequestKind,
+        body: &[u8],
+        consume: impl FnOnce(Reply<'_>) -> T,
+    ) -> Result<T, Errno> {
+        let mut state = self.lock();
+        let connection = self.connection(&mut state)?;
+        // SAFETY: the connection stays open while the state is locked.
+        let socket = unsafe { borrow(connection) };
+        state.channel.call(socket, kind, body, &[], None).map(consume)
+    }
+
+    /// The program has one more descriptor of this device.
+    pub(super) fn gained_descriptor(&self) {
+        self.descriptors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The program has one less; with the last one the connections end, and with them the device.
+    pub(super) fn lost_descriptor(&self) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut state = self.lock();
+            state.opener = None;
+            state.own = None;
+        }
+    }
+}
+
+/// Device and inode of an open file: tells it from a later one of the same number.
+pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Connects to the router.
+pub(super) fn connect(endpoint: &Endpoint) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let connected = match SocketAddrUnix::new(endpoint.socket()) {
+        Ok(address) => rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)),
+        // The path is longer than a socket address holds: name the directory by a descriptor.
+        Err(_) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = rustix::fs::openat(CWD, endpoint.directory(), flags, Mode::empty())?;
+            let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", directory.as_raw_fd());
+            let address = SocketAddrUnix::new(path)?;
+            rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))
+        }
+    };
+    match connected {
+        Ok(()) => Ok(socket),
+        // No router behind the socket: to the program, a device that has gone.
+        Err(Errno::CONNREFUSED | Errno::NOENT | Errno::CONNRESET) => Err(Errno::NODEV),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Borrows a descriptor that the program named.
+///
+/// # Safety
+/// `fd` must stay open for as long as the result is used, or the call that uses it may fail.
+pub(super) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: by the contract; a number that is not open gives EBADF, nothing worse.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Closes a descriptor that the program was never told of.
+pub(super) fn discard(fd: RawFd) {
+    // SAFETY: this library received the descriptor and nobody else knows its number.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+}
