@@ -5,26 +5,32 @@ use crate::endpoint;
 use crate::failure::Failure;
 use crate::table::Table;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ContextInfo, Metric};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, Metric};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};
+use std::net::SocketAddr;
 
 /// Lists endpoints, contexts and queue pairs.
 pub(crate) fn ps(options: &PsOptions, client: &Client) -> Result<(), Failure> {
-    let (endpoints, contexts) = (client.endpoints()?, client.contexts()?);
+    let (endpoints, contexts, connections) = (client.endpoints()?, client.contexts()?, client.connections()?);
     if options.output.json {
-        return print_json(&json!({ "endpoints": endpoints, "contexts": contexts }));
+        return print_json(&json!({ "endpoints": endpoints, "contexts": contexts, "connections": connections }));
     }
     if endpoints.is_empty() {
         return print_line("No endpoints: `rdmesh run -- COMMAND` makes one.");
     }
     print_line(endpoint::table(&endpoints))?;
-    if contexts.is_empty() {
+    if contexts.is_empty() && connections.is_empty() {
         return print_line("\nNo program has opened a device.");
     }
-    print_line(format!("\n{}", context_table(&contexts)))?;
+    if !contexts.is_empty() {
+        print_line(format!("\n{}", context_table(&contexts)))?;
+    }
+    if !connections.is_empty() {
+        print_line(format!("\n{}", connection_table(&connections)))?;
+    }
     if contexts.iter().all(|context| context.qps.is_empty()) {
         return Ok(());
     }
@@ -77,6 +83,25 @@ fn context_table(contexts: &[ContextInfo]) -> Table {
             c.srqs.to_string(),
             c.mrs.to_string(),
             bytes(c.pinned_bytes),
+        ]);
+    }
+    table
+}
+
+fn connection_table(connections: &[ConnectionInfo]) -> Table {
+    let mut table = Table::new(&["NETWORK", "ENDPOINT", "PID", "PORT SPACE", "TYPE", "STATE", "ADDRESS", "PEER", "QP"]);
+    let address = |address: Option<SocketAddr>| address.map_or("-".to_owned(), |address| address.to_string());
+    for c in connections {
+        table.row([
+            c.network.to_string(),
+            c.endpoint.to_string(),
+            c.pid.to_string(),
+            c.port_space.clone(),
+            c.kind.clone(),
+            c.state.clone(),
+            address(c.address),
+            address(c.peer),
+            c.qpn.map_or("-".to_owned(), |qpn| format!("{qpn:#08x}")),
         ]);
     }
     table

@@ -146,7 +146,7 @@ fn a_second_up_finds_the_first_and_ps_is_json_on_request() {
     let router = Router::start(&["--rootless"]);
     assert!(text(&router.output(&["up", "--rootless"]).stdout).contains("already running"));
     let listed: Value = serde_json::from_slice(&router.output(&["ps", "--json"]).stdout).unwrap();
-    assert_eq!(listed, serde_json::json!({ "endpoints": [], "contexts": [] }));
+    assert_eq!(listed, serde_json::json!({ "connections": [], "contexts": [], "endpoints": [] }));
     let stats: Value = serde_json::from_slice(&router.output(&["stats", "--json"]).stdout).unwrap();
     assert_eq!(stats["metrics"][0]["name"], "rdmesh_endpoints");
     let top = router.output(&["top", "--interval", "0.1", "--count", "2"]);

@@ -3,7 +3,7 @@
 use crate::{Endpoint, Isolation, Name, Network, Quota};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// How a router's workers wait for work.
@@ -126,6 +126,29 @@ pub struct ContextInfo {
     pub pinned_bytes: u64,
     /// Queue pairs.
     pub qps: Vec<QpInfo>,
+}
+
+/// An identifier of rdma_cm: a listener, a connection, or one on its way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionInfo {
+    /// Name of its endpoint.
+    pub endpoint: Name,
+    /// Name of the endpoint's network.
+    pub network: Name,
+    /// The process that opened its channel.
+    pub pid: i32,
+    /// TCP, UDP, IB or IPOIB.
+    pub port_space: String,
+    /// RC, UC or UD.
+    pub kind: String,
+    /// IDLE, BOUND, RESOLVED, LISTEN, CONNECTING, REQUESTED, CONNECTED, SERVICE, DISCONNECTED or FAILED.
+    pub state: String,
+    /// What it is bound to.
+    pub address: Option<SocketAddr>,
+    /// Its peer.
+    pub peer: Option<SocketAddr>,
+    /// Its queue pair.
+    pub qpn: Option<u32>,
 }
 
 /// A queue pair.

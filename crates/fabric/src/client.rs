@@ -1,8 +1,8 @@
 //! A blocking client of a router's API.
 
 use crate::api::{
-    ApiError, AttachInterface, Capture, CaptureEnd, ContextInfo, CreateEndpoint, EndpointInfo, FaultsText, SetPeer,
-    StartCapture, Stats, Status,
+    ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
+    FaultsText, SetPeer, StartCapture, Stats, Status,
 };
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers};
 use http_body_util::{BodyExt, Full};
@@ -159,6 +159,11 @@ impl Client {
     /// Ends a capture.
     pub fn stop_capture(&self, id: u32) -> Result<CaptureEnd, ClientError> {
         self.call(Method::DELETE, &format!("/v1/captures/{id}"), NOTHING)
+    }
+
+    /// All identifiers of rdma_cm.
+    pub fn connections(&self) -> Result<Vec<ConnectionInfo>, ClientError> {
+        self.get("/v1/connections")
     }
 
     /// All open device contexts.

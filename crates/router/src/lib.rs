@@ -1,6 +1,7 @@
 //! The per-host daemon, as a library.
 //!
 //! * [`api`]: HTTP and JSON on a Unix socket.
+//! * `cm`: rdma_cm, the names and events of connections.
 //! * [`daemon`]: the router as a process.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
 //! * [`io`]: the sockets through which the engine reaches other machines.
@@ -9,6 +10,7 @@
 //! * [`worker`]: the threads that run the engine, and the work done on them.
 
 pub mod api;
+mod cm;
 pub mod daemon;
 pub mod endpoint;
 pub mod io;

@@ -1,7 +1,7 @@
 //! From the router's own types to those of the API.
 
 use crate::daemon::Host;
-use crate::session::{ContextInfo, QpRow};
+use crate::session::{ConnectionInfo, ContextInfo, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
 use rdmesh_nic::Path;
@@ -12,6 +12,26 @@ pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
     let known = host.contexts().into_iter().map(context);
     // Names come from endpoints, whose names were checked when they were made.
     known.filter_map(Result::ok).collect()
+}
+
+/// Every `rdma_cm_id`.
+pub(super) fn connections(host: &Host) -> Vec<api::ConnectionInfo> {
+    host.connections().into_iter().map(connection).filter_map(Result::ok).collect()
+}
+
+fn connection(info: ConnectionInfo) -> Result<api::ConnectionInfo, InvalidName> {
+    let row = info.row;
+    Ok(api::ConnectionInfo {
+        endpoint: Name::try_from(info.name)?,
+        network: Name::try_from(info.network)?,
+        pid: row.pid,
+        port_space: row.space.to_owned(),
+        kind: format!("{:?}", row.qp_type).to_uppercase(),
+        state: row.state.to_owned(),
+        address: row.source,
+        peer: row.dest,
+        qpn: row.qpn.map(|qpn| qpn.value()),
+    })
 }
 
 fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {

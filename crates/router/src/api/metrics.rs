@@ -2,7 +2,7 @@
 
 use crate::daemon::Host;
 use crate::io::IoStats;
-use crate::session::{ContextInfo, SessionTotals};
+use crate::session::{CmTotals, ContextInfo, SessionTotals};
 use crate::worker::WorkerStats;
 use rdmesh_fabric::api::Metric;
 use rdmesh_nic::{Path, QpCounters, WireCounters};
@@ -55,6 +55,12 @@ fn families(host: &Host) -> Vec<Family> {
     let totals = host.session_totals();
     families.extend(SESSIONS.iter().map(|(name, kind, help, value)| {
         let mut family = Family::new(format!("rdmesh_{name}"), kind, help);
+        family.push(&[], value(&totals) as f64);
+        family
+    }));
+    let totals = host.cm_totals();
+    families.extend(CM.iter().map(|(name, kind, help, value)| {
+        let mut family = Family::new(format!("rdmesh_cm_{name}"), kind, help);
         family.push(&[], value(&totals) as f64);
         family
     }));
@@ -172,14 +178,33 @@ const SESSIONS: [Session; 12] = [
     ("refused_by_quota_total", "counter", "Commands refused by a quota or a limit", |t| t.refused_by_quota),
 ];
 
+/// What there is of rdma_cm, and its messages.
+type Cm = (&'static str, &'static str, &'static str, fn(&CmTotals) -> u64);
+const CM: [Cm; 12] = [
+    ("channels", "gauge", "Open event channels", |t| t.channels),
+    ("ids", "gauge", "Identifiers", |t| t.ids),
+    ("listeners", "gauge", "Identifiers that listen", |t| t.listeners),
+    ("waiting_events", "gauge", "Events that no program has read yet", |t| t.waiting_events),
+    ("connections", "gauge", "Connections, those in time-wait too", |t| t.connections),
+    ("time_wait", "gauge", "Connections in time-wait", |t| t.time_wait),
+    ("sent_total", "counter", "Messages sent, those within this host too", |t| t.sent),
+    ("received_total", "counter", "Messages received", |t| t.received),
+    ("retried_total", "counter", "Messages sent again for want of an answer", |t| t.retried),
+    ("duplicates_total", "counter", "Messages received again", |t| t.duplicates),
+    ("unexpected_total", "counter", "Datagrams that are no messages, or fit no connection", |t| t.unexpected),
+    ("overflow_total", "counter", "Requests dropped because too many waited", |t| t.overflow),
+];
+
 /// What each worker counts.
 type Worker = (&'static str, &'static str, fn(&WorkerStats) -> f64);
-const WORKERS: [Worker; 6] = [
+const WORKERS: [Worker; 8] = [
     ("polls_total", "Passes over the doorbells", |w| w.polls as f64),
     ("busy_polls_total", "Passes that found work", |w| w.busy_polls as f64),
     ("sleeps_total", "Times it went to sleep", |w| w.sleeps as f64),
     ("wakeups_total", "Times it was woken", |w| w.wakeups as f64),
     ("packets_total", "Packets sent to other workers", |w| w.packets as f64),
+    ("mads_total", "Management datagrams handed to the session thread", |w| w.mads as f64),
+    ("mads_dropped_total", "Management datagrams that were not, for want of room", |w| w.mads_dropped as f64),
     ("awake_seconds_total", "Time awake", |w| w.busy_ns as f64 / 1e9),
 ];
 

@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, delete, get, post};
-use rdmesh_fabric::api::{ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
 use rdmesh_fabric::{Name, Network};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -72,6 +72,7 @@ fn own_operations() -> Vec<Operation> {
             handler: delete(remove_endpoint),
         },
         read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
+        read("/v1/connections", "All identifiers of rdma_cm", schema::<Vec<ConnectionInfo>>(), get(connections)),
         read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
         read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
         read("/v1/openapi.json", "This description", schema::<Value>(), get(description)),
@@ -124,6 +125,10 @@ async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) ->
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
     Ok(Json(api.blocking(convert::contexts).await?))
+}
+
+async fn connections(State(api): State<Api>) -> Result<Json<Vec<ConnectionInfo>>, Refusal> {
+    Ok(Json(api.blocking(convert::connections).await?))
 }
 
 async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {

@@ -7,7 +7,7 @@ use super::owners::Owners;
 use super::{DaemonConfig, LocalPath};
 use crate::endpoint::{EndpointDir, Library, gid_table};
 use crate::io::Faults;
-use crate::session::{ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
+use crate::session::{CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
@@ -144,6 +144,16 @@ impl Host {
     /// All open contexts.
     pub fn contexts(&self) -> Vec<ContextInfo> {
         self.sessions.snapshot()
+    }
+
+    /// All `rdma_cm_id`s.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        self.sessions.connections()
+    }
+
+    /// What there is of rdma_cm.
+    pub fn cm_totals(&self) -> CmTotals {
+        self.sessions.cm_totals()
     }
 
     /// Counters of the sessions.

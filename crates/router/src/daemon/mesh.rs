@@ -192,6 +192,7 @@ mod tests {
         for remote in ["10.7.0.3", "fd00::3", "fe80::52:aff:fe07:3"] {
             assert_eq!(routes.find(Vni(7), gid(remote)), Route::Host(address), "{remote}");
         }
+        assert_eq!(routes.hosts(Vni(7)), [address]);
         assert_eq!(routes.find(Vni(7), gid("10.7.0.4")), Route::Outside);
         assert_eq!(routes.find(Vni(8), gid("10.7.0.2")), Route::Outside);
     }

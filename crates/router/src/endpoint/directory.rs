@@ -54,6 +54,7 @@ impl EndpointDir {
 
     fn fill(&self, endpoint: &Endpoint, library: &Library, address: &SocketAddrUnix) -> io::Result<OwnedFd> {
         sysfs::write(&self.path.join(SYSFS_NAME), endpoint, &gid_table(endpoint))?;
+        self.list_devices()?;
         library.copy_to(&self.path.join(LIBRARY_NAME))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -61,6 +62,13 @@ impl EndpointDir {
         self.admit(endpoint.allowed_uid)?;
         listen(&socket, BACKLOG)?;
         Ok(socket)
+    }
+
+    /// Makes what stands for `/dev/infiniband` where a program lists it. What it opens there is the library's affair.
+    fn list_devices(&self) -> io::Result<()> {
+        let folder = self.path.join("dev/infiniband");
+        fs::create_dir_all(&folder)?;
+        ["uverbs0", "rdma_cm"].iter().try_for_each(|name| fs::write(folder.join(name), ""))
     }
 
     /// Lets `uid`, or everybody who sees the socket, connect to it.

@@ -1,10 +1,13 @@
 //! What an endpoint is on disk: a directory with the device's socket, its sysfs tree and the preload library.
 
+mod counters;
 mod directory;
 mod gids;
 mod library;
+pub(crate) mod lids;
 mod sysfs;
 
+pub(crate) use counters::counter;
 pub use directory::{EndpointDir, EndpointError};
 pub use gids::{GID_TABLE_LEN, gid_table};
 pub use library::{Library, LibraryError};

@@ -1,42 +1,88 @@
 //! The tree that stands for `/sys`.
 //!
-//! What rdma-core, UCX and NCCL read of a software RDMA device. Counters are not in it: files do not count.
+//! What rdma-core, UCX and NCCL read of a software RDMA device. Counters are empty files in it: files do not count, so the
+//! library asks for the figure when one is opened.
+//!
+//! The device has no place on a bus, as the kernel's software device has none, so what stands for its `device` only names
+//! the interface: programs that begin with an interface or an address find the device through it.
 
-use super::{DEVICE_NAME, gids};
+use super::counters::COUNTERS;
+use super::{DEVICE_NAME, gids, lids};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use rdmesh_fabric::{Endpoint, Isolation};
+use rdmesh_uverbs::abi::CM_ABI_VERSION;
+use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use rdmesh_verbs::Gid;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// Writes the tree of `endpoint`, whose GID table is `table`, into the new directory `root`.
 pub(super) fn write(root: &Path, endpoint: &Endpoint, table: &[Gid]) -> io::Result<()> {
-    for (path, content) in files(endpoint, table) {
-        let path = root.join(path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(path, content + "\n")?;
+    let interface = interface(endpoint);
+    for (path, content) in files(endpoint, table, interface.as_deref()) {
+        fs::write(in_folder(root.join(path))?, content + "\n")?;
+    }
+    for (name, _) in COUNTERS {
+        fs::write(in_folder(root.join(port()).join(name))?, "")?;
+    }
+    for (path, target) in interface.iter().flat_map(|interface| links(interface)) {
+        symlink(target, in_folder(root.join(path))?)?;
     }
     Ok(())
 }
 
-fn files(endpoint: &Endpoint, table: &[Gid]) -> Vec<(PathBuf, String)> {
-    let device = PathBuf::from("class/infiniband").join(DEVICE_NAME);
-    let port = device.join("ports/1");
+/// `path`, whose folder is there afterwards.
+fn in_folder(path: PathBuf) -> io::Result<PathBuf> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    Ok(path)
+}
+
+/// The name of the interface with the endpoint's address, where it is known: in a namespace that the router makes, or
+/// with the router in the host's own. A container's interface is not known before a program runs in it.
+fn interface(endpoint: &Endpoint) -> Option<String> {
+    if endpoint.isolation == Isolation::Namespace {
+        return Some(INTERFACE.to_owned());
+    }
+    let address = |address: &SockaddrStorage| -> Option<IpAddr> {
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    };
+    let mut interfaces = getifaddrs().ok()?;
+    let is_ours = |found: &SockaddrStorage| address(found).is_some_and(|ip| endpoint.addresses.contains(&ip));
+    interfaces.find(|found| found.address.as_ref().is_some_and(is_ours)).map(|found| found.interface_name)
+}
+
+/// What leads from the device to `interface`, in the sysfs of whoever looks.
+fn links(interface: &str) -> [(PathBuf, String); 2] {
+    [
+        (device().join("device/net").join(interface), format!("/sys/class/net/{interface}")),
+        (PathBuf::from("class/infiniband_verbs/uverbs0/device"), format!("../../infiniband/{DEVICE_NAME}/device")),
+    ]
+}
+
+fn files(endpoint: &Endpoint, table: &[Gid], interface: Option<&str>) -> Vec<(PathBuf, String)> {
+    let (device, port) = (device(), port());
     let guid = colon_groups(&gids::guid(endpoint));
     let mut files = vec![
         (PathBuf::from("class/infiniband_verbs/abi_version"), UVERBS_ABI.to_owned()),
         (PathBuf::from("class/infiniband_verbs/uverbs0/abi_version"), RXE_ABI.to_owned()),
-        (PathBuf::from("class/infiniband_verbs/uverbs0/dev"), DEVICE_NUMBER.to_owned()),
+        (PathBuf::from("class/infiniband_verbs/uverbs0/dev"), device_number(VERBS_DEVICE)),
         (PathBuf::from("class/infiniband_verbs/uverbs0/ibdev"), DEVICE_NAME.to_owned()),
+        (PathBuf::from("class/misc/rdma_cm/abi_version"), CM_ABI_VERSION.to_string()),
+        (PathBuf::from("class/misc/rdma_cm/dev"), device_number(CM_DEVICE)),
         (device.join("node_type"), "1: CA".to_owned()),
         (device.join("node_guid"), guid.clone()),
         (device.join("sys_image_guid"), guid),
         (device.join("node_desc"), format!("rdmesh {}", endpoint.name)),
         (device.join("fw_ver"), String::new()),
         (port.join("pkeys/0"), "0xffff".to_owned()),
+        (port.join("lid"), format!("{:#x}", lids::lid(table))),
     ];
+    files.extend(interface.map(|interface| (device.join("parent"), interface.to_owned())));
     files.extend(PORT.map(|(name, content)| (port.join(name), content.to_owned())));
     for (index, gid) in table.iter().enumerate() {
         files.push((port.join(format!("gids/{index}")), colon_groups(&gid.0)));
@@ -44,9 +90,9 @@ fn files(endpoint: &Endpoint, table: &[Gid]) -> Vec<(PathBuf, String)> {
         // is missing or empty it takes for an error of the whole query.
         let kind = if gid.is_zero() { "IB/RoCE v1" } else { "RoCE v2" };
         files.push((port.join(format!("gid_attrs/types/{index}")), kind.to_owned()));
-        // Where the router made no interface, its name is not known: without the file the index reads as 0.
-        if !gid.is_zero() && endpoint.isolation == Isolation::Namespace {
-            files.push((port.join(format!("gid_attrs/ndevs/{index}")), "eth0".to_owned()));
+        // Without the file the index reads as 0.
+        if let Some(interface) = interface.filter(|_| !gid.is_zero()) {
+            files.push((port.join(format!("gid_attrs/ndevs/{index}")), interface.to_owned()));
         }
     }
     files
@@ -58,12 +104,23 @@ fn colon_groups(bytes: &[u8]) -> String {
     groups.join(":")
 }
 
+fn device() -> PathBuf {
+    Path::new("class/infiniband").join(DEVICE_NAME)
+}
+
+fn port() -> PathBuf {
+    device().join("ports/1")
+}
+
+fn device_number((major, minor): (u32, u32)) -> String {
+    format!("{major}:{minor}")
+}
+
 /// Attributes of the port; they say what `query_port` says.
-const PORT: [(&str, &str); 9] = [
+const PORT: [(&str, &str); 8] = [
     ("state", "4: ACTIVE"),
     ("phys_state", "5: LinkUp"),
     ("rate", "100 Gb/sec (4X EDR)"),
-    ("lid", "0x0"),
     ("lid_mask_count", "0"),
     ("sm_lid", "0x0"),
     ("sm_sl", "0"),
@@ -74,5 +131,5 @@ const PORT: [(&str, &str); 9] = [
 const UVERBS_ABI: &str = "6";
 /// `RXE_UVERBS_ABI_VERSION`.
 const RXE_ABI: &str = "2";
-/// Major and minor number of the kernel's first uverbs device.
-const DEVICE_NUMBER: &str = "231:192";
+/// The interface in a namespace that the router makes.
+const INTERFACE: &str = "eth0";

@@ -9,9 +9,18 @@ use zerocopy::FromBytes;
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     pub(super) endpoint: super::EndpointId,
-    /// The context that it opened or was attached to.
-    pub(super) context: Option<u32>,
+    /// What it opened or was attached to.
+    pub(super) subject: Option<Subject>,
     pub(super) peer: Peer,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Subject {
+    /// A context: the device, opened.
+    Context(u32),
+    /// A channel of rdma_cm.
+    Channel(u32),
 }
 
 /// Why a message cannot even be answered.

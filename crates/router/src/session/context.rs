@@ -58,6 +58,8 @@ pub(super) struct Context {
     pub(super) plain: Result<PlainUse, PlainError>,
     /// The port's active MTU.
     pub(super) mtu: Mtu,
+    /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
+    pub(super) interface: u32,
     pid: i32,
     uid: u32,
     comm: String,
@@ -108,6 +110,7 @@ impl Context {
             groups: HashMap::new(),
             plain: place.plain,
             mtu,
+            interface: place.interface.map_or(0, |interface| interface.index),
             pid: peer.pid,
             uid: peer.uid,
             comm: peer.comm(),
@@ -159,7 +162,7 @@ fn active_mtu(interface: Option<Interface>) -> Mtu {
     [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
 }
 
-fn random_token() -> io::Result<Token> {
+pub(super) fn random_token() -> io::Result<Token> {
     let mut token = Token([0; 16]);
     // The kernel gives up to 256 bytes whole (getrandom(2)).
     getrandom(&mut token.0, GetRandomFlags::empty())?;

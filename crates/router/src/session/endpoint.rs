@@ -3,6 +3,7 @@
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
 use super::disposal::Disposal;
+use super::traffic::Traffic;
 use crate::io::PlainError;
 use crate::memory::Patience;
 use rdmesh_fabric::Quota;
@@ -77,6 +78,8 @@ pub(super) struct Endpoint {
     pub(super) paused: bool,
     /// How often its programs' memory may be out of reach.
     pub(super) patience: Patience,
+    /// What its queue pairs did that are gone.
+    pub(super) traffic: Traffic,
     /// Closes the descriptors of its programs.
     pub(super) disposal: Disposal,
     warned: HashSet<&'static str>,
@@ -96,15 +99,18 @@ impl Endpoint {
             groups: 0,
             paused: false,
             patience: Patience::default(),
+            traffic: Traffic::default(),
             disposal: Disposal::start()?,
             warned: HashSet::new(),
             complaints: 0,
         })
     }
 
-    /// Connections that may be open: some for every context's forked children.
+    /// Connections that may be open: some for every context's forked children, and one for each of rdma_cm's channels, of
+    /// which some programs have two for every queue pair.
     pub(super) fn max_connections(&self) -> u32 {
-        self.spec.quota.contexts.saturating_mul(4).saturating_add(16)
+        let quota = &self.spec.quota;
+        quota.contexts.saturating_mul(4).saturating_add(quota.qps.saturating_mul(2)).saturating_add(16)
     }
 
     /// Whether one more object of this kind fits.

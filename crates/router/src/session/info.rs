@@ -1,6 +1,7 @@
 //! What the server tells of itself.
 
 use super::{EndpointId, ObjectCounts};
+use crate::cm::ConnectionRow;
 use crate::io::PlainError;
 use rdmesh_nic::{Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
@@ -72,6 +73,46 @@ impl From<QpInfo> for QpRow {
             counters: info.counters,
         }
     }
+}
+
+/// An `rdma_cm_id`, with the names of its endpoint.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Its endpoint's name.
+    pub name: String,
+    /// The endpoint's network.
+    pub network: String,
+    /// What it is.
+    pub row: ConnectionRow,
+}
+
+/// What there is of rdma_cm, and its messages since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CmTotals {
+    /// Open channels.
+    pub channels: u64,
+    /// Identifiers.
+    pub ids: u64,
+    /// Those that listen.
+    pub listeners: u64,
+    /// Events that no program has read yet.
+    pub waiting_events: u64,
+    /// Connections of the protocol, with those in time-wait.
+    pub connections: u64,
+    /// Those in time-wait.
+    pub time_wait: u64,
+    /// Messages sent, those between endpoints of this host too.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Messages sent again for want of an answer.
+    pub retried: u64,
+    /// Messages received again.
+    pub duplicates: u64,
+    /// Datagrams that are no messages, or fit no connection.
+    pub unexpected: u64,
+    /// Requests dropped because too many waited for an answer.
+    pub overflow: u64,
 }
 
 /// Counters since the start. Whatever was created is destroyed by its program, reclaimed from a program that is gone,

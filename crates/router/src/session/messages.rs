@@ -1,7 +1,7 @@
 //! What the messages on a connection do.
 
 use super::commands::{self, Scope};
-use super::connection::Frame;
+use super::connection::{Frame, Subject};
 use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
@@ -21,7 +21,7 @@ pub(super) enum Flow {
 }
 
 /// An answer, and its response as the program's buffer has it.
-type Answer = Result<(Reply, Vec<u8>), Errno>;
+pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 impl Server {
     /// Executes a message and answers it.
@@ -31,14 +31,20 @@ impl Server {
             Err(error) => return self.expel(id, &error.to_string()),
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        let answer = match (frame.kind, connection.context) {
+        let answer = match (frame.kind, connection.subject) {
             (RequestKind::Open, None) => self.open(id),
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::Verbs | RequestKind::Ioctl, Some(context)) => self.command(id, context, &frame, fds),
-            (RequestKind::Open | RequestKind::Attach, Some(_)) => Err(Errno::INVAL),
-            (RequestKind::Verbs | RequestKind::Ioctl, None) => {
+            (RequestKind::OpenCm, None) => self.open_cm(id),
+            (RequestKind::AttachCm, None) => self.attach_cm(id, frame.body),
+            (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
+                self.command(id, context, &frame, fds)
+            }
+            (RequestKind::Counter, _) => self.counter(id, frame.body),
+            (RequestKind::Cm, Some(Subject::Channel(channel))) => self.cm_command(id, channel, frame.body),
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
                 return self.expel(id, "command before the device was opened");
             }
+            (_, Some(_)) => Err(Errno::INVAL),
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
         let sent = match &answer {
@@ -67,15 +73,9 @@ impl Server {
             return Err(errno);
         }
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        // How long it takes to look there is the tenant's to decide, a few times.
-        let exhausted = endpoint.patience.is_exhausted();
-        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard);
-        if matches!(place.plain, Err(PlainError::TooSlow)) {
-            endpoint.patience.strike();
-        }
-        tell_workers(&self.shards, &place);
-        endpoint.report_outside(place.plain.as_ref().err());
+        let place = self.find_place(id, shard)?;
+        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         let plain = place.plain.as_ref().ok().cloned();
         let opened = Context::open(endpoint, &connection.peer, &self.shards[shard], shard, place);
         let (context, reply) = match (opened, plain) {
@@ -86,11 +86,28 @@ impl Server {
             }
         };
         endpoint.contexts += 1;
+        self.cm.set_mtu(connection.endpoint, context.mtu);
         self.totals.contexts_opened += 1;
         let number = insert(&mut self.contexts, &mut self.next_context, context);
-        connection.context = Some(number);
+        connection.subject = Some(Subject::Context(number));
         let response = reply.core.clone();
         Ok((reply, response))
+    }
+
+    /// Looks for the interface in a program's network namespace, and for sockets there. `shard` is to serve them.
+    pub(super) fn find_place(&mut self, id: u64, shard: usize) -> Result<Place, Errno> {
+        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
+        // How long it takes to look there is the tenant's to decide, a few times.
+        let exhausted = endpoint.patience.is_exhausted();
+        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
+        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard);
+        if matches!(place.plain, Err(PlainError::TooSlow)) {
+            endpoint.patience.strike();
+        }
+        tell_workers(&self.shards, &place);
+        endpoint.report_outside(place.plain.as_ref().err());
+        Ok(place)
     }
 
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
@@ -105,7 +122,7 @@ impl Server {
         }
         let (number, context) = found.ok_or(Errno::ACCESS)?;
         context.connections += 1;
-        connection.context = Some(number);
+        connection.subject = Some(Subject::Context(number));
         Ok((Reply::default(), Vec::new()))
     }
 
@@ -120,7 +137,7 @@ impl Server {
         };
         let answer = match frame.kind {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
-            _ => commands::ioctl(scope, frame.body).map(|()| (Reply::default(), Vec::new())),
+            _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
         };
         self.totals.commands += 1;
         self.totals.commands_failed += u64::from(answer.is_err());

@@ -6,21 +6,26 @@
 //! context's worker; the data path never comes here.
 
 mod accounting;
+mod channels;
 mod commands;
 mod connection;
 mod context;
 mod disposal;
 mod endpoint;
 mod info;
+mod mads;
 mod messages;
 mod peer;
 mod regions;
 mod reply;
 mod server;
+mod traffic;
 
+pub use crate::cm::ConnectionRow;
 pub use accounting::ObjectCounts;
+pub(crate) use commands::PORT;
 pub use endpoint::EndpointSpec;
-pub use info::{ContextInfo, QpRow, SessionTotals};
+pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 
 use crate::worker::ShardHandle;
 use rdmesh_verbs::DeviceLimits;
@@ -51,7 +56,8 @@ impl SessionServer {
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (control, receiver) = channel();
-        let server = Server::new(shards, limits, wake.clone(), receiver)?;
+        let mads = mads::subscribe(&shards, &wake);
+        let server = Server::new(shards, limits, wake.clone(), receiver, mads)?;
         let thread = std::thread::Builder::new()
             .name("rdmesh-session".into())
             .spawn(move || server.run())
@@ -77,6 +83,16 @@ impl SessionServer {
     /// What has happened since the start.
     pub fn totals(&self) -> SessionTotals {
         self.ask(Control::Totals).unwrap_or_default()
+    }
+
+    /// Every `rdma_cm_id`.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        self.ask(Control::Connections).unwrap_or_default()
+    }
+
+    /// What there is of rdma_cm.
+    pub fn cm_totals(&self) -> CmTotals {
+        self.ask(Control::CmTotals).unwrap_or_default()
     }
 
     fn ask<R>(&self, control: impl FnOnce(Sender<R>) -> Control) -> Option<R> {

@@ -41,6 +41,10 @@ impl Regions {
         Some(region)
     }
 
+    pub(super) fn get(&self, handle: u32) -> Option<&Region> {
+        self.by_handle.get(&handle)
+    }
+
     pub(super) fn find(&self, key: u32) -> Option<&Region> {
         self.by_handle.get(self.handles.get(&key)?)
     }

@@ -1,21 +1,25 @@
 //! The session thread: one loop over all sockets.
 
 use super::EndpointId;
-use super::connection::Connection;
+use super::channels::CmChannel;
+use super::connection::{Connection, Subject};
 use super::context::Context;
 use super::disposal::Disposal;
 use super::endpoint::{Endpoint, EndpointSpec};
-use super::info::{ContextInfo, SessionTotals};
+use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::peer::Peer;
-use crate::io::{PlainUse, Plains, probe};
+use crate::cm::ConnectionManager;
+use crate::io::{Clock, PlainUse, Plains, probe};
 use crate::worker::ShardHandle;
+use rdmesh_nic::ReceivedMad;
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,6 +31,8 @@ pub(super) enum Control {
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
+    Connections(Sender<Vec<ConnectionInfo>>),
+    CmTotals(Sender<CmTotals>),
     Stop,
 }
 
@@ -70,12 +76,17 @@ pub(super) struct Server {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
     pub(super) totals: SessionTotals,
+    pub(super) cm: ConnectionManager,
+    pub(super) cm_channels: HashMap<u32, CmChannel>,
+    pub(super) clock: Clock,
     pub(super) plains: Plains,
     pub(super) next_context: u32,
     next_connection: u64,
     epoll: OwnedFd,
-    wake: Arc<OwnedFd>,
+    pub(super) wake: Arc<OwnedFd>,
     control: Receiver<Control>,
+    /// Management datagrams that the workers received.
+    pub(super) mads: Receiver<ReceivedMad>,
 }
 
 impl Server {
@@ -84,6 +95,7 @@ impl Server {
         limits: DeviceLimits,
         wake: Arc<OwnedFd>,
         control: Receiver<Control>,
+        mads: Receiver<ReceivedMad>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, Source::Wake.data(), epoll::EventFlags::IN)?;
@@ -94,12 +106,16 @@ impl Server {
             connections: HashMap::new(),
             contexts: HashMap::new(),
             totals: SessionTotals::default(),
+            cm: ConnectionManager::new(seed()?),
+            cm_channels: HashMap::new(),
+            clock: Clock::start(),
             plains: Plains::new(probe()),
             next_context: 0,
             next_connection: 0,
             epoll,
             wake,
             control,
+            mads,
         })
     }
 
@@ -110,7 +126,9 @@ impl Server {
         loop {
             events.clear();
             let is_paused = self.endpoints.values().any(|e| e.paused);
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), is_paused.then_some(&PAUSE)) {
+            let timer = self.run_cm_timers();
+            let limit = [is_paused.then_some(PAUSE), timer].into_iter().flatten().min();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the session thread cannot wait for its sockets");
@@ -123,7 +141,7 @@ impl Server {
             for event in &events {
                 match Source::of(event.data) {
                     Source::Wake if self.handle_control() == Flow::Close => return self.close_all(),
-                    Source::Wake => {}
+                    Source::Wake => self.receive_mads(),
                     Source::Listener(id) => self.accept(id),
                     Source::Connection(id) => self.receive(id, &mut buffer),
                 }
@@ -144,6 +162,8 @@ impl Server {
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
+                Control::Connections(answer) => drop(answer.send(self.connection_infos())),
+                Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
                 Control::Stop => return Flow::Close,
             }
         }
@@ -159,7 +179,10 @@ impl Server {
             .and_then(|()| epoll::add(&self.epoll, &listener, Source::Listener(id).data(), flags))
             .and_then(|()| Endpoint::new(spec, listener));
         match opened {
-            Ok(endpoint) => drop(self.endpoints.insert(id, endpoint)),
+            Ok(endpoint) => {
+                self.add_node(&endpoint.spec);
+                self.endpoints.insert(id, endpoint);
+            }
             Err(error) => tracing::error!(endpoint = name, %error, "the endpoint's socket cannot be served"),
         }
     }
@@ -171,6 +194,7 @@ impl Server {
             self.close(connection);
         }
         if let Some(endpoint) = self.endpoints.remove(&id) {
+            self.remove_node(id);
             // Connections that were never accepted hold messages too.
             retire(&self.epoll, endpoint.listener, &endpoint.disposal);
         }
@@ -229,7 +253,7 @@ impl Server {
         self.next_connection += 1;
         endpoint.connections += 1;
         self.totals.connections_accepted += 1;
-        let new = Connection { socket, endpoint: id, context: None, peer };
+        let new = Connection { socket, endpoint: id, subject: None, peer };
         self.connections.insert(connection, new);
     }
 
@@ -299,7 +323,11 @@ impl Server {
             endpoint.connections -= 1;
             retire(&self.epoll, connection.socket, &endpoint.disposal);
         }
-        let Some(context_id) = connection.context else { return };
+        let context_id = match connection.subject {
+            Some(Subject::Context(context)) => context,
+            Some(Subject::Channel(channel)) => return self.close_cm(channel),
+            None => return,
+        };
         let Some(context) = self.contexts.get_mut(&context_id) else { return };
         context.connections -= 1;
         if context.connections == 0 {
@@ -313,6 +341,7 @@ impl Server {
         self.totals.objects_reclaimed += context.counts.total();
         if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
             endpoint.contexts -= 1;
+            endpoint.traffic.add_context(&context);
             endpoint.counts.subtract(&context.counts);
             endpoint.pinned -= context.regions.pinned();
             endpoint.pieces -= context.regions.pieces();
@@ -331,6 +360,13 @@ impl Server {
             }
         }
     }
+}
+
+/// What nobody is to guess begins with.
+fn seed() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Ends a socket. Its other end learns of it now; messages left in it, with the descriptors in them, go in their time.

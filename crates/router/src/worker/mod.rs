@@ -5,26 +5,28 @@
 //! thread: commands are closures that run on the worker between two polls.
 
 mod events;
+mod mads;
 mod shard;
 mod wait;
 
 pub use events::EventSocket;
+pub use mads::MadSink;
 pub use shard::Shard;
 pub use wait::Mode;
 
 use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sockets, Tunnel};
 use crate::memory::{HostPlatform, Memory};
 use crossbeam_queue::ArrayQueue;
-use rdmesh_nic::{Config, Datagram, Engine, Packet, Routes, TUNNEL_PORT, Time};
+use mads::MadCounters;
+use rdmesh_nic::{Config, Datagram, Engine, Owners, Packet, Routes, TUNNEL_PORT, Time};
 use rdmesh_uverbs::page::{WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use wait::Waiter;
@@ -62,6 +64,8 @@ struct Link {
     page: WorkerPage,
     page_fd: OwnedFd,
     stop: AtomicBool,
+    /// What the engine was told last.
+    routes: Mutex<Arc<Routes>>,
     counters: Counters,
     io: Arc<net::Counters>,
 }
@@ -76,6 +80,7 @@ struct Counters {
     wakeups: AtomicU64,
     awake_ns: AtomicU64,
     packets: AtomicU64,
+    mads: MadCounters,
 }
 
 /// What a worker has done.
@@ -93,6 +98,10 @@ pub struct WorkerStats {
     pub busy_ns: u64,
     /// Packets sent to other workers.
     pub packets: u64,
+    /// Management datagrams handed to the session thread.
+    pub mads: u64,
+    /// Management datagrams that were not, for want of room.
+    pub mads_dropped: u64,
     /// Its sockets.
     pub io: IoStats,
 }
@@ -194,9 +203,27 @@ impl ShardHandle {
         receiver.recv().expect("the worker answers every command")
     }
 
+    /// Runs `f` on the worker between two polls, some time soon.
+    pub fn post(&self, f: impl FnOnce(&mut Shard) + Send + 'static) {
+        let command: Command = Box::new(move |shard| {
+            f(shard);
+            Box::new(|| {})
+        });
+        // The worker ends only when the router does: then it matters no more.
+        if self.0.commands.send(command).is_ok() {
+            wait::notify(&self.0.inbox);
+        }
+    }
+
     /// Says where the addresses of tenant networks are.
     pub fn set_routes(&self, routes: Arc<Routes>) {
+        *self.0.routes() = Arc::clone(&routes);
         self.call(move |shard| shard.engine().set_routes(routes));
+    }
+
+    /// Where the addresses of tenant networks are, as the worker was told last.
+    pub fn routes(&self) -> Arc<Routes> {
+        Arc::clone(&self.0.routes())
     }
 
     /// The worker's page, for programs.
@@ -214,6 +241,8 @@ impl ShardHandle {
             wakeups: counters.wakeups.load(Ordering::Relaxed),
             busy_ns: counters.awake_ns.load(Ordering::Relaxed),
             packets: counters.packets.load(Ordering::Relaxed),
+            mads: counters.mads.passed.load(Ordering::Relaxed),
+            mads_dropped: counters.mads.dropped.load(Ordering::Relaxed),
             io: self.0.io.read(),
         }
     }
@@ -234,10 +263,15 @@ impl Link {
             page,
             page_fd,
             stop: AtomicBool::new(false),
+            routes: Mutex::default(),
             counters: Counters::default(),
             io: Arc::default(),
         };
         Ok((link, receiver))
+    }
+
+    fn routes(&self) -> std::sync::MutexGuard<'_, Arc<Routes>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -275,6 +309,7 @@ impl Worker {
         }
         let now = self.shard.now();
         worked |= self.receive(link, now);
+        worked |= self.shard.pass_mads(&link.counters.mads);
         worked |= self.shard.engine().poll(now);
         worked |= self.send_packets(link);
         worked |= self.transmit(now);
@@ -296,9 +331,19 @@ impl Worker {
             worked = true;
         }
         worked
-            | sockets.receive(now, &mut |now, datagram| match owner(links.len(), datagram) {
-                at if at == *number => engine.handle_datagram(now, datagram),
-                at => forward(link, &links[at], datagram),
+            | sockets.receive(now, &mut |now, datagram| {
+                match owners(links.len(), datagram) {
+                    Owners::One(at) if at as usize != *number => {
+                        return forward(link, &links[at as usize], datagram);
+                    }
+                    // What came from another worker is forwarded no further.
+                    Owners::All => {
+                        let others = links.iter().enumerate().filter(|(at, _)| at != number);
+                        others.for_each(|(_, other)| forward(link, other, datagram));
+                    }
+                    Owners::One(_) | Owners::Any => {}
+                }
+                engine.handle_datagram(now, datagram);
             })
     }
 
@@ -386,8 +431,8 @@ impl Worker {
 }
 
 /// Which of `workers` a datagram is for.
-fn owner(workers: usize, datagram: &Datagram<'_>) -> usize {
-    if workers == 1 { 0 } else { Engine::<HostPlatform>::shard_of_datagram(workers as u32, datagram) as usize }
+fn owners(workers: usize, datagram: &Datagram<'_>) -> Owners {
+    if workers == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(workers as u32, datagram) }
 }
 
 /// Hands a datagram to the worker that it is for.

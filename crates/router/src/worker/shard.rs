@@ -1,6 +1,7 @@
 //! One engine and the contexts that it serves.
 
 use super::events::{EventBytes, EventSocket};
+use super::mads::{MadCounters, MadSink};
 use crate::io::{Clock, Faults, PlainSockets, Sockets};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
@@ -21,6 +22,8 @@ pub struct Shard {
     /// Whether some event waits for room in its socket, and when to look again.
     stuck: bool,
     retry_at: Time,
+    /// Whoever manages connections.
+    mads: Option<MadSink>,
     /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
     retired: Vec<OwnedFd>,
 }
@@ -56,6 +59,7 @@ impl Shard {
             sockets,
             stuck: false,
             retry_at: Time::default(),
+            mads: None,
             retired: Vec::new(),
         }
     }
@@ -68,6 +72,20 @@ impl Shard {
     /// Puts faults into what is received from the network; none ends them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.sockets.set_faults(faults);
+    }
+
+    /// Says where received management datagrams go; before that they go nowhere.
+    pub fn set_mad_sink(&mut self, sink: MadSink) {
+        self.mads = Some(sink);
+    }
+
+    /// Hands over the management datagrams that the engine has received. Returns whether there were any.
+    pub(super) fn pass_mads(&mut self, counters: &MadCounters) -> bool {
+        let mut received = std::iter::from_fn(|| self.engine.poll_mad());
+        match &self.mads {
+            Some(sink) => sink.pass(received, counters),
+            None => received.by_ref().count() > 0,
+        }
     }
 
     /// Takes the sockets of a namespace into use.

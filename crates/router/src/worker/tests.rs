@@ -1,6 +1,9 @@
 use super::*;
-use rdmesh_nic::Network;
+use rdmesh_nic::cm::{CmPath, Mad};
+use rdmesh_nic::wire::{Header, IpUdp, Op, Service, geneve};
+use rdmesh_nic::{Network, ReceivedMad, Route};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_verbs::{Gid, Vni};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, recv};
 
@@ -89,4 +92,103 @@ fn an_underlay_address_that_is_not_ours_is_named() {
     let config = WorkerConfig { count: 1, mode: Mode::Sleep, limits: DeviceLimits::default(), io };
     let error = Workers::start(config).err().unwrap();
     assert!(error.to_string().starts_with("UDP port 6081 of the underlay address 192.0.2.1: "), "{error}");
+}
+
+fn workers(count: usize, number: u8) -> Workers {
+    let io = IoConfig { underlay: Some(underlay(number)), faults: None };
+    Workers::start(WorkerConfig { count, mode: Mode::Adaptive, limits: DeviceLimits::default(), io }).unwrap()
+}
+
+fn gid(number: u8) -> Gid {
+    Gid::from_ip([10, 0, 0, number].into())
+}
+
+/// Has `workers` put management datagrams into a queue of `room`.
+fn sink(workers: &Workers, room: usize) -> (mpsc::Receiver<ReceivedMad>, Arc<OwnedFd>) {
+    let (sender, receiver) = mpsc::sync_channel(room);
+    let wake = Arc::new(wait::new_eventfd().unwrap());
+    for shard in workers.shards() {
+        let sink = MadSink::new(sender.clone(), wake.clone());
+        shard.call(move |shard| shard.set_mad_sink(sink));
+    }
+    (receiver, wake)
+}
+
+fn send_mads(from: &ShardHandle, count: usize) {
+    let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None };
+    from.post(move |shard| {
+        let now = shard.now();
+        for _ in 0..count {
+            shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_management_datagram_reaches_whoever_waits_on_another_host() {
+    let (here, there) = (workers(1, 104), workers(2, 105));
+    let mut routes = Routes::default();
+    routes.insert(Vni(1), gid(1), Route::Host(underlay(104)));
+    routes.insert(Vni(1), gid(2), Route::Host(underlay(105)));
+    let routes = Arc::new(routes);
+    here.shards().iter().chain(there.shards()).for_each(|shard| shard.set_routes(routes.clone()));
+    assert!(Arc::ptr_eq(&here.shards()[0].routes(), &routes));
+    let (received, wake) = sink(&there, 4);
+    for _ in 0..3 {
+        send_mads(&here.shards()[0], 1);
+        let mad = received.recv_timeout(Duration::from_secs(10)).unwrap();
+        let expected =
+            ReceivedMad { origin_plain: None, vni: Some(Vni(1)), source: gid(1), dest: gid(2), bytes: [7; 256] };
+        assert_eq!(mad, expected);
+        let mut count = [0; 8];
+        wait_until("somebody is woken", || io::read(&wake, &mut count).is_ok());
+    }
+    let total = |of: fn(&WorkerStats) -> u64| there.shards().iter().map(|shard| of(&shard.stats())).sum::<u64>();
+    assert_eq!((total(|stats| stats.mads), total(|stats| stats.io.forwarded)), (3, 0));
+    send_mads(&here.shards()[0], 10);
+    wait_until("all have come", || total(|stats| stats.mads + stats.mads_dropped) == 13);
+    assert_eq!(total(|stats| stats.mads), 3 + 4, "as many as there was room for");
+}
+
+#[test]
+fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
+    let workers = workers(3, 106);
+    let ip = IpUdp {
+        source: gid(1),
+        dest: Gid::from_ip([239, 0, 0, 1].into()),
+        traffic_class: 0,
+        hop_limit: 1,
+        flow_label: 0,
+        id: 0,
+        source_port: 0xc000,
+    };
+    let header = Header {
+        service: Service::Ud,
+        op: Op::Datagram { qkey: rdmesh_verbs::Qkey(1), source: rdmesh_verbs::Qpn::new(17), imm: None },
+        solicited: false,
+        mig: false,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest: rdmesh_verbs::Qpn::MULTICAST,
+        ack_request: false,
+        psn: rdmesh_verbs::Psn::new(0),
+    };
+    let mut bytes = vec![0; geneve::LEN + ip.len() + header.len() + 4];
+    geneve::encode(Vni(1), false, &mut bytes);
+    ip.encode(header.len() + 4, &mut bytes[geneve::LEN..]);
+    header.encode(0, &mut bytes[geneve::LEN + ip.len()..]);
+    let sender = std::net::UdpSocket::bind((underlay(99), 0)).unwrap();
+    sender.send_to(&bytes, (underlay(106), TUNNEL_PORT)).unwrap();
+    let seen = || -> Vec<u64> {
+        let counters = workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters()));
+        counters.map(|counters| counters.received).collect()
+    };
+    wait_until("all have seen it", || seen() == [1, 1, 1]);
+    wait_until("time passes", {
+        let start = std::time::Instant::now();
+        move || start.elapsed() > Duration::from_millis(20)
+    });
+    assert_eq!(seen(), [1, 1, 1]);
+    assert_eq!(workers.shards().iter().map(|shard| shard.stats().io.forwarded).sum::<u64>(), 2);
 }

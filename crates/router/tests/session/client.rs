@@ -148,6 +148,11 @@ impl Client {
     }
 
     pub(crate) fn ioctl(&mut self, object: u16, method: u16, attributes: &[(u16, &[u8])]) -> Result<(), Errno> {
+        self.ask(object, method, attributes).map(drop)
+    }
+
+    /// An `ioctl()` method with a response.
+    pub(crate) fn ask(&mut self, object: u16, method: u16, attributes: &[(u16, &[u8])]) -> Result<Vec<u8>, Errno> {
         let header = IoctlHeader { object_id: object, method_id: method, num_attrs: attributes.len() as u32 };
         let mut body = header.as_bytes().to_vec();
         for (attr_id, value) in attributes {
@@ -155,7 +160,7 @@ impl Client {
             body.extend_from_slice(value);
             body.resize(body.len().next_multiple_of(8), 0);
         }
-        self.call(RequestKind::Ioctl, &body, &[], None).map(|_| ())
+        self.call(RequestKind::Ioctl, &body, &[], None).map(|answer| answer.response)
     }
 
     pub(crate) fn alloc_pd(&mut self) -> u32 {

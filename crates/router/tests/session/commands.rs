@@ -330,10 +330,10 @@ fn on_demand_memory_takes_advice() {
             ioctl_object::MR,
             ioctl_method::ADVISE_MR,
             &[
-                (advise_attr::PD_HANDLE, u64::from(pd).as_bytes()),
-                (advise_attr::ADVICE, advice.as_bytes()),
-                (advise_attr::FLAGS, 1u32.as_bytes()),
-                (advise_attr::SGE_LIST, entry.as_bytes()),
+                (ioctl_attr::advise_mr::PD_HANDLE, u64::from(pd).as_bytes()),
+                (ioctl_attr::advise_mr::ADVICE, advice.as_bytes()),
+                (ioctl_attr::advise_mr::FLAGS, 1u32.as_bytes()),
+                (ioctl_attr::advise_mr::SGE_LIST, entry.as_bytes()),
             ],
         )
     };
@@ -342,6 +342,43 @@ fn on_demand_memory_takes_advice() {
     assert_eq!(advise(pd + 1, 0, entry), Err(Errno::INVAL));
     let wrong_key = Key(region.lkey).0 ^ 1;
     assert_eq!(advise(pd, 0, AdviseSge { lkey: wrong_key, ..entry }), Err(Errno::INVAL));
+}
+
+#[test]
+fn regions_are_described_by_handle() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let everything =
+        RegMr { length: u64::MAX, pd_handle: client.alloc_pd(), access_flags: 1 << 6, ..Default::default() };
+    let region = client.reg_mr(&everything, &[], None).unwrap();
+    let mut query = |handle: u32| {
+        let attributes: &[(u16, &[u8])] = &[(ioctl_attr::query_mr::HANDLE, handle.as_bytes())];
+        client.ask(ioctl_object::MR, ioctl_method::QUERY_MR, attributes)
+    };
+    let info = MrInfo { length: u64::MAX, iova: 0, lkey: region.lkey, rkey: region.rkey };
+    assert_eq!(query(region.mr_handle), Ok(info.as_bytes().to_vec()));
+    assert_eq!(query(region.mr_handle + 1), Err(Errno::NOENT));
+    assert_eq!(client.ask(ioctl_object::MR, ioctl_method::QUERY_MR, &[]), Err(Errno::NOENT));
+}
+
+#[test]
+fn the_gid_table_is_told_without_its_empty_entries() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let table = client.ask(ioctl_object::DEVICE, ioctl_method::QUERY_GID_TABLE, &[]).unwrap();
+    let (first, rest) = GidEntry::read_from_prefix(&table).unwrap();
+    assert_eq!((first.gid_index, first.port_num, first.gid_type), (0, 1, GID_TYPE_ROCE_V2));
+    assert_eq!(rest.len() % size_of::<GidEntry>(), 0);
+    let mut entry = |port: u64, index: u64| {
+        let attributes: &[(u16, &[u8])] =
+            &[(ioctl_attr::gid_entry::PORT, port.as_bytes()), (ioctl_attr::gid_entry::GID_INDEX, index.as_bytes())];
+        client.ask(ioctl_object::DEVICE, ioctl_method::QUERY_GID_ENTRY, attributes)
+    };
+    assert_eq!(entry(1, 0), Ok(first.as_bytes().to_vec()));
+    assert_eq!(entry(1, 15), Err(Errno::NODATA));
+    for (port, index) in [(1, 16), (1, u64::MAX), (0, 0), (2, 0), (1 << 32 | 1, 0)] {
+        assert_eq!(entry(port, index), Err(Errno::INVAL), "{port} {index}");
+    }
 }
 
 #[test]

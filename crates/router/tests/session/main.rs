@@ -5,6 +5,7 @@
 mod client;
 mod closing;
 mod commands;
+mod counters;
 mod hostile;
 mod rings;
 mod traffic;

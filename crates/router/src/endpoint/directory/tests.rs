@@ -38,6 +38,8 @@ fn the_directory_has_all_that_a_program_needs_and_goes_when_dropped() {
     connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
     assert_eq!(fs::read(path.join(LIBRARY_NAME)).unwrap(), b"library");
     assert_eq!(sysfs(&directory, "node_type"), "1: CA\n");
+    assert_eq!(sysfs(&directory, "ports/1/hw_counters/duplicate_request"), "", "files do not count");
+    assert!(path.join("dev/infiniband/rdma_cm").is_file() && path.join("dev/infiniband/uverbs0").is_file());
     drop(directory);
     assert!(!path.exists());
 }
@@ -62,7 +64,39 @@ fn gids_are_written_as_the_kernel_does() {
 }
 
 #[test]
-fn an_interface_is_named_only_where_the_router_made_one() {
+fn the_device_leads_to_its_interface() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let create = |name: &str, addresses: &[&str], isolation| {
+        EndpointDir::create(&temp.path().join(name), &endpoint(addresses, isolation), &library).unwrap().0
+    };
+    let interfaces = |directory: &EndpointDir, device: &str| -> Vec<_> {
+        let net = directory.path().join("sys/class").join(device).join("device/net");
+        fs::read_dir(net).into_iter().flatten().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let made = create("made", &["10.7.0.2"], Isolation::Namespace);
+    assert_eq!(interfaces(&made, "infiniband/rxe0"), ["eth0"]);
+    assert_eq!(interfaces(&made, "infiniband_verbs/uverbs0"), ["eth0"]);
+    assert_eq!(sysfs(&made, "parent"), "eth0\n");
+    let hosts = create("hosts", &["127.0.0.1"], Isolation::None);
+    assert_eq!(interfaces(&hosts, "infiniband/rxe0"), ["lo"]);
+    assert_eq!(sysfs(&hosts, "ports/1/gid_attrs/ndevs/1"), "lo\n");
+    let unknown = create("unknown", &["192.0.2.77"], Isolation::None);
+    assert!(!unknown.path().join("sys/class/infiniband/rxe0/device").exists());
+}
+
+#[test]
+fn the_connection_manager_has_a_version_and_a_number() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let (directory, _listener) =
+        EndpointDir::create(&temp.path().join("x"), &endpoint(&["10.7.0.2"], Isolation::None), &library).unwrap();
+    let read = |name: &str| fs::read_to_string(directory.path().join("sys/class/misc/rdma_cm").join(name)).unwrap();
+    assert_eq!((read("abi_version"), read("dev")), ("4\n".to_owned(), "10:58\n".to_owned()));
+}
+
+#[test]
+fn an_interface_is_named_only_where_it_is_known() {
     let temp = tempfile::tempdir().unwrap();
     let library = library(temp.path());
     let (directory, _listener) =

@@ -5,7 +5,7 @@ use super::super::endpoint::EndpointSpec;
 use super::super::reply::Reply;
 use super::Call;
 use super::device::PORT;
-use crate::endpoint::GID_TABLE_LEN;
+use crate::endpoint::{GID_TABLE_LEN, lids};
 use rdmesh_uverbs::abi::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, RxeCreateAhResponse};
 use rdmesh_verbs::{AddressVector, Gid, QpType};
 use rustix::io::Errno;
@@ -13,8 +13,14 @@ use rustix::io::Errno;
 /// Groups of one queue pair.
 const MAX_GROUPS: usize = 1024;
 
-/// What every path must have on a RoCE port: a GRH, and a source address that exists (`rdma_fill_sgid_attr`).
-pub(super) fn check_address(endpoint: &EndpointSpec, av: &AddressVector) -> Result<(), Errno> {
+/// What every path must have on a RoCE port: a GRH, and a source address that exists (`rdma_fill_sgid_attr`). A path with
+/// a LID alone gets both here.
+pub(super) fn check_address(endpoint: &EndpointSpec, av: &mut AddressVector) -> Result<(), Errno> {
+    if !av.is_global
+        && let Some((sgid_index, dgid)) = lids::resolve(&endpoint.gids, av.dlid)
+    {
+        (av.is_global, av.sgid_index, av.dgid) = (true, sgid_index, dgid);
+    }
     if av.port != PORT || !av.is_global || usize::from(av.sgid_index) >= GID_TABLE_LEN {
         return Err(Errno::INVAL);
     }
@@ -26,8 +32,8 @@ pub(super) fn check_address(endpoint: &EndpointSpec, av: &AddressVector) -> Resu
 
 pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: CreateAh = call.request()?;
-    let av = address_vector(&request.attr);
-    check_address(&call.scope.endpoint.spec, &av)?;
+    let mut av = address_vector(&request.attr);
+    check_address(&call.scope.endpoint.spec, &mut av)?;
     call.admit(ObjectKind::Ah)?;
     let pd = request.pd_handle;
     let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;

@@ -2,7 +2,7 @@
 
 use super::super::reply::Reply;
 use super::Call;
-use crate::endpoint::GID_TABLE_LEN;
+use crate::endpoint::{GID_TABLE_LEN, lids};
 use rdmesh_uverbs::abi::{
     ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice, QueryDeviceResponse,
     QueryPort, QueryPortResponse,
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// Completion vectors: one, numbered 0.
 pub(super) const COMPLETION_VECTORS: u32 = 1;
 /// Ports: one, numbered 1.
-pub(super) const PORT: u8 = 1;
+pub(crate) const PORT: u8 = 1;
 
 pub(super) fn get_context(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<GetContext>()?;
@@ -73,6 +73,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         phys_state: LINK_UP,
+        lid: lids::lid(&call.scope.endpoint.spec.gids),
         link_layer: ETHERNET,
         ..Default::default()
     }))

@@ -1,13 +1,15 @@
 //! The commands, by subject. What each refuses, and with which errno, is what Linux's `ib_uverbs` and `rdma_rxe` do.
 
 mod address;
-mod advise;
 mod cq;
 mod device;
+mod ioctl;
 mod memory;
 mod modify;
 mod qp;
 mod srq;
+
+pub(crate) use device::PORT;
 
 use super::accounting::ObjectKind;
 use super::context::Context;
@@ -61,13 +63,13 @@ pub(super) fn write(
     Ok((reply, response))
 }
 
-/// Executes an `ioctl()` method.
-pub(super) fn ioctl(scope: Scope<'_>, bytes: &[u8]) -> Result<(), Errno> {
+/// Executes an `ioctl()` method: its response.
+pub(super) fn ioctl(scope: Scope<'_>, bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     let attributes = Attributes::parse(bytes).ok_or(Errno::INVAL)?;
     if scope.context.async_fd.is_some() {
         return Err(Errno::INVAL);
     }
-    advise::method(scope, attributes)
+    ioctl::method(scope, attributes)
 }
 
 fn execute(call: &mut Call<'_>) -> Result<Reply, Errno> {

@@ -35,7 +35,7 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
     let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
     let mut attr = decode(&request, mask)?;
     check_ports(&request, &mut mask, &mut attr, &info)?;
-    check_ranges(call, mask, &attr, &info)?;
+    check_ranges(call, mask, &mut attr, &info)?;
     let page = call.scope.context.page.clone();
     call.on_shard(move |shard, c| {
         let now = shard.now();
@@ -113,10 +113,10 @@ fn check_ports(request: &ModifyQp, mask: &mut AttrMask, attr: &mut QpAttr, info:
     Ok(())
 }
 
-fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &QpAttr, info: &QpInfo) -> Result<(), Errno> {
+fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr, info: &QpInfo) -> Result<(), Errno> {
     const MAX_TIMEOUT: u8 = 31;
     if mask.contains(AttrMask::AV) {
-        check_address(&call.scope.endpoint.spec, &attr.av)?;
+        check_address(&call.scope.endpoint.spec, &mut attr.av)?;
     }
     let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu as u8;
     // Alternate paths are a thing of InfiniBand links.

@@ -244,10 +244,12 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if call.scope.context.groups.contains_key(&qp) {
         return Err(Errno::BUSY);
     }
-    let (events_reported, _remains) = call.destroy_on_shard(move |shard, c| {
+    let (events_reported, counters, _remains) = call.destroy_on_shard(move |shard, c| {
+        let counters = shard.engine().query_qp(c, qp)?.counters;
         let remains = shard.engine().destroy_qp(c, qp)?;
-        Ok((shard.unwatch_qp(c, qp), remains))
+        Ok((shard.unwatch_qp(c, qp), counters, remains))
     })?;
+    call.scope.endpoint.traffic.add(&counters);
     call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))

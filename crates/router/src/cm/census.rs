@@ -1,0 +1,102 @@
+//! What there is, for the operator and for tests.
+
+use super::ConnectionManager;
+use super::channel::Channel;
+use super::id::{Id, PortSpace, State};
+use crate::session::EndpointId;
+use rdmesh_nic::cm::{CmCounters, CmState};
+use rdmesh_verbs::{QpType, Qpn};
+use std::net::SocketAddr;
+
+/// How much there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Census {
+    pub(crate) channels: usize,
+    pub(crate) ids: usize,
+    pub(crate) listeners: usize,
+    pub(crate) waiting_events: usize,
+    pub(crate) ports: usize,
+    pub(crate) groups: usize,
+}
+
+/// An `rdma_cm_id`.
+#[derive(Clone, Debug)]
+pub struct ConnectionRow {
+    /// Whose it is.
+    pub endpoint: EndpointId,
+    /// The process that opened its channel.
+    pub pid: i32,
+    /// TCP, UDP, IB or IPOIB.
+    pub space: &'static str,
+    /// RC, UC or UD.
+    pub qp_type: QpType,
+    /// What it is doing.
+    pub state: &'static str,
+    /// What it is bound to.
+    pub source: Option<SocketAddr>,
+    /// Its peer.
+    pub dest: Option<SocketAddr>,
+    /// Its queue pair.
+    pub qpn: Option<Qpn>,
+}
+
+impl ConnectionManager {
+    /// How much there is.
+    pub(crate) fn census(&self) -> Census {
+        Census {
+            channels: self.channels.len(),
+            ids: self.ids.len(),
+            listeners: self.ids.values().filter(|id| id.state == State::Listen).count(),
+            waiting_events: self.channels.values().map(Channel::len).sum(),
+            ports: self.nodes.values().map(|node| node.ports.len()).sum(),
+            groups: self.groups.len(),
+        }
+    }
+
+    /// What the protocol has counted.
+    pub(crate) fn counters(&self) -> CmCounters {
+        self.protocol.counters()
+    }
+
+    /// All identifiers, in the order in which they were made.
+    pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
+        let mut ids: Vec<_> = self.ids.iter().collect();
+        ids.sort_unstable_by_key(|(number, _)| **number);
+        ids.into_iter().map(|(_, id)| self.row(id)).collect()
+    }
+
+    fn row(&self, id: &Id) -> ConnectionRow {
+        ConnectionRow {
+            endpoint: id.endpoint,
+            pid: self.channels.get(&id.channel).map_or(0, |channel| channel.pid),
+            space: match id.space {
+                PortSpace::Tcp => "TCP",
+                PortSpace::Udp => "UDP",
+                PortSpace::Ib => "IB",
+                PortSpace::IpoIb => "IPOIB",
+            },
+            qp_type: id.qp_type,
+            state: self.state(id),
+            source: id.source,
+            dest: id.dest,
+            qpn: (id.qpn != Qpn::default()).then_some(id.qpn),
+        }
+    }
+
+    fn state(&self, id: &Id) -> &'static str {
+        match id.state {
+            State::Idle => "IDLE",
+            State::Bound => "BOUND",
+            State::AddressResolved | State::RouteResolved => "RESOLVED",
+            State::Listen => "LISTEN",
+            State::Disconnect => "DISCONNECTED",
+            State::Connect if id.is_datagram() => "SERVICE",
+            State::Connect => match id.comm.and_then(|comm| self.protocol.info(comm)).map(|info| info.state) {
+                Some(CmState::Established) => "CONNECTED",
+                Some(CmState::ReqRcvd | CmState::MraReqSent) => "REQUESTED",
+                Some(CmState::Idle) | None => "FAILED",
+                Some(_) => "CONNECTING",
+            },
+        }
+    }
+}

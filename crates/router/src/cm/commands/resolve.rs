@@ -1,0 +1,119 @@
+//! Finding the way to a peer.
+
+use super::names::check_size;
+use super::{Call, DONE};
+use crate::cm::ConnectionManager;
+use crate::cm::address::{self, Address};
+use crate::cm::event::{Event, Kind};
+use crate::cm::id::State;
+use rdmesh_nic::Route;
+use rdmesh_uverbs::abi::{ResolveAddr, ResolveIp, ResolveRoute};
+use rdmesh_verbs::Gid;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+
+impl ConnectionManager {
+    pub(super) fn resolve_ip(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let command: ResolveIp = call.read()?;
+        let source = only_ip(&command.src_addr)?;
+        let dest = only_ip(&command.dst_addr)?.ok_or(Errno::INVAL)?;
+        self.resolve(call, command.id, source, dest)
+    }
+
+    pub(super) fn resolve_any(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let command: ResolveAddr = call.read()?;
+        check_size(command.dst_size, &command.dst_addr, command.reserved as u16)?;
+        if command.src_size != 0 {
+            check_size(command.src_size, &command.src_addr, 0)?;
+        }
+        let source = match address::decode(&command.src_addr)?.filter(|_| command.src_size != 0) {
+            Some(Address::Ip(source)) => Some(source),
+            None => None,
+            Some(_) => return Err(Errno::NODEV),
+        };
+        match address::decode(&command.dst_addr)? {
+            Some(Address::Ip(dest)) => self.resolve(call, command.id, source, dest),
+            // No link of this kind has addresses of AF_IB.
+            Some(_) => Err(Errno::NODEV),
+            None => Err(Errno::INVAL),
+        }
+    }
+
+    /// Resolves (`rdma_resolve_addr`).
+    fn resolve(
+        &mut self,
+        call: &Call<'_>,
+        number: u32,
+        source: Option<SocketAddr>,
+        dest: SocketAddr,
+    ) -> Result<Vec<u8>, Errno> {
+        if self.id(call, number)?.state == State::Idle {
+            self.bind_to(number, source.unwrap_or_else(|| address::any_like(dest)))?;
+        }
+        let id = self.id(call, number)?;
+        id.must_be(State::Bound)?;
+        let own = id.source.ok_or(Errno::INVAL)?;
+        if own.is_ipv4() != dest.is_ipv4() {
+            return Err(Errno::INVAL);
+        }
+        let node = self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?;
+        let mut to = dest;
+        if dest.ip().is_unspecified() || dest.ip().is_loopback() {
+            to.set_ip(node.itself(dest.ip()).ok_or(Errno::NETUNREACH)?);
+        }
+        let from = match own.ip().is_unspecified() {
+            true => node.source_for(to.ip()).ok_or(Errno::NETUNREACH)?,
+            false => own.ip(),
+        };
+        let remote = Gid::from_ip(to.ip());
+        let has_way = || self.channels.get(&call.channel).is_some_and(|channel| matches!(channel.plain, Some(Some(_))));
+        if !remote.is_multicast() && self.routes.find(node.spec.vni, remote) == Route::Outside && !has_way() {
+            return Err(Errno::NETUNREACH);
+        }
+        let device = node.device_at(from).ok_or(Errno::NODEV)?;
+        let id = self.id_mut(call, number)?;
+        id.source = Some(SocketAddr::new(from, own.port()).with_scope_of(own));
+        id.dest = Some(to);
+        id.device = Some(crate::cm::id::Device { remote, ..device });
+        id.state = State::AddressResolved;
+        self.post(number, &Event::new(Kind::AddressResolved));
+        Ok(DONE)
+    }
+
+    /// Resolves the route, which on Ethernet is known with the address (`cma_resolve_iboe_route`).
+    pub(super) fn resolve_route(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let command: ResolveRoute = call.read()?;
+        self.id_with_device(call, command.id)?;
+        self.route_is_known(call, command.id)?;
+        Ok(DONE)
+    }
+
+    pub(super) fn route_is_known(&mut self, call: &Call<'_>, number: u32) -> Result<(), Errno> {
+        self.id_mut(call, number)?.advance(State::AddressResolved, State::RouteResolved)?;
+        self.post(number, &Event::new(Kind::RouteResolved));
+        Ok(())
+    }
+}
+
+/// An address with the scope of another.
+trait WithScope {
+    fn with_scope_of(self, other: Self) -> Self;
+}
+
+impl WithScope for SocketAddr {
+    fn with_scope_of(mut self, other: Self) -> Self {
+        if let (Self::V6(address), Self::V6(other)) = (&mut self, other) {
+            address.set_scope_id(other.scope_id());
+        }
+        self
+    }
+}
+
+/// RESOLVE_IP takes addresses of IP only.
+fn only_ip(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+    match address::decode(bytes).map_err(|_| Errno::INVAL)? {
+        Some(Address::Ip(address)) => Ok(Some(address)),
+        Some(_) => Err(Errno::INVAL),
+        None => Ok(None),
+    }
+}

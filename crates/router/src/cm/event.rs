@@ -1,0 +1,105 @@
+//! Events, as programs read them.
+
+use rdmesh_uverbs::abi::{AhAttr, CM_PRIVATE_DATA, ConnParam, EventResponse, UdParam};
+use zerocopy::IntoBytes;
+
+/// `enum rdma_cm_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Kind {
+    AddressResolved = 0,
+    RouteResolved = 2,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    MulticastJoin = 12,
+    TimeWaitExit = 15,
+}
+
+/// Whose event it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Id(u32),
+    Group(u32),
+}
+
+/// An event that waits to be read.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) owner: Owner,
+    pub(super) response: EventResponse,
+    /// The identifier that a connection request has made.
+    pub(super) child: Option<u32>,
+}
+
+/// An event without its addressee.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) kind: Kind,
+    /// Zero, an errno below zero, or the reason of a refusal.
+    pub(super) status: i32,
+    param: Option<Param>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Param {
+    Connection(ConnParam),
+    Datagram(UdParam),
+}
+
+impl Event {
+    /// An event that says no more than its kind.
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { kind, status: 0, param: None }
+    }
+
+    pub(super) fn with_status(self, status: i32) -> Self {
+        Self { status, ..self }
+    }
+
+    /// With what a connected service says.
+    pub(super) fn with_connection(self, param: ConnParam) -> Self {
+        Self { param: Some(Param::Connection(param)), ..self }
+    }
+
+    /// With private data alone.
+    pub(super) fn with_private(self, private: &[u8]) -> Self {
+        let (private_data, private_data_len) = padded(private);
+        self.with_connection(ConnParam { private_data, private_data_len, ..Default::default() })
+    }
+
+    /// With where datagrams go.
+    pub(super) fn with_datagram(self, param: UdParam) -> Self {
+        Self { param: Some(Param::Datagram(param)), ..self }
+    }
+
+    /// As the program reads it, of the identifier `id` that it calls `uid`.
+    pub(super) fn response(&self, uid: u64, id: u32) -> EventResponse {
+        let mut response =
+            EventResponse { uid, id, event: self.kind as u32, status: self.status as u32, ..Default::default() };
+        let bytes = match &self.param {
+            None => &[],
+            Some(Param::Connection(param)) => param.as_bytes(),
+            Some(Param::Datagram(param)) => param.as_bytes(),
+        };
+        response.param[..bytes.len()].copy_from_slice(bytes);
+        response
+    }
+}
+
+/// The parameters of a datagram service.
+pub(super) fn datagram(qpn: u32, qkey: u32, ah_attr: AhAttr, private: &[u8]) -> UdParam {
+    let (private_data, private_data_len) = padded(private);
+    UdParam { qp_num: qpn, qkey, ah_attr, private_data, private_data_len, ..Default::default() }
+}
+
+/// Private data as events carry it.
+pub(super) fn padded(private: &[u8]) -> ([u8; CM_PRIVATE_DATA], u8) {
+    let mut bytes = [0; CM_PRIVATE_DATA];
+    let len = private.len().min(usize::from(u8::MAX));
+    bytes[..len].copy_from_slice(&private[..len]);
+    (bytes, len as u8)
+}

@@ -1,0 +1,145 @@
+//! An `rdma_cm_id`.
+
+use crate::session::EndpointId;
+use rdmesh_nic::cm::CommId;
+use rdmesh_uverbs::abi::cm_port_space;
+use rdmesh_verbs::{Gid, Psn, QpType, Qpn};
+use rustix::io::Errno;
+use std::net::SocketAddr;
+
+/// `enum rdma_ucm_port_space`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum PortSpace {
+    Tcp,
+    Udp,
+    Ib,
+    IpoIb,
+}
+
+impl PortSpace {
+    pub(super) fn from_number(number: u16) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Ib, Self::IpoIb].into_iter().find(|space| space.number() == number)
+    }
+
+    pub(super) fn number(self) -> u16 {
+        match self {
+            Self::Tcp => cm_port_space::TCP,
+            Self::Udp => cm_port_space::UDP,
+            Self::Ib => cm_port_space::IB,
+            Self::IpoIb => cm_port_space::IPOIB,
+        }
+    }
+
+    /// What kind of queue pair an identifier of this space has (`ucma_get_qp_type`).
+    pub(super) fn qp_type(self, asked: u8) -> Result<QpType, Errno> {
+        match self {
+            Self::Tcp => Ok(QpType::Rc),
+            Self::Udp | Self::IpoIb => Ok(QpType::Ud),
+            Self::Ib => QpType::from_number(asked).ok_or(Errno::INVAL),
+        }
+    }
+}
+
+/// How far an identifier is (`enum rdma_cm_state`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Idle,
+    Bound,
+    AddressResolved,
+    RouteResolved,
+    Connect,
+    Disconnect,
+    Listen,
+}
+
+/// The device that an identifier has found, and between which addresses of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Device {
+    /// Index of the own GID.
+    pub(super) sgid_index: u8,
+    pub(super) local: Gid,
+    /// Zero as long as there is no peer.
+    pub(super) remote: Gid,
+}
+
+/// An identifier.
+#[derive(Debug)]
+pub(super) struct Id {
+    pub(super) endpoint: EndpointId,
+    /// Where its events go.
+    pub(super) channel: u32,
+    /// What the program calls it. One that a connection request made has no name before it is accepted.
+    pub(super) uid: Option<u64>,
+    pub(super) space: PortSpace,
+    pub(super) qp_type: QpType,
+    pub(super) state: State,
+    pub(super) source: Option<SocketAddr>,
+    pub(super) dest: Option<SocketAddr>,
+    /// Whether it holds the port of `source`.
+    pub(super) is_bound: bool,
+    /// It was bound to a loopback address.
+    pub(super) only_self: bool,
+    pub(super) device: Option<Device>,
+    /// The connection, or the inquiry after a service.
+    pub(super) comm: Option<CommId>,
+    pub(super) psn: Psn,
+    pub(super) qpn: Qpn,
+    pub(super) qkey: Option<u32>,
+    pub(super) options: Options,
+    /// Connection requests that may still wait, for a listener.
+    pub(super) backlog: u32,
+    /// Events that the program has read.
+    pub(super) reported: u32,
+    /// Multicast groups that it has joined.
+    pub(super) groups: Vec<u32>,
+}
+
+/// What SET_OPTION sets.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Options {
+    pub(super) tos: u8,
+    pub(super) reuse: bool,
+    pub(super) only_family: Option<bool>,
+    /// The local ACK time-out, as 4.096 µs times two to this power.
+    pub(super) ack_timeout: Option<u8>,
+}
+
+impl Id {
+    /// A new one.
+    pub(super) fn new(endpoint: EndpointId, channel: u32, space: PortSpace, qp_type: QpType, psn: Psn) -> Self {
+        Self {
+            endpoint,
+            channel,
+            uid: None,
+            space,
+            qp_type,
+            state: State::Idle,
+            source: None,
+            dest: None,
+            is_bound: false,
+            only_self: false,
+            device: None,
+            comm: None,
+            psn,
+            qpn: Qpn::default(),
+            qkey: None,
+            options: Options::default(),
+            backlog: 0,
+            reported: 0,
+            groups: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_datagram(&self) -> bool {
+        self.qp_type == QpType::Ud
+    }
+
+    /// Goes from one state to another.
+    pub(super) fn advance(&mut self, from: State, to: State) -> Result<(), Errno> {
+        if self.state != from {
+            return Err(Errno::INVAL);
+        }
+        self.state = to;
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! What peers ask for and answer, turned into events.
+
+use super::ConnectionManager;
+use super::connection::path_to;
+use super::event::{Event, Kind, Owner, Pending, datagram, padded};
+use super::header::{self, IpHeader};
+use super::id::{Id, State};
+use rdmesh_nic::Time;
+use rdmesh_nic::cm::{self, CmPath, CommId, RejectReason, Rep, Req, SidrAnswer, SidrRep, SidrReq};
+use rdmesh_uverbs::abi::{CM_PRIVATE_DATA, ConnParam};
+use rdmesh_verbs::{Qkey, QpType, Qpn};
+use rustix::io::Errno;
+use std::net::{IpAddr, SocketAddr};
+
+/// How long a program may take to answer a request, as a code: 69 s (`CMA_CM_MRA_SETTING`).
+const PROGRAM_TIME: u8 = REPEATED | 24;
+/// Only a peer that asks again is told to wait.
+const REPEATED: u8 = 0x80;
+/// `IB_SIDR_UNSUPPORTED`, `IB_SIDR_REJECT`.
+const NO_SUCH_SERVICE: u8 = 1;
+const SERVICE_REFUSED: u8 = 2;
+/// A service was found.
+const SERVICE_FOUND: u8 = 0;
+
+/// A request for a connection, or for a datagram service.
+struct Asked<'a> {
+    path: CmPath,
+    service_id: u64,
+    qp_type: QpType,
+    private: &'a [u8],
+}
+
+/// A request for which there is a listener.
+struct Admitted {
+    listener: u32,
+    /// The new connection's identifier.
+    child: u32,
+    /// The program's part of the private data, and its length.
+    private: ([u8; CM_PRIVATE_DATA], u8),
+}
+
+impl ConnectionManager {
+    /// Turns what happened to a connection into an event.
+    pub(super) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
+        match event {
+            cm::Event::Request { path, req } => self.handle_request(now, comm, path, &req),
+            cm::Event::ServiceRequest { path, sidr } => self.handle_service_request(now, comm, path, &sidr),
+            other => match self.connections.get(&comm).copied() {
+                Some(number) => self.handle_progress(number, &other),
+                // Its identifier is gone: so is all interest in it.
+                None => self.protocol.destroy(now, comm),
+            },
+        }
+    }
+
+    fn handle_progress(&mut self, number: u32, event: &cm::Event) {
+        let Some(id) = self.ids.get_mut(&number) else { return };
+        let expected = match event {
+            cm::Event::TimeWaitExit => State::Disconnect,
+            _ => State::Connect,
+        };
+        if id.state != expected {
+            return;
+        }
+        let event = match event {
+            cm::Event::Reply(rep) => Event::new(Kind::ConnectResponse).with_connection(reply_param(rep)),
+            cm::Event::Established { private } => Event::new(Kind::Established).with_private(private),
+            cm::Event::Rejected { reason, private, .. } => {
+                Event::new(Kind::Rejected).with_status(reason.0.into()).with_private(private)
+            }
+            cm::Event::Unreachable => Event::new(Kind::Unreachable).with_status(-Errno::TIMEDOUT.raw_os_error()),
+            cm::Event::DisconnectRequested { private } => {
+                id.state = State::Disconnect;
+                Event::new(Kind::Disconnected).with_private(private)
+            }
+            cm::Event::Disconnected => {
+                id.state = State::Disconnect;
+                Event::new(Kind::Disconnected)
+            }
+            cm::Event::TimeWaitExit => Event::new(Kind::TimeWaitExit),
+            cm::Event::ServiceResolved(answer) => service_event(id, answer),
+            cm::Event::Request { .. } | cm::Event::ServiceRequest { .. } => return,
+        };
+        self.post(number, &event);
+    }
+
+    fn handle_request(&mut self, now: Time, comm: CommId, path: CmPath, req: &Req) {
+        let asked = Asked { path, service_id: req.service_id, qp_type: req.qp_type, private: &req.private };
+        match self.admit(comm, &asked) {
+            Ok(Admitted { listener, child, private: (private_data, private_data_len) }) => {
+                let param = ConnParam { private_data_len, private_data, ..request_param(req) };
+                self.announce(listener, child, &Event::new(Kind::ConnectRequest).with_connection(param));
+                // The peer need not ask again while the program thinks.
+                let _ = self.protocol.prepare(now, comm, PROGRAM_TIME, &[]);
+            }
+            Err(reason) => {
+                let _ = self.protocol.reject(now, comm, reason, &[], &[]);
+                self.protocol.destroy(now, comm);
+            }
+        }
+    }
+
+    fn handle_service_request(&mut self, now: Time, comm: CommId, path: CmPath, sidr: &SidrReq) {
+        let asked = Asked { path, service_id: sidr.service_id, qp_type: QpType::Ud, private: &sidr.private };
+        match self.admit(comm, &asked) {
+            Ok(Admitted { listener, child, private: (private_data, private_data_len) }) => {
+                let private = &private_data[..private_data_len.into()];
+                let param = datagram(0, 0, Default::default(), private);
+                self.announce(listener, child, &Event::new(Kind::ConnectRequest).with_datagram(param));
+            }
+            Err(reason) => {
+                let status = if reason == RejectReason::INVALID_SERVICE_ID { NO_SUCH_SERVICE } else { SERVICE_REFUSED };
+                let (qpn, qkey, service_id) = (Qpn::default(), Qkey(0), sidr.service_id);
+                let answer = SidrAnswer { status, qpn, qkey, service_id, private: &[] };
+                let _ = self.protocol.answer_service(now, comm, &answer);
+                self.protocol.destroy(now, comm);
+            }
+        }
+    }
+
+    /// Finds the listener, and makes an identifier for the new connection.
+    fn admit(&mut self, comm: CommId, asked: &Asked<'_>) -> Result<Admitted, RejectReason> {
+        let path = asked.path;
+        let endpoint = *self.places.get(&(path.vni, path.local)).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let node = self.nodes.get(&endpoint).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let is_listening = |number: &u32| self.ids.get(number).is_some_and(|id| id.state == State::Listen);
+        let mut listeners =
+            node.ports.of(space, port).iter().map(|binding| binding.owner).filter(is_listening).peekable();
+        if listeners.peek().is_none() {
+            return Err(RejectReason::INVALID_SERVICE_ID);
+        }
+        let (ip, private) = IpHeader::decode(asked.private).ok_or(RejectReason::CONSUMER_DEFINED)?;
+        let matches = |number: &u32| self.ids.get(number).is_some_and(|id| id.listens_for(ip.dest, &path));
+        let listener = listeners.find(matches).ok_or(RejectReason::CONSUMER_DEFINED)?;
+        let device = node.device_at(path.local.ip()).ok_or(RejectReason::INVALID_GID)?;
+        let parent = self.ids.get(&listener).ok_or(RejectReason::CONSUMER_DEFINED)?;
+        if parent.qp_type != asked.qp_type || parent.backlog == 0 {
+            return Err(RejectReason::CONSUMER_DEFINED);
+        }
+        let channel = parent.channel;
+        let options = parent.options;
+        let psn = self.random_psn();
+        let child = Id {
+            state: State::Connect,
+            source: Some(SocketAddr::new(ip.dest, port)),
+            dest: Some(ip.source),
+            device: Some(super::id::Device { remote: path.remote, ..device }),
+            comm: Some(comm),
+            options: super::id::Options { ack_timeout: None, reuse: false, ..options },
+            ..Id::new(endpoint, channel, space, asked.qp_type, psn)
+        };
+        let child = self.insert(child).map_err(|_| RejectReason::NO_RESOURCES)?;
+        self.connections.insert(comm, child);
+        Ok(Admitted { listener, child, private: padded(private) })
+    }
+
+    /// Tells a listener of a request.
+    fn announce(&mut self, listener: u32, child: u32, event: &Event) {
+        let Some(id) = self.ids.get_mut(&listener) else { return };
+        id.backlog -= 1;
+        let (channel, uid) = (id.channel, id.uid.unwrap_or_default());
+        let response = event.response(uid, child);
+        if let Some(channel) = self.channels.get_mut(&channel) {
+            channel.push(Pending { owner: Owner::Id(listener), response, child: Some(child) });
+        }
+    }
+}
+
+impl Id {
+    /// Whether this listener is for requests to `dest` (`cma_match_private_data`).
+    fn listens_for(&self, dest: IpAddr, path: &CmPath) -> bool {
+        let Some(source) = self.source else { return false };
+        if self.only_self && path.local != path.remote {
+            return false;
+        }
+        if source.ip().is_unspecified() {
+            let only_family = self.options.only_family.unwrap_or(source.is_ipv4());
+            return !only_family || source.is_ipv4() == dest.is_ipv4();
+        }
+        source.ip() == dest
+    }
+}
+
+/// What a request says of the peer's queue pair (`cma_set_req_event_data`).
+fn request_param(req: &Req) -> ConnParam {
+    ConnParam {
+        qp_num: req.qpn.value(),
+        srq: req.srq.into(),
+        responder_resources: req.responder_resources,
+        initiator_depth: req.initiator_depth,
+        flow_control: req.flow_control.into(),
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        ..Default::default()
+    }
+}
+
+/// What an answer says of it (`cma_set_rep_event_data`).
+fn reply_param(rep: &Rep) -> ConnParam {
+    let (private_data, private_data_len) = padded(&rep.private);
+    ConnParam {
+        qp_num: rep.qpn.value(),
+        private_data,
+        private_data_len,
+        srq: rep.srq.into(),
+        responder_resources: rep.responder_resources,
+        initiator_depth: rep.initiator_depth,
+        flow_control: rep.flow_control.into(),
+        rnr_retry_count: rep.rnr_retry_count,
+        ..Default::default()
+    }
+}
+
+/// The answer to a question after a datagram service.
+fn service_event(id: &mut Id, answer: &SidrRep) -> Event {
+    if answer.status != SERVICE_FOUND {
+        return Event::new(Kind::Unreachable).with_status(answer.status.into()).with_private(&answer.private);
+    }
+    // As the kernel does, the service's Q_Key becomes the identifier's own.
+    let qkey = answer.qkey.0;
+    id.qkey = Some(qkey);
+    let path = id.device.map(|device| path_to(device.remote, device.sgid_index, id.options.tos)).unwrap_or_default();
+    Event::new(Kind::Established).with_datagram(datagram(answer.qpn.value(), qkey, path, &answer.private))
+}

@@ -1,0 +1,308 @@
+//! rdma_cm: what `/dev/infiniband/rdma_cm` is to programs.
+//!
+//! The names of connections, their ports and addresses, and the events that tell programs of them, with the kernel's
+//! meanings (`cma.c` and `ucma.c` of Linux). The messages between the two sides of a connection, with all their timers,
+//! are [`rdmesh_nic::cm`]'s. Two sides on this host exchange the same messages in memory.
+//!
+//! * [`address`], [`header`]: socket addresses, and how a connection request carries them.
+//! * [`id`], [`ports`], [`node`]: identifiers, port spaces, and the endpoint that both belong to.
+//! * [`channel`], [`event`]: what programs wait for.
+//! * [`commands`]: what they ask for.
+//! * [`incoming`]: what peers ask for, and answer.
+
+mod address;
+mod census;
+mod channel;
+mod commands;
+mod connection;
+mod event;
+mod header;
+mod id;
+mod incoming;
+mod node;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+pub use census::ConnectionRow;
+pub(crate) use node::NodeSpec;
+
+use crate::session::EndpointId;
+use channel::Channel;
+use event::{Event, Owner, Pending};
+use id::Id;
+use node::{Group, Node};
+use rdmesh_nic::cm::{Cm, CmPath, CommId, Mad};
+use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
+use rdmesh_uverbs::session::Token;
+use rdmesh_verbs::{Gid, Mtu, Psn, Vni};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// All connections, and attempts at some, of a router's endpoints.
+pub(crate) struct ConnectionManager {
+    protocol: Cm,
+    nodes: HashMap<EndpointId, Node>,
+    /// The same by address.
+    places: HashMap<(Vni, Gid), EndpointId>,
+    channels: HashMap<u32, Channel>,
+    ids: HashMap<u32, Id>,
+    groups: HashMap<u32, Group>,
+    connections: HashMap<CommId, u32>,
+    /// Which endpoints receive from the sockets of a namespace, and for how many channels each.
+    ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
+    routes: Arc<Routes>,
+    /// What goes to other machines.
+    outgoing: VecDeque<Mad>,
+    next: u32,
+    random: u64,
+}
+
+impl ConnectionManager {
+    /// None yet. Numbers that a peer should not guess are drawn from `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            protocol: Cm::new(seed),
+            nodes: HashMap::new(),
+            places: HashMap::new(),
+            channels: HashMap::new(),
+            ids: HashMap::new(),
+            groups: HashMap::new(),
+            connections: HashMap::new(),
+            ways: HashMap::new(),
+            routes: Arc::default(),
+            outgoing: VecDeque::new(),
+            next: 0,
+            random: seed | 1,
+        }
+    }
+
+    /// Says where the addresses of tenant networks are.
+    pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) {
+        self.routes = routes;
+    }
+
+    /// Adds an endpoint.
+    pub(crate) fn add_node(&mut self, endpoint: EndpointId, spec: NodeSpec) {
+        for gid in spec.gids.iter().filter(|gid| !gid.is_zero()) {
+            self.places.insert((spec.vni, *gid), endpoint);
+        }
+        let seed = self.random();
+        self.nodes.insert(endpoint, Node::new(spec, seed));
+    }
+
+    /// Removes an endpoint, whose channels have been closed.
+    pub(crate) fn remove_node(&mut self, endpoint: EndpointId) {
+        self.nodes.remove(&endpoint);
+        self.places.retain(|_, at| *at != endpoint);
+    }
+
+    /// Says what the port of an endpoint's device carries.
+    pub(crate) fn set_mtu(&mut self, endpoint: EndpointId, mtu: Mtu) {
+        if let Some(node) = self.nodes.get_mut(&endpoint) {
+            node.mtu = mtu;
+        }
+    }
+
+    /// Opens a channel; returns its number and the program's descriptor.
+    pub(crate) fn open(&mut self, endpoint: EndpointId, pid: i32, token: Token) -> Result<(u32, OwnedFd), Errno> {
+        let (channel, program) = Channel::new(endpoint, pid, token)?;
+        let number = self.free_number(|manager, number| manager.channels.contains_key(&number));
+        self.channels.insert(number, channel);
+        Ok((number, program))
+    }
+
+    /// The channel of `endpoint` with this token.
+    pub(crate) fn find(&self, endpoint: EndpointId, token: &Token) -> Option<u32> {
+        let mut found = None;
+        for (number, channel) in self.channels.iter().filter(|(_, channel)| channel.endpoint == endpoint) {
+            // Every token of the endpoint is compared, so that the time tells nothing.
+            if channel.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0 {
+                found = Some(*number);
+            }
+        }
+        found
+    }
+
+    /// Closes a channel, and ends what belongs to it.
+    pub(crate) fn close(&mut self, now: Time, number: u32) {
+        let mut ids: Vec<u32> = self.ids.iter().filter(|(_, id)| id.channel == number).map(|(&n, _)| n).collect();
+        // The order in which they were made.
+        ids.sort_unstable();
+        for id in ids {
+            self.destroy(now, id);
+        }
+        let Some(channel) = self.channels.remove(&number) else { return };
+        self.forget_way(&channel);
+        self.pump(now);
+    }
+
+    /// Tells a channel how its endpoint reaches machines outside rdmesh.
+    pub(crate) fn set_way(&mut self, number: u32, plain: Option<Plain>) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        channel.plain = Some(plain);
+        if let Some(plain) = plain {
+            let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
+            *users.entry(channel.endpoint).or_default() += 1;
+        }
+    }
+
+    /// A message from another machine.
+    pub(crate) fn receive(&mut self, now: Time, mad: &ReceivedMad) {
+        let found = match (mad.origin_plain, mad.vni) {
+            (None, Some(vni)) => self.places.get(&(vni, mad.dest)).map(|_| (vni, None)),
+            // Nothing proves who sent it: in the name of those that other paths lead to it may not speak.
+            (Some(id), _) => {
+                let found = self.find_outside(id, mad.dest);
+                found.filter(|(vni, _)| self.routes.find(*vni, mad.source) == Route::Outside)
+            }
+            (None, None) => None,
+        };
+        let Some((vni, plain)) = found else { return };
+        let path = CmPath { vni, local: mad.dest, remote: mad.source, plain };
+        self.protocol.handle_mad(now, &Mad { path, bytes: mad.bytes });
+        self.pump(now);
+    }
+
+    /// The next message to another machine.
+    pub(crate) fn poll_mad(&mut self) -> Option<Mad> {
+        self.outgoing.pop_front()
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.protocol.poll_timeout()
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.protocol.handle_timeout(now);
+        self.pump(now);
+    }
+
+    /// The network and sockets by which a message from outside reached `dest`.
+    fn find_outside(&self, id: PlainId, dest: Gid) -> Option<(Vni, Option<Plain>)> {
+        let (plain, users) = self.ways.get(&id)?;
+        let mut nodes = users.keys().filter_map(|endpoint| self.nodes.get(endpoint));
+        nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
+    }
+
+    fn forget_way(&mut self, channel: &Channel) {
+        let Some(Some(plain)) = channel.plain else { return };
+        let Some((_, users)) = self.ways.get_mut(&plain.id) else { return };
+        if let Some(count) = users.get_mut(&channel.endpoint) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(&channel.endpoint);
+            }
+        }
+        if users.is_empty() {
+            self.ways.remove(&plain.id);
+        }
+    }
+
+    /// Carries messages between connections of this host, collects those for other machines, and turns what happens into
+    /// events, until nothing more happens.
+    fn pump(&mut self, now: Time) {
+        loop {
+            if let Some(mad) = self.protocol.poll_mad() {
+                self.forward(now, mad);
+            } else if let Some((comm, event)) = self.protocol.poll_event() {
+                self.handle_event(now, comm, event);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn forward(&mut self, now: Time, mad: Mad) {
+        let path = mad.path;
+        if self.routes.find(path.vni, path.remote) != Route::Local {
+            if self.outgoing.len() < MAX_OUTGOING {
+                self.outgoing.push_back(mad);
+            }
+        } else if self.places.contains_key(&(path.vni, path.remote)) {
+            let back = CmPath { local: path.remote, remote: path.local, plain: None, ..path };
+            self.protocol.handle_mad(now, &Mad { path: back, bytes: mad.bytes });
+        }
+    }
+
+    /// Queues an event for the program that has `number`.
+    fn post(&mut self, number: u32, event: &Event) {
+        let Some(id) = self.ids.get(&number) else { return };
+        // A connection that was not accepted yet has no name to call it by.
+        let Some(uid) = id.uid else { return };
+        let pending = Pending { owner: Owner::Id(number), response: event.response(uid, number), child: None };
+        if let Some(channel) = self.channels.get_mut(&id.channel) {
+            channel.push(pending);
+        }
+    }
+
+    /// Ends an identifier, whatever it is doing. Returns how many of its events the program has read.
+    fn destroy(&mut self, now: Time, number: u32) -> u32 {
+        let Some(id) = self.ids.remove(&number) else { return 0 };
+        let mine = |owner| owner == Owner::Id(number) || id.groups.iter().any(|group| owner == Owner::Group(*group));
+        let withdrawn = self
+            .channels
+            .get_mut(&id.channel)
+            .map_or_else(Vec::new, |channel| channel.withdraw(|event| mine(event.owner)));
+        for child in withdrawn.into_iter().filter_map(|event| event.child) {
+            self.destroy(now, child);
+        }
+        for group in &id.groups {
+            self.groups.remove(group);
+        }
+        if let Some(comm) = id.comm {
+            self.connections.remove(&comm);
+            self.protocol.destroy(now, comm);
+        }
+        if let Some(node) = self.nodes.get_mut(&id.endpoint) {
+            node.ids -= 1;
+            node.groups -= id.groups.len() as u32;
+            if let Some(source) = id.source.filter(|_| id.is_bound) {
+                node.ports.release(id.space, source.port(), number);
+            }
+        }
+        id.reported
+    }
+
+    /// Adds an identifier, if its endpoint may have one more.
+    fn insert(&mut self, id: Id) -> Result<u32, Errno> {
+        let node = self.nodes.get_mut(&id.endpoint).ok_or(Errno::NODEV)?;
+        if node.ids >= node.spec.max_ids {
+            return Err(Errno::NOMEM);
+        }
+        node.ids += 1;
+        let number = self.free_number(|manager, number| manager.ids.contains_key(&number));
+        self.ids.insert(number, id);
+        Ok(number)
+    }
+
+    fn free_number(&mut self, is_used: impl Fn(&Self, u32) -> bool) -> u32 {
+        loop {
+            let number = self.next;
+            self.next = self.next.wrapping_add(1);
+            if !is_used(self, number) {
+                return number;
+            }
+        }
+    }
+
+    fn random_psn(&mut self) -> Psn {
+        Psn::new((self.random() >> 40) as u32)
+    }
+
+    /// A number that follows from the seed (splitmix64).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Messages that wait for the workers. More are lost, as on a wire; whoever sent them repeats them.
+const MAX_OUTGOING: usize = 4096;

@@ -1,0 +1,63 @@
+//! An endpoint, as far as connections are concerned.
+
+use super::id::Device;
+use super::ports::Ports;
+use rdmesh_verbs::{Gid, Mtu, Vni};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What an endpoint is.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSpec {
+    /// The tenant network.
+    pub(crate) vni: Vni,
+    /// The GID table.
+    pub(crate) gids: Vec<Gid>,
+    /// The device's GUID.
+    pub(crate) guid: [u8; 8],
+    /// Identifiers that its programs may have together.
+    pub(crate) max_ids: u32,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) spec: NodeSpec,
+    pub(super) mtu: Mtu,
+    pub(super) ports: Ports,
+    pub(super) ids: u32,
+    pub(super) groups: u32,
+}
+
+/// A multicast group that an identifier has joined.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) owner: u32,
+    /// Events of it that the program has read.
+    pub(super) reported: u32,
+}
+
+impl Node {
+    pub(super) fn new(spec: NodeSpec, seed: u64) -> Self {
+        Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0 }
+    }
+
+    /// The device behind an own address.
+    pub(super) fn device_at(&self, ip: IpAddr) -> Option<Device> {
+        let local = Gid::from_ip(ip);
+        let index = self.spec.gids.iter().position(|gid| !gid.is_zero() && *gid == local)?;
+        Some(Device { sgid_index: index as u8, local, remote: Gid::default() })
+    }
+
+    /// The own address from which `dest` is reached.
+    pub(super) fn source_for(&self, dest: IpAddr) -> Option<IpAddr> {
+        let is_link_local = super::address::is_link_local;
+        let mut own = self.spec.gids.iter().filter(|gid| !gid.is_zero()).map(|gid| gid.ip());
+        own.find(|ip| ip.is_ipv4() == dest.is_ipv4() && is_link_local(*ip) == is_link_local(dest))
+    }
+
+    /// What a loopback or unspecified address of a peer means: this endpoint itself.
+    pub(super) fn itself(&self, ip: IpAddr) -> Option<IpAddr> {
+        let anywhere: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        self.source_for(anywhere)
+    }
+}

@@ -1,0 +1,254 @@
+//! Connections, from the request to the end.
+
+use super::*;
+use rdmesh_verbs::{AttrMask, QpState};
+
+#[test]
+fn a_connection_lives_the_same_on_one_host_and_on_two() {
+    for mut world in [World::one_host(), World::two_hosts()] {
+        let (server, client) = (world.open(0), world.open(1));
+        let listener = world.listener(&server, cm_port_space::TCP, "0.0.0.0:7471");
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{A}:7471")).unwrap();
+        world.connect(&client, active, b"hello").unwrap();
+        let request = world.expect(&server, Kind::ConnectRequest);
+        assert_eq!((request.uid, request.connection().qp_num), (100, qpn_of(active)));
+        assert_eq!(&request.connection().private_data[..6], b"hello\0");
+        assert_eq!(request.connection().private_data_len, 56);
+        world.accept(&server, request.id, 2).unwrap();
+        let answer = world.expect(&client, Kind::ConnectResponse);
+        assert_eq!((answer.uid, answer.id, answer.connection().qp_num), (1, active, qpn_of(request.id)));
+        assert_eq!(&answer.connection().private_data[..8], b"welcome\0");
+        world.ready(&client, active).unwrap();
+        assert_eq!(world.expect(&server, Kind::Established).uid, 2);
+        world.expect_none(&client);
+        // One side ends it; the other is told, and answers.
+        world.disconnect(&client, active).unwrap();
+        world.expect(&server, Kind::Disconnected);
+        world.disconnect(&server, request.id).unwrap();
+        world.expect(&client, Kind::Disconnected);
+        world.pass(120_000_000_000);
+        world.expect(&server, Kind::TimeWaitExit);
+        world.expect(&client, Kind::TimeWaitExit);
+        // Address, route, answer, end, time-wait.
+        assert_eq!(world.destroy(&client, active), Ok(5));
+        assert_eq!(world.destroy(&server, request.id), Ok(3));
+        assert_eq!(world.destroy(&server, listener), Ok(1));
+        world.close(server);
+        world.close(client);
+        world.expect_nothing_left();
+    }
+}
+
+#[test]
+fn both_sides_tell_their_queue_pairs_what_fits() {
+    let mut world = World::two_hosts();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+    let (passive, active) = world.connected(&server, &client, 1);
+    let mut attr = |channel: &Channel, id, state: QpState| {
+        let command = InitQpAttr { id, qp_state: state as u32, ..Default::default() };
+        world.ask::<UverbsQpAttr>(channel, cm_command::INIT_QP_ATTR, &command).unwrap()
+    };
+    let (to, from) = (attr(&client, active, QpState::Rtr), attr(&server, passive, QpState::Rtr));
+    assert_eq!((to.dest_qp_num, from.dest_qp_num), (qpn_of(passive), qpn_of(active)));
+    assert_eq!((to.ah_attr.grh.dgid, from.ah_attr.grh.dgid), (gid(A).0, gid(B).0));
+    assert_eq!((to.max_dest_rd_atomic, from.max_dest_rd_atomic), (5, 3));
+    let mask = AttrMask::from_bits_retain(to.qp_attr_mask);
+    assert!(mask.contains(AttrMask::AV | AttrMask::MIN_RNR_TIMER) && !mask.contains(AttrMask::SQ_PSN));
+    let (sends, receives) = (attr(&client, active, QpState::Rts), attr(&server, passive, QpState::Rts));
+    assert_eq!((sends.sq_psn, receives.sq_psn), (from.rq_psn, to.rq_psn));
+    assert_eq!((sends.retry_cnt, sends.rnr_retry, sends.max_rd_atomic), (7, 7, 3));
+    let init = attr(&server, passive, QpState::Init);
+    assert_eq!((init.qp_access_flags, init.port_num), (0b1110, 1));
+    let command = InitQpAttr { id: active, qp_state: QpState::Error as u32, ..Default::default() };
+    assert_eq!(world.tell(&client, cm_command::INIT_QP_ATTR, &command), Err(Errno::INVAL));
+}
+
+#[test]
+fn nobody_listening_is_a_refusal() {
+    let mut world = World::two_hosts();
+    let (server, client) = (world.open(0), world.open(1));
+    let active = world.create(&client, cm_port_space::TCP, 1);
+    world.resolve(&client, active, &format!("{A}:9")).unwrap();
+    world.connect(&client, active, &[]).unwrap();
+    // Invalid service ID.
+    assert_eq!(world.expect(&client, Kind::Rejected).status, 8);
+    // The program refuses, with its own words.
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:10");
+    let active = world.create(&client, cm_port_space::TCP, 1);
+    world.resolve(&client, active, &format!("{A}:10")).unwrap();
+    world.connect(&client, active, &[]).unwrap();
+    let request = world.expect(&server, Kind::ConnectRequest);
+    let (private_data, private_data_len) = crate::cm::event::padded(b"no");
+    let reject = Reject { id: request.id, private_data_len, private_data, ..Default::default() };
+    world.tell(&server, cm_command::REJECT, &Reject { reason: 3, ..reject }).unwrap_err();
+    world.tell(&server, cm_command::REJECT, &reject).unwrap();
+    let refusal = world.expect(&client, Kind::Rejected);
+    assert_eq!((refusal.status, &refusal.connection().private_data[..3]), (28, &b"no\0"[..]));
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_unreachable() {
+    let mut world = World::two_hosts();
+    world.lose = 256;
+    let client = world.open(1);
+    let active = world.create(&client, cm_port_space::TCP, 1);
+    world.resolve(&client, active, &format!("{A}:9")).unwrap();
+    world.connect(&client, active, &[]).unwrap();
+    world.pass(60_000_000_000);
+    world.expect_none(&client);
+    // 16 times 4.3 s.
+    world.pass(60_000_000_000);
+    assert_eq!(world.expect(&client, Kind::Unreachable).status, -110);
+    assert!(world.carried >= 16, "{} messages", world.carried);
+}
+
+#[test]
+fn what_the_network_loses_is_said_again() {
+    for lose in [128, 85, 51] {
+        let mut world = World::two_hosts();
+        world.lose = lose;
+        let (server, client) = (world.open(0), world.open(1));
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{A}:1")).unwrap();
+        world.connect(&client, active, &[]).unwrap();
+        world.pass(30_000_000_000);
+        let passive = world.expect(&server, Kind::ConnectRequest).id;
+        world.accept(&server, passive, 2).unwrap();
+        world.pass(30_000_000_000);
+        world.expect(&client, Kind::ConnectResponse);
+        world.ready(&client, active).unwrap();
+        world.pass(30_000_000_000);
+        world.expect(&server, Kind::Established);
+        world.expect_none(&server);
+        world.close(client);
+        world.pass(60_000_000_000);
+        world.expect(&server, Kind::Disconnected);
+        world.close(server);
+        world.expect_nothing_left();
+    }
+}
+
+#[test]
+fn data_before_the_last_message_establishes() {
+    let mut world = World::two_hosts();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+    let active = world.create(&client, cm_port_space::TCP, 1);
+    world.resolve(&client, active, &format!("{A}:1")).unwrap();
+    world.connect(&client, active, &[]).unwrap();
+    let passive = world.expect(&server, Kind::ConnectRequest).id;
+    world.accept(&server, passive, 2).unwrap();
+    const COMM_EST: u32 = 4;
+    let notify = Notify { id: passive, event: COMM_EST };
+    world.tell(&server, cm_command::NOTIFY, &notify).unwrap();
+    world.expect(&server, Kind::Established);
+    assert_eq!(world.tell(&server, cm_command::NOTIFY, &notify), Err(Errno::ISCONN));
+    world.expect(&client, Kind::ConnectResponse);
+    world.ready(&client, active).unwrap();
+    world.expect_none(&server);
+}
+
+#[test]
+fn datagram_services_answer_with_queue_pair_and_key() {
+    for mut world in [World::one_host(), World::two_hosts()] {
+        let (server, client) = (world.open(0), world.open(1));
+        world.listener(&server, cm_port_space::UDP, "0.0.0.0:1");
+        let active = world.create(&client, cm_port_space::UDP, 1);
+        world.resolve(&client, active, &format!("{A}:1")).unwrap();
+        world.connect(&client, active, b"who?").unwrap();
+        let request = world.expect(&server, Kind::ConnectRequest);
+        assert_eq!(&request.datagram().private_data[..5], b"who?\0");
+        world.accept(&server, request.id, 2).unwrap();
+        let answer = world.expect(&client, Kind::Established).datagram();
+        assert_eq!((answer.qp_num, answer.qkey), (qpn_of(request.id), 0x0123_4567));
+        assert_eq!((answer.ah_attr.grh.dgid, answer.ah_attr.is_global), (gid(A).0, 1));
+        world.expect_none(&server);
+        // A service that is not there.
+        let other = world.create(&client, cm_port_space::UDP, 1);
+        world.resolve(&client, other, &format!("{A}:2")).unwrap();
+        world.connect(&client, other, &[]).unwrap();
+        assert_eq!(world.expect(&client, Kind::Unreachable).status, 1);
+        world.close(client);
+        world.close(server);
+        world.expect_nothing_left();
+    }
+}
+
+#[test]
+fn a_dead_program_disconnects_its_peers() {
+    for mut world in [World::one_host(), World::two_hosts()] {
+        let (server, client) = (world.open(0), world.open(1));
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+        let (passive, _) = world.connected(&server, &client, 1);
+        // Another one waits to be accepted.
+        let waiting = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, waiting, &format!("{A}:1")).unwrap();
+        world.connect(&client, waiting, &[]).unwrap();
+        world.close(client);
+        assert_eq!(world.expect(&server, Kind::ConnectRequest).uid, 100);
+        assert_eq!(world.expect(&server, Kind::Disconnected).id, passive);
+        world.expect_none(&server);
+        world.close(server);
+        world.expect_nothing_left();
+    }
+}
+
+#[test]
+fn an_endpoint_can_connect_to_itself() {
+    for address in [A, "127.0.0.1", "0.0.0.0"] {
+        let mut world = World::one_host();
+        let (server, client) = (world.open(0), world.open(0));
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{address}:1")).unwrap();
+        world.connect(&client, active, &[]).unwrap();
+        let passive = world.expect(&server, Kind::ConnectRequest).id;
+        world.accept(&server, passive, 2).unwrap();
+        world.expect(&client, Kind::ConnectResponse);
+        world.ready(&client, active).unwrap();
+        world.expect(&server, Kind::Established);
+        world.close(client);
+        world.expect(&server, Kind::Disconnected);
+        world.close(server);
+        world.expect_nothing_left();
+    }
+}
+
+#[test]
+fn a_loopback_listener_hears_its_endpoint_only() {
+    let mut world = World::one_host();
+    let (server, client, stranger) = (world.open(0), world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "127.0.0.1:1");
+    for (channel, dest, is_heard) in [(&client, "127.0.0.1:1", true), (&stranger, "10.7.0.2:1", false)] {
+        let active = world.create(channel, cm_port_space::TCP, 1);
+        world.resolve(channel, active, dest).unwrap();
+        world.connect(channel, active, &[]).unwrap();
+        if is_heard {
+            world.expect(&server, Kind::ConnectRequest);
+        } else {
+            assert_eq!(world.expect(channel, Kind::Rejected).status, 28);
+        }
+    }
+}
+
+#[test]
+fn many_connections_come_and_go() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+    for round in 0..1000 {
+        let (passive, active) = world.connected(&server, &client, 1);
+        world.disconnect(&client, active).unwrap();
+        world.expect(&server, Kind::Disconnected);
+        world.destroy(&server, passive).unwrap();
+        world.destroy(&client, active).unwrap();
+        assert_eq!(world.census().ids, 1, "after {round}");
+        world.pass(1_000_000);
+    }
+    world.close(client);
+    world.close(server);
+    world.expect_nothing_left();
+}

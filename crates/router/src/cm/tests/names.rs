@@ -1,0 +1,202 @@
+//! Identifiers, addresses, ports, channels.
+
+use super::*;
+
+fn storage(address: &str) -> [u8; 128] {
+    let mut bytes = [0; 128];
+    crate::cm::address::encode(address.parse().unwrap(), &mut bytes);
+    bytes
+}
+
+#[test]
+fn addresses_are_the_endpoints_own() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    for (address, result) in [
+        ("10.7.0.3:1", Err(Errno::ADDRNOTAVAIL)),
+        ("192.0.2.1:1", Err(Errno::ADDRNOTAVAIL)),
+        ("[fe80::1]:1", Err(Errno::INVAL)),
+        ("[fe80::1%3]:1", Ok(())),
+        ("[fd00::2]:1", Ok(())),
+        ("10.7.0.2:1", Ok(())),
+        ("10.7.0.2:2", Ok(())),
+    ] {
+        let id = world.create(&channel, cm_port_space::TCP, 1);
+        assert_eq!(world.bind(&channel, id, address), result, "{address}");
+        let again = world.bind(&channel, id, "10.7.0.2:0");
+        assert_eq!(again.is_err(), result.is_ok(), "{address} twice");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_refused_until_it_is_given_back() {
+    let mut world = World::one_host();
+    let (channel, other) = (world.open(0), world.open(1));
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    world.bind(&channel, id, "0.0.0.0:7471").unwrap();
+    let second = world.create(&channel, cm_port_space::TCP, 1);
+    assert_eq!(world.bind(&channel, second, "10.7.0.2:7471"), Err(Errno::ADDRNOTAVAIL));
+    // Ports are an endpoint's own.
+    let elsewhere = world.create(&other, cm_port_space::TCP, 1);
+    world.bind(&other, elsewhere, "0.0.0.0:7471").unwrap();
+    world.destroy(&channel, id).unwrap();
+    world.bind(&channel, second, "10.7.0.2:7471").unwrap();
+    let third = world.create(&channel, cm_port_space::TCP, 1);
+    assert_eq!(world.bind(&channel, third, "10.7.0.2:7471"), Err(Errno::ADDRINUSE));
+}
+
+#[test]
+fn options_change_what_ports_allow() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    let set = |world: &mut World, id, optname, value: &[u8]| {
+        let option = SetOption { id, optname, level: cm_option::LEVEL_ID, optlen: value.len() as u32, optval: 0 };
+        world.write(&channel, cm_command::SET_OPTION, &[option.as_bytes(), value].concat()).map(drop)
+    };
+    let one = 1i32.to_ne_bytes();
+    let ids: Vec<u32> = (0..4).map(|_| world.create(&channel, cm_port_space::TCP, 1)).collect();
+    set(&mut world, ids[0], cm_option::ID_REUSEADDR, &one).unwrap();
+    set(&mut world, ids[1], cm_option::ID_REUSEADDR, &one).unwrap();
+    world.bind(&channel, ids[0], "0.0.0.0:5").unwrap();
+    world.bind(&channel, ids[1], "0.0.0.0:5").unwrap();
+    assert_eq!(world.listen(&channel, ids[0], 1), Err(Errno::ADDRNOTAVAIL));
+    world.destroy(&channel, ids[1]).unwrap();
+    world.listen(&channel, ids[0], 1).unwrap();
+    set(&mut world, ids[2], cm_option::ID_AFONLY, &one).unwrap();
+    world.bind(&channel, ids[2], "[::]:5").unwrap();
+    assert_eq!(set(&mut world, ids[0], cm_option::ID_AFONLY, &one), Err(Errno::INVAL));
+    set(&mut world, ids[3], cm_option::ID_TOS, &[4]).unwrap();
+    set(&mut world, ids[3], cm_option::ID_ACK_TIMEOUT, &[14]).unwrap();
+    assert_eq!(set(&mut world, ids[3], cm_option::ID_ACK_TIMEOUT, &[14, 0]), Err(Errno::INVAL));
+    assert_eq!(set(&mut world, ids[3], 9, &one), Err(Errno::NOSYS));
+    let datagrams = world.create(&channel, cm_port_space::UDP, 1);
+    assert_eq!(set(&mut world, datagrams, cm_option::ID_ACK_TIMEOUT, &[14]), Err(Errno::INVAL));
+}
+
+#[test]
+fn queries_say_what_was_found() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "10.7.0.2:7471");
+    let (passive, active) = world.connected(&server, &client, 7471);
+    let ask = |id, option| Query { id, option, ..Default::default() };
+    let route: QueryRouteResponse = world.ask(&client, cm_command::QUERY_ROUTE, &ask(active, 0)).unwrap();
+    assert_eq!((route.num_paths, route.port_num, route.node_guid), (1, 1, u64::from_ne_bytes([2; 8])));
+    assert_eq!((route.dst_addr, route.ib_route[0].dgid), (ip("10.7.0.2:7471"), gid(A).0));
+    let there: QueryAddrResponse = world.ask(&client, cm_command::QUERY, &ask(active, cm_query::ADDR)).unwrap();
+    let here: QueryAddrResponse = world.ask(&server, cm_command::QUERY, &ask(passive, cm_query::ADDR)).unwrap();
+    assert_eq!((there.src_addr, there.dst_addr), (here.dst_addr, here.src_addr));
+    assert_eq!((there.src_size, there.dst_addr), (16, storage("10.7.0.2:7471")));
+    let gids: QueryAddrResponse = world.ask(&client, cm_command::QUERY, &ask(active, cm_query::GID)).unwrap();
+    assert_eq!((&gids.src_addr[8..24], &gids.dst_addr[8..24]), (&gid(B).0[..], &gid(A).0[..]));
+    let path = world.write(&client, cm_command::QUERY, ask(active, cm_query::PATH).as_bytes()).unwrap();
+    assert_eq!((path[0], path.len(), &path[16 + 8..16 + 24]), (1, 80, &gid(A).0[..]));
+    assert_eq!(world.write(&client, cm_command::QUERY, ask(active, 9).as_bytes()), Err(Errno::NOSYS));
+}
+
+#[test]
+fn identifiers_belong_to_their_channel_and_endpoint() {
+    let mut world = World::one_host();
+    let (channel, sibling, stranger) = (world.open(0), world.open(0), world.open(1));
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    assert_eq!(world.listen(&sibling, id, 1), Err(Errno::INVAL));
+    assert_eq!(world.listen(&stranger, id, 1), Err(Errno::NOENT));
+    assert_eq!(world.destroy(&channel, 77), Err(Errno::NOENT));
+    let migrate = |fd| MigrateId { id, fd, ..Default::default() };
+    assert_eq!(world.tell(&stranger, cm_command::MIGRATE_ID, &migrate(channel.number)), Err(Errno::INVAL));
+    assert_eq!(world.tell(&sibling, cm_command::MIGRATE_ID, &migrate(stranger.number)), Err(Errno::NOENT));
+}
+
+#[test]
+fn events_move_with_their_identifier() {
+    let mut world = World::one_host();
+    let (channel, other) = (world.open(1), world.open(1));
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let stays = world.create(&channel, cm_port_space::TCP, 2);
+    for id in [id, stays] {
+        let command = ResolveIp { id, dst_addr: ip("10.7.0.2:1"), ..Default::default() };
+        world.tell(&channel, cm_command::RESOLVE_IP, &command).unwrap();
+    }
+    let migrate = MigrateId { id, fd: channel.number, ..Default::default() };
+    let moved: MigrateResponse = world.ask(&other, cm_command::MIGRATE_ID, &migrate).unwrap();
+    assert_eq!(moved.events_reported, 0);
+    assert_eq!(world.expect(&other, Kind::AddressResolved).id, id);
+    assert_eq!(world.expect(&channel, Kind::AddressResolved).id, stays);
+    world.expect_none(&channel);
+    assert_eq!(world.destroy(&other, id), Ok(1));
+}
+
+#[test]
+fn a_full_backlog_refuses() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    let listener = world.create(&server, cm_port_space::TCP, 1);
+    world.bind(&server, listener, "0.0.0.0:1").unwrap();
+    world.listen(&server, listener, 2).unwrap();
+    for _ in 0..3 {
+        let id = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, id, "10.7.0.2:1").unwrap();
+        world.connect(&client, id, &[]).unwrap();
+    }
+    assert_eq!(world.expect(&client, Kind::Rejected).status, 28);
+    world.expect_none(&client);
+    // Requests that nobody has read go with the listener.
+    assert_eq!(world.census().waiting_events, 2);
+    world.destroy(&server, listener).unwrap();
+    assert_eq!(world.census().waiting_events, 2, "refusals");
+    for _ in 0..2 {
+        assert_eq!(world.expect(&client, Kind::Rejected).status, 28);
+    }
+}
+
+#[test]
+fn groups_are_joined_and_left() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    let id = world.create(&channel, cm_port_space::UDP, 1);
+    let join = |address| JoinIpMcast { id, uid: 9, addr: ip(address), ..Default::default() };
+    assert_eq!(world.tell(&channel, cm_command::JOIN_IP_MCAST, &join("239.1.1.1:0")), Err(Errno::INVAL), "unbound");
+    world.bind(&channel, id, "10.7.0.2:0").unwrap();
+    assert_eq!(world.tell(&channel, cm_command::JOIN_IP_MCAST, &join("10.7.0.3:0")), Err(Errno::INVAL), "unicast");
+    let group: CreateIdResponse = world.ask(&channel, cm_command::JOIN_IP_MCAST, &join("239.1.1.1:0")).unwrap();
+    let joined = world.expect(&channel, Kind::MulticastJoin);
+    assert_eq!((joined.uid, joined.id), (9, group.id));
+    let path = joined.datagram();
+    assert_eq!((path.qp_num, path.qkey, path.ah_attr.grh.dgid), (0xff_ffff, 0x0123_4567, gid("239.1.1.1").0));
+    let leave = DestroyId { id: group.id, ..Default::default() };
+    let left: DestroyIdResponse = world.ask(&channel, cm_command::LEAVE_MCAST, &leave).unwrap();
+    assert_eq!(left.events_reported, 1);
+    assert_eq!(world.tell(&channel, cm_command::LEAVE_MCAST, &leave), Err(Errno::NOENT));
+    world.tell(&channel, cm_command::JOIN_IP_MCAST, &join("239.1.1.2:0")).unwrap();
+    world.destroy(&channel, id).unwrap();
+    world.close(channel);
+    world.expect_nothing_left();
+}
+
+#[test]
+fn only_ways_out_lead_out() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    let manager = &mut world.managers[0];
+    let bytes = |command: u32, body: &[u8]| {
+        let header = CmHeader { cmd: command, in_len: body.len() as u16, out_len: 0 };
+        [header.as_bytes(), body].concat()
+    };
+    let resolve = |dest| ResolveIp { dst_addr: ip(dest), ..Default::default() };
+    let outside = bytes(cm_command::RESOLVE_IP, resolve("192.0.2.9:1").as_bytes());
+    let inside = bytes(cm_command::RESOLVE_IP, resolve("10.7.0.3:1").as_bytes());
+    assert!(manager.needs_way(channel.number, &outside) && !manager.needs_way(channel.number, &inside));
+    manager.set_way(channel.number, None);
+    assert!(!manager.needs_way(channel.number, &outside), "asked once");
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let command = ResolveIp { id, ..resolve("192.0.2.9:1") };
+    assert_eq!(world.tell(&channel, cm_command::RESOLVE_IP, &command), Err(Errno::NETUNREACH));
+    let other = world.open(0);
+    world.managers[0].set_way(other.number, Some(plain()));
+    let id = world.create(&other, cm_port_space::TCP, 1);
+    world.resolve(&other, id, "192.0.2.9:1").unwrap();
+    world.connect(&other, id, &[]).unwrap();
+    world.close(other);
+    world.close(channel);
+    world.expect_nothing_left();
+}

@@ -1,0 +1,22 @@
+//! The counters that the device's port shows.
+//!
+//! Only figures that the engine has exactly, under the names by which the kernel's drivers show the same.
+
+use rdmesh_nic::QpCounters;
+
+/// A figure of all of an endpoint's queue pairs together.
+pub(crate) type Counter = fn(&QpCounters) -> u64;
+
+/// Every counter, by its path below the port's.
+pub(super) const COUNTERS: [(&str, Counter); 5] = [
+    ("hw_counters/duplicate_request", |sum| sum.duplicates),
+    ("hw_counters/out_of_seq_request", |sum| sum.out_of_order),
+    ("hw_counters/local_ack_timeout_err", |sum| sum.retries),
+    ("hw_counters/np_cnp_sent", |sum| sum.cnps_sent),
+    ("hw_counters/rp_cnp_handled", |sum| sum.cnps_received),
+];
+
+/// The counter with this path.
+pub(crate) fn counter(path: &[u8]) -> Option<Counter> {
+    COUNTERS.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, counter)| *counter)
+}

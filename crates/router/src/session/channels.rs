@@ -1,0 +1,156 @@
+//! The descriptors of rdma_cm, each with a connection of its own.
+
+use super::EndpointId;
+use super::connection::Subject;
+use super::context::random_token;
+use super::endpoint::EndpointSpec;
+use super::info::{CmTotals, ConnectionInfo};
+use super::messages::Answer;
+use super::reply::Reply;
+use super::server::Server;
+use crate::cm::{ConnectionRow, NodeSpec};
+use crate::io::PlainUse;
+use rdmesh_nic::{Plain, ROCE_PORT, ReceivedMad};
+use rdmesh_uverbs::session::{OpenCmReply, Token};
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+/// A channel, as far as sessions are concerned.
+#[derive(Default)]
+pub(super) struct CmChannel {
+    /// Connections that use it: the opener's, and its forked children's.
+    connections: u32,
+    /// Its way to machines outside rdmesh.
+    plain: Option<PlainUse>,
+}
+
+impl Server {
+    /// Lets an endpoint have connections.
+    pub(super) fn add_node(&mut self, spec: &EndpointSpec) {
+        // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
+        let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
+        let node = NodeSpec { vni: spec.vni, gids: spec.gids.clone(), guid: spec.node_guid(), max_ids };
+        self.cm.add_node(spec.id, node);
+    }
+
+    pub(super) fn open_cm(&mut self, id: u64) -> Answer {
+        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let token = random_token()?;
+        let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
+        connection.subject = Some(Subject::Channel(number));
+        self.cm_channels.insert(number, CmChannel { connections: 1, plain: None });
+        let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
+        let response = reply.core.clone();
+        Ok((reply, response))
+    }
+
+    pub(super) fn attach_cm(&mut self, id: u64, body: &[u8]) -> Answer {
+        let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
+        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let number = self.cm.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
+        self.cm_channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
+        connection.subject = Some(Subject::Channel(number));
+        Ok((Reply::default(), Vec::new()))
+    }
+
+    pub(super) fn cm_command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
+        self.cm.set_routes(self.shards[0].routes());
+        if self.cm.needs_way(channel, body) {
+            self.find_way(id, channel);
+        }
+        let response = self.cm.command(self.clock.now(), channel, body);
+        self.totals.commands += 1;
+        // That there is no event is no failure.
+        self.totals.commands_failed += u64::from(response.as_ref().is_err_and(|errno| *errno != Errno::AGAIN));
+        self.send_cm();
+        response.map(|response| (Reply::default(), response))
+    }
+
+    /// A connection of a channel is gone.
+    pub(super) fn close_cm(&mut self, number: u32) {
+        let Some(channel) = self.cm_channels.get_mut(&number) else { return };
+        channel.connections -= 1;
+        if channel.connections > 0 {
+            return;
+        }
+        self.cm.set_routes(self.shards[0].routes());
+        self.cm.close(self.clock.now(), number);
+        // While its sockets are still there.
+        self.send_cm();
+        if let Some(plain) = self.cm_channels.remove(&number).and_then(|channel| channel.plain) {
+            self.release_plain(&plain);
+        }
+    }
+
+    /// Takes what other machines say about connections.
+    pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
+        self.cm.set_routes(self.shards[0].routes());
+        self.cm.receive(self.clock.now(), &mad);
+        self.send_cm();
+    }
+
+    /// Does what the time asks for. Returns how long nothing has to be done.
+    pub(super) fn run_cm_timers(&mut self) -> Option<Timespec> {
+        let now = self.clock.now();
+        let deadline = self.cm.poll_timeout()?;
+        if deadline <= now {
+            self.cm.set_routes(self.shards[0].routes());
+            self.cm.handle_timeout(now);
+            self.send_cm();
+        }
+        let wait = self.cm.poll_timeout()?.0.saturating_sub(now.0);
+        // Rounded up: woken too early there would be nothing to do.
+        let (seconds, nanoseconds) = (wait / NANOSECONDS, wait % NANOSECONDS + 1);
+        Some(Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds.min(NANOSECONDS - 1) as i64 })
+    }
+
+    fn send_cm(&mut self) {
+        let mads: Vec<_> = std::iter::from_fn(|| self.cm.poll_mad()).collect();
+        self.send_mads(mads);
+    }
+
+    /// Finds how a channel's program reaches machines outside rdmesh.
+    fn find_way(&mut self, id: u64, number: u32) {
+        let plain = self.find_place(id, 0).ok().and_then(|place| place.plain.ok());
+        let way = plain.as_ref().map(|plain| Plain { id: plain.sockets.id(), source_port: ROCE_PORT });
+        self.cm.set_way(number, way);
+        if let Some(channel) = self.cm_channels.get_mut(&number) {
+            channel.plain = plain;
+        }
+    }
+
+    /// Every identifier.
+    pub(super) fn connection_infos(&self) -> Vec<ConnectionInfo> {
+        let named = |row: ConnectionRow| {
+            let spec = &self.endpoints.get(&row.endpoint)?.spec;
+            Some(ConnectionInfo { name: spec.name.clone(), network: spec.network.clone(), row })
+        };
+        self.cm.rows().into_iter().filter_map(named).collect()
+    }
+
+    pub(super) fn cm_totals(&self) -> CmTotals {
+        let (census, counters) = (self.cm.census(), self.cm.counters());
+        CmTotals {
+            channels: census.channels as u64,
+            ids: census.ids as u64,
+            listeners: census.listeners as u64,
+            waiting_events: census.waiting_events as u64,
+            connections: counters.live as u64,
+            time_wait: counters.time_wait as u64,
+            sent: counters.sent.iter().sum(),
+            received: counters.received.iter().sum(),
+            retried: counters.retried.iter().sum(),
+            duplicates: counters.duplicate.iter().sum(),
+            unexpected: counters.malformed + counters.unexpected,
+            overflow: counters.overflow,
+        }
+    }
+
+    /// Ends what an endpoint has of connections; its channels are closed already.
+    pub(super) fn remove_node(&mut self, endpoint: EndpointId) {
+        self.cm.remove_node(endpoint);
+    }
+}
+
+const NANOSECONDS: u64 = 1_000_000_000;

@@ -1,0 +1,61 @@
+//! What the queue pairs of an endpoint have done: those that are there, and those that were.
+
+use super::context::Context;
+use super::messages::Answer;
+use super::reply::Reply;
+use super::server::Server;
+use crate::endpoint::counter;
+use rdmesh_nic::QpCounters;
+use rustix::io::Errno;
+
+/// A sum over queue pairs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Traffic(QpCounters);
+
+impl Traffic {
+    /// Adds what a queue pair has done.
+    pub(super) fn add(&mut self, other: &QpCounters) {
+        let sum = &mut self.0;
+        sum.tx_messages += other.tx_messages;
+        sum.tx_bytes += other.tx_bytes;
+        sum.rx_messages += other.rx_messages;
+        sum.rx_bytes += other.rx_bytes;
+        sum.rnr_naks += other.rnr_naks;
+        sum.retries += other.retries;
+        sum.errors += other.errors;
+        sum.retransmitted += other.retransmitted;
+        sum.duplicates += other.duplicates;
+        sum.out_of_order += other.out_of_order;
+        sum.cnps_sent += other.cnps_sent;
+        sum.cnps_received += other.cnps_received;
+    }
+
+    /// Adds what the queue pairs of `context` have done.
+    pub(super) fn add_context(&mut self, context: &Context) {
+        let id = context.id;
+        let sum = context.shard.call(move |shard| {
+            let engine = shard.engine();
+            let mut sum = Self::default();
+            for qp in engine.qps(id) {
+                if let Ok(info) = engine.query_qp(id, qp) {
+                    sum.add(&info.counters);
+                }
+            }
+            sum
+        });
+        self.add(&sum.0);
+    }
+}
+
+impl Server {
+    /// Answers what the counter's file in sysfs says now.
+    pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
+        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
+        let counter = counter(path).ok_or(Errno::NOENT)?;
+        let mut sum = endpoint.traffic;
+        let contexts = self.contexts.values().filter(|context| context.endpoint == connection.endpoint);
+        contexts.for_each(|context| sum.add_context(context));
+        Ok((Reply::default(), format!("{}\n", counter(&sum.0)).into_bytes()))
+    }
+}
