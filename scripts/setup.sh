@@ -4,9 +4,13 @@
 PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
 PACKAGES_TEST=(libibverbs-dev python3-pyverbs ucx-utils strace util-linux shellcheck)
+# The programs of docs/software.md, and what the examples are compiled with.
+PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
+    python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(ucx-utils libibverbs-dev)
+PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev)
 
 missing_packages() {
     local package
@@ -56,16 +60,18 @@ need() {
             build) need_packages "${PACKAGES_BUILD[@]}" ;;
             run) need_packages "${PACKAGES_RUN[@]}" ;;
             test) need_packages "${PACKAGES_TEST[@]}" ;;
+            software) need_packages "${PACKAGES_SOFTWARE[@]}" ;;
             docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
             guest) need_packages "${PACKAGES_GUEST[@]}" ;;
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
-            *) die "unknown part: $part (build, run, test, docker, guest, bench)" ;;
+            source) need_packages "${PACKAGES_SOURCE[@]}" ;;
+            *) die "unknown part: $part (build, run, test, software, docker, guest, bench, source)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test docker guest bench; fi
+    if (($# == 0)); then set -- build run test software docker guest bench source; fi
     need "$@"
     say "everything is there"
 }

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint sim programs hosts rxe pyverbs rootless docker hostile)
+TEST_PARTS=(unit lint sim programs hosts software rxe pyverbs newest rootless docker hostile)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -47,6 +47,12 @@ part_hosts() {
     run_tests hosts
 }
 
+part_software() {
+    need run test software
+    build_product
+    run_tests software
+}
+
 part_rxe() {
     # shellcheck source=/dev/null
     . scripts/guest.sh
@@ -60,6 +66,15 @@ part_pyverbs() {
     need run test
     build_product
     run_tests pyverbs
+}
+
+part_newest() {
+    # shellcheck source=/dev/null
+    . scripts/rdma-core.sh
+    prepare_rdma_core
+    need run test
+    build_product
+    run_tests newest
 }
 
 part_rootless() {

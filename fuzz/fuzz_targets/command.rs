@@ -10,8 +10,8 @@ use rdmesh_fabric::Quota;
 use rdmesh_router::io::IoConfig;
 use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
-use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, number};
-use rdmesh_uverbs::session::{self, MAX_MESSAGE, RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, ioctl_method, ioctl_object, number};
+use rdmesh_uverbs::session::{self, IoctlAttr, IoctlHeader, MAX_MESSAGE, RequestHeader, RequestKind, Segment, VERSION};
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
@@ -63,6 +63,8 @@ enum Step<'a> {
     Extended(u8, u8, &'a [u8]),
     /// An `ioctl()` method.
     Ioctl(&'a [u8]),
+    /// One of those that there are, with its attributes framed: eight bytes each, the rest for the last.
+    Method(u8, &'a [u8]),
 }
 
 impl<'a> Step<'a> {
@@ -75,6 +77,7 @@ impl<'a> Step<'a> {
             0 => Self::Raw(body),
             1 => Self::Ioctl(body),
             2 | 3 => Self::Extended(number % 60, room, body),
+            4 => Self::Method(number, body),
             _ => Self::Plain(number % 45, room, body),
         })
     }
@@ -83,6 +86,7 @@ impl<'a> Step<'a> {
         match self {
             Self::Raw(body) => body.to_vec(),
             Self::Ioctl(body) => request(RequestKind::Ioctl, body, &[]),
+            Self::Method(number, body) => request(RequestKind::Ioctl, &method(*number, body), &[]),
             Self::Plain(number, room, body) => {
                 request(RequestKind::Verbs, &plain(*number, *room, body), &segments(body))
             }
@@ -111,6 +115,28 @@ fn plain(number: u8, room: u8, body: &[u8]) -> Vec<u8> {
     let in_words = ((size_of::<CommandHeader>() + body.len()) / 4) as u16;
     let header = CommandHeader { command: number.into(), in_words, out_words: room.into() };
     [header.as_bytes(), body].concat()
+}
+
+fn method(number: u8, body: &[u8]) -> Vec<u8> {
+    let methods = [
+        (ioctl_object::MR, ioctl_method::ADVISE_MR, 3),
+        (ioctl_object::MR, ioctl_method::QUERY_MR, 1),
+        (ioctl_object::DEVICE, ioctl_method::QUERY_GID_TABLE, 0),
+        (ioctl_object::DEVICE, ioctl_method::QUERY_GID_ENTRY, 2),
+        (ioctl_object::COMP_CHANNEL, ioctl_method::CLOSE_COMP_CHANNEL, 1),
+    ];
+    let (object_id, method_id, numbers) = methods[usize::from(number) % methods.len()];
+    let (head, tail) = body.split_at(body.len().min(8 * numbers));
+    let attributes: Vec<&[u8]> = head.chunks(8).chain([tail]).collect();
+    let header = IoctlHeader { object_id, method_id, num_attrs: attributes.len() as u32 };
+    let mut bytes = header.as_bytes().to_vec();
+    for (attr_id, attribute) in (0..).zip(attributes) {
+        let attr = IoctlAttr { attr_id, len: attribute.len() as u16, reserved: 0 };
+        bytes.extend_from_slice(attr.as_bytes());
+        bytes.extend_from_slice(attribute);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    bytes
 }
 
 fn extended(number: u8, room: u8, body: &[u8]) -> Vec<u8> {

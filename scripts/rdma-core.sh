@@ -1,0 +1,81 @@
+# The newest rdma-core that Debian has the source of, built without the write() path, so that its programs reach the
+# device by ioctl() and nothing else; made once and kept in the user's cache folder.
+# shellcheck shell=bash
+. scripts/setup.sh
+
+RDMA_CORE_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh
+# Versions with the SHA-256 of their source, the best first. Debian keeps a source for as long as one of its releases
+# has it: the last is that of a stable release.
+RDMA_CORE_SOURCES=(
+    65.0:f6ba3d8b2c4aa334c5c883c1ad0772de339011123cff4fb1db32ae7a443fb7ca
+    56.1:63ce7f2baa7242c2dbc76375dac957c420187dd27f8c5e148efc07971ee522a8
+)
+# perftest is linked with the libraries of two vendors, which must be of the same version.
+RDMA_CORE_TARGETS=(ibverbs rdmacm mlx5 efa ibv_{devices,devinfo} ibv_{rc,uc,ud,srq}_pingpong rping)
+
+# What apt is configured to ask for Debian's packages.
+debian_mirror() {
+    local uri
+    # shellcheck disable=SC2016 # apt's variable, not the shell's
+    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)
+    printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
+}
+
+# Downloads with apt's own program, which knows apt's proxies and checks the sum.
+fetch_rdma_core() {
+    local version=$1 sum=$2 to=$3
+    /usr/lib/apt/apt-helper download-file \
+        "$(debian_mirror)pool/main/r/rdma-core/rdma-core_$version.orig.tar.gz" "$to" "SHA256:$sum"
+}
+
+configure_rdma_core() {
+    cmake -S "$1/source" -B "$1/build" -GNinja -DIOCTL_MODE=ioctl -DIN_PLACE=1 -DCMAKE_BUILD_TYPE=Release \
+        -DNO_MAN_PAGES=1 -DNO_PYVERBS=1 -DENABLE_VALGRIND=0
+}
+
+rdma_core_provider() {
+    ninja -C "$1" -t targets all | grep -o '^lib/librxe-rdmav[0-9]*\.so'
+}
+
+# Leaves the programs and libraries, and no provider but rxe's.
+strip_rdma_core() {
+    find "$1/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
+        find "$1" -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name etc -exec rm -r {} +
+}
+
+# The paths of the folder are compiled into the libraries: it cannot be moved when all is done.
+build_rdma_core() {
+    local tar=$1 folder=$2
+    rm -rf "$folder" && mkdir -p "$folder/source" &&
+        tar -xf "$tar" -C "$folder/source" --strip-components=1 &&
+        configure_rdma_core "$folder" &&
+        ninja -C "$folder/build" "${RDMA_CORE_TARGETS[@]}" "$(rdma_core_provider "$folder/build")" &&
+        strip_rdma_core "$folder/build" &&
+        rm -r "$folder/source" "$tar" &&
+        touch "$folder/complete"
+}
+
+# Sets RDMESH_RDMA_CORE to the folder with `bin` and `lib`.
+prepare_rdma_core() {
+    local source version folder tar
+    for source in "${RDMA_CORE_SOURCES[@]}"; do
+        folder=$RDMA_CORE_CACHE/rdma-core-${source%:*}-ioctl
+        if [[ -e $folder/complete ]]; then
+            export RDMESH_RDMA_CORE=$folder/build
+            return
+        fi
+    done
+    need build source
+    mkdir -p "$RDMA_CORE_CACHE"
+    for source in "${RDMA_CORE_SOURCES[@]}"; do
+        version=${source%:*}
+        folder=$RDMA_CORE_CACHE/rdma-core-$version-ioctl
+        tar=$folder.tar.gz
+        if step "downloading the source of rdma-core $version" fetch_rdma_core "$version" "${source#*:}" "$tar"; then
+            step "building rdma-core $version without write()" build_rdma_core "$tar" "$folder"
+            export RDMESH_RDMA_CORE=$folder/build
+            return
+        fi
+    done
+    die "Debian's mirror has none of the rdma-core sources that scripts/rdma-core.sh names: add the version that it has"
+}

@@ -1,0 +1,90 @@
+//! The newest rdma-core, built without the `write()` path: everything that it asks of the device comes by `ioctl()`.
+
+use rdmesh_tests::{Endpoint, Lab, Pair};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const SERVER: &str = "10.7.0.2";
+
+/// Where it was built; none, with the reason printed, where it was not. Where CI runs the tests, that is a failure.
+fn build() -> Option<PathBuf> {
+    let Some(build) = std::env::var_os("RDMESH_RDMA_CORE") else {
+        let why = "no rdma-core has been built: run this with `./dev test newest`";
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        println!("skipped: {why}");
+        return None;
+    };
+    Some(build.into())
+}
+
+/// Two endpoints of a network.
+fn pair(lab: &Lab) -> Pair<'_> {
+    let server = (lab, Endpoint::at("server", "blue", SERVER));
+    Pair { server, client: (lab, Endpoint::at("client", "blue", "10.7.0.3")), address: SERVER.to_owned() }
+}
+
+/// Words before a program that have it use the libraries of `build`.
+fn with_libraries(build: &std::path::Path) -> [String; 2] {
+    ["env".to_owned(), format!("LD_LIBRARY_PATH={}", build.join("lib").display())]
+}
+
+#[test]
+fn its_programs_see_the_device() {
+    let Some(build) = build() else { return };
+    let lab = Lab::start();
+    let devinfo = build.join("bin/ibv_devinfo").display().to_string();
+    let text = lab.run_in(&Endpoint::at("a", "blue", SERVER), LIMIT, &[&devinfo, "-v"]).ok().text;
+    for expected in
+        ["hca_id:\trxe0", "PORT_ACTIVE", "ODP_SUPPORT_IMPLICIT", "ATOMIC_HCA", "::ffff:10.7.0.2, RoCE v2", "Ethernet"]
+    {
+        assert!(text.contains(expected), "{expected:?} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn its_pingpong_programs_work() {
+    let Some(build) = build() else { return };
+    let lab = Lab::start();
+    let pair = pair(&lab);
+    for name in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
+        let program = build.join("bin").join(name).display().to_string();
+        for options in ["", "-e", "-c -e", "-s 1000 -n 2000"] {
+            pair.pingpong(&program, options);
+        }
+    }
+    let rc = build.join("bin/ibv_rc_pingpong").display().to_string();
+    for options in ["-N -c", "-o -c", "-o -P -c", "-m 4096 -s 1000000 -n 100 -c"] {
+        pair.pingpong(&rc, options);
+    }
+    lab.wait_until_empty();
+}
+
+#[test]
+fn programs_that_were_built_for_an_older_one_work_with_it() {
+    let Some(build) = build() else { return };
+    let lab = Lab::start();
+    let pair = pair(&lab);
+    let libraries = with_libraries(&build);
+    let [env, path] = libraries.each_ref().map(String::as_str);
+    let linked = lab.run_in(&pair.server.1, LIMIT, &[env, path, "sh", "-c", "ldd $(command -v ib_write_bw)"]).ok().text;
+    let library = build.join("lib/libibverbs.so.1").display().to_string();
+    assert!(linked.contains(&library), "perftest does not use {library}:\n{linked}");
+    for command in [
+        "ib_write_bw -n 1000",
+        "ib_write_bw -n 200 -q 8",
+        "ib_write_bw -n 200 -c UC",
+        "ib_read_bw -n 1000 -e",
+        "ib_atomic_bw -n 1000",
+        "ib_send_bw -n 1000 -q 4 -r 64 --use-srq",
+        "ib_send_bw -n 1000 -c UD -s 1024",
+        "ib_send_lat -n 1000 -e",
+        "ib_send_lat -n 1000 -c UD",
+    ] {
+        let (program, options) = command.split_once(' ').expect("a program and its options");
+        let text = pair.run_command(&[env, path, program], &format!("-F {options}"));
+        let rows = [rdmesh_tests::bandwidth_rows(&text), rdmesh_tests::latency_rows(&text)].concat();
+        assert!(!rows.is_empty(), "no figures of {command}:\n{text}");
+    }
+    lab.wait_until_empty();
+}
