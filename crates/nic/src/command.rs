@@ -179,6 +179,10 @@ pub struct QpCounters {
     pub tx_bytes: u64,
     pub rx_messages: u64,
     pub rx_bytes: u64,
+    /// Of `tx_bytes`, what came here: READs and atomics bring their bytes from the peer.
+    pub read_bytes: u64,
+    /// Of `rx_bytes`, what went to the peer.
+    pub served_bytes: u64,
     pub rnr_naks: u64,
     pub retries: u64,
     pub errors: u64,

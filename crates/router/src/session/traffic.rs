@@ -20,6 +20,8 @@ impl Traffic {
         sum.tx_bytes += other.tx_bytes;
         sum.rx_messages += other.rx_messages;
         sum.rx_bytes += other.rx_bytes;
+        sum.read_bytes += other.read_bytes;
+        sum.served_bytes += other.served_bytes;
         sum.rnr_naks += other.rnr_naks;
         sum.retries += other.retries;
         sum.errors += other.errors;

@@ -18,6 +18,9 @@ impl<P: Platform> Active<'_, P> {
             self.qp.send.cursor -= 1;
             self.qp.counters.tx_messages += 1;
             self.qp.counters.tx_bytes += total;
+            if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompareSwap | WcOpcode::FetchAdd) {
+                self.qp.counters.read_bytes += total;
+            }
             if !self.finish_send(wr_id, opcode, flags, total as u32, WcStatus::Success) {
                 return self.fail_send();
             }

@@ -126,6 +126,7 @@ impl<P: Platform> Active<'_, P> {
                     None => Payload::empty(),
                 };
                 self.count(request, u64::from(head.len));
+                self.qp.counters.served_bytes += u64::from(head.len);
                 Ok(Reply::Data(payload))
             }
             _ => self.execute_atomic(request),

@@ -37,6 +37,9 @@ impl<P: Platform> Active<'_, P> {
             _ => return Err(Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalQpOperationError)),
         };
         self.count(request, 8);
+        if matches!(reply, Reply::Atomic { .. }) {
+            self.qp.counters.served_bytes += 8;
+        }
         Ok(reply)
     }
 

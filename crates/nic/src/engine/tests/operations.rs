@@ -281,3 +281,18 @@ fn large_messages_let_small_ones_through() {
     let done = |a: &Node| std::iter::from_fn(|| a.poll()).last().map(|wc| wc.wr_id);
     assert!(pairs[1..].iter().all(|(a, _)| done(a) == Some(7)));
 }
+
+#[test]
+fn bytes_are_counted_by_the_way_they_went() {
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        world.post(&a, wr(1, SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None }, &[a.sge(0, 5000)]));
+        world.post(&a, wr(2, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 7000)]));
+        world.post(&a, wr(3, SendOp::FetchAdd { remote_addr: BASE, rkey: b.key, add: 1 }, &[a.sge(0, 8)]));
+        world.settle();
+        let counters = |node: &Node| world.engines[node.engine].query_qp(node.context, node.qp).unwrap().counters;
+        let (one, other) = (counters(&a), counters(&b));
+        assert_eq!((one.tx_bytes, one.read_bytes, one.rx_bytes, one.served_bytes), (12_008, 7008, 0, 0));
+        assert_eq!((other.rx_bytes, other.served_bytes, other.tx_bytes, other.read_bytes), (12_008, 7008, 0, 0));
+    }
+}

@@ -84,6 +84,7 @@ impl<P: Platform> Active<'_, P> {
         self.store(Reply::read(header.psn, psns, reth))?;
         self.qp.counters.rx_messages += 1;
         self.qp.counters.rx_bytes += len;
+        self.qp.counters.served_bytes += len;
         Ok(psns)
     }
 
