@@ -5,6 +5,7 @@
 //! wrapped: after some empty polls in a row a thread lets others run.
 #![allow(unsafe_code)]
 
+use crate::session::Context;
 use crate::{descriptors, interpose::replace};
 use libc::{c_int, c_void};
 use rustix::thread::nanosleep;
@@ -16,6 +17,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Part of the name of the provider's file.
+const PROVIDER: &[u8] = b"librxe";
 /// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
 const YIELD_ENV: &str = "RDMESH_YIELD";
 
@@ -120,10 +123,58 @@ fn real_open_device() -> Option<OpenDevice> {
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, OpenDevice>(found) })
 }
 
+/// Wraps the functions of a program that got libibverbs' by `dlsym`, past the one that is replaced here: by a completion
+/// queue at `address`, which the program has made of `device`.
+pub(crate) fn adopt(address: u64, device: &Context) {
+    // What lies there is the program's to decide: the kernel looks first, and only what it finds as it must be is used.
+    let Some(context) = peek::<*mut VerbsContext>(address) else { return };
+    let field = |offset: usize| (context as u64).wrapping_add(offset as u64);
+    let Some(fd) = peek::<c_int>(field(offset_of!(VerbsContext, cmd_fd))) else { return };
+    let Some(poll) = peek::<*mut c_void>(field(offset_of!(VerbsContext, poll_cq))) else { return };
+    let is_its = descriptors::peek(fd).is_some_and(|found| std::ptr::eq(found, device));
+    if !is_its || !is_providers(poll) {
+        return;
+    }
+    wrap(context);
+    let start = address.wrapping_add(offset_of!(CqEx, start_poll) as u64);
+    if peek(start).is_some_and(is_providers) {
+        // SAFETY: a queue has the provider's function there only if it is an extended one.
+        let slot = unsafe { &*std::ptr::with_exposed_provenance::<AtomicPtr<c_void>>(start as usize) };
+        replace_function(slot, &START_POLL, start_poll as *mut c_void);
+    }
+}
+
+/// Whether an address is one of rxe's provider's functions.
+fn is_providers(address: *mut c_void) -> bool {
+    // SAFETY: the struct is plain data that dladdr fills; it takes any address.
+    let file = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if address.is_null() || libc::dladdr(address, &mut info) == 0 || info.dli_fname.is_null() {
+            return false;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
+    file.to_bytes().windows(PROVIDER.len()).any(|part| part == PROVIDER)
+}
+
+/// Reads a value that may not be there.
+fn peek<T: Copy>(address: u64) -> Option<T> {
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    let len = size_of::<T>();
+    let local = libc::iovec { iov_base: value.as_mut_ptr().cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len };
+    // SAFETY: writes `len` bytes to `value`; what it reads the kernel checks.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    // SAFETY: all of it was written; integers and pointers have no invalid values.
+    (read == len as isize).then(|| unsafe { value.assume_init() })
+}
+
 fn wrap(context: *mut VerbsContext) {
-    // SAFETY: null, or a context that libibverbs has just made.
+    // SAFETY: null, or a context that libibverbs has made.
     let Some(verbs) = (unsafe { context.as_ref() }) else { return };
-    if descriptors::peek(verbs.cmd_fd).is_none() || yield_after() == u32::MAX {
+    let Some(device) = descriptors::peek(verbs.cmd_fd) else { return };
+    device.functions_are_wrapped();
+    if yield_after() == u32::MAX {
         return;
     }
     replace_function(&verbs.poll_cq, &POLL_CQ, poll_cq as *mut c_void);

@@ -105,6 +105,7 @@ impl<'a> Command<'a> {
 
     /// Executes the command, and lets `deliver` take the response where it belongs.
     pub(super) fn execute_with(&self, context: &Arc<Context>, deliver: impl FnOnce(&[u8])) -> Result<(), Errno> {
+        context.find_functions();
         let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
         let mut state = context.lock();
@@ -131,8 +132,21 @@ impl<'a> Command<'a> {
             }
         }
         deliver(reply.response());
+        if let Some(queue) = self.made_queue() {
+            context.has_queue(queue);
+        }
         self.return_mminfo(&reply);
         Ok(())
+    }
+
+    /// Where the program has the completion queue that the command makes: libibverbs' name for it.
+    fn made_queue(&self) -> Option<u64> {
+        let at = match self.number {
+            CREATE_CQ => HEADER_LEN + 8,
+            number if number == CREATE_CQ | EXTENDED => EXTENDED_HEADER_LEN,
+            _ => return None,
+        };
+        read(self.bytes, at).map(u64::from_ne_bytes).ok()
     }
 
     /// The command, in which CREATE_CQ names its channel by the router's number instead of the program's descriptor.

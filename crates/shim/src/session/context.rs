@@ -5,12 +5,13 @@ use super::events::Events;
 use super::link::{Link, State, connect, identity};
 use crate::descriptors::{self, Kind, OwnFd};
 use crate::endpoint::Endpoint;
-use crate::memory;
+use crate::{memory, polling};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::session::{FdUse, OpenReply, RequestKind};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use zerocopy::FromBytes;
 
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     queues: (u64, u64),
     events: Events,
     link: Link,
+    /// Where the program has a completion queue by which its functions can be found; 0 for none, all ones for found.
+    queue: AtomicU64,
 }
 
 /// Opens the device; returns its command descriptor.
@@ -43,6 +46,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
         wake: OwnFd::new(wake.fd),
         queues: identity(queues.as_fd())?,
         events: Events::default(),
+        queue: AtomicU64::new(0),
         link: Link::new(endpoint, socket, channel, RequestKind::Attach, token),
     };
     if !close_on_exec {
@@ -54,6 +58,25 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
 }
 
 impl Context {
+    /// The program's poll functions are wrapped.
+    pub(crate) fn functions_are_wrapped(&self) {
+        self.queue.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// The program is making a completion queue at `address`.
+    pub(super) fn has_queue(&self, address: u64) {
+        let _ = self.queue.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Looks for the program's poll functions, once, after it has made its first completion queue.
+    pub(super) fn find_functions(&self) {
+        let address = self.queue.load(Ordering::Relaxed);
+        if address != 0 && address != u64::MAX {
+            self.queue.store(u64::MAX, Ordering::Relaxed);
+            polling::adopt(address, self);
+        }
+    }
+
     pub(super) fn page(&self) -> &ContextPage {
         &self.page
     }
