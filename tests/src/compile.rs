@@ -1,4 +1,4 @@
-//! The C programs under `tests/programs`, compiled once per run against the distribution's libibverbs.
+//! The C programs under `tests/programs` and our examples, compiled once per run against what the distribution has.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,20 +7,33 @@ use std::sync::OnceLock;
 /// Path of the compiled helper program `name`.
 pub fn helper(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(build_all).join(name)
+    FOLDER.get_or_init(|| build_all("tests/programs")).join(name)
 }
 
-fn build_all() -> PathBuf {
-    let source = crate::root().join("tests/programs");
+/// The folder with the MPI program, one for each MPI.
+pub fn mpi_programs() -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build_all("tests/programs/mpi")).clone()
+}
+
+/// Builds the example in Rust, in a target folder of its own.
+pub fn example(name: &str) {
+    let manifest = crate::root().join("examples").join(name).join("Cargo.toml");
+    let target = manifest.with_file_name("target");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
+    run(cargo.arg("--target-dir").arg(target), "compiling the example");
+}
+
+fn build_all(source: &str) -> PathBuf {
     let target = crate::root().join("target/test-programs");
-    let made = Command::new("make")
-        .arg("--quiet")
-        .arg("--jobs=2")
-        .arg("-C")
-        .arg(&source)
-        .arg(format!("OUT={}", target.display()))
-        .output()
-        .expect("make can be started");
-    assert!(made.status.success(), "compiling the test programs:\n{}", String::from_utf8_lossy(&made.stderr));
+    let mut make = Command::new("make");
+    make.args(["--quiet", "--jobs=2", "-C"]).arg(crate::root().join(source));
+    run(make.arg(format!("OUT={}", target.display())), "compiling the test programs");
     target
+}
+
+fn run(command: &mut Command, what: &str) {
+    let made = command.output().unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(made.status.success(), "{what}:\n{}", String::from_utf8_lossy(&made.stderr));
 }

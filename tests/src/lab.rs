@@ -207,6 +207,14 @@ impl Lab {
         qps.filter_map(|qp| qp["sent_messages"].as_u64()).sum()
     }
 
+    /// Whether a program waits at rdma_cm: for connections, or for datagrams.
+    pub fn awaits_connections(&self) -> bool {
+        let ids = self.api("/v1/connections");
+        let mut states = ids.as_array().into_iter().flatten().map(|id| (&id["port_space"], &id["state"]));
+        // A datagram socket of rsocket's is bound and no more.
+        states.any(|(space, state)| state == "LISTEN" || state == "JOINED" || space == "UDP" && state == "BOUND")
+    }
+
     /// Process id of the router.
     pub fn router_pid(&self) -> u32 {
         self.status()["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process id")

@@ -12,12 +12,13 @@ mod pair;
 mod peer;
 mod perftest;
 mod program;
+pub mod software;
 pub mod suite;
 pub mod system;
 pub mod trace;
 mod wait;
 
-pub use compile::helper;
+pub use compile::{example, helper, mpi_programs};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
 pub use pair::Pair;

@@ -95,11 +95,15 @@ impl Program {
 
     /// Waits until it, or a process under it, listens on TCP `port` in its network namespace.
     pub fn wait_listening(&mut self, port: u16) {
-        let pid = self.pid();
         until(Duration::from_secs(30), &format!("port {port} of {}", self.what), || {
             assert!(self.is_running(), "{} ended before it listened:\n{}", self.what, self.text());
-            crate::system::family(pid).into_iter().any(|p| crate::system::listens(p, port)).then_some(())
+            self.listens(port).then_some(())
         });
+    }
+
+    /// Whether it, or a process under it, listens on TCP `port` in its network namespace.
+    pub fn listens(&self, port: u16) -> bool {
+        crate::system::family(self.pid()).into_iter().any(|p| crate::system::listens(p, port))
     }
 
     /// Waits for its end; kills it and panics when that takes longer than `limit`.
