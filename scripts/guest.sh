@@ -5,8 +5,9 @@
 
 GUEST_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/guest
 GUEST_MODULES=(virtio_pci virtio_net virtio_console crc32_generic rdma_rxe ib_uverbs rdma_ucm sch_ingress act_gact cls_u32)
-GUEST_PROGRAMS=(ip tc rdma ibv_devinfo ibv_{rc,uc,ud,srq}_pingpong ib_{send,write,read,atomic}_{bw,lat} rping)
-GUEST_FILES=(target/test-programs/{agent,exchange} tests/guest/init scripts/guest.sh)
+GUEST_PROGRAMS=(ip tc rdma ibv_devinfo ibv_{rc,uc,ud,srq}_pingpong ib_{send,write,read,atomic}_{bw,lat}
+    rping ucmatose udaddy rdma_{server,client})
+GUEST_FILES=(target/test-programs/{agent,exchange,connect} tests/guest/init scripts/guest.sh)
 
 guest_kernel_package() {
     apt-cache depends --important linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: //p' | head -n 1
@@ -65,10 +66,10 @@ fetch_guest_kernel() {
     mv "$folder.new" "$folder"
 }
 
-# Programs and the libraries that they load, the provider behind dlopen too.
+# Programs and the libraries that they load; those behind dlopen too: the provider, and what ends threads.
 guest_libraries() {
     local file
-    for file in "$@" $(dpkg -L ibverbs-providers | grep '/librxe-.*\.so'); do
+    for file in "$@" $(dpkg -L ibverbs-providers libgcc-s1 | grep -e '/librxe-.*\.so' -e '/libgcc_s\.so'); do
         printf '%s\n' "$file"
         ldd "$file" | awk '$2 == "=>" { print $3 } $1 ~ /^\// { print $1 }'
     done | sort -u
@@ -80,10 +81,10 @@ make_guest_initramfs() {
     mkdir -p "$root"/{usr/{bin,sbin,lib,lib64},proc,sys,dev,tmp,run,etc/libibverbs.d}
     for name in bin sbin lib lib64; do ln -s "usr/$name" "$root/$name"; done
     for name in "${GUEST_PROGRAMS[@]}"; do programs+=("$(PATH=$PATH:/usr/sbin:/sbin command -v "$name")"); done
-    guest_libraries "${programs[@]}" target/test-programs/exchange | while read -r file; do
+    guest_libraries "${programs[@]}" target/test-programs/{exchange,connect} | while read -r file; do
         [[ $file == target/* ]] || install -D "$file" "$root$file"
     done
-    cp target/test-programs/{agent,exchange} "$root/bin/"
+    cp target/test-programs/{agent,exchange,connect} "$root/bin/"
     cp /etc/libibverbs.d/rxe.driver "$root/etc/libibverbs.d/"
     cp "$(command -v busybox)" "$root/bin/busybox"
     while read -r name; do ln -sf busybox "$root/bin/$name"; done < <(busybox --list | grep -vx -e busybox -e ip -e tc)

@@ -11,7 +11,10 @@ RDMA_CORE_SOURCES=(
     56.1:63ce7f2baa7242c2dbc76375dac957c420187dd27f8c5e148efc07971ee522a8
 )
 # perftest is linked with the libraries of two vendors, which must be of the same version.
-RDMA_CORE_TARGETS=(ibverbs rdmacm mlx5 efa ibv_{devices,devinfo} ibv_{rc,uc,ud,srq}_pingpong rping)
+RDMA_CORE_TARGETS=(ibverbs rdmacm rspreload mlx5 efa ibv_{devices,devinfo} ibv_{rc,uc,ud,srq}_pingpong
+    rping ucmatose udaddy mckey rdma_{server,client} rstream riostream)
+# Tests of its suite that Debian's stable release does not have.
+RDMA_CORE_TESTS=(test_srq.py)
 
 # What apt is configured to ask for Debian's packages.
 debian_mirror() {
@@ -37,10 +40,17 @@ rdma_core_provider() {
     ninja -C "$1" -t targets all | grep -o '^lib/librxe-rdmav[0-9]*\.so'
 }
 
-# Leaves the programs and libraries, and no provider but rxe's.
+# Leaves the programs and libraries, no provider but rxe's, and a few tests.
 strip_rdma_core() {
-    find "$1/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
-        find "$1" -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name etc -exec rm -r {} +
+    find "$1/build/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
+        find "$1/build" -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name etc -exec rm -r {} + &&
+        mkdir "$1/build/tests" && cp "${RDMA_CORE_TESTS[@]/#/$1/source/tests/}" "$1/build/tests/"
+}
+
+# What it is built from and how: when anything of it changes, it is built anew.
+rdma_core_recipe() {
+    { declare -p RDMA_CORE_TARGETS RDMA_CORE_TESTS && declare -f configure_rdma_core strip_rdma_core build_rdma_core; } |
+        sha256sum | cut -c 1-16
 }
 
 # The paths of the folder are compiled into the libraries: it cannot be moved when all is done.
@@ -50,17 +60,18 @@ build_rdma_core() {
         tar -xf "$tar" -C "$folder/source" --strip-components=1 &&
         configure_rdma_core "$folder" &&
         ninja -C "$folder/build" "${RDMA_CORE_TARGETS[@]}" "$(rdma_core_provider "$folder/build")" &&
-        strip_rdma_core "$folder/build" &&
+        strip_rdma_core "$folder" &&
         rm -r "$folder/source" "$tar" &&
-        touch "$folder/complete"
+        rdma_core_recipe >"$folder/complete"
 }
 
-# Sets RDMESH_RDMA_CORE to the folder with `bin` and `lib`.
+# Sets RDMESH_RDMA_CORE to the folder with `bin`, `lib` and `tests`.
 prepare_rdma_core() {
-    local source version folder tar
+    local source version folder tar recipe
+    recipe=$(rdma_core_recipe)
     for source in "${RDMA_CORE_SOURCES[@]}"; do
         folder=$RDMA_CORE_CACHE/rdma-core-${source%:*}-ioctl
-        if [[ -e $folder/complete ]]; then
+        if [[ $(cat "$folder/complete" 2>/dev/null) == "$recipe" ]]; then
             export RDMESH_RDMA_CORE=$folder/build
             return
         fi

@@ -7,6 +7,8 @@ import runpy
 import sys
 import unittest
 
+import newer
+
 results = open(sys.argv[1], "a", buffering=1)
 
 
@@ -15,6 +17,10 @@ def one_line(text):
 
 
 class Recorder(unittest.TextTestResult):
+    def startTestRun(self):
+        super().startTestRun()
+        newer.complete(sys.modules["tests.base"])
+
     def record(self, test, outcome, reason=""):
         results.write(f"{test.id()}\t{outcome}\t{one_line(reason)}\n")
 
@@ -38,5 +44,6 @@ class Recorder(unittest.TextTestResult):
 unittest.TextTestRunner.resultclass = Recorder
 sys.argv = sys.argv[2:]
 sys.path.insert(0, ".")
+newer.name_enums()
 # The suite looks for its files where its script's absolute path says.
 runpy.run_path(os.path.abspath(sys.argv[0]), run_name="__main__")

@@ -224,6 +224,11 @@ impl Job<'_> {
         self.guest.run(&["sh", "-c", &script], SHORT).ok();
     }
 
+    /// Kills it and everything in its process group, without a word of warning.
+    pub fn kill(&self) {
+        self.guest.say(&format!("kill {}", self.id));
+    }
+
     /// Waits for its end; panics when that takes longer than `limit`.
     pub fn finish(self, limit: Duration) -> Output {
         self.finish_or_kill(limit)

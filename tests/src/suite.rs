@@ -1,4 +1,4 @@
-//! rdma-core's own Python test suite, on an endpoint's device.
+//! rdma-core's own Python test suite, on an endpoint's device; with some tests of a newer version.
 
 use crate::lab::{Endpoint, Lab};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Verdict {
     pub skipped: usize,
 }
 
-/// Runs every file of the suite in `endpoint`, each in a process of its own.
+/// Runs every file of the suite, and the newer tests beside them, in `endpoint`, each in a process of its own.
 pub fn run(lab: &Lab, endpoint: &Endpoint) -> BTreeMap<String, Outcome> {
     let suite = unpack(lab);
     let results = suite.join("results.tsv");
@@ -84,11 +84,19 @@ pub fn judge(outcomes: &BTreeMap<String, Outcome>, expected: &str) -> Verdict {
     verdict
 }
 
+/// Where `scripts/rdma-core.sh` left tests of a newer rdma-core than the distribution's.
+fn newer_tests() -> PathBuf {
+    let build = std::env::var_os("RDMESH_RDMA_CORE").map(PathBuf::from);
+    build.expect("a newer rdma-core has been prepared: run this with `./dev test pyverbs`").join("tests")
+}
+
 fn unpack(lab: &Lab) -> PathBuf {
     let folder = lab.shared().join("tests");
-    let script = "mkdir -p $2 && cp $1/* $2 && gunzip -f $2/*.gz && cp $3 $2 && chmod -R a+rwX $2";
-    let helper = crate::root().join("tests/pyverbs/results.py");
-    let done = Command::new("sh").args(["-ec", script, "sh", SUITE]).arg(&folder).arg(&helper).status();
+    let script = "mkdir -p $2 && cp $3/*.py $1/* $2 && gunzip -f $2/*.gz && cp $4/*.py $2 && chmod -R a+rwX $2";
+    let helpers = crate::root().join("tests/pyverbs");
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", script, "sh", SUITE]).args([&folder, &newer_tests(), &helpers]);
+    let done = sh.status();
     assert!(done.is_ok_and(|s| s.success()), "the suite of package python3-pyverbs/rdma-core is not in {SUITE}");
     folder
 }

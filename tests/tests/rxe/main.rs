@@ -1,0 +1,6 @@
+//! Against a stock kernel's rdma_rxe and rdma_cm, which know nothing of rdmesh: plain RoCEv2, each side as server and as
+//! client.
+
+mod connections;
+mod data;
+mod world;
