@@ -51,8 +51,8 @@ pub(crate) enum Command {
     Top(TopOptions),
     /// Show counters
     Stats(OutputOptions),
-    /// Look for what is missing or misconfigured, and say how to fix it
-    Doctor(OutputOptions),
+    /// Look for what is missing or misconfigured, and for what programs asked in vain, and say how to fix it
+    Doctor(DoctorOptions),
 }
 
 #[derive(ClapArgs, Clone)]
@@ -343,6 +343,22 @@ pub(crate) struct OutputOptions {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `rdmesh doctor`.
+#[derive(ClapArgs)]
+pub(crate) struct DoctorOptions {
+    /// Check the way to this address instead
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) to: Option<IpAddr>,
+    /// The endpoint from which to look for it
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub(crate) endpoint: Option<Name>,
+    /// The network in which to look for it
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK, requires = "to")]
+    pub(crate) net: Name,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
 }
 
 /// Options of `rdmesh capture`.

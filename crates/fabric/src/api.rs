@@ -141,7 +141,7 @@ pub struct ConnectionInfo {
     pub port_space: String,
     /// RC, UC or UD.
     pub kind: String,
-    /// IDLE, BOUND, RESOLVED, LISTEN, CONNECTING, REQUESTED, CONNECTED, SERVICE, DISCONNECTED or FAILED.
+    /// IDLE, BOUND, RESOLVING, RESOLVED, JOINED, LISTEN, CONNECTING, REQUESTED, CONNECTED, SERVICE, DISCONNECTED or FAILED.
     pub state: String,
     /// What it is bound to.
     pub address: Option<SocketAddr>,
@@ -149,6 +149,27 @@ pub struct ConnectionInfo {
     pub peer: Option<SocketAddr>,
     /// Its queue pair.
     pub qpn: Option<u32>,
+}
+
+/// Something that a program asked for and that could not work (`GET /v1/mistakes`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Mistake {
+    /// Name of its endpoint, which may have gone.
+    pub endpoint: Name,
+    /// Name of the endpoint's network.
+    pub network: Name,
+    /// The process that asked last.
+    pub pid: i32,
+    /// That process's name.
+    pub command: String,
+    /// What it asked for, and why it cannot work.
+    pub what: String,
+    /// What to do about it, where that can be said.
+    pub fix: Option<String>,
+    /// How often it was asked for.
+    pub count: u64,
+    /// How long ago the last time was.
+    pub seconds_ago: f64,
 }
 
 /// A queue pair.

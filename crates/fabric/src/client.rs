@@ -2,7 +2,7 @@
 
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
-    FaultsText, SetPeer, StartCapture, Stats, Status,
+    FaultsText, Mistake, SetPeer, StartCapture, Stats, Status,
 };
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers};
 use http_body_util::{BodyExt, Full};
@@ -169,6 +169,11 @@ impl Client {
     /// All open device contexts.
     pub fn contexts(&self) -> Result<Vec<ContextInfo>, ClientError> {
         self.get("/v1/contexts")
+    }
+
+    /// What programs asked for lately that could not work, the latest at the end.
+    pub fn mistakes(&self) -> Result<Vec<Mistake>, ClientError> {
+        self.get("/v1/mistakes")
     }
 
     /// All counters.

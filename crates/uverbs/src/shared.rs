@@ -6,17 +6,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A mapping of shared memory, unmapped when the last clone is dropped.
+/// Shared memory that is mapped, or a part of it; unmapped when the last clone and the last part are dropped.
 ///
 /// The other side may change any byte at any time, so no reference to plain memory is ever made from it: only atomics
 /// and raw copies.
 #[derive(Clone)]
-pub struct SharedMemory(Arc<Mapping>);
+pub struct SharedMemory {
+    mapping: Arc<Mapping>,
+    /// Where it begins in the mapping.
+    at: usize,
+    len: usize,
+}
 
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Counts such mappings.
+    count: Option<Arc<AtomicU32>>,
 }
 
 // SAFETY: the mapping is plain memory with no thread affinity; all access is through raw pointers or atomics.
@@ -46,7 +54,7 @@ impl SharedMemory {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE, None)?;
         Ok((memory, fd))
     }
 
@@ -54,7 +62,7 @@ impl SharedMemory {
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
-        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE, None)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok((memory, fd))
     }
@@ -71,43 +79,58 @@ impl SharedMemory {
             return Err(MapError::TooShort);
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        Ok(Self::map_raw(fd, offset, len, prot)?)
+        Ok(Self::map_raw(fd, offset, len, prot, None)?)
     }
 
     /// The first byte.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.0.base.as_ptr()
+        self.mapping.base.as_ptr().wrapping_add(self.at)
     }
 
-    /// Maps `len` bytes at `offset` of a memfd of this process's own making.
-    pub(crate) fn map_own(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        Self::map_raw(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
+    /// Maps `len` bytes at `offset` of a memfd of this process's own making; as long as it is mapped, `count` counts it.
+    pub(crate) fn map_own(fd: BorrowedFd<'_>, offset: u64, len: usize, count: &Arc<AtomicU32>) -> io::Result<Self> {
+        Self::map_raw(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, Some(Arc::clone(count)))
+    }
+
+    /// The `len` bytes at `at`, which must be within.
+    pub(crate) fn part(&self, at: usize, len: usize) -> Self {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
+        Self { mapping: Arc::clone(&self.mapping), at: self.at + at, len }
     }
 
     /// Faults the pages in, up to `max` bytes; a hint, so errors do not matter.
     #[allow(unsafe_code)]
     pub fn populate(&self, max: usize) {
-        let len = self.0.len.min(max);
+        let len = self.len.min(max);
         // SAFETY: the range is this mapping's own, and populating changes no content.
-        let _ = unsafe { madvise(self.0.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        let _ = unsafe { madvise(self.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
     /// Bytes mapped.
     pub fn len(&self) -> usize {
-        self.0.len
+        self.len
     }
 
     /// Whether nothing is mapped; never so.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.len == 0
     }
 
     #[allow(unsafe_code)]
-    fn map_raw(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: ProtFlags) -> io::Result<Self> {
+    fn map_raw(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        prot: ProtFlags,
+        count: Option<Arc<AtomicU32>>,
+    ) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
-        Ok(Self(Arc::new(Mapping { base, len })))
+        if let Some(count) = &count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Self { mapping: Arc::new(Mapping { base, len, count }), at: 0, len })
     }
 }
 
@@ -116,6 +139,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping and no pointer into it outlives the last clone.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        if let Some(count) = &self.count {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

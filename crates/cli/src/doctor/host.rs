@@ -28,7 +28,10 @@ fn locked_memory() -> Finding {
             format!("the limit is {limit} bytes: libibverbs will warn on stderr (rdmesh itself does not need it)"),
             "ulimit -l 65536, or `memlock` in /etc/security/limits.conf",
         ),
-        Some(limit) => Finding::ok("locked memory", format!("limit {limit} bytes")),
+        Some(limit) => Finding::ok(
+            "locked memory",
+            format!("limit {limit} bytes; rdmesh needs none: registered memory is shared, not locked"),
+        ),
         None => Finding::ok("locked memory", "no limit"),
     }
 }

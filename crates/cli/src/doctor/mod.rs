@@ -2,24 +2,26 @@
 
 mod device;
 mod host;
+mod limits;
+mod mistakes;
 mod packages;
 mod router;
+mod way;
 
-use crate::args::OutputOptions;
+use crate::args::DoctorOptions;
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use rdmesh_fabric::{Client, StateDir};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Runs all checks; the exit status is 1 if any failed.
-pub(crate) fn doctor(options: &OutputOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
-    let status = client.status();
-    let mut findings = router::check(&status, state);
-    findings.extend(packages::check());
-    findings.extend(host::check(status.as_ref().ok(), state));
-    findings.extend(device::check(status.as_ref().ok(), client));
-    if options.json {
+/// Runs the checks; the exit status is 1 if any failed.
+pub(crate) fn doctor(options: &DoctorOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
+    let findings = match options.to {
+        Some(to) => way::check(options, to, client)?,
+        None => all(client, state),
+    };
+    if options.output.json {
         print_json(&findings)?;
     } else {
         for finding in &findings {
@@ -28,6 +30,20 @@ pub(crate) fn doctor(options: &OutputOptions, client: &Client, state: &StateDir)
     }
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
+    let status = client.status();
+    let mut findings = router::check(&status, state);
+    let status = status.ok();
+    findings.extend(packages::check());
+    findings.extend(host::check(status.as_ref(), state));
+    findings.extend(limits::check(status.as_ref()));
+    findings.extend(device::check(status.as_ref(), client));
+    if status.is_some() {
+        findings.extend(mistakes::check(client));
+    }
+    findings
 }
 
 /// What a check found.

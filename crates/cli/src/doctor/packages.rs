@@ -26,7 +26,15 @@ pub(super) fn check() -> Vec<Finding> {
             Finding::fail("rxe provider", message, packages.install(packages.provider))
         }
     };
-    vec![library, provider]
+    let connections = match find(&directories, "librdmacm.so.1") {
+        Some(path) => Finding::ok("rdma_cm", path.display().to_string()),
+        None => Finding::warn(
+            "rdma_cm",
+            "librdmacm.so.1 is not installed; programs that connect by address and port need it",
+            packages.install(packages.connections),
+        ),
+    };
+    vec![library, provider, connections]
 }
 
 /// Names of the packages of a distribution.
@@ -34,6 +42,8 @@ pub(super) struct Packages {
     manager: &'static str,
     /// Has libibverbs and the rxe provider.
     pub(super) provider: &'static str,
+    /// Has librdmacm.
+    connections: &'static str,
     /// Has `ibv_devinfo`.
     pub(super) utilities: &'static str,
 }
@@ -52,16 +62,16 @@ impl Packages {
         };
         let ids = format!("{} {}", value("ID"), value("ID_LIKE"));
         let is = |id| ids.split_whitespace().any(|word| word == id);
-        let (manager, provider, utilities) = if is("fedora") || is("rhel") || is("centos") {
-            ("dnf install", "libibverbs", "libibverbs-utils")
+        let (manager, provider, connections, utilities) = if is("fedora") || is("rhel") || is("centos") {
+            ("dnf install", "libibverbs", "librdmacm", "libibverbs-utils")
         } else if ids.contains("suse") {
-            ("zypper install", "libibverbs", "libibverbs-utils")
+            ("zypper install", "libibverbs", "librdmacm1", "libibverbs-utils")
         } else if is("arch") {
-            ("pacman -S", "rdma-core", "rdma-core")
+            ("pacman -S", "rdma-core", "rdma-core", "rdma-core")
         } else {
-            ("apt install", "ibverbs-providers", "ibverbs-utils")
+            ("apt install", "ibverbs-providers", "librdmacm1", "ibverbs-utils")
         };
-        Self { manager, provider, utilities }
+        Self { manager, provider, connections, utilities }
     }
 
     /// The command that installs `package`.

@@ -3,9 +3,11 @@
 use rdmesh_verbs::{Psn, SendWr};
 
 /// A ring of work requests, oldest first. Slots are used again and again in place: a request is large, and moving it
-/// would cost more than executing a short one.
+/// would cost more than executing a short one. Most queue pairs never have many on their way, so that slots are only made
+/// when they are needed.
 pub(crate) struct Window<M> {
-    slots: Box<[Inflight<M>]>,
+    slots: Vec<Inflight<M>>,
+    size: usize,
     head: usize,
     len: usize,
 }
@@ -32,8 +34,7 @@ pub(crate) struct Inflight<M> {
 impl<M> Window<M> {
     /// A window for `size` requests.
     pub(crate) fn new(size: usize) -> Self {
-        let slots = (0..size.max(1).next_power_of_two()).map(|_| Inflight::empty()).collect();
-        Self { slots, head: 0, len: 0 }
+        Self { slots: vec![Inflight::empty()], size: size.max(1).next_power_of_two(), head: 0, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -45,13 +46,16 @@ impl<M> Window<M> {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.len == self.slots.len()
+        self.len == self.size
     }
 
     /// The free slot behind the youngest request, to be filled in; it counts only after [`Window::push`]. The window must
     /// not be full.
     pub(crate) fn next(&mut self) -> &mut Inflight<M> {
         debug_assert!(!self.is_full());
+        if self.len == self.slots.len() {
+            self.grow();
+        }
         let slot = self.slot(self.len);
         &mut self.slots[slot]
     }
@@ -82,6 +86,14 @@ impl<M> Window<M> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Inflight<M>> {
         (0..self.len).map(|i| &self.slots[self.slot(i)])
+    }
+
+    /// Makes it twice as many slots.
+    #[cold]
+    fn grow(&mut self) {
+        self.slots.rotate_left(self.head);
+        self.head = 0;
+        self.slots.resize_with(2 * self.slots.len(), Inflight::empty);
     }
 
     fn slot(&self, i: usize) -> usize {
@@ -133,5 +145,30 @@ impl<M> Inflight<M> {
         self.total = total;
         (self.sent, self.answered, self.outstanding) = (0, 0, 0);
         (self.complete, self.started, self.bad) = (false, false, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_keep_their_order_while_slots_are_made() {
+        let mut window = Window::<()>::new(5);
+        let (mut pushed, mut popped) = (0, 0);
+        for round in 1..=8 {
+            for _ in 0..round {
+                window.next().wr.wr_id = pushed;
+                window.push();
+                pushed += 1;
+            }
+            assert_eq!(window.is_full(), round == 8);
+            assert!(window.iter().map(|entry| entry.wr.wr_id).eq(popped..pushed));
+            for _ in 0..window.len().min(round) {
+                assert_eq!(window.oldest().map(|entry| entry.wr.wr_id), Some(popped));
+                window.pop();
+                popped += 1;
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! From the router's own types to those of the API.
 
 use crate::daemon::Host;
-use crate::session::{ConnectionInfo, ContextInfo, QpRow};
+use crate::session::{ConnectionInfo, ContextInfo, MistakeInfo, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
 use rdmesh_nic::Path;
@@ -17,6 +17,24 @@ pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
 /// Every `rdma_cm_id`.
 pub(super) fn connections(host: &Host) -> Vec<api::ConnectionInfo> {
     host.connections().into_iter().map(connection).filter_map(Result::ok).collect()
+}
+
+/// What programs asked for lately that could not work.
+pub(super) fn mistakes(host: &Host) -> Vec<api::Mistake> {
+    host.mistakes().into_iter().map(mistake).filter_map(Result::ok).collect()
+}
+
+fn mistake(info: MistakeInfo) -> Result<api::Mistake, InvalidName> {
+    Ok(api::Mistake {
+        endpoint: Name::try_from(info.name)?,
+        network: Name::try_from(info.network)?,
+        pid: info.pid,
+        command: info.comm,
+        what: info.mistake.to_string(),
+        fix: info.mistake.fix(),
+        count: info.count,
+        seconds_ago: info.age.as_secs_f64(),
+    })
 }
 
 fn connection(info: ConnectionInfo) -> Result<api::ConnectionInfo, InvalidName> {

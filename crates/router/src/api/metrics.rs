@@ -64,6 +64,10 @@ fn families(host: &Host) -> Vec<Family> {
         family.push(&[], value(&totals) as f64);
         family
     }));
+    let mut rejected =
+        Family::new("rdmesh_cm_rejected_total".to_owned(), "counter", "Refusals told to programs, by reason of IBA");
+    totals.rejected.iter().for_each(|(reason, count)| rejected.push(&[("reason", &reason.to_string())], *count as f64));
+    families.push(rejected);
     let workers = host.worker_stats();
     families.extend(WORKERS.iter().map(|(name, help, value)| {
         let mut family = Family::new(format!("rdmesh_worker_{name}"), "counter", help);

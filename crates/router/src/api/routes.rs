@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, delete, get, post};
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Stats, Status};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Mistake, Stats, Status};
 use rdmesh_fabric::{Name, Network};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -73,6 +73,12 @@ fn own_operations() -> Vec<Operation> {
         },
         read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", schema::<Vec<ConnectionInfo>>(), get(connections)),
+        read(
+            "/v1/mistakes",
+            "What programs asked for lately that could not work",
+            schema::<Vec<Mistake>>(),
+            get(mistakes),
+        ),
         read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
         read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
         read("/v1/openapi.json", "This description", schema::<Value>(), get(description)),
@@ -129,6 +135,10 @@ async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refu
 
 async fn connections(State(api): State<Api>) -> Result<Json<Vec<ConnectionInfo>>, Refusal> {
     Ok(Json(api.blocking(convert::connections).await?))
+}
+
+async fn mistakes(State(api): State<Api>) -> Result<Json<Vec<Mistake>>, Refusal> {
+    Ok(Json(api.blocking(convert::mistakes).await?))
 }
 
 async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {

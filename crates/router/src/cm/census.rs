@@ -58,6 +58,11 @@ impl ConnectionManager {
         self.protocol.counters()
     }
 
+    /// How often programs were told that they are refused, by reason (IBA 12.6.7.2).
+    pub(crate) fn rejected(&self) -> Vec<(u16, u64)> {
+        self.rejected.iter().map(|(reason, count)| (*reason, *count)).collect()
+    }
+
     /// All identifiers, in the order in which they were made.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
         let mut ids: Vec<_> = self.ids.iter().collect();
@@ -85,8 +90,10 @@ impl ConnectionManager {
 
     fn state(&self, id: &Id) -> &'static str {
         match id.state {
+            _ if !id.groups.is_empty() => "JOINED",
             State::Idle => "IDLE",
             State::Bound => "BOUND",
+            State::AddressQuery => "RESOLVING",
             State::AddressResolved | State::RouteResolved => "RESOLVED",
             State::Listen => "LISTEN",
             State::Disconnect => "DISCONNECTED",

@@ -11,7 +11,7 @@ use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 /// A channel.
@@ -21,6 +21,8 @@ pub(super) struct Channel {
     pub(super) pid: i32,
     /// Known to the program that opened it, for its children.
     pub(super) token: Token,
+    /// The identifiers whose events come here.
+    pub(super) ids: BTreeSet<u32>,
     /// Its way to machines outside rdmesh; none before it is needed.
     pub(super) plain: Option<Option<Plain>>,
     waiting: VecDeque<Pending>,
@@ -31,7 +33,10 @@ impl Channel {
     /// A channel, and the program's descriptor.
     pub(super) fn new(endpoint: EndpointId, pid: i32, token: Token) -> io::Result<(Self, OwnedFd)> {
         let (signal, program) = Signal::new()?;
-        Ok((Self { endpoint, pid, token, plain: None, waiting: VecDeque::new(), signal }, program))
+        Ok((
+            Self { endpoint, pid, token, ids: BTreeSet::new(), plain: None, waiting: VecDeque::new(), signal },
+            program,
+        ))
     }
 
     /// Adds an event.

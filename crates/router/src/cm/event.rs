@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 #[repr(u32)]
 pub(super) enum Kind {
     AddressResolved = 0,
+    AddressError = 1,
     RouteResolved = 2,
     ConnectRequest = 4,
     ConnectResponse = 5,

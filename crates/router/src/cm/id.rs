@@ -45,6 +45,8 @@ impl PortSpace {
 pub(super) enum State {
     Idle,
     Bound,
+    /// Its peer's link is being looked for.
+    AddressQuery,
     AddressResolved,
     RouteResolved,
     Connect,

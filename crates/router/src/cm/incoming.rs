@@ -12,6 +12,8 @@ use rdmesh_verbs::{Qkey, QpType, Qpn};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 
+/// Reasons that are counted: more than IBA has (12.6.7.2).
+const MAX_REASONS: usize = 64;
 /// How long a program may take to answer a request, as a code: 69 s (`CMA_CM_MRA_SETTING`).
 const PROGRAM_TIME: u8 = REPEATED | 24;
 /// Only a peer that asks again is told to wait.
@@ -66,6 +68,9 @@ impl ConnectionManager {
             cm::Event::Reply(rep) => Event::new(Kind::ConnectResponse).with_connection(reply_param(rep)),
             cm::Event::Established { private } => Event::new(Kind::Established).with_private(private),
             cm::Event::Rejected { reason, private, .. } => {
+                if self.rejected.len() < MAX_REASONS || self.rejected.contains_key(&reason.0) {
+                    *self.rejected.entry(reason.0).or_default() += 1;
+                }
                 Event::new(Kind::Rejected).with_status(reason.0.into()).with_private(private)
             }
             cm::Event::Unreachable => Event::new(Kind::Unreachable).with_status(-Errno::TIMEDOUT.raw_os_error()),

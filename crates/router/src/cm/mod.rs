@@ -6,6 +6,7 @@
 //!
 //! * [`address`], [`header`]: socket addresses, and how a connection request carries them.
 //! * [`id`], [`ports`], [`node`]: identifiers, port spaces, and the endpoint that both belong to.
+//! * [`queries`]: looking for a peer that is no endpoint.
 //! * [`channel`], [`event`]: what programs wait for.
 //! * [`commands`]: what they ask for.
 //! * [`incoming`]: what peers ask for, and answer.
@@ -21,11 +22,14 @@ mod id;
 mod incoming;
 mod node;
 mod ports;
+mod queries;
 #[cfg(test)]
 mod tests;
 
 pub use census::ConnectionRow;
+pub(crate) use commands::peer_of_resolution;
 pub(crate) use node::NodeSpec;
+pub(crate) use queries::Query;
 
 use crate::session::EndpointId;
 use channel::Channel;
@@ -37,7 +41,7 @@ use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Gid, Mtu, Psn, Vni};
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -51,13 +55,17 @@ pub(crate) struct ConnectionManager {
     ids: HashMap<u32, Id>,
     groups: HashMap<u32, Group>,
     connections: HashMap<CommId, u32>,
-    /// Which endpoints receive from the sockets of a namespace, and for how many channels each.
+    /// Which endpoints receive from the sockets of a namespace, and for how many channels and devices each.
     ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
     routes: Arc<Routes>,
+    /// Who waits for a peer's link.
+    queries: BTreeMap<u32, Query>,
     /// What goes to other machines.
     outgoing: VecDeque<Mad>,
     next: u32,
     random: u64,
+    /// How often programs were told that they are refused, by reason.
+    rejected: BTreeMap<u16, u64>,
 }
 
 impl ConnectionManager {
@@ -73,9 +81,11 @@ impl ConnectionManager {
             connections: HashMap::new(),
             ways: HashMap::new(),
             routes: Arc::default(),
+            queries: BTreeMap::new(),
             outgoing: VecDeque::new(),
             next: 0,
             random: seed | 1,
+            rejected: BTreeMap::new(),
         }
     }
 
@@ -128,14 +138,14 @@ impl ConnectionManager {
 
     /// Closes a channel, and ends what belongs to it.
     pub(crate) fn close(&mut self, now: Time, number: u32) {
-        let mut ids: Vec<u32> = self.ids.iter().filter(|(_, id)| id.channel == number).map(|(&n, _)| n).collect();
-        // The order in which they were made.
-        ids.sort_unstable();
+        let ids = self.channels.get(&number).map(|channel| channel.ids.clone()).unwrap_or_default();
         for id in ids {
             self.destroy(now, id);
         }
         let Some(channel) = self.channels.remove(&number) else { return };
-        self.forget_way(&channel);
+        if let Some(Some(plain)) = channel.plain {
+            self.remove_way(channel.endpoint, plain.id);
+        }
         self.pump(now);
     }
 
@@ -143,9 +153,29 @@ impl ConnectionManager {
     pub(crate) fn set_way(&mut self, number: u32, plain: Option<Plain>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         channel.plain = Some(plain);
+        let endpoint = channel.endpoint;
         if let Some(plain) = plain {
-            let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
-            *users.entry(channel.endpoint).or_default() += 1;
+            self.add_way(endpoint, plain);
+        }
+    }
+
+    /// Something of an endpoint's, a channel or an opened device, has a way to machines outside rdmesh.
+    pub(crate) fn add_way(&mut self, endpoint: EndpointId, plain: Plain) {
+        let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
+        *users.entry(endpoint).or_default() += 1;
+    }
+
+    /// It has it no longer.
+    pub(crate) fn remove_way(&mut self, endpoint: EndpointId, id: PlainId) {
+        let Some((_, users)) = self.ways.get_mut(&id) else { return };
+        if let Some(count) = users.get_mut(&endpoint) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(&endpoint);
+            }
+        }
+        if users.is_empty() {
+            self.ways.remove(&id);
         }
     }
 
@@ -189,20 +219,6 @@ impl ConnectionManager {
         nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
     }
 
-    fn forget_way(&mut self, channel: &Channel) {
-        let Some(Some(plain)) = channel.plain else { return };
-        let Some((_, users)) = self.ways.get_mut(&plain.id) else { return };
-        if let Some(count) = users.get_mut(&channel.endpoint) {
-            *count -= 1;
-            if *count == 0 {
-                users.remove(&channel.endpoint);
-            }
-        }
-        if users.is_empty() {
-            self.ways.remove(&plain.id);
-        }
-    }
-
     /// Carries messages between connections of this host, collects those for other machines, and turns what happens into
     /// events, until nothing more happens.
     fn pump(&mut self, now: Time) {
@@ -243,11 +259,12 @@ impl ConnectionManager {
     /// Ends an identifier, whatever it is doing. Returns how many of its events the program has read.
     fn destroy(&mut self, now: Time, number: u32) -> u32 {
         let Some(id) = self.ids.remove(&number) else { return 0 };
+        self.queries.remove(&number);
         let mine = |owner| owner == Owner::Id(number) || id.groups.iter().any(|group| owner == Owner::Group(*group));
-        let withdrawn = self
-            .channels
-            .get_mut(&id.channel)
-            .map_or_else(Vec::new, |channel| channel.withdraw(|event| mine(event.owner)));
+        let withdrawn = self.channels.get_mut(&id.channel).map_or_else(Vec::new, |channel| {
+            channel.ids.remove(&number);
+            channel.withdraw(|event| mine(event.owner))
+        });
         for child in withdrawn.into_iter().filter_map(|event| event.child) {
             self.destroy(now, child);
         }
@@ -276,8 +293,23 @@ impl ConnectionManager {
         }
         node.ids += 1;
         let number = self.free_number(|manager, number| manager.ids.contains_key(&number));
+        if let Some(channel) = self.channels.get_mut(&id.channel) {
+            channel.ids.insert(number);
+        }
         self.ids.insert(number, id);
         Ok(number)
+    }
+
+    /// Gives an identifier to another channel.
+    fn hand_over(&mut self, number: u32, to: u32) {
+        let Some(id) = self.ids.get_mut(&number) else { return };
+        let from = std::mem::replace(&mut id.channel, to);
+        if let Some(channel) = self.channels.get_mut(&from) {
+            channel.ids.remove(&number);
+        }
+        if let Some(channel) = self.channels.get_mut(&to) {
+            channel.ids.insert(number);
+        }
     }
 
     fn free_number(&mut self, is_used: impl Fn(&Self, u32) -> bool) -> u32 {

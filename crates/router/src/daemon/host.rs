@@ -7,7 +7,9 @@ use super::owners::Owners;
 use super::{DaemonConfig, LocalPath};
 use crate::endpoint::{EndpointDir, Library, gid_table};
 use crate::io::Faults;
-use crate::session::{CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, SessionServer, SessionTotals};
+use crate::session::{
+    CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, MistakeInfo, SessionServer, SessionTotals,
+};
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
@@ -149,6 +151,11 @@ impl Host {
     /// All `rdma_cm_id`s.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.sessions.connections()
+    }
+
+    /// What programs asked for lately that could not work.
+    pub fn mistakes(&self) -> Vec<MistakeInfo> {
+        self.sessions.mistakes()
     }
 
     /// What there is of rdma_cm.

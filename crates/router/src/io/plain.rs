@@ -8,8 +8,9 @@ use nix::sys::socket::SockaddrStorage;
 use rdmesh_nic::{PlainId, ROCE_PORT};
 use rustix::fs::fstat;
 use rustix::io::{self, Errno};
+use rustix::net::{SendFlags, sendto};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -163,6 +164,17 @@ impl PlainSockets {
     /// Their number.
     pub fn id(&self) -> PlainId {
         self.id
+    }
+
+    /// Makes the kernel look for a machine: an empty datagram to the port that discards all (RFC 863).
+    pub fn knock(&self, dest: Ipv4Addr) -> io::Result<()> {
+        const DISCARD: u16 = 9;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendto(self.v4.as_fd(), &[], flags, &SocketAddrV4::new(dest, DISCARD)) {
+            // Not now; the kernel looks again when it is asked again.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn socket(&self, is_v4: bool) -> Option<&Socket> {

@@ -2,7 +2,7 @@
 
 use super::EndpointId;
 use super::connection::Subject;
-use super::context::random_token;
+use super::context::{random_token, way};
 use super::endpoint::EndpointSpec;
 use super::info::{CmTotals, ConnectionInfo};
 use super::messages::Answer;
@@ -10,19 +10,20 @@ use super::reply::Reply;
 use super::server::Server;
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::io::PlainUse;
-use rdmesh_nic::{Plain, ROCE_PORT, ReceivedMad};
+use rdmesh_nic::ReceivedMad;
 use rdmesh_uverbs::session::{OpenCmReply, Token};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 /// A channel, as far as sessions are concerned.
-#[derive(Default)]
 pub(super) struct CmChannel {
+    /// The connection that opened it.
+    pub(super) opener: u64,
     /// Connections that use it: the opener's, and its forked children's.
     connections: u32,
     /// Its way to machines outside rdmesh.
-    plain: Option<PlainUse>,
+    pub(super) plain: Option<PlainUse>,
 }
 
 impl Server {
@@ -39,7 +40,7 @@ impl Server {
         let token = random_token()?;
         let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
-        self.cm_channels.insert(number, CmChannel { connections: 1, plain: None });
+        self.cm_channels.insert(number, CmChannel { opener: id, connections: 1, plain: None });
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
         Ok((reply, response))
@@ -92,14 +93,15 @@ impl Server {
 
     /// Does what the time asks for. Returns how long nothing has to be done.
     pub(super) fn run_cm_timers(&mut self) -> Option<Timespec> {
+        let look_again = self.run_cm_queries();
         let now = self.clock.now();
-        let deadline = self.cm.poll_timeout()?;
-        if deadline <= now {
+        if self.cm.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.cm.set_routes(self.shards[0].routes());
             self.cm.handle_timeout(now);
             self.send_cm();
         }
-        let wait = self.cm.poll_timeout()?.0.saturating_sub(now.0);
+        let deadline = self.cm.poll_timeout().map(|deadline| deadline.0.saturating_sub(now.0));
+        let wait = [look_again, deadline].into_iter().flatten().min()?;
         // Rounded up: woken too early there would be nothing to do.
         let (seconds, nanoseconds) = (wait / NANOSECONDS, wait % NANOSECONDS + 1);
         Some(Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds.min(NANOSECONDS - 1) as i64 })
@@ -113,8 +115,7 @@ impl Server {
     /// Finds how a channel's program reaches machines outside rdmesh.
     fn find_way(&mut self, id: u64, number: u32) {
         let plain = self.find_place(id, 0).ok().and_then(|place| place.plain.ok());
-        let way = plain.as_ref().map(|plain| Plain { id: plain.sockets.id(), source_port: ROCE_PORT });
-        self.cm.set_way(number, way);
+        self.cm.set_way(number, plain.as_ref().map(way));
         if let Some(channel) = self.cm_channels.get_mut(&number) {
             channel.plain = plain;
         }
@@ -144,6 +145,7 @@ impl Server {
             duplicates: counters.duplicate.iter().sum(),
             unexpected: counters.malformed + counters.unexpected,
             overflow: counters.overflow,
+            rejected: self.cm.rejected(),
         }
     }
 

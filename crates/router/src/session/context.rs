@@ -4,6 +4,7 @@ use super::EndpointId;
 use super::accounting::ObjectCounts;
 use super::endpoint::Endpoint;
 use super::info::{ContextInfo, QpRow};
+use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
@@ -23,6 +24,9 @@ use std::os::fd::OwnedFd;
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
+
+/// Queue pairs of one context of which it is noted what is wrong.
+const MAX_MISTAKES: usize = 4;
 
 /// A completion channel.
 #[derive(Default)]
@@ -76,7 +80,7 @@ impl Context {
     ) -> io::Result<(Self, Reply)> {
         let (memory, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
         let page = ContextPage::new(memory).ok_or(io::Errno::INVAL)?;
-        let queues = QueueFile::create()?;
+        let queues = QueueFile::create_counted(endpoint.queue_mappings.clone())?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
@@ -88,7 +92,7 @@ impl Context {
             .with_open(program_wake)
             .with_open(io::fcntl_dupfd_cloexec(queues.fd(), 0)?);
 
-        let plain = place.plain.as_ref().ok().map(|plain| Plain { id: plain.sockets.id(), source_port: ROCE_PORT });
+        let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
         let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone(), plain, mtu };
         let worker_page = page.clone();
@@ -118,6 +122,11 @@ impl Context {
         Ok((context, reply))
     }
 
+    /// Its way to machines outside rdmesh, for the engine.
+    pub(super) fn way(&self) -> Option<Plain> {
+        self.plain.as_ref().ok().map(way)
+    }
+
     /// Takes everything back, except the way outside, which it returns.
     pub(super) fn close(self) -> Option<PlainUse> {
         let id = self.id;
@@ -129,6 +138,17 @@ impl Context {
     /// Whether `token` is this context's, in a time that does not tell how much of it is right.
     pub(super) fn has_token(&self, token: &Token) -> bool {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+
+    /// What is wrong with its queue pairs, at its end.
+    pub(super) fn note_mistakes(&self, endpoint: &mut Endpoint) {
+        let id = self.id;
+        let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
+            let engine = shard.engine();
+            let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
+            infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
+        });
+        mistakes.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, self.pid, || self.comm.clone()));
     }
 
     pub(super) fn info(&self, endpoint: &Endpoint) -> ContextInfo {
@@ -152,6 +172,11 @@ impl Context {
             qps,
         }
     }
+}
+
+/// The same for the engine.
+pub(super) fn way(plain: &PlainUse) -> Plain {
+    Plain { id: plain.sockets.id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

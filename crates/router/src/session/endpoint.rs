@@ -3,6 +3,7 @@
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
 use super::disposal::Disposal;
+use super::mistakes::Mistakes;
 use super::traffic::Traffic;
 use crate::io::PlainError;
 use crate::memory::Patience;
@@ -12,13 +13,13 @@ use rustix::io::{self, Errno};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Complaints about an endpoint's programs that are logged.
 const MAX_COMPLAINTS: u32 = 32;
 /// Memberships in multicast groups, of all queue pairs.
 const MAX_GROUPS: u32 = 65_536;
-/// A send ring and a receive ring.
-const MAPPINGS_PER_QP: u32 = 2;
 
 /// What an endpoint is.
 #[derive(Clone, Debug)]
@@ -72,6 +73,8 @@ pub(super) struct Endpoint {
     pub(super) pinned: u64,
     /// Mappings of memory regions.
     pub(super) pieces: u32,
+    /// Mappings of queues.
+    pub(super) queue_mappings: Arc<AtomicU32>,
     /// Memberships in multicast groups.
     pub(super) groups: u32,
     /// The listener is not polled, because descriptors had run out, or too many are being closed.
@@ -82,6 +85,10 @@ pub(super) struct Endpoint {
     pub(super) traffic: Traffic,
     /// Closes the descriptors of its programs.
     pub(super) disposal: Disposal,
+    /// What its programs asked for lately that could not work.
+    pub(super) mistakes: Mistakes,
+    /// The limit that was reached last, until somebody has noted it.
+    pub(super) refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
     complaints: u32,
 }
@@ -96,11 +103,14 @@ impl Endpoint {
             counts: ObjectCounts::default(),
             pinned: 0,
             pieces: 0,
+            queue_mappings: Arc::default(),
             groups: 0,
             paused: false,
             patience: Patience::default(),
             traffic: Traffic::default(),
             disposal: Disposal::start()?,
+            mistakes: Mistakes::default(),
+            refusal: None,
             warned: HashSet::new(),
             complaints: 0,
         })
@@ -129,17 +139,13 @@ impl Endpoint {
         if self.counts.get(kind) >= limit {
             return self.refuse(advice, limit.into());
         }
-        self.admit_mappings(match kind {
-            ObjectKind::Qp => MAPPINGS_PER_QP,
-            ObjectKind::Cq | ObjectKind::Srq => 1,
-            _ => 0,
-        })
+        Ok(())
     }
 
-    /// Whether the router may make this many mappings more.
+    /// Whether the router may have the mappings of queues that it has, and so many more.
     pub(super) fn admit_mappings(&mut self, more: u32) -> Result<(), Errno> {
         let limit = self.spec.quota.mappings;
-        let queues = self.counts.qps.saturating_mul(MAPPINGS_PER_QP).saturating_add(self.counts.cqs + self.counts.srqs);
+        let queues = self.queue_mappings.load(Ordering::Relaxed);
         if queues.saturating_add(self.pieces).saturating_add(more) <= limit {
             return Ok(());
         }
@@ -195,6 +201,7 @@ impl Endpoint {
         if self.is_first(what) {
             tracing::warn!(endpoint = self.spec.name, network = self.spec.network, limit, "no more {what}");
         }
+        self.refusal = Some(what);
         Err(Errno::NOMEM)
     }
 }

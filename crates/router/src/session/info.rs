@@ -87,7 +87,7 @@ pub struct ConnectionInfo {
 }
 
 /// What there is of rdma_cm, and its messages since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CmTotals {
     /// Open channels.
     pub channels: u64,
@@ -113,6 +113,8 @@ pub struct CmTotals {
     pub unexpected: u64,
     /// Requests dropped because too many waited for an answer.
     pub overflow: u64,
+    /// How often programs were told that they are refused, by reason (IBA 12.6.7.2).
+    pub rejected: Vec<(u16, u64)>,
 }
 
 /// Counters since the start. Whatever was created is destroyed by its program, reclaimed from a program that is gone,

@@ -47,6 +47,11 @@ impl Server {
             (_, Some(_)) => Err(Errno::INVAL),
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        if let Err(errno) = &answer
+            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
+        {
+            endpoint.note_failure(frame.kind, frame.body, *errno, &connection.peer);
+        }
         let sent = match &answer {
             Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
             Err(errno) => reply::send_error(connection.socket.as_fd(), *errno),
@@ -87,6 +92,9 @@ impl Server {
         };
         endpoint.contexts += 1;
         self.cm.set_mtu(connection.endpoint, context.mtu);
+        if let Some(plain) = context.way() {
+            self.cm.add_way(connection.endpoint, plain);
+        }
         self.totals.contexts_opened += 1;
         let number = insert(&mut self.contexts, &mut self.next_context, context);
         connection.subject = Some(Subject::Context(number));

@@ -15,6 +15,8 @@ mod endpoint;
 mod info;
 mod mads;
 mod messages;
+mod mistakes;
+mod neighbours;
 mod peer;
 mod regions;
 mod reply;
@@ -26,6 +28,7 @@ pub use accounting::ObjectCounts;
 pub(crate) use commands::PORT;
 pub use endpoint::EndpointSpec;
 pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use mistakes::{Mistake, MistakeInfo};
 
 use crate::worker::ShardHandle;
 use rdmesh_verbs::DeviceLimits;
@@ -88,6 +91,11 @@ impl SessionServer {
     /// Every `rdma_cm_id`.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.ask(Control::Connections).unwrap_or_default()
+    }
+
+    /// What programs asked for lately that could not work.
+    pub fn mistakes(&self) -> Vec<MistakeInfo> {
+        self.ask(Control::Mistakes).unwrap_or_default()
     }
 
     /// What there is of rdma_cm.

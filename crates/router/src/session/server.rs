@@ -8,6 +8,7 @@ use super::disposal::Disposal;
 use super::endpoint::{Endpoint, EndpointSpec};
 use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::messages::Flow;
+use super::mistakes::{MistakeInfo, PastMistakes};
 use super::peer::Peer;
 use crate::cm::ConnectionManager;
 use crate::io::{Clock, PlainUse, Plains, probe};
@@ -33,6 +34,7 @@ pub(super) enum Control {
     Totals(Sender<SessionTotals>),
     Connections(Sender<Vec<ConnectionInfo>>),
     CmTotals(Sender<CmTotals>),
+    Mistakes(Sender<Vec<MistakeInfo>>),
     Stop,
 }
 
@@ -76,6 +78,7 @@ pub(super) struct Server {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
     pub(super) totals: SessionTotals,
+    past_mistakes: PastMistakes,
     pub(super) cm: ConnectionManager,
     pub(super) cm_channels: HashMap<u32, CmChannel>,
     pub(super) clock: Clock,
@@ -106,6 +109,7 @@ impl Server {
             connections: HashMap::new(),
             contexts: HashMap::new(),
             totals: SessionTotals::default(),
+            past_mistakes: PastMistakes::default(),
             cm: ConnectionManager::new(seed()?),
             cm_channels: HashMap::new(),
             clock: Clock::start(),
@@ -163,6 +167,7 @@ impl Server {
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::Connections(answer) => drop(answer.send(self.connection_infos())),
+                Control::Mistakes(answer) => drop(answer.send(self.mistakes())),
                 Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
                 Control::Stop => return Flow::Close,
             }
@@ -193,7 +198,8 @@ impl Server {
         for connection in connections {
             self.close(connection);
         }
-        if let Some(endpoint) = self.endpoints.remove(&id) {
+        if let Some(mut endpoint) = self.endpoints.remove(&id) {
+            self.past_mistakes.keep(&mut endpoint);
             self.remove_node(id);
             // Connections that were never accepted hold messages too.
             retire(&self.epoll, endpoint.listener, &endpoint.disposal);
@@ -211,6 +217,14 @@ impl Server {
         let mut contexts: Vec<(&u32, &Context)> = self.contexts.iter().collect();
         contexts.sort_by_key(|(id, _)| **id);
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(self.endpoints.get(&c.endpoint)?))).collect()
+    }
+
+    /// The latest at the end.
+    fn mistakes(&self) -> Vec<MistakeInfo> {
+        let present = self.endpoints.values().flat_map(|e| e.mistakes.infos(&e.spec.name, &e.spec.network));
+        let mut all: Vec<_> = self.past_mistakes.infos().chain(present).collect();
+        all.sort_by_key(|info| std::cmp::Reverse(info.age));
+        all
     }
 
     fn present_totals(&self) -> SessionTotals {
@@ -342,12 +356,15 @@ impl Server {
         if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
             endpoint.contexts -= 1;
             endpoint.traffic.add_context(&context);
+            context.note_mistakes(endpoint);
             endpoint.counts.subtract(&context.counts);
             endpoint.pinned -= context.regions.pinned();
             endpoint.pieces -= context.regions.pieces();
             endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
         }
+        let endpoint = context.endpoint;
         if let Some(plain) = context.close() {
+            self.cm.remove_way(endpoint, plain.sockets.id());
             self.release_plain(&plain);
         }
     }

@@ -25,7 +25,7 @@ use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub struct ShardHandle(Arc<Link>);
 /// What other threads share with a worker.
 struct Link {
     commands: mpsc::Sender<Command>,
+    /// Commands sent, or about to be, and not executed.
+    waiting: AtomicUsize,
     packets: ArrayQueue<Packet<Memory>>,
     /// Datagrams that other workers received.
     mailbox: Mailbox,
@@ -198,8 +200,14 @@ impl ShardHandle {
             })
         });
         // The worker ends only after every handle's owner has: then there is nobody to call.
-        self.0.commands.send(command).expect("the worker runs as long as the router");
-        wait::notify(&self.0.inbox);
+        let was_awake = self.0.send(command).expect("the worker runs as long as the router");
+        // One that is awake answers sooner than this thread could fall asleep and wake up again.
+        for _ in 0..if was_awake { SPINS } else { 0 } {
+            match receiver.try_recv() {
+                Ok(result) => return result,
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
         receiver.recv().expect("the worker answers every command")
     }
 
@@ -210,9 +218,7 @@ impl ShardHandle {
             Box::new(|| {})
         });
         // The worker ends only when the router does: then it matters no more.
-        if self.0.commands.send(command).is_ok() {
-            wait::notify(&self.0.inbox);
-        }
+        let _ = self.0.send(command);
     }
 
     /// Says where the addresses of tenant networks are.
@@ -256,6 +262,7 @@ impl Link {
         let page = WorkerPage::new(memory).ok_or(io::Errno::INVAL)?;
         let link = Self {
             commands,
+            waiting: AtomicUsize::new(0),
             packets: ArrayQueue::new(PACKETS),
             // A worker alone gets all its datagrams itself.
             mailbox: Mailbox::new(if workers > 1 { DATAGRAMS } else { 0 }),
@@ -268,6 +275,17 @@ impl Link {
             io: Arc::default(),
         };
         Ok((link, receiver))
+    }
+
+    /// Queues a command, and wakes the worker where it sleeps. Returns whether it was awake.
+    fn send(&self, command: Command) -> Result<bool, mpsc::SendError<Command>> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.commands.send(command)?;
+        let is_sleeping = self.page.is_sleeping();
+        if is_sleeping {
+            wait::notify(&self.inbox);
+        }
+        Ok(!is_sleeping)
     }
 
     fn routes(&self) -> std::sync::MutexGuard<'_, Arc<Routes>> {
@@ -317,6 +335,7 @@ impl Worker {
         self.shard.flush_events(now);
         while let Ok(command) = self.commands.try_recv() {
             self.execute(command);
+            link.waiting.fetch_sub(1, Ordering::SeqCst);
             worked = true;
         }
         worked
@@ -405,7 +424,8 @@ impl Worker {
     fn sleep(&mut self, link: &Link) {
         link.page.set_sleeping(true);
         // What came before the announcement is seen here; what comes after it wakes the worker.
-        if !self.shard.has_doorbell() && link.packets.is_empty() && link.mailbox.is_empty() {
+        let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
+        if is_quiet && !self.shard.has_doorbell() {
             let now = self.shard.now();
             let limit = self.sleep_limit(now);
             bump(&link.counters.sleeps);
@@ -465,6 +485,8 @@ fn seed() -> io::Result<u64> {
 const PACKETS: usize = 1024;
 /// Datagrams that may.
 const DATAGRAMS: usize = 256;
+/// How often whoever has called looks for the answer before it sleeps.
+const SPINS: u32 = 200;
 /// How often the engine is asked for more to send in one pass.
 const ROUNDS: usize = 4;
 

@@ -93,8 +93,13 @@ impl Shard {
         self.sockets.add_plain(plain)
     }
 
-    /// Forgets the sockets of a namespace.
+    /// Forgets the sockets of a namespace, when the last words about connections there have been sent.
     pub fn remove_plain(&mut self, id: PlainId) {
+        let now = self.now();
+        self.sockets.flush(now);
+        if !self.sockets.is_blocked() && self.engine.poll_transmit(now, self.sockets.transmits()) {
+            self.sockets.flush(now);
+        }
         self.sockets.remove_plain(id);
     }
 

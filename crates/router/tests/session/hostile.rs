@@ -202,10 +202,11 @@ fn quotas_hold_and_come_back() {
 #[test]
 fn mappings_are_limited_and_come_back() {
     let world = World::new(1);
-    let path = world.endpoint_with(1, |spec| spec.quota.mappings = 5);
+    let path = world.endpoint_with(1, |spec| spec.quota.mappings = 3);
+    const LARGE: u32 = 1 << 18;
     let mut client = Client::device(&path);
     let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(1));
-    let (qp, ..) = client.create_qp(pd, cq, 2);
+    client.create_qp(pd, cq, 2);
     let (_arena, fd) = rdmesh_uverbs::shared::SharedMemory::create("arena", 3 * 4096).unwrap();
     let segment = |page: u64, offset: u64| Segment {
         addr: page * 4096,
@@ -222,16 +223,20 @@ fn mappings_are_limited_and_come_back() {
         access_flags: 1,
         ..Default::default()
     };
-    // Three are taken; two pieces fit, three do not, unless they are one.
+    // The queues share one; two pieces fit, three do not, unless they are one.
     let apart = [segment(1, 0), segment(2, 2), segment(3, 1)];
     let together = [segment(1, 0), segment(2, 1), segment(3, 2)];
     assert_eq!(client.reg_mr(&request(3), &apart, Some(fd.as_fd())).err(), Some(Errno::NOMEM));
     let mr = client.reg_mr(&request(3), &together, Some(fd.as_fd())).unwrap().mr_handle;
     client.order(number::DEREG_MR, &DeregMr { mr_handle: mr }).unwrap();
-    client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap();
-    assert_eq!(client.try_create_cq(1, -1).err(), Some(Errno::NOMEM));
-    client.order_with_room(number::DESTROY_QP, &DestroyQp { qp_handle: qp, ..Default::default() }, 4);
+    let mr = client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap().mr_handle;
     client.create_cq(1);
+    // A large queue needs its own.
+    assert_eq!(client.try_create_cq(LARGE, -1).err(), Some(Errno::NOMEM));
+    client.order(number::DEREG_MR, &DeregMr { mr_handle: mr }).unwrap();
+    let (large, _ring) = client.create_cq(LARGE);
+    client.order_with_room(number::DESTROY_CQ, &DestroyCq { cq_handle: large, ..Default::default() }, 8);
+    client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap();
     drop(client);
     world.expect_reclaimed();
     Client::device(&path).create_cq(1);

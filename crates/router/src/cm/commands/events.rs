@@ -28,8 +28,8 @@ impl ConnectionManager {
                 }
             }
         }
-        if let Some(child) = child.and_then(|child| self.ids.get_mut(&child)) {
-            child.channel = call.channel;
+        if let Some(child) = child {
+            self.hand_over(child, call.channel);
         }
         let bytes = response.as_bytes();
         Ok(bytes[..bytes.len().min(call.room)].to_vec())

@@ -13,9 +13,22 @@ mod resolve;
 use super::id::{Device, Id, State};
 use super::{ConnectionManager, address};
 use rdmesh_nic::{Route, Time};
-use rdmesh_uverbs::abi::{CmHeader, Connect, Listen, ResolveAddr, ResolveIp, cm_command};
+use rdmesh_uverbs::abi::{CmHeader, Connect, Listen, MigrateId, ResolveAddr, ResolveIp, cm_command};
 use rustix::io::Errno;
+use std::net::IpAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Of a command to resolve an address, without its header: the peer's, where it is one of IP.
+pub(crate) fn peer_of_resolution(command: u32, body: &[u8]) -> Option<IpAddr> {
+    let decoded = match command {
+        cm_command::RESOLVE_IP => address::decode(&ResolveIp::read_from_prefix(body).ok()?.0.dst_addr),
+        _ => address::decode(&ResolveAddr::read_from_prefix(body).ok()?.0.dst_addr),
+    };
+    match decoded {
+        Ok(Some(address::Address::Ip(peer))) => Some(peer.ip()),
+        _ => None,
+    }
+}
 
 /// A command in execution.
 struct Call<'a> {
@@ -81,8 +94,17 @@ impl ConnectionManager {
             cm_command::CONNECT => call.read_short::<Connect>().is_ok_and(|c| {
                 self.ids.get(&c.id).and_then(|id| id.dest).is_some_and(|dest| self.leads_out(channel, dest.ip()))
             }),
+            // The channel that it comes from may close.
+            cm_command::MIGRATE_ID => call.read::<MigrateId>().is_ok_and(|c| self.has_way(channel, c.fd)),
             _ => false,
         }
+    }
+
+    /// Whether `from`, another channel of the endpoint of `channel`, has a way outside.
+    fn has_way(&self, channel: u32, from: u32) -> bool {
+        let endpoint = |number| self.channels.get(&number).map(|channel| channel.endpoint);
+        let has = |channel: &super::Channel| channel.plain.flatten().is_some();
+        endpoint(channel) == endpoint(from) && self.channels.get(&from).is_some_and(has)
     }
 
     fn is_outside(&self, channel: u32, dest: &[u8]) -> bool {

@@ -45,9 +45,9 @@ impl ConnectionManager {
         if endpoint(from) != endpoint(call.channel) {
             return Err(Errno::INVAL);
         }
-        let id = self.ids.get_mut(&command.id).ok_or(Errno::NOENT)?;
-        id.channel = call.channel;
+        let id = self.ids.get(&command.id).ok_or(Errno::NOENT)?;
         let (events_reported, groups) = (id.reported, id.groups.clone());
+        self.hand_over(command.id, call.channel);
         if from != call.channel {
             let is_its = |owner| match owner {
                 crate::cm::event::Owner::Id(id) => id == command.id,
@@ -55,8 +55,8 @@ impl ConnectionManager {
             };
             let moved = self.channels.get_mut(&from).map_or_else(Vec::new, |c| c.withdraw(|event| is_its(event.owner)));
             for event in moved {
-                if let Some(child) = event.child.and_then(|child| self.ids.get_mut(&child)) {
-                    child.channel = call.channel;
+                if let Some(child) = event.child {
+                    self.hand_over(child, call.channel);
                 }
                 if let Some(channel) = self.channels.get_mut(&call.channel) {
                     channel.push(event);

@@ -6,18 +6,19 @@ use crate::cm::ConnectionManager;
 use crate::cm::address::{self, Address};
 use crate::cm::event::{Event, Kind};
 use crate::cm::id::State;
-use rdmesh_nic::Route;
+use crate::cm::queries::Query;
+use rdmesh_nic::{Route, Time};
 use rdmesh_uverbs::abi::{ResolveAddr, ResolveIp, ResolveRoute};
 use rdmesh_verbs::Gid;
 use rustix::io::Errno;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 impl ConnectionManager {
     pub(super) fn resolve_ip(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: ResolveIp = call.read()?;
         let source = only_ip(&command.src_addr)?;
         let dest = only_ip(&command.dst_addr)?.ok_or(Errno::INVAL)?;
-        self.resolve(call, command.id, source, dest)
+        self.resolve(call, command.id, source, dest, command.timeout_ms)
     }
 
     pub(super) fn resolve_any(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
@@ -32,7 +33,7 @@ impl ConnectionManager {
             Some(_) => return Err(Errno::NODEV),
         };
         match address::decode(&command.dst_addr)? {
-            Some(Address::Ip(dest)) => self.resolve(call, command.id, source, dest),
+            Some(Address::Ip(dest)) => self.resolve(call, command.id, source, dest, command.timeout_ms),
             // No link of this kind has addresses of AF_IB.
             Some(_) => Err(Errno::NODEV),
             None => Err(Errno::INVAL),
@@ -46,6 +47,7 @@ impl ConnectionManager {
         number: u32,
         source: Option<SocketAddr>,
         dest: SocketAddr,
+        timeout_ms: u32,
     ) -> Result<Vec<u8>, Errno> {
         if self.id(call, number)?.state == State::Idle {
             self.bind_to(number, source.unwrap_or_else(|| address::any_like(dest)))?;
@@ -67,7 +69,8 @@ impl ConnectionManager {
         };
         let remote = Gid::from_ip(to.ip());
         let has_way = || self.channels.get(&call.channel).is_some_and(|channel| matches!(channel.plain, Some(Some(_))));
-        if !remote.is_multicast() && self.routes.find(node.spec.vni, remote) == Route::Outside && !has_way() {
+        let is_outside = !remote.is_multicast() && self.routes.find(node.spec.vni, remote) == Route::Outside;
+        if is_outside && !has_way() {
             return Err(Errno::NETUNREACH);
         }
         let device = node.device_at(from).ok_or(Errno::NODEV)?;
@@ -75,8 +78,15 @@ impl ConnectionManager {
         id.source = Some(SocketAddr::new(from, own.port()).with_scope_of(own));
         id.dest = Some(to);
         id.device = Some(crate::cm::id::Device { remote, ..device });
-        id.state = State::AddressResolved;
-        self.post(number, &Event::new(Kind::AddressResolved));
+        id.state = State::AddressQuery;
+        match to.ip() {
+            IpAddr::V4(dest) if is_outside => {
+                let limit = Time(call.now.0.saturating_add(u64::from(timeout_ms) * MILLISECOND));
+                self.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, knocked: false });
+            }
+            // Where endpoints are is known, and the kernel shows no table of IPv6 neighbours.
+            _ => self.answer_query(number, Ok(())),
+        }
         Ok(DONE)
     }
 
@@ -94,6 +104,9 @@ impl ConnectionManager {
         Ok(())
     }
 }
+
+/// Nanoseconds.
+const MILLISECOND: u64 = 1_000_000;
 
 /// An address with the scope of another.
 trait WithScope {

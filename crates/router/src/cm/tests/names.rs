@@ -194,8 +194,31 @@ fn only_ways_out_lead_out() {
     let other = world.open(0);
     world.managers[0].set_way(other.number, Some(plain()));
     let id = world.create(&other, cm_port_space::TCP, 1);
-    world.resolve(&other, id, "192.0.2.9:1").unwrap();
+    let command = ResolveIp { id, timeout_ms: 2000, ..resolve("192.0.2.9:1") };
+    for found in [Err(Errno::HOSTUNREACH), Ok(())] {
+        world.tell(&other, cm_command::RESOLVE_IP, &command).unwrap();
+        world.expect_none(&other);
+        let [(number, query)] = world.managers[0].queries()[..] else { panic!("one query") };
+        assert_eq!(
+            (number, query.dest.to_string(), query.limit.0 - query.since.0),
+            (id, "192.0.2.9".into(), 2_000_000_000)
+        );
+        world.managers[0].answer_query(number, found);
+        match found {
+            Ok(()) => drop(world.expect(&other, Kind::AddressResolved)),
+            Err(errno) => assert_eq!(world.expect(&other, Kind::AddressError).status, -errno.raw_os_error()),
+        }
+    }
+    world.tell(&other, cm_command::RESOLVE_ROUTE, &ResolveRoute { id, timeout_ms: 1 }).unwrap();
+    world.expect(&other, Kind::RouteResolved);
     world.connect(&other, id, &[]).unwrap();
+    let migrate = MigrateId { id, fd: other.number, ..Default::default() };
+    let migrate = bytes(cm_command::MIGRATE_ID, migrate.as_bytes());
+    let third = world.open(0);
+    assert!(world.managers[0].needs_way(third.number, &migrate), "the other channel may close");
+    world.close(third);
+    let waits = world.create(&other, cm_port_space::TCP, 1);
+    world.tell(&other, cm_command::RESOLVE_IP, &ResolveIp { id: waits, ..command }).unwrap();
     world.close(other);
     world.close(channel);
     world.expect_nothing_left();

@@ -38,6 +38,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let pd = request.pd_handle;
     let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;
     call.created(ObjectKind::Ah);
+    call.note_path(&av);
     // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.
     let driver = RxeCreateAhResponse { ah_num: ah_handle + 1, reserved: 0 };
     Ok(Reply::new(&CreateAhResponse { ah_handle }).with_driver(&driver))

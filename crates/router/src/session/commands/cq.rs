@@ -117,6 +117,7 @@ fn check_entries(call: &Call<'_>, cqe: u32) -> Result<(), Errno> {
 
 fn make_ring(call: &mut Call<'_>, cqe: u32) -> Result<(HostCompletionQueue, u32, RxeCreateCqResponse), Errno> {
     let ring = CompletionRing::create(&call.scope.context.queues, cqe)?;
+    call.admit_queues()?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let queue = HostCompletionQueue::new(ring.ring, call.scope.context.page.clone());
     Ok((queue, ring.slots, RxeCreateCqResponse { mi }))

@@ -15,13 +15,14 @@ use super::accounting::ObjectKind;
 use super::context::Context;
 use super::endpoint::Endpoint;
 use super::info::SessionTotals;
+use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::reply::Reply;
 use crate::worker::Shard;
-use rdmesh_nic::{CommandError, ContextId};
+use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
 use rdmesh_uverbs::session::Segment;
-use rdmesh_verbs::DeviceLimits;
+use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
@@ -162,6 +163,24 @@ impl Call<'_> {
     fn admit_mappings(&mut self, mappings: u32) -> Result<(), Errno> {
         let admitted = self.scope.endpoint.admit_mappings(mappings);
         self.scope.count_refusal(admitted)
+    }
+
+    /// Whether the endpoint may have the queues that were made just now.
+    fn admit_queues(&mut self) -> Result<(), Errno> {
+        self.admit_mappings(0)
+    }
+
+    /// Notes it where the path that the program names cannot work.
+    fn note_path(&mut self, av: &AddressVector) {
+        let Scope { context, endpoint, peer, .. } = &mut self.scope;
+        endpoint.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
+    }
+
+    /// Notes what is wrong with a queue pair that ends like this.
+    fn note_end(&mut self, info: &QpInfo) {
+        let Scope { endpoint, peer, .. } = &mut self.scope;
+        let mistake = Mistake::of_queue_pair(info);
+        mistake.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, peer.pid, || peer.comm()));
     }
 
     fn created(&mut self, kind: ObjectKind) {

@@ -4,7 +4,7 @@ use super::super::reply::Reply;
 use super::Call;
 use super::address::check_address;
 use super::device::PORT;
-use rdmesh_nic::QpInfo;
+use rdmesh_nic::{CommandError, QpInfo};
 use rdmesh_uverbs::abi::{ExModifyQp, ExModifyQpResponse, ModifyQp, QpDest};
 use rdmesh_verbs::{Access, AddressVector, AttrMask, Gid, Mtu, Psn, Qkey, QpAttr, QpState, Qpn};
 use rustix::io::Errno;
@@ -31,20 +31,23 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     let mut mask = AttrMask::from_bits_truncate(request.attr_mask);
-    let qp = request.qp_handle;
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
     let mut attr = decode(&request, mask)?;
-    check_ports(&request, &mut mask, &mut attr, &info)?;
-    check_ranges(call, mask, &mut attr, &info)?;
+    check_ranges(call, mask, &mut attr)?;
     let page = call.scope.context.page.clone();
     call.on_shard(move |shard, c| {
-        let now = shard.now();
+        let (now, qp) = (shard.now(), request.qp_handle);
+        check_present(&request, &mut mask, &mut attr, &shard.engine().query_qp(c, qp)?)?;
         shard.engine().modify_qp(now, c, qp, &attr, mask)?;
         // Before the program hears of its success, since it may post at once.
         let state = shard.engine().query_qp(c, qp)?.state();
         page.set_qp_state(qp, state as u8);
         Ok(())
-    })
+    })?;
+    // Of datagrams the path is the address handle's.
+    if mask.contains(AttrMask::AV) {
+        call.note_path(&attr.av);
+    }
+    Ok(())
 }
 
 /// Reads the attributes that `mask` names; the others are not looked at.
@@ -94,15 +97,21 @@ fn address_vector(dest: &QpDest) -> AddressVector {
     }
 }
 
-/// The rules on ports (`modify_qp` of ib_uverbs): they must exist, and that of the path must be the queue pair's.
-fn check_ports(request: &ModifyQp, mask: &mut AttrMask, attr: &mut QpAttr, info: &QpInfo) -> Result<(), Errno> {
+/// What depends on how the queue pair is at present. The rules on ports (`modify_qp` of ib_uverbs): they must exist, and that
+/// of the path must be the queue pair's.
+fn check_present(
+    request: &ModifyQp,
+    mask: &mut AttrMask,
+    attr: &mut QpAttr,
+    info: &QpInfo,
+) -> Result<(), CommandError> {
     if mask.contains(AttrMask::PORT) && request.port_num != PORT {
-        return Err(Errno::INVAL);
+        return Err(CommandError::Invalid);
     }
     if mask.contains(AttrMask::AV) {
         let to_rtr = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
         if attr.av.port != PORT || to_rtr && attr.av.port != info.attr.port {
-            return Err(Errno::INVAL);
+            return Err(CommandError::Invalid);
         }
         if !to_rtr && !mask.contains(AttrMask::PORT) {
             // Whoever changes the path of a queue pair that has one changes its port with it.
@@ -110,10 +119,12 @@ fn check_ports(request: &ModifyQp, mask: &mut AttrMask, attr: &mut QpAttr, info:
             attr.port = attr.av.port;
         }
     }
-    Ok(())
+    // A send queue that still drains can only be given up (rxe_qp_chk_attr).
+    let bad_drain = info.sq_draining && mask.contains(AttrMask::STATE) && attr.state != QpState::Error;
+    if bad_drain { Err(CommandError::Invalid) } else { Ok(()) }
 }
 
-fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr, info: &QpInfo) -> Result<(), Errno> {
+fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr) -> Result<(), Errno> {
     const MAX_TIMEOUT: u8 = 31;
     if mask.contains(AttrMask::AV) {
         check_address(&call.scope.endpoint.spec, &mut attr.av)?;
@@ -123,7 +134,5 @@ fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr, info: &QpInf
     let bad_path = mask.contains(AttrMask::ALT_PATH);
     let bad_timeout = mask.contains(AttrMask::TIMEOUT) && attr.timeout > MAX_TIMEOUT;
     let bad_reads = mask.contains(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > call.scope.limits.max_rd_atomic;
-    // A send queue that still drains can only be given up (rxe_qp_chk_attr).
-    let bad_drain = info.sq_draining && mask.contains(AttrMask::STATE) && attr.state != QpState::Error;
-    if bad_mtu || bad_path || bad_timeout || bad_reads || bad_drain { Err(Errno::INVAL) } else { Ok(()) }
+    if bad_mtu || bad_path || bad_timeout || bad_reads { Err(Errno::INVAL) } else { Ok(()) }
 }

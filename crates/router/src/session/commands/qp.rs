@@ -75,6 +75,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
     let asked = check_capabilities(call, request, has_srq)?;
     call.admit(ObjectKind::Qp)?;
     let (caps, send, recv, driver) = make_rings(call, asked, has_srq)?;
+    call.admit_queues()?;
 
     let init = QpInit {
         qp_type,
@@ -244,12 +245,13 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if call.scope.context.groups.contains_key(&qp) {
         return Err(Errno::BUSY);
     }
-    let (events_reported, counters, _remains) = call.destroy_on_shard(move |shard, c| {
-        let counters = shard.engine().query_qp(c, qp)?.counters;
+    let (events_reported, info, _remains) = call.destroy_on_shard(move |shard, c| {
+        let info = shard.engine().query_qp(c, qp)?;
         let remains = shard.engine().destroy_qp(c, qp)?;
-        Ok((shard.unwatch_qp(c, qp), counters, remains))
+        Ok((shard.unwatch_qp(c, qp), info, remains))
     })?;
-    call.scope.endpoint.traffic.add(&counters);
+    call.scope.endpoint.traffic.add(&info.counters);
+    call.note_end(&info);
     call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))

@@ -1,0 +1,176 @@
+//! The way from an endpoint, or from its network, to an address.
+
+use super::Finding;
+use crate::args::DoctorOptions;
+use crate::failure::Failure;
+use rdmesh_fabric::api::{EndpointInfo, Status};
+use rdmesh_fabric::{Client, Name, Peer};
+use rdmesh_overlay::Underlay;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const SUBJECT: &str = "way";
+/// Of the tunnel between routers (RFC 8926).
+const TUNNEL_PORT: u16 = 6081;
+/// Of RoCEv2.
+const ROCE_PORT: u16 = 4791;
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The kernel asks three times, a second apart, who has an address.
+const LONG_PATIENCE: Duration = Duration::from_secs(4);
+
+pub(super) fn check(options: &DoctorOptions, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
+    let from = options.endpoint.as_ref().map(|name| client.endpoint(&options.net, name)).transpose()?;
+    let mut findings = Vec::new();
+    if let Some(from) = &from
+        && !from.endpoint.addresses.iter().any(|address| address.is_ipv4() == to.is_ipv4())
+    {
+        findings.push(Finding::fail(
+            "endpoint",
+            format!("{} has no address of the family of {to}", from.endpoint.name),
+            "make it with one of each family: rdmesh run --ip ADDRESS --ip ADDRESS",
+        ));
+    }
+    let (endpoints, peers) = (client.endpoints()?, client.peers()?.hosts);
+    let holder = endpoints.iter().find(|info| has(info, to) && info.endpoint.network == options.net);
+    let host =
+        peers.iter().find(|peer| peer.endpoints.iter().any(|e| e.network == options.net && e.addresses.contains(&to)));
+    if let Some(holder) = holder {
+        findings
+            .push(Finding::ok(SUBJECT, format!("{to} is endpoint {}, on this host; MTU 4096", holder.endpoint.name)));
+    } else if let Some(host) = host {
+        findings.extend(between_hosts(&client.status()?, host, to));
+    } else {
+        findings.extend(strangers(&endpoints, &peers, &options.net, to));
+        let namespace = from.or_else(|| endpoints.into_iter().find(|info| info.endpoint.network == options.net));
+        findings.push(outside(namespace.and_then(|info| info.namespace), &options.net, to));
+    }
+    Ok(findings)
+}
+
+fn has(info: &EndpointInfo, address: IpAddr) -> bool {
+    info.endpoint.addresses.contains(&address)
+}
+
+fn between_hosts(status: &Status, host: &Peer, to: IpAddr) -> Vec<Finding> {
+    let place = format!("{to} is on host {}, whose router is at {}", host.name, host.address);
+    let Some(own) = status.underlay else {
+        let fix = "rdmesh down, and rdmesh up --underlay ADDRESS";
+        return vec![Finding::fail(
+            SUBJECT,
+            format!("{place}, but this router has no address towards other hosts"),
+            fix,
+        )];
+    };
+    let room = match Underlay::find(own) {
+        Ok(underlay) => Finding::ok(SUBJECT, format!("{place}; room for packets of {} bytes", underlay.tenant_mtu())),
+        Err(error) => Finding::fail(SUBJECT, format!("{place}; {error}"), "see `rdmesh doctor`"),
+    };
+    vec![room, router_at(own, host)]
+}
+
+fn router_at(own: IpAddr, host: &Peer) -> Finding {
+    let (subject, name, address) = ("other router", &host.name, host.address);
+    match reach(address, TUNNEL_PORT).and_then(|()| knock(own, address, TUNNEL_PORT)) {
+        Ok(()) => Finding::ok(subject, format!("{address} does not refuse UDP port {TUNNEL_PORT}")),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Finding::fail(
+            subject,
+            format!("no router runs on {name}: {address} refuses UDP port {TUNNEL_PORT}"),
+            format!("rdmesh up --underlay {address}, on {name}"),
+        ),
+        Err(error) => Finding::fail(
+            subject,
+            format!("{address} cannot be reached: {error}"),
+            format!("ping {address}; is it still the address of {name}? (`rdmesh peer ls`)"),
+        ),
+    }
+}
+
+/// Whoever has the address in another network.
+fn strangers(endpoints: &[EndpointInfo], peers: &[Peer], net: &Name, to: IpAddr) -> Option<Finding> {
+    let here = endpoints.iter().find(|info| has(info, to)).map(|info| &info.endpoint.network);
+    let there =
+        || peers.iter().flat_map(|peer| &peer.endpoints).find(|e| e.addresses.contains(&to)).map(|e| &e.network);
+    let other = here.or_else(there)?;
+    Some(Finding::warn(
+        SUBJECT,
+        format!("{to} is an endpoint of network {other}, which {net} does not lead to"),
+        format!("put both on one network: rdmesh run --net {other}"),
+    ))
+}
+
+/// To a machine that is no endpoint, as far as IP tells.
+fn outside(namespace: Option<PathBuf>, net: &Name, to: IpAddr) -> Finding {
+    let nobody = format!("no endpoint of {net} has {to}, on this host or on those that it knows");
+    let fix = format!(
+        "is the address right? For an endpoint of another host: `rdmesh peer endpoint`. For a machine outside rdmesh: \
+         `rdmesh network attach {net} INTERFACE`, with an interface that leads to it"
+    );
+    // A thread of its own, because it stays in the namespace.
+    let asked = std::thread::spawn(move || ask_stranger(namespace.as_deref(), to)).join();
+    match asked.unwrap_or_else(|_| Err(ErrorKind::Other.into())) {
+        Ok(()) => {
+            Finding::ok(SUBJECT, format!("{nobody}; a machine outside rdmesh has it, and does not refuse RoCEv2"))
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Finding::fail(
+            SUBJECT,
+            format!("{nobody}; a machine outside rdmesh has it, but refuses RoCEv2 (UDP port {ROCE_PORT})"),
+            "an RDMA device there: rdma link add rxe0 type rxe netdev INTERFACE",
+        ),
+        Err(error) if error.kind() == ErrorKind::HostUnreachable => {
+            Finding::fail(SUBJECT, format!("{nobody}, and nobody else answers to it"), fix)
+        }
+        Err(error) => Finding::fail(SUBJECT, format!("{nobody}, and there is no way to others: {error}"), fix),
+    }
+}
+
+/// Sends an empty datagram to a machine's RoCEv2 port, which is ignored there.
+fn ask_stranger(namespace: Option<&Path>, to: IpAddr) -> io::Result<()> {
+    if let Some(path) = namespace {
+        move_into_link_name_space(File::open(path)?.as_fd(), Some(LinkNameSpaceType::Network))?;
+    }
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    reach(to, ROCE_PORT)?;
+    knock(any, to, ROCE_PORT)
+}
+
+/// Whether anybody has an address: UDP is told nothing where nobody does, TCP is.
+fn reach(to: IpAddr, port: u16) -> io::Result<()> {
+    match TcpStream::connect_timeout(&(to, port).into(), LONG_PATIENCE) {
+        // Whoever says no is there; whoever says nothing may be.
+        Err(error) if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::TimedOut) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Sends an empty datagram; silence is success, for a closed port answers.
+fn knock(from: IpAddr, to: IpAddr, port: u16) -> io::Result<()> {
+    let socket = UdpSocket::bind((from, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect((to, port))?;
+    socket.send(&[])?;
+    match socket.recv(&mut [0]) {
+        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_an_open_port() {
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let open = UdpSocket::bind((local, 0)).unwrap();
+        let port = open.local_addr().unwrap().port();
+        knock(local, local, port).unwrap();
+        drop(open);
+        let error = knock(local, local, port).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}

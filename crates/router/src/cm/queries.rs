@@ -1,0 +1,63 @@
+//! Peers that are no endpoints: whether there is such a machine, the kernel's table of neighbours says. The owner looks
+//! there, and says what it found.
+
+use super::ConnectionManager;
+use super::event::{Event, Kind};
+use super::id::State;
+use rdmesh_nic::Time;
+use rustix::io::Errno;
+use std::net::Ipv4Addr;
+
+/// A peer that is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Query {
+    /// The channel of the program that looks for it.
+    pub(crate) channel: u32,
+    pub(crate) dest: Ipv4Addr,
+    pub(crate) since: Time,
+    /// When the program wants to know.
+    pub(crate) limit: Time,
+    /// The kernel has been made to look.
+    pub(crate) knocked: bool,
+}
+
+impl ConnectionManager {
+    /// What is looked for, by identifier.
+    pub(crate) fn queries(&self) -> Vec<(u32, Query)> {
+        self.queries.iter().map(|(number, query)| (*number, *query)).collect()
+    }
+
+    /// Whether anything is looked for.
+    pub(crate) fn has_queries(&self) -> bool {
+        !self.queries.is_empty()
+    }
+
+    /// The kernel has been made to look.
+    pub(crate) fn knocked(&mut self, number: u32) {
+        if let Some(query) = self.queries.get_mut(&number) {
+            query.knocked = true;
+        }
+    }
+
+    /// Ends a search: the peer is there, or cannot be reached.
+    pub(crate) fn answer_query(&mut self, number: u32, found: Result<(), Errno>) {
+        self.queries.remove(&number);
+        let Some(id) = self.ids.get_mut(&number).filter(|id| id.state == State::AddressQuery) else { return };
+        let event = match found {
+            Ok(()) => {
+                id.state = State::AddressResolved;
+                Event::new(Kind::AddressResolved)
+            }
+            Err(errno) => {
+                id.state = State::Bound;
+                Event::new(Kind::AddressError).with_status(-errno.raw_os_error())
+            }
+        };
+        self.post(number, &event);
+    }
+
+    /// Begins a search.
+    pub(super) fn look_for(&mut self, number: u32, query: Query) {
+        self.queries.insert(number, query);
+    }
+}

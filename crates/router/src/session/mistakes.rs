@@ -1,0 +1,261 @@
+//! What programs asked for that could not work: a short list for whoever looks for the reason.
+//!
+//! A program is told an errno, or nothing at all until a time-out. What is kept here says more: the last different mistakes of
+//! each endpoint, how often they were made and by whom. Only commands are looked at, and only those that fail or name a path.
+
+mod names;
+
+use super::endpoint::Endpoint;
+use super::peer::Peer;
+use crate::io::PlainError;
+use rdmesh_nic::{Path, QpInfo, Route, Routes};
+use rdmesh_uverbs::session::RequestKind;
+use rdmesh_verbs::{AddressVector, Gid, QpState, Qpn};
+use rustix::io::Errno;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Something that cannot work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// A path that begins at an address of another family than the peer's.
+    WrongGid {
+        /// Index of the GID that it begins at.
+        index: u8,
+        /// That GID.
+        gid: Gid,
+        /// The index of one that would do, where there is one.
+        better: Option<u8>,
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// A path to an address that nobody has, from an endpoint that reaches nobody outside rdmesh.
+    NoWay {
+        /// The peer.
+        peer: IpAddr,
+        /// Why the way outside is missing, where that is known.
+        outside: Option<PlainError>,
+    },
+    /// A connection whose peer never said anything.
+    NoAnswer {
+        /// The peer.
+        peer: IpAddr,
+        /// Which way it was looked for.
+        path: Option<Path>,
+        /// The number of its queue pair.
+        qpn: Qpn,
+    },
+    /// A queue pair of a type that there is not.
+    QpType(u8),
+    /// A limit is reached.
+    Limit(&'static str),
+    /// Anything else that was refused.
+    Refused {
+        /// The command, by the name of the function that issues it.
+        what: &'static str,
+        /// The error that the program got.
+        errno: Errno,
+    },
+}
+
+/// A mistake, by whom it was made, and how often.
+#[derive(Clone, Debug)]
+pub struct MistakeInfo {
+    /// The endpoint's name.
+    pub name: String,
+    /// The endpoint's network.
+    pub network: String,
+    /// The process that made it last.
+    pub pid: i32,
+    /// That process's name.
+    pub comm: String,
+    /// What it is.
+    pub mistake: Mistake,
+    /// How often it was made.
+    pub count: u64,
+    /// How long ago it was made last.
+    pub age: Duration,
+}
+
+/// The last different mistakes of one endpoint, the latest at the end.
+#[derive(Default)]
+pub(super) struct Mistakes(Vec<Entry>);
+
+#[derive(Clone)]
+struct Entry {
+    mistake: Mistake,
+    pid: i32,
+    comm: String,
+    count: u64,
+    last: Instant,
+}
+
+impl Mistakes {
+    /// Notes one.
+    pub(super) fn note(&mut self, mistake: Mistake, pid: i32, comm: impl FnOnce() -> String) {
+        let known = self.0.iter().position(|entry| entry.mistake == mistake);
+        let mut entry = match known {
+            Some(at) => self.0.remove(at),
+            None => Entry { mistake, pid: -1, comm: String::new(), count: 0, last: Instant::now() },
+        };
+        if entry.pid != pid {
+            (entry.pid, entry.comm) = (pid, comm());
+        }
+        entry.count = entry.count.saturating_add(1);
+        entry.last = Instant::now();
+        if self.0.len() == MAX {
+            self.0.remove(0);
+        }
+        self.0.push(entry);
+    }
+
+    /// All of them, with the names of their endpoint.
+    pub(super) fn infos(&self, name: &str, network: &str) -> impl Iterator<Item = MistakeInfo> {
+        self.0.iter().map(move |entry| MistakeInfo {
+            name: name.to_owned(),
+            network: network.to_owned(),
+            pid: entry.pid,
+            comm: entry.comm.clone(),
+            mistake: entry.mistake,
+            count: entry.count,
+            age: entry.last.elapsed(),
+        })
+    }
+}
+
+/// Those of endpoints that are gone: a program's endpoint often goes with it.
+#[derive(Default)]
+pub(super) struct PastMistakes(Vec<(String, String, Mistakes)>);
+
+impl PastMistakes {
+    /// Keeps those of an endpoint that goes.
+    pub(super) fn keep(&mut self, endpoint: &mut Endpoint) {
+        let mistakes = std::mem::take(&mut endpoint.mistakes);
+        if mistakes.0.is_empty() {
+            return;
+        }
+        if self.0.len() == MAX {
+            self.0.remove(0);
+        }
+        self.0.push((endpoint.spec.name.clone(), endpoint.spec.network.clone(), mistakes));
+    }
+
+    /// All of them.
+    pub(super) fn infos(&self) -> impl Iterator<Item = MistakeInfo> {
+        self.0.iter().flat_map(|(name, network, mistakes)| mistakes.infos(name, network))
+    }
+}
+
+impl Endpoint {
+    /// Notes what is wrong with a command that failed.
+    pub(super) fn note_failure(&mut self, kind: RequestKind, body: &[u8], errno: Errno, peer: &Peer) {
+        let limit = self.refusal.take();
+        let mistake = match names::subject(kind, body) {
+            _ if errno == Errno::NOMEM && limit.is_some() => limit.map(Mistake::Limit),
+            names::Subject::QueuePair(number) if errno == Errno::OPNOTSUPP => Some(Mistake::QpType(number)),
+            names::Subject::Resolution(Some(peer)) if errno == Errno::NETUNREACH => {
+                Some(Mistake::NoWay { peer, outside: None })
+            }
+            // To ask for an event when there is none is what a program does that does not wait.
+            _ if errno == Errno::AGAIN => None,
+            subject => Some(Mistake::Refused { what: subject.name(), errno }),
+        };
+        if let Some(mistake) = mistake {
+            self.mistakes.note(mistake, peer.pid, || peer.comm());
+        }
+    }
+
+    /// Notes what is wrong with a path that was taken as it is.
+    pub(super) fn note_path(&mut self, av: &AddressVector, routes: &Routes, outside: Option<PlainError>, peer: &Peer) {
+        let gids = &self.spec.gids;
+        let Some(gid) = gids.get(usize::from(av.sgid_index)).copied() else { return };
+        let to = av.dgid.ip();
+        let is_like = |gid: &Gid| !gid.is_zero() && gid.ip().is_ipv4() == to.is_ipv4();
+        let mistake = if !is_like(&gid) {
+            let better = gids.iter().position(is_like).and_then(|index| index.try_into().ok());
+            Mistake::WrongGid { index: av.sgid_index, gid, better, peer: to }
+        } else if !to.is_multicast() && outside.is_some() && routes.find(self.spec.vni, av.dgid) == Route::Outside {
+            Mistake::NoWay { peer: to, outside }
+        } else {
+            return;
+        };
+        self.mistakes.note(mistake, peer.pid, || peer.comm());
+    }
+}
+
+impl Mistake {
+    /// What is wrong with a queue pair that ends like this.
+    pub(super) fn of_queue_pair(info: &QpInfo) -> Option<Self> {
+        let is_unanswered = info.unacked_psn == info.attr.sq_psn && info.counters.rx_messages == 0;
+        let has_failed = info.state() == QpState::Error && info.counters.retries != 0 && info.counters.rnr_naks == 0;
+        (is_unanswered && has_failed).then_some(Self::NoAnswer {
+            peer: info.attr.av.dgid.ip(),
+            path: info.path,
+            qpn: info.attr.dest_qpn,
+        })
+    }
+
+    /// What to do about it, where that can be said.
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            Self::WrongGid { better: Some(index), .. } => {
+                Some(format!("use GID index {index} (perftest and UCX: -x {index}, UCX_IB_GID_INDEX={index})"))
+            }
+            Self::WrongGid { better: None, peer, .. } => Some(format!(
+                "give the endpoint an address of the family of {peer} too: rdmesh run --ip ADDRESS --ip ADDRESS"
+            )),
+            Self::NoWay { peer, .. } => Some(format!(
+                "is the address right? `rdmesh endpoint ls` and `rdmesh peer ls` list those that are known; for a machine outside rdmesh, see `rdmesh doctor --to {peer}`"
+            )),
+            Self::NoAnswer { path: Some(Path::Local), .. } => {
+                Some("did the peer connect its queue pair to this one, and from the same address?".to_owned())
+            }
+            Self::NoAnswer { peer, .. } => Some(format!("see `rdmesh doctor --to {peer}`")),
+            Self::QpType(_) => Some(
+                "there are RC, UC and UD; tell the program to use one of them (UCX: UCX_TLS=rc_verbs,ud_verbs)"
+                    .to_owned(),
+            ),
+            Self::Limit(_) => {
+                Some("raise the quota when the endpoint is made (`rdmesh run --help`, Limits)".to_owned())
+            }
+            Self::Refused { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongGid { index, gid, peer, .. } => {
+                write!(f, "a path from GID index {index}, which is {gid}, does not lead to {peer}")
+            }
+            Self::NoWay { peer, outside } => {
+                write!(
+                    f,
+                    "no path to {peer}: no endpoint of its network has the address, and the program has no way outside"
+                )?;
+                outside.iter().try_for_each(|error| write!(f, " ({error})"))
+            }
+            Self::NoAnswer { peer, path, qpn } => {
+                let way = match path {
+                    Some(Path::Local) => "an endpoint of this host".to_owned(),
+                    Some(Path::Host(address)) => format!("an endpoint of the host at {address}"),
+                    Some(Path::Outside) | None => {
+                        "outside rdmesh: no endpoint of its network has the address".to_owned()
+                    }
+                };
+                write!(f, "queue pair {} of {peer} never answered; the address is {way}", qpn.value())
+            }
+            Self::QpType(number) => write!(f, "ibv_create_qp: type {} is not supported", names::qp_type(*number)),
+            Self::Limit(what) => write!(f, "no more {what}"),
+            Self::Refused { what, errno } => write!(f, "{what} was refused: {errno}"),
+        }
+    }
+}
+
+/// Different mistakes that are kept of an endpoint, and endpoints of which they are kept that are gone.
+const MAX: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+use super::*;
+use std::os::fd::AsFd;
+
+fn peer(pid: i32) -> Peer {
+    let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut peer = Peer::of(end.as_fd()).unwrap();
+    peer.pid = pid;
+    peer
+}
+
+fn refused(what: &'static str) -> Mistake {
+    Mistake::Refused { what, errno: Errno::INVAL }
+}
+
+#[test]
+fn the_same_mistake_is_counted_and_only_the_last_ones_are_kept() {
+    let mut mistakes = Mistakes::default();
+    let me = peer(i32::try_from(std::process::id()).unwrap());
+    for number in 0..100 {
+        mistakes.note(Mistake::QpType(number), me.pid, || me.comm());
+        mistakes.note(refused("ibv_reg_mr"), me.pid, || me.comm());
+    }
+    let infos: Vec<_> = mistakes.infos("a", "blue").collect();
+    assert_eq!(infos.len(), MAX);
+    let last = infos.last().unwrap();
+    assert_eq!((last.mistake, last.count), (refused("ibv_reg_mr"), 100));
+    assert_eq!(infos[MAX - 2].mistake, Mistake::QpType(99));
+    assert!(!last.comm.is_empty());
+}
+
+#[test]
+fn messages_without_sense_have_a_name() {
+    for kind in [RequestKind::Verbs, RequestKind::Ioctl, RequestKind::Cm, RequestKind::Open] {
+        for len in 0..64 {
+            assert!(!names::subject(kind, &vec![0xff; len]).name().is_empty());
+            assert!(!names::subject(kind, &vec![0; len]).name().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_mistake_says_what_and_what_to_do() {
+    let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let mistake = Mistake::WrongGid { index: 0, gid, better: Some(1), peer: "10.7.0.9".parse().unwrap() };
+    assert_eq!(mistake.to_string(), "a path from GID index 0, which is fe80::1, does not lead to 10.7.0.9");
+    assert!(mistake.fix().unwrap().starts_with("use GID index 1"));
+    let mistake = Mistake::NoWay { peer: "10.7.0.9".parse().unwrap(), outside: Some(PlainError::NoInterface) };
+    assert!(mistake.to_string().contains("no path to 10.7.0.9"));
+    assert_eq!(Mistake::QpType(9).to_string(), "ibv_create_qp: type XRC_SEND is not supported");
+}

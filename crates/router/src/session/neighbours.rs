@@ -1,0 +1,108 @@
+//! Whether there is a machine with an address on the link of a program's network namespace.
+
+use super::server::Server;
+use crate::cm::Query;
+use rdmesh_nic::Time;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::net::Ipv4Addr;
+
+/// What the kernel's table says of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Neighbour {
+    /// It has answered.
+    Known,
+    /// It is being asked, or has not answered.
+    Silent,
+    /// Nobody asks: it is not on the link.
+    Elsewhere,
+}
+
+impl Server {
+    /// Looks for the peers that programs wait for. Returns after how many nanoseconds to look again.
+    pub(super) fn run_cm_queries(&mut self) -> Option<u64> {
+        if !self.cm.has_queries() {
+            return None;
+        }
+        let now = self.clock.now();
+        for (number, query) in self.cm.queries() {
+            if let Some(found) = self.look(number, &query, now) {
+                self.cm.answer_query(number, found);
+            }
+        }
+        self.cm.has_queries().then_some(LOOK_AGAIN)
+    }
+
+    /// Looks for one; none where it is too early to tell.
+    fn look(&mut self, number: u32, query: &Query, now: Time) -> Option<Result<(), Errno>> {
+        let channel = self.cm_channels.get(&query.channel)?;
+        let Some(plain) = &channel.plain else { return Some(Err(Errno::NETUNREACH)) };
+        if !query.knocked {
+            self.cm.knocked(number);
+            // The kernel looks for whoever it is to send something to.
+            if let Err(errno) = plain.sockets.knock(query.dest) {
+                return Some(Err(errno));
+            }
+        }
+        let neighbour = match self.connections.get(&channel.opener) {
+            Some(opener) => table(opener.peer.pid).map_or(Neighbour::Elsewhere, |table| find(&table, query.dest)),
+            None => Neighbour::Elsewhere,
+        };
+        let waited = now.0.saturating_sub(query.since.0);
+        match neighbour {
+            Neighbour::Known => Some(Ok(())),
+            Neighbour::Elsewhere => (waited >= SETTLED).then_some(Ok(())),
+            Neighbour::Silent if now >= query.limit => Some(Err(Errno::TIMEDOUT)),
+            Neighbour::Silent => (waited >= GIVEN_UP).then_some(Err(Errno::HOSTUNREACH)),
+        }
+    }
+}
+
+/// The table of neighbours in a process's network namespace, or as much of it as a tenant may have us read.
+fn table(pid: i32) -> Option<String> {
+    let mut table = String::new();
+    File::open(format!("/proc/{pid}/net/arp")).ok()?.take(LONGEST_TABLE).read_to_string(&mut table).ok()?;
+    Some(table)
+}
+
+/// What a table in the format of `/proc/net/arp` says of an address.
+fn find(table: &str, address: Ipv4Addr) -> Neighbour {
+    const COMPLETE: u32 = 2;
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        let its: Ipv4Addr = words.next()?.parse().ok()?;
+        let flags = words.nth(1)?.strip_prefix("0x")?;
+        (its == address).then(|| u32::from_str_radix(flags, 16).unwrap_or(0))
+    };
+    match table.lines().find_map(entry) {
+        None => Neighbour::Elsewhere,
+        Some(flags) if flags & COMPLETE != 0 => Neighbour::Known,
+        Some(_) => Neighbour::Silent,
+    }
+}
+
+/// Nanoseconds between two looks.
+const LOOK_AGAIN: u64 = 5_000_000;
+/// Nanoseconds after which the kernel would have asked.
+const SETTLED: u64 = 20_000_000;
+/// Nanoseconds after which it has asked three times, in vain.
+const GIVEN_UP: u64 = 3_500_000_000;
+/// Bytes of a table that are read: some hundred neighbours.
+const LONGEST_TABLE: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_tells_who_answered() {
+        let table = "IP address       HW type     Flags       HW address            Mask     Device
+10.7.0.1         0x1         0x2         02:52:0a:07:00:01     *        eth0
+10.7.0.9         0x1         0x0         00:00:00:00:00:00     *        eth0
+";
+        let say = |address: &str| find(table, address.parse().unwrap());
+        assert_eq!([say("10.7.0.1"), say("10.7.0.9")], [Neighbour::Known, Neighbour::Silent]);
+        assert_eq!([say("10.7.0.2"), find("", Ipv4Addr::LOCALHOST)], [Neighbour::Elsewhere; 2]);
+    }
+}
