@@ -38,7 +38,7 @@ part_lint() {
 part_programs() {
     need run test
     build_product
-    run_tests programs verify isolation faults economy
+    run_tests programs verify isolation faults economy scale doctor
 }
 
 part_hosts() {
@@ -63,6 +63,9 @@ part_rxe() {
 }
 
 part_pyverbs() {
+    # shellcheck source=/dev/null
+    . scripts/rdma-core.sh
+    prepare_rdma_core
     need run test
     build_product
     run_tests pyverbs

@@ -3,6 +3,7 @@
 use crate::SIZES;
 use crate::perftest::Perftest;
 use crate::results::{Results, Unit};
+use crate::setup;
 use crate::tcp;
 use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper, system, trace};
 use std::ffi::OsString;
@@ -31,9 +32,7 @@ struct Bench {
 
 /// Measures everything once, with a fresh router.
 pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
-    let lab = Lab::start_with(Options { up: up(mode), ..Options::default() });
-    let (server, client) = (Endpoint::at("server", "bench", SERVER), Endpoint::at("client", "bench", "10.7.0.3"));
-    let bench = Bench { lab, server, client, effort };
+    let bench = Bench::start(effort, mode);
     let perftest = bench.perftest();
     tcp::measure(results, tcp::VETH, &SIZES, effort, SERVER, tcp::between(&perftest.pair));
     perftest.latencies(results, [LATENCY, EVENTS], 100_000);
@@ -41,8 +40,14 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
     perftest.bandwidths(results, &SIZES, 32 << 30, str::to_owned);
     perftest.rates(results, RATE, 2_000_000);
     perftest.queue_pairs(results, PAIRS, &[1, 8, 64, 512], 1_024_000);
+    bench.setup(results, mode);
     bench.system_calls(results, mode);
     bench.idle(results);
+}
+
+/// Measures only what queue pairs and connections take, once, with a fresh router.
+pub(crate) fn measure_setup(results: &mut Results, effort: f64, mode: &str) {
+    Bench::start(effort, mode).setup(results, mode);
 }
 
 /// Further arguments of `rdmesh up`.
@@ -51,6 +56,18 @@ pub(crate) fn up(mode: &str) -> Vec<String> {
 }
 
 impl Bench {
+    fn start(effort: f64, mode: &str) -> Self {
+        let lab = Lab::start_with(Options { up: up(mode), ..Options::default() });
+        let (server, client) = (Endpoint::at("server", "bench", SERVER), Endpoint::at("client", "bench", "10.7.0.3"));
+        Self { lab, server, client, effort }
+    }
+
+    fn setup(&self, results: &mut Results, mode: &str) {
+        let connections = (10_000.0 * self.effort) as u64;
+        setup::connections(results, setup::CONNECTIONS, &self.perftest().pair, connections);
+        setup::queue_pairs(results, up(mode));
+    }
+
     fn perftest(&self) -> Perftest<'_> {
         let (server, client) = ((&self.lab, self.server.clone()), (&self.lab, self.client.clone()));
         let pair = Pair { server, client, address: SERVER.to_owned() };

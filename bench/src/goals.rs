@@ -3,7 +3,7 @@
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
-use crate::{copy, device, pingpong, tcp};
+use crate::{copy, device, pingpong, setup, tcp};
 use serde::Serialize;
 
 /// A goal and what became of it.
@@ -26,10 +26,11 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
     one_host(results).into_iter().chain(two_hosts(results)).flatten().collect()
 }
 
-fn one_host(results: &Results) -> [Option<Goal>; 6] {
+fn one_host(results: &Results) -> [Option<Goal>; 8] {
     let bandwidth = |bytes| ratio(results.median(device::WRITE, bytes), results.median(copy::SHARED, "1 MB"));
     let half_trip = results.median(device::LATENCY, WRITE_LATENCY);
     let cost = |what| results.median(device::COST, what);
+    let latency = |what| results.median(setup::QUEUE_PAIRS, what);
     [
         goal("1 MB WRITE bandwidth / memcpy of 1 MB", bandwidth("1 MB"), 0.8, true),
         goal("8 KB WRITE bandwidth / memcpy of 1 MB", bandwidth("8 KB"), 0.4, true),
@@ -42,6 +43,18 @@ fn one_host(results: &Results) -> [Option<Goal>; 6] {
         goal("system calls a message, router, all its life", cost("system calls, router"), 0.01, false),
         goal("system calls a message, client, all its life", cost("system calls, client"), 0.01, false),
         goal("processor use with 64 idle contexts, % of a core", cost("router with 64 idle contexts"), 1.0, false),
+        goal(
+            "connections made, used and ended a second",
+            results.median(setup::CONNECTIONS, setup::RATE),
+            1000.0,
+            true,
+        ),
+        goal(
+            "SEND half round trip with all of 10000 queue pairs connected / with 2 of them",
+            ratio(latency(setup::LATENCY), latency(setup::FIRST_LATENCY)),
+            1.5,
+            false,
+        ),
     ]
 }
 

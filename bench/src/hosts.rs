@@ -3,7 +3,7 @@
 use crate::perftest::Perftest;
 use crate::results::{Results, Unit};
 use crate::tcp::{self, Side};
-use crate::{crc, device};
+use crate::{crc, device, setup};
 use rdmesh_tests::{Hosts, Options, Program};
 use std::process::Command;
 
@@ -43,6 +43,12 @@ impl Wire {
     }
 }
 
+/// Measures only what connections take, once.
+pub(crate) fn measure_setup(results: &mut Results, effort: f64, mode: &str) {
+    let hosts = Hosts::start_with(ETHERNET.mtu, Options { up: device::up(mode), ..Options::default() });
+    Bench { hosts, wire: ETHERNET, effort }.connections(results);
+}
+
 /// Measures everything once on both wires, with fresh routers.
 pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
     for wire in [ETHERNET, JUMBO] {
@@ -54,6 +60,7 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
             bench.messages(results);
         }
         if bench.wire == ETHERNET {
+            bench.connections(results);
             bench.losses(results);
         }
     }
@@ -110,6 +117,11 @@ impl Bench {
         perftest.latencies(results, latencies.each_ref().map(String::as_str), 30_000);
         perftest.rates(results, &group(device::RATE), 500_000);
         perftest.queue_pairs(results, &group(device::PAIRS), &[8, 64], 128_000);
+    }
+
+    fn connections(&self, results: &mut Results) {
+        let connections = (5_000.0 * self.effort) as u64;
+        setup::connections(results, &self.wire.group(setup::CONNECTIONS), &self.hosts.pair(), connections);
     }
 
     fn losses(&self, results: &mut Results) {

@@ -13,6 +13,7 @@ mod perftest;
 mod pingpong;
 mod report;
 mod results;
+mod setup;
 mod shared;
 mod tcp;
 mod ucx;
@@ -39,6 +40,9 @@ struct Arguments {
     /// Only what is measured on one host, or on two.
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "publish")]
     hosts: Option<u8>,
+    /// Only what it takes to make queue pairs and connections.
+    #[arg(long, conflicts_with = "publish")]
+    setup: bool,
     /// How the router's workers wait: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive")]
     mode: String,
@@ -80,6 +84,11 @@ fn benchmark(arguments: &Arguments) {
     for round in 1..=rounds {
         let begin = Instant::now();
         eprint!("round {round} of {rounds}: ");
+        if arguments.setup {
+            device::measure_setup(&mut results, effort, &arguments.mode);
+            hosts::measure_setup(&mut results, effort, &arguments.mode);
+            continue;
+        }
         if arguments.hosts != Some(2) {
             pingpong::measure(&mut results, effort);
             copy::measure(&mut results, effort);

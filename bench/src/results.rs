@@ -21,6 +21,12 @@ pub(crate) enum Unit {
     /// Of what the figure's name says.
     #[serde(rename = "%")]
     Percent,
+    /// Events in a second.
+    #[serde(rename = "1/s")]
+    PerSecond,
+    /// 1024 bytes.
+    #[serde(rename = "KiB")]
+    Kibibytes,
     /// Events for each message.
     #[serde(rename = "1/message")]
     PerMessage,
@@ -35,6 +41,8 @@ impl Unit {
             Self::MegabytesPerSecond => "MB/s",
             Self::MillionPerSecond => "M/s",
             Self::Percent => "%",
+            Self::PerSecond => "/s",
+            Self::Kibibytes => "KiB",
             Self::PerMessage => "/message",
         }
     }

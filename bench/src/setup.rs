@@ -1,0 +1,78 @@
+//! What it takes to make queue pairs and connections, and to end them.
+
+use crate::results::{Results, Unit};
+use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper};
+use std::ffi::OsString;
+use std::fs;
+use std::time::Duration;
+
+/// Groups of these figures.
+pub(crate) const CONNECTIONS: &str = "rdmesh, rdma_cm";
+pub(crate) const QUEUE_PAIRS: &str = "rdmesh, queue pairs";
+/// Names of figures.
+pub(crate) const RATE: &str = "connections made, used and ended";
+pub(crate) const LATENCY: &str = "SEND, half round trip, all of 10000 connected";
+pub(crate) const FIRST_LATENCY: &str = "SEND, half round trip, 2 of 10000 connected";
+pub(crate) const MEMORY: &str = "router's memory for each of 10000";
+
+const PORT: &str = "18951";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Connections a second with many at a time, and how long one alone takes. `connections` is how many there are in all.
+pub(crate) fn connections(results: &mut Results, group: &str, pair: &Pair<'_>, connections: u64) {
+    let ((site, at), (client_site, client)) = (&pair.server, &pair.client);
+    let mut server = site.start_in(at, &words("connections", &format!("server {PORT}")));
+    assert_eq!(server.next_line(LIMIT), "listening");
+    let run = |count: u64, flight: u64| {
+        let arguments = format!("client {PORT} {} {count} {flight}", pair.address);
+        client_site.run_in(client, LIMIT, &words("connections", &arguments)).ok().text
+    };
+    let text = run(connections, 32);
+    results.add(group, RATE, Unit::PerSecond, figure(&text, "rate"));
+    let text = run(connections / 10, 1);
+    results.add(group, "from rdma_create_id to ESTABLISHED", Unit::Microseconds, figure(&text, "established"));
+    server.close_stdin();
+    server.finish(LIMIT).ok();
+}
+
+/// What each of 10,000 queue pairs of one program takes, with a router of its own, whose memory shows it.
+pub(crate) fn queue_pairs(results: &mut Results, up: Vec<String>) {
+    const COUNT: u64 = 10_000;
+    let lab = Lab::start_with(Options { up, ..Options::default() });
+    let before = memory(&lab);
+    let mut program = lab.start_in(&Endpoint::new("many"), &words("many", &COUNT.to_string()));
+    while program.next_line(LIMIT) != "open" {}
+    let each = (memory(&lab) - before) as f64 / COUNT as f64;
+    program.close_stdin();
+    let text = program.finish(LIMIT).ok().text;
+    for (name, line) in [
+        ("ibv_create_qp", "create"),
+        ("ibv_modify_qp to INIT, RTR and RTS", "connect"),
+        ("ibv_destroy_qp", "destroy"),
+        (FIRST_LATENCY, "latency-first"),
+        (LATENCY, "latency-all"),
+    ] {
+        results.add(QUEUE_PAIRS, name, Unit::Microseconds, figure(&text, line));
+    }
+    results.add(QUEUE_PAIRS, MEMORY, Unit::Kibibytes, each);
+}
+
+/// The router's memory in KiB: its own, and the rings that programs share with it.
+fn memory(lab: &Lab) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", lab.router_pid())).expect("the router runs");
+    let of =
+        |name| status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok());
+    ["RssAnon:", "RssShmem:"].into_iter().filter_map(of).sum()
+}
+
+fn words(program: &str, arguments: &str) -> Vec<OsString> {
+    let mut words = vec![helper(program).into_os_string()];
+    words.extend(arguments.split_whitespace().map(OsString::from));
+    words
+}
+
+/// The number behind `name`, at the beginning of a line.
+fn figure(text: &str, name: &str) -> f64 {
+    let number = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    number.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+}

@@ -1,0 +1,121 @@
+//! `rdmesh doctor` names the usual mistakes, made with programs of others.
+
+use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Program, helper, until};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SERVER: &str = "10.7.0.2";
+const PORT: u16 = 18_700;
+
+/// What doctor says; whether it found something that fails does not matter here.
+fn doctor(lab: &Lab, arguments: &str) -> String {
+    let words: Vec<&str> = std::iter::once("doctor").chain(arguments.split_whitespace()).collect();
+    lab.command(&words).text
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn assert_says(text: &str, wanted: &[&str]) {
+    let line = text
+        .lines()
+        .zip(text.lines().skip(1).chain([""]))
+        .find(|(line, fix)| wanted.iter().all(|part| line.contains(part) || fix.contains(part)));
+    assert!(line.is_some(), "no line with {wanted:?} in:\n{text}");
+}
+
+#[test]
+fn a_router_without_mistakes_is_healthy() {
+    let lab = Lab::start();
+    let text = lab.command(&["doctor"]).ok().text;
+    for wanted in
+        ["ok    rdma_cm: ", "ok    locked memory: ", "ok    mappings: ", "ok    descriptors: ", "ok    programs: "]
+    {
+        assert!(text.contains(wanted), "no {wanted} in:\n{text}");
+    }
+}
+
+#[test]
+fn a_gid_of_the_wrong_family_is_named() {
+    let lab = Lab::start();
+    let (a, b) = (Endpoint::at("a", "blue", SERVER), Endpoint::at("b", "blue", "10.7.0.3"));
+    let mut server = lab.start_in(&a, &words(&format!("ibv_rc_pingpong -p {PORT} -g 1")));
+    server.wait_listening(PORT);
+    lab.run_in(&b, LIMIT, &words(&format!("timeout 10 ibv_rc_pingpong -p {PORT} -g 0 {SERVER}")));
+    server.kill();
+    // The endpoint has gone with its program.
+    let wanted = ["endpoint b of blue", "ibv_rc_pingpong", "GID index 0", SERVER, "use GID index 1"];
+    assert_says(&doctor(&lab, ""), &wanted);
+}
+
+#[test]
+fn operations_that_there_are_not_are_named() {
+    let lab = Lab::start();
+    let raw = "raw_ethernet_bw --client -n 100 -B 02:00:00:00:00:01 -E 02:00:00:00:00:02 --raw_mcast";
+    let output = lab.run_in(&Endpoint::new("a"), LIMIT, &words(raw));
+    assert!(!output.status.success());
+    assert_says(&doctor(&lab, ""), &["raw_ethernet_bw", "type RAW_PACKET is not supported", "RC, UC and UD"]);
+}
+
+#[test]
+fn limits_that_are_reached_are_named() {
+    let lab = Lab::start();
+    let mut run = lab.rdmesh();
+    run.args(["run", "--name", "small", "--max-qps", "0", "--"]).args(words("ibv_rc_pingpong -g 1"));
+    assert!(!Program::start(run).finish(LIMIT).status.success());
+    assert_says(&doctor(&lab, ""), &["endpoint small", "no more queue pairs", "raise the quota"]);
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_named() {
+    let lab = Lab::start_with(Options { rootless: true, ..Options::default() });
+    // Without the endpoint's address on any interface there is no way outside.
+    let client = lab.run_in(&Endpoint::new("a"), LIMIT, &words("ib_write_bw -F -R 10.99.0.9"));
+    assert!(!client.status.success());
+    assert_says(&doctor(&lab, ""), &["no path to 10.99.0.9", "rdmesh peer ls"]);
+}
+
+#[test]
+fn peers_that_never_answer_are_named() {
+    let lab = Lab::start();
+    let mut peer =
+        lab.start_in(&Endpoint::new("a"), &[helper("peer").into_os_string(), "rc".into(), "10".into(), "1".into()]);
+    let local = peer.next_line(LIMIT);
+    let [_, gid, _, key, address] = local.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{local}") };
+    peer.say(&format!("connect {gid} 77777 {key} {address}"));
+    assert_eq!(peer.next_line(LIMIT), "connected");
+    peer.say("post write 8");
+    assert_eq!(peer.next_line(LIMIT), "posted");
+    peer.say("wait");
+    assert!(peer.next_line(LIMIT).contains("retry"), "it is given up");
+    peer.kill();
+    lab.wait_until_empty();
+    assert_says(&doctor(&lab, ""), &["endpoint a", "queue pair 77777 of ", "never answered", "of this host"]);
+}
+
+#[test]
+fn the_way_to_a_peer_is_checked() {
+    let hosts = Hosts::start();
+    let lab = hosts.lab(0);
+    let mut here = lab.start_in(&Hosts::endpoint(0, "blue"), &words("sleep 1000"));
+    until(LIMIT, "there is an endpoint", || (lab.status()["endpoints"].as_u64() == Some(1)).then_some(()));
+    let to = |address: &str| doctor(lab, &format!("--net blue --endpoint e --to {address}"));
+    assert_says(&to(&Hosts::ip(0)), &["is endpoint e, on this host"]);
+    let text = to(&Hosts::ip(1));
+    assert_says(&text, &["is on host host1", "192.0.2.2", "room for packets of 1"]);
+    assert_says(&text, &["ok", "does not refuse UDP port 6081"]);
+    assert_says(
+        &to("10.7.0.77"),
+        &["FAIL", "no endpoint of blue has 10.7.0.77", "nobody else answers", "rdmesh peer endpoint"],
+    );
+    assert_says(&to("10.8.0.1"), &["FAIL", "no way to others"]);
+    assert_says(&to("fd00::1"), &["FAIL", "has no address of the family"]);
+    // Its network is another one.
+    assert_says(&doctor(lab, &format!("--net green --to {}", Hosts::ip(1))), &["warn", "is an endpoint of network"]);
+    hosts.lab(1).command(&["down"]).ok();
+    assert_says(&to(&Hosts::ip(1)), &["FAIL", "no router runs on host1", "rdmesh up"]);
+    // For the end of the test, which takes it down too.
+    assert!(hosts.lab(1).command(&["up"]).status.success());
+    here.kill();
+}
