@@ -27,6 +27,7 @@ int case_unmapped_and_reused(void);
 int case_deregister_in_use(void);
 int case_fork_isolation(void);
 int case_fork_child_opens_device(void);
+int case_fork_meets_commands(void);
 int case_neighbour_writers(void);
 
 int case_receiver_not_ready(void);

@@ -4,6 +4,7 @@
 #include "verbs.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -335,6 +336,42 @@ int case_fork_child_opens_device(void) {
         exercise(&a, &b, static_data, sizeof static_data);
         wait_for_child(child);
     }
+    close_pair(&a, &b);
+    return 0;
+}
+
+static atomic_bool forks_go_on;
+
+static void *registers_all_the_time(void *side) {
+    static char data[256 * 1024];
+    while (forks_go_on) {
+        struct ibv_mr *mr = must_register(side, data, sizeof data);
+        CHECK(ibv_dereg_mr(mr) == 0);
+    }
+    return NULL;
+}
+
+// A program with a completion channel forks while another thread registers memory.
+int case_fork_meets_commands(void) {
+    struct options options = default_options(IBV_QPT_RC);
+    options.events = true;
+    struct side a, b;
+    open_pair(&a, &b, &options);
+    struct ibv_mr *mr = must_register(&a, static_data, sizeof static_data);
+    forks_go_on = true;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, registers_all_the_time, &a) == 0);
+    for (int i = 0; i < 100; i++) {
+        alarm(20); // a fork that waits for itself would wait for ever
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(0);
+        wait_for_child(child);
+    }
+    alarm(0);
+    forks_go_on = false;
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0);
     close_pair(&a, &b);
     return 0;
 }

@@ -16,7 +16,7 @@ static const struct {
     CASE(big_region),          CASE(huge_pages),           CASE(shared_mapping),
     CASE(odd_memory),          CASE(read_only_memory),     CASE(overlapping_regions),
     CASE(register_often),      CASE(unmapped_and_reused),  CASE(deregister_in_use),
-    CASE(fork_isolation),      CASE(fork_child_opens_device), CASE(neighbour_writers),
+    CASE(fork_isolation),      CASE(fork_child_opens_device), CASE(fork_meets_commands), CASE(neighbour_writers),
     CASE(receiver_not_ready),  CASE(receiver_ready_late),  CASE(remote_access),
     CASE(local_protection),    CASE(short_receive),        CASE(bad_receive_key),
     CASE(nobody_there),        CASE(flush_on_error_state), CASE(unreliable_drops),

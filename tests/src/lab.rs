@@ -207,12 +207,13 @@ impl Lab {
         qps.filter_map(|qp| qp["sent_messages"].as_u64()).sum()
     }
 
-    /// Whether a program waits at rdma_cm: for connections, or for datagrams.
-    pub fn awaits_connections(&self) -> bool {
+    /// Whether `program`, or a process under it, waits at rdma_cm: for connections, or for datagrams of a multicast group.
+    pub fn has_listener(&self, program: &Program) -> bool {
+        let family = crate::system::family(program.pid());
         let ids = self.api("/v1/connections");
-        let mut states = ids.as_array().into_iter().flatten().map(|id| (&id["port_space"], &id["state"]));
-        // A datagram socket of rsocket's is bound and no more.
-        states.any(|(space, state)| state == "LISTEN" || state == "JOINED" || space == "UDP" && state == "BOUND")
+        let its = |id: &&Value| id["pid"].as_u64().is_some_and(|pid| family.iter().any(|p| u64::from(*p) == pid));
+        let mut states = ids.as_array().into_iter().flatten().filter(its).map(|id| &id["state"]);
+        states.any(|state| state == "LISTEN" || state == "JOINED")
     }
 
     /// Process id of the router.

@@ -101,6 +101,11 @@ impl Program {
         });
     }
 
+    /// Whether it, or a process under it, receives on UDP `port` in its network namespace.
+    pub fn receives(&self, port: u16) -> bool {
+        crate::system::family(self.pid()).into_iter().any(|p| crate::system::receives(p, port))
+    }
+
     /// Whether it, or a process under it, listens on TCP `port` in its network namespace.
     pub fn listens(&self, port: u16) -> bool {
         crate::system::family(self.pid()).into_iter().any(|p| crate::system::listens(p, port))

@@ -45,6 +45,8 @@ pub struct Row {
 pub enum Ready {
     /// It listens on this TCP port.
     Port(u16),
+    /// It receives on this UDP port, as a datagram socket of rsocket's does before anybody calls it.
+    Datagrams(u16),
     /// It listens through rdma_cm, or has joined a multicast group there.
     Manager,
 }
@@ -63,6 +65,11 @@ impl Row {
 
     fn port(mut self, port: u16) -> Self {
         self.ready = Ready::Port(port);
+        self
+    }
+
+    fn datagrams(mut self, port: u16) -> Self {
+        self.ready = Ready::Datagrams(port);
         self
     }
 
@@ -110,7 +117,8 @@ impl Row {
         while server.is_running() && Instant::now() < deadline {
             let ready = match self.ready {
                 Ready::Port(port) => server.listens(port),
-                Ready::Manager => lab.awaits_connections(),
+                Ready::Datagrams(port) => server.receives(port),
+                Ready::Manager => lab.has_listener(server),
             };
             if ready {
                 return true;

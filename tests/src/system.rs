@@ -25,12 +25,21 @@ pub fn family(pid: u32) -> Vec<u32> {
 
 /// Whether a TCP socket listens on `port` in the network namespace of `pid`.
 pub fn listens(pid: u32, port: u16) -> bool {
-    ["tcp", "tcp6"].iter().any(|table| {
+    has_socket(pid, ["tcp", "tcp6"], port, "0A")
+}
+
+/// Whether a UDP socket receives from anybody on `port` in the network namespace of `pid`.
+pub fn receives(pid: u32, port: u16) -> bool {
+    has_socket(pid, ["udp", "udp6"], port, "07")
+}
+
+fn has_socket(pid: u32, tables: [&str; 2], port: u16, state: &str) -> bool {
+    tables.iter().any(|table| {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
         text.lines().skip(1).any(|line| {
             let mut fields = line.split_whitespace().skip(1);
             let local = fields.next().unwrap_or_default();
-            local.ends_with(&format!(":{port:04X}")) && fields.nth(1) == Some("0A")
+            local.ends_with(&format!(":{port:04X}")) && fields.nth(1) == Some(state)
         })
     })
 }

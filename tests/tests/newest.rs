@@ -33,7 +33,7 @@ fn with_libraries(build: &std::path::Path) -> [String; 2] {
 fn wait_listening(lab: &Lab, server: &mut Program) {
     until(LIMIT, "the server listens", || {
         assert!(server.is_running(), "{}", server.text());
-        lab.awaits_connections().then_some(())
+        lab.has_listener(server).then_some(())
     });
 }
 

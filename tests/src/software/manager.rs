@@ -23,7 +23,10 @@ fn own_programs() -> Vec<Row> {
             .figure(Unit::MegabytesPerSecond, stream_rate),
         row("riostream", "riostream -T v -S 65536 -C 100 -I 10", "riostream -T v -S 65536 -C 100 -I 10 -s 10.7.0.2")
             .figure(Unit::MegabytesPerSecond, stream_rate),
-        row("udpong", "udpong -b 10.7.0.2 -S 64 -C 1000", "udpong -S 64 -C 1000 -s 10.7.0.2").runs_on().prints("64 "),
+        row("udpong", "udpong -b 10.7.0.2 -S 64 -C 1000", "udpong -S 64 -C 1000 -s 10.7.0.2")
+            .datagrams(7174)
+            .runs_on()
+            .prints("64 "),
         row("cmtime", "cmtime -c 100", "cmtime -c 100 -s 10.7.0.2").runs_on().figure(Unit::Microseconds, connect_time),
     ]
 }

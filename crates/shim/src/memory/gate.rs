@@ -1,20 +1,32 @@
 //! Keeps forks and everything else apart.
 //!
 //! Whoever changes the state of this library enters the gate; a fork waits until all have left and lets nobody in, so
-//! that the child finds no lock held and nothing half done. Not a `std` lock, because the child opens it by hand.
+//! that the child finds no lock held and nothing half done. Not a `std` lock, because the child opens it by hand. A thread that
+//! is inside may enter again, and so may the one that forks: each `close` of a descriptor does, the library's own included.
 
 use rustix::thread::futex::{self, Flags};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of threads inside, and [`FORKING`].
 static STATE: AtomicU32 = AtomicU32::new(0);
 const FORKING: u32 = 1 << 31;
 
+thread_local! {
+    /// How often this thread is inside.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Being inside the gate.
 pub(crate) struct Inside(());
 
 /// Enters; waits for a fork in progress.
 pub(crate) fn enter() -> Inside {
+    let depth = DEPTH.get();
+    DEPTH.set(depth + 1);
+    if depth != 0 {
+        return Inside(());
+    }
     loop {
         let state = STATE.load(Ordering::Relaxed);
         if state & FORKING != 0 {
@@ -27,13 +39,18 @@ pub(crate) fn enter() -> Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        let depth = DEPTH.get() - 1;
+        DEPTH.set(depth);
+        if depth != 0 {
+            return;
+        }
         if STATE.fetch_sub(1, Ordering::Release) == FORKING | 1 {
             wake();
         }
     }
 }
 
-/// Closes the gate for a fork, and waits until it is empty.
+/// Closes the gate for a fork, and waits until it is empty but for this thread.
 pub(super) fn close() {
     loop {
         let before = STATE.fetch_or(FORKING, Ordering::Acquire);
@@ -44,14 +61,16 @@ pub(super) fn close() {
     }
     loop {
         match STATE.load(Ordering::Acquire) {
-            FORKING => return,
+            FORKING => break,
             state => wait(state),
         }
     }
+    DEPTH.set(1);
 }
 
 /// Opens it again, in the parent and in the child.
 pub(super) fn open() {
+    DEPTH.set(0);
     STATE.store(0, Ordering::Release);
     wake();
 }
@@ -69,6 +88,17 @@ fn wake() {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn who_is_inside_enters_again() {
+        let outer = enter();
+        drop(enter());
+        assert_ne!(STATE.load(Ordering::SeqCst) & !FORKING, 0, "still inside");
+        drop(outer);
+        close();
+        drop(enter());
+        open();
+    }
 
     #[test]
     fn a_fork_waits_for_all_and_all_wait_for_a_fork() {

@@ -55,6 +55,7 @@ pub(crate) fn closed_between(first: u32, last: u32) {
     if COUNT.load(Ordering::Acquire) == 0 || !descriptors::is_owner() {
         return;
     }
+    let _gate = memory::gate();
     let fds: Vec<_> = lock().iter().map(|entry| entry.fd).filter(|fd| (first..=last).contains(&(*fd as u32))).collect();
     fds.into_iter().for_each(forget);
 }

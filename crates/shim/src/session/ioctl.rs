@@ -93,6 +93,7 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
 }
 
 fn execute(fd: RawFd, head: Head, bundle: &Bundle) -> Result<(), Errno> {
+    let _gate = memory::gate();
     let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
