@@ -90,7 +90,8 @@ impl Connection {
                 rate: req.rate,
                 ..QpParams::UNKNOWN
             },
-            timeout: 2 * duration(req.packet_life_time) + duration(req.remote_cm_response_timeout.min(MAX_TIMEOUT)),
+            timeout: 2 * duration(req.packet_life_time.min(MAX_LIFE_TIME))
+                + duration(req.remote_cm_response_timeout.min(MAX_TIMEOUT)),
             max_retries: req.max_cm_retries.min(15),
             last: None,
             deadline: None,
@@ -161,6 +162,11 @@ impl Connection {
     pub(super) fn is_pending(&self) -> bool {
         use CmState::*;
         !self.is_active && matches!(self.state, ReqRcvd | MraReqSent | RepSent | MraRepRcvd | SidrReqRcvd)
+    }
+
+    /// Whether only the peer's answer to the DREQ is waited for, and the owner waits for nothing.
+    pub(super) fn is_orphan(&self) -> bool {
+        !self.is_owned && self.state == CmState::DreqSent
     }
 
     /// How long packets may still be under way.
@@ -237,7 +243,9 @@ pub(super) fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
 }
 
 /// Codes of times that a peer may ask for: at most 17 s for an answer, 69 s more where it says so, 8.6 s of time-wait.
-const MAX_TIMEOUT: u8 = 22;
+pub(super) const MAX_TIMEOUT: u8 = 22;
+/// The longest packet life time that the owner's word makes this end wait for, there and back: 4.3 s each.
+const MAX_LIFE_TIME: u8 = 20;
 pub(super) const MAX_SERVICE_TIMEOUT: u8 = 24;
 const MAX_TIME_WAIT: u8 = 21;
 const MIN_TIMEOUT: u8 = 8;

@@ -1,9 +1,11 @@
 //! How a connection ends: REJ, DREQ and DREP, and what the owner gives up.
 
+use super::connection::Connection;
 use super::messages::{Apr, Drep, Dreq, Lap, Rej, Rejected};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, private};
 use crate::time::Time;
 use arrayvec::ArrayVec;
+use core::time::Duration;
 
 impl Cm {
     /// Refuses a request or a reply, or breaks off before the connection stands.
@@ -61,11 +63,18 @@ impl Cm {
             DreqRcvd => self.send_drep(now, id.0, ArrayVec::new()),
             DreqSent | TimeWait => {}
         }
-        self.table.change(id.0, |c| {
-            c.is_owned = false;
-            c.last.iter_mut().for_each(|last| last.left = last.left.min(ORPHAN_RETRIES));
-        });
-        if !self.table.get(id.0).is_some_and(|c| matches!(c.state, DreqSent | TimeWait)) {
+        self.table.change(id.0, |c| c.orphan(now));
+        let is_needed = self.table.get(id.0).is_some_and(|c| matches!(c.state, DreqSent | TimeWait));
+        if !is_needed || self.table.is_crowded(id.0) {
+            self.table.remove(id.0);
+        }
+    }
+
+    /// Lets go of a request or a question that waits for the owner's answer, without a word to the peer: when that
+    /// repeats itself, there is a new `Request` or `ServiceRequest` (Linux, `cm_destroy_id`: "Do not reject to allow
+    /// future retries"). Of an id in any other state nothing changes.
+    pub fn forget(&mut self, id: CommId) {
+        if self.owned(id).is_ok_and(|c| matches!(c.state, CmState::ReqRcvd | CmState::SidrReqRcvd)) {
             self.table.remove(id.0);
         }
     }
@@ -259,5 +268,22 @@ impl Cm {
     }
 }
 
+impl Connection {
+    /// The owner gives it up. A DREQ under way is repeated soon and seldom, whatever the owner's patience was.
+    fn orphan(&mut self, now: Time) {
+        self.is_owned = false;
+        if !self.is_orphan() {
+            return;
+        }
+        if let Some(last) = &mut self.last {
+            last.left = last.left.min(ORPHAN_RETRIES);
+            last.timeout = last.timeout.min(ORPHAN_TIMEOUT);
+            self.deadline = self.deadline.map(|deadline| deadline.min(now.after(last.timeout)));
+        }
+    }
+}
+
 /// How often a DREQ is repeated whose connection the owner has given up.
-const ORPHAN_RETRIES: u8 = 4;
+const ORPHAN_RETRIES: u8 = 3;
+/// How long its first answer is waited for at most; each time twice as long.
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -58,11 +58,11 @@ impl Cm {
         match &c.last {
             _ if c.state == CmState::TimeWait => self.exit_time_wait(id),
             Some(last) if last.left > 0 => {
-                let deadline = now.after(last.timeout);
+                let timeout = if c.is_orphan() { 2 * last.timeout } else { last.timeout };
                 self.send_again(id);
                 self.table.change(id, |c| {
-                    c.deadline = Some(deadline);
-                    c.last.iter_mut().for_each(|last| last.left -= 1);
+                    c.deadline = Some(now.after(timeout));
+                    c.last.iter_mut().for_each(|last| (last.left, last.timeout) = (last.left - 1, timeout));
                 });
             }
             _ => self.give_up(now, id),

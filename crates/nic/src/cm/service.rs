@@ -1,6 +1,6 @@
 //! Which QP serves a datagram service: SIDR (IBA 12.11).
 
-use super::connection::{Connection, duration};
+use super::connection::{Connection, MAX_TIMEOUT, duration};
 use super::messages::{SidrRep, SidrReq};
 use super::{Cm, CmError, CmPath, CmState, CommId, Event, Kind, Mad, SidrAnswer, SidrParams, private};
 use crate::time::Time;
@@ -14,7 +14,7 @@ impl Cm {
         let id = self.table.fresh_id();
         let tid = self.tid(id);
         let mut connection = Connection::service(path, CmState::SidrReqSent, tid, 0);
-        connection.timeout = sidr.timeout.max(duration(0));
+        connection.timeout = sidr.timeout.clamp(duration(0), duration(MAX_TIMEOUT));
         connection.max_retries = sidr.max_retries;
         let added = self.table.insert(id, connection);
         debug_assert!(added.is_ok(), "only what peers ask for is limited");

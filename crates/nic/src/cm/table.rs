@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::types::{CmState, Ends};
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Qpn, Vni};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// All connections by the names that this end gave them. Whoever changes a connection does it through
@@ -18,10 +19,14 @@ pub(super) struct Table {
     questions: HashMap<(Ends, u32), u32>,
     deadlines: BTreeSet<(Time, u32)>,
     time_waits: BTreeSet<(Time, u32)>,
-    pending: HashMap<(Vni, Gid), usize>,
+    pending: Counts,
+    orphans: Counts,
     count: u32,
     key: u64,
 }
+
+/// How many there are of each local GID.
+type Counts = HashMap<(Vni, Gid), usize>;
 
 /// A connection could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +42,7 @@ impl Table {
             deadlines: BTreeSet::new(),
             time_waits: BTreeSet::new(),
             pending: HashMap::new(),
+            orphans: HashMap::new(),
             count: mix(!seed) as u32,
             key: mix(seed.wrapping_add(1)),
         }
@@ -66,6 +72,12 @@ impl Table {
     /// The connection whose time-wait ends first, where there are too many in it.
     pub(super) fn surplus(&self) -> Option<u32> {
         (self.time_waits.len() > MAX_TIME_WAITS).then(|| self.time_waits.first().map(|(_, id)| *id)).flatten()
+    }
+
+    /// Whether the local GID of a connection that the owner has given up has too many of those.
+    pub(super) fn is_crowded(&self, id: u32) -> bool {
+        let orphan = self.get(id).filter(|c| c.is_orphan());
+        orphan.and_then(|c| self.orphans.get(&here(c))).is_some_and(|n| *n > MAX_ORPHANS)
     }
 
     /// The connection that a message from a peer names.
@@ -103,8 +115,7 @@ impl Table {
 
     /// Adds a connection under a fresh id, unless too many wait for the owner already.
     pub(super) fn insert(&mut self, id: u32, connection: Connection) -> Result<(), Full> {
-        let key = (connection.path.vni, connection.path.local);
-        if connection.is_pending() && self.pending.get(&key).is_some_and(|n| *n >= MAX_PENDING) {
+        if connection.is_pending() && self.pending.get(&here(&connection)).is_some_and(|n| *n >= MAX_PENDING) {
             return Err(Full);
         }
         self.index(id, &connection);
@@ -130,7 +141,10 @@ impl Table {
 
     fn index(&mut self, id: u32, c: &Connection) {
         if c.is_pending() {
-            *self.pending.entry((c.path.vni, c.path.local)).or_default() += 1;
+            *self.pending.entry(here(c)).or_default() += 1;
+        }
+        if c.is_orphan() {
+            *self.orphans.entry(here(c)).or_default() += 1;
         }
         if let Some(deadline) = c.deadline {
             self.deadlines.insert((deadline, id));
@@ -151,13 +165,10 @@ impl Table {
 
     fn unindex(&mut self, id: u32, c: &Connection) {
         if c.is_pending() {
-            let key = (c.path.vni, c.path.local);
-            let left = self.pending.get(&key).map_or(0, |n| n - 1);
-            if left == 0 {
-                self.pending.remove(&key);
-            } else {
-                self.pending.insert(key, left);
-            }
+            count_down(&mut self.pending, here(c));
+        }
+        if c.is_orphan() {
+            count_down(&mut self.orphans, here(c));
         }
         if let Some(deadline) = c.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -192,6 +203,20 @@ impl Table {
             && self.deadlines.is_empty()
             && self.time_waits.is_empty()
             && self.pending.is_empty()
+            && self.orphans.is_empty()
+    }
+}
+
+fn here(c: &Connection) -> (Vni, Gid) {
+    (c.path.vni, c.path.local)
+}
+
+fn count_down(counts: &mut Counts, key: (Vni, Gid)) {
+    if let Entry::Occupied(mut entry) = counts.entry(key) {
+        *entry.get_mut() -= 1;
+        if *entry.get() == 0 {
+            entry.remove();
+        }
     }
 }
 
@@ -236,6 +261,9 @@ fn scramble(n: u32, key: u64) -> u32 {
 
 /// Requests of all peers that may wait for the owner, for each local GID.
 pub(super) const MAX_PENDING: usize = 1024;
+/// Connections that their owners have given up and whose peers have not answered the DREQ yet, for each local GID.
+/// More than that, and nothing is repeated.
+pub(super) const MAX_ORPHANS: usize = 1024;
 /// Connections in time-wait. More than that, and the oldest ends early.
 pub(super) const MAX_TIME_WAITS: usize = 32_768;
 

@@ -73,6 +73,11 @@ impl<P: Platform> Engine<P> {
         self.management.received.pop_front()
     }
 
+    /// Whether management datagrams wait for [`Engine::poll_transmit`].
+    pub fn has_mads_to_send(&self) -> bool {
+        !self.management.outgoing.is_empty()
+    }
+
     fn loop_back(&mut self, mad: &Mad) -> Result<(), MadError> {
         if self.management.received.len() >= QUEUE {
             return Err(MadError::Full);
@@ -103,7 +108,7 @@ impl<P: Platform> Engine<P> {
                 capture.sent(self.out.now, peer.vni, peer.ip.source_port, to, mark);
             }
         }
-        !self.management.outgoing.is_empty()
+        self.has_mads_to_send()
     }
 
     /// Takes what came for queue pair 1.

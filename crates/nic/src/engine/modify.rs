@@ -24,8 +24,7 @@ impl<P: Platform> Engine<P> {
         } else if init.recv.is_none() {
             return Err(Invalid);
         }
-        let index = self.free_qps.front().copied().unwrap_or(self.qps.len() as u32);
-        let qpn = self.out.qpn_of(index).ok_or(Exhausted)?;
+        let (index, qpn) = self.next_qp().ok_or(Exhausted)?;
         let cx = self.context_mut(id)?;
         let handle = cx.qps.insert(index).ok_or(Exhausted)?;
         for cq in [init.send_cq, init.recv_cq] {
@@ -35,12 +34,23 @@ impl<P: Platform> Engine<P> {
             cx.srqs.get_mut(srq).ok_or(NoSuchObject)?.users += 1;
         }
         let qp = Box::new(new_qp(id, handle, qpn, init, self.out.next_epoch()));
-        if self.free_qps.pop_front().is_some() {
-            self.qps[index as usize] = Some(qp);
-        } else {
-            self.qps.push(Some(qp));
+        match self.qps.get_mut(index as usize) {
+            Some(slot) => {
+                *slot = Some(qp);
+                self.free_qps.pop_front();
+            }
+            None => self.qps.push(Some(qp)),
         }
         Ok((handle, qpn))
+    }
+
+    /// Where the next queue pair goes, and its number. A peer that has not heard of the end of a connection takes the
+    /// same number for the old one's, and a new connection for stale (IBA 12.9.8.3.1): others are used first.
+    fn next_qp(&self) -> Option<(u32, Qpn)> {
+        let (fresh, free) = (self.qps.len() as u32, self.free_qps.front().copied());
+        let rested = free.filter(|_| self.free_qps.len() > RESTING_QPS);
+        let at = |index| Some((index, self.out.qpn_of(index)?));
+        at(rested.unwrap_or(fresh)).or_else(|| at(free?))
     }
 
     /// Changes attributes and state. The mask is checked against the transition; values are the caller's to check.
@@ -243,5 +253,7 @@ fn assign(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
     }
 }
 
+/// QPs whose numbers are left alone after their end while there are fresh ones.
+const RESTING_QPS: usize = 1024;
 /// Most QPs of one group in one engine: every datagram to it is copied to each.
 const GROUP_MEMBERS: usize = 1024;

@@ -63,10 +63,10 @@ impl ConnectionManager {
         self.rejected.iter().map(|(reason, count)| (*reason, *count)).collect()
     }
 
-    /// All identifiers, in the order in which they were made.
+    /// All identifiers, by endpoint.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
         let mut ids: Vec<_> = self.ids.iter().collect();
-        ids.sort_unstable_by_key(|(number, _)| **number);
+        ids.sort_unstable_by_key(|(number, id)| (id.endpoint, **number));
         ids.into_iter().map(|(_, id)| self.row(id)).collect()
     }
 

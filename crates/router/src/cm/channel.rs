@@ -11,7 +11,8 @@ use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 /// A channel.
@@ -25,7 +26,11 @@ pub(super) struct Channel {
     pub(super) ids: BTreeSet<u32>,
     /// Its way to machines outside rdmesh; none before it is needed.
     pub(super) plain: Option<Option<Plain>>,
-    waiting: VecDeque<Pending>,
+    waiting: BTreeMap<u64, Pending>,
+    /// Identifier, group and place of each of them.
+    owners: BTreeSet<(u32, Option<u32>, u64)>,
+    /// The place of the next.
+    next: u64,
     signal: Signal,
 }
 
@@ -33,31 +38,54 @@ impl Channel {
     /// A channel, and the program's descriptor.
     pub(super) fn new(endpoint: EndpointId, pid: i32, token: Token) -> io::Result<(Self, OwnedFd)> {
         let (signal, program) = Signal::new()?;
-        Ok((
-            Self { endpoint, pid, token, ids: BTreeSet::new(), plain: None, waiting: VecDeque::new(), signal },
-            program,
-        ))
+        let channel = Self {
+            endpoint,
+            pid,
+            token,
+            ids: BTreeSet::new(),
+            plain: None,
+            waiting: BTreeMap::new(),
+            owners: BTreeSet::new(),
+            next: 0,
+            signal,
+        };
+        Ok((channel, program))
     }
 
     /// Adds an event.
     pub(super) fn push(&mut self, event: Pending) {
-        self.waiting.push_back(event);
+        self.owners.insert((event.id, event.group, self.next));
+        self.waiting.insert(self.next, event);
+        self.next += 1;
         self.signal.set(self.waiting.len());
     }
 
     /// Takes the oldest event.
     pub(super) fn pop(&mut self) -> Option<Pending> {
-        let event = self.waiting.pop_front();
+        let (place, event) = self.waiting.pop_first()?;
+        self.owners.remove(&(event.id, event.group, place));
         self.signal.set(self.waiting.len());
-        event
+        Some(event)
     }
 
-    /// Takes the events out for which `is_wanted`.
-    pub(super) fn withdraw(&mut self, is_wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        let mut taken = Vec::new();
-        for event in std::mem::take(&mut self.waiting) {
-            if is_wanted(&event) { taken.push(event) } else { self.waiting.push_back(event) }
+    /// Takes the events of an identifier and of its groups out, the oldest first.
+    pub(super) fn withdraw(&mut self, id: u32) -> Vec<Pending> {
+        self.take((id, None, 0)..=(id, Some(u32::MAX), u64::MAX))
+    }
+
+    /// Takes those of one group of an identifier out.
+    pub(super) fn withdraw_group(&mut self, id: u32, group: u32) -> Vec<Pending> {
+        self.take((id, Some(group), 0)..=(id, Some(group), u64::MAX))
+    }
+
+    fn take(&mut self, owners: RangeInclusive<(u32, Option<u32>, u64)>) -> Vec<Pending> {
+        let owned: Vec<_> = self.owners.range(owners).copied().collect();
+        for owner in &owned {
+            self.owners.remove(owner);
         }
+        let mut places: Vec<u64> = owned.into_iter().map(|(_, _, place)| place).collect();
+        places.sort_unstable();
+        let taken = places.iter().filter_map(|place| self.waiting.remove(place)).collect();
         self.signal.set(self.waiting.len());
         taken
     }

@@ -88,11 +88,11 @@ pub(super) fn connected_attr(
 
 /// Whether enough is known of the peer.
 fn allows(connection: CmState, state: QpState) -> bool {
-    use CmState::{Idle, MraReqRcvd, ReqSent, SidrReqRcvd, SidrReqSent, TimeWait};
+    use CmState::{Established, MraRepRcvd, MraRepSent, MraReqRcvd, MraReqSent, RepRcvd, RepSent, ReqRcvd, ReqSent};
     match connection {
-        SidrReqSent | SidrReqRcvd | TimeWait | Idle => false,
         ReqSent | MraReqRcvd => state == QpState::Init,
-        _ => true,
+        ReqRcvd | MraReqSent | RepSent | MraRepRcvd | RepRcvd | MraRepSent | Established => true,
+        _ => false,
     }
 }
 

@@ -20,17 +20,13 @@ pub(super) enum Kind {
     TimeWaitExit = 15,
 }
 
-/// Whose event it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
-    Id(u32),
-    Group(u32),
-}
-
 /// An event that waits to be read.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) owner: Owner,
+    /// The identifier whose event it is.
+    pub(super) id: u32,
+    /// The group of it, where it is one's.
+    pub(super) group: Option<u32>,
     pub(super) response: EventResponse,
     /// The identifier that a connection request has made.
     pub(super) child: Option<u32>,

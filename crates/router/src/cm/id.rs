@@ -5,6 +5,7 @@ use rdmesh_nic::cm::CommId;
 use rdmesh_uverbs::abi::cm_port_space;
 use rdmesh_verbs::{Gid, Psn, QpType, Qpn};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// `enum rdma_ucm_port_space`.
@@ -93,7 +94,7 @@ pub(super) struct Id {
     /// Events that the program has read.
     pub(super) reported: u32,
     /// Multicast groups that it has joined.
-    pub(super) groups: Vec<u32>,
+    pub(super) groups: BTreeSet<u32>,
 }
 
 /// What SET_OPTION sets.
@@ -128,7 +129,7 @@ impl Id {
             options: Options::default(),
             backlog: 0,
             reported: 0,
-            groups: Vec::new(),
+            groups: BTreeSet::new(),
         }
     }
 

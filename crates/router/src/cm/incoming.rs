@@ -2,13 +2,13 @@
 
 use super::ConnectionManager;
 use super::connection::path_to;
-use super::event::{Event, Kind, Owner, Pending, datagram, padded};
+use super::event::{Event, Kind, Pending, datagram, padded};
 use super::header::{self, IpHeader};
 use super::id::{Id, State};
 use rdmesh_nic::Time;
 use rdmesh_nic::cm::{self, CmPath, CommId, RejectReason, Rep, Req, SidrAnswer, SidrRep, SidrReq};
 use rdmesh_uverbs::abi::{CM_PRIVATE_DATA, ConnParam};
-use rdmesh_verbs::{Qkey, QpType, Qpn};
+use rdmesh_verbs::{Gid, Qkey, QpType, Qpn};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,6 +30,21 @@ struct Asked<'a> {
     service_id: u64,
     qp_type: QpType,
     private: &'a [u8],
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// The peer is told why.
+    Reason(RejectReason),
+    /// There is no room now. The peer is told nothing: it asks again.
+    Later,
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Self {
+        Self::Reason(reason)
+    }
 }
 
 /// A request for which there is a listener.
@@ -98,7 +113,8 @@ impl ConnectionManager {
                 // The peer need not ask again while the program thinks.
                 let _ = self.protocol.prepare(now, comm, PROGRAM_TIME, &[]);
             }
-            Err(reason) => {
+            Err(Refusal::Later) => self.protocol.forget(comm),
+            Err(Refusal::Reason(reason)) => {
                 let _ = self.protocol.reject(now, comm, reason, &[], &[]);
                 self.protocol.destroy(now, comm);
             }
@@ -113,8 +129,9 @@ impl ConnectionManager {
                 let param = datagram(0, 0, Default::default(), private);
                 self.announce(listener, child, &Event::new(Kind::ConnectRequest).with_datagram(param));
             }
-            Err(reason) => {
-                let status = if reason == RejectReason::INVALID_SERVICE_ID { NO_SUCH_SERVICE } else { SERVICE_REFUSED };
+            Err(refusal) => {
+                let is_unknown = refusal == RejectReason::INVALID_SERVICE_ID.into();
+                let status = if is_unknown { NO_SUCH_SERVICE } else { SERVICE_REFUSED };
                 let (qpn, qkey, service_id) = (Qpn::default(), Qkey(0), sidr.service_id);
                 let answer = SidrAnswer { status, qpn, qkey, service_id, private: &[] };
                 let _ = self.protocol.answer_service(now, comm, &answer);
@@ -124,7 +141,7 @@ impl ConnectionManager {
     }
 
     /// Finds the listener, and makes an identifier for the new connection.
-    fn admit(&mut self, comm: CommId, asked: &Asked<'_>) -> Result<Admitted, RejectReason> {
+    fn admit(&mut self, comm: CommId, asked: &Asked<'_>) -> Result<Admitted, Refusal> {
         let path = asked.path;
         let endpoint = *self.places.get(&(path.vni, path.local)).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
@@ -133,15 +150,22 @@ impl ConnectionManager {
         let mut listeners =
             node.ports.of(space, port).iter().map(|binding| binding.owner).filter(is_listening).peekable();
         if listeners.peek().is_none() {
-            return Err(RejectReason::INVALID_SERVICE_ID);
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
         }
         let (ip, private) = IpHeader::decode(asked.private).ok_or(RejectReason::CONSUMER_DEFINED)?;
+        if Gid::from_ip(ip.source.ip()) != path.remote || Gid::from_ip(ip.dest) != path.local {
+            // It speaks for somebody else.
+            return Err(RejectReason::CONSUMER_DEFINED.into());
+        }
         let matches = |number: &u32| self.ids.get(number).is_some_and(|id| id.listens_for(ip.dest, &path));
         let listener = listeners.find(matches).ok_or(RejectReason::CONSUMER_DEFINED)?;
         let device = node.device_at(path.local.ip()).ok_or(RejectReason::INVALID_GID)?;
         let parent = self.ids.get(&listener).ok_or(RejectReason::CONSUMER_DEFINED)?;
-        if parent.qp_type != asked.qp_type || parent.backlog == 0 {
-            return Err(RejectReason::CONSUMER_DEFINED);
+        if parent.qp_type != asked.qp_type {
+            return Err(RejectReason::CONSUMER_DEFINED.into());
+        }
+        if parent.backlog == 0 {
+            return Err(Refusal::Later);
         }
         let channel = parent.channel;
         let options = parent.options;
@@ -155,7 +179,7 @@ impl ConnectionManager {
             options: super::id::Options { ack_timeout: None, reuse: false, ..options },
             ..Id::new(endpoint, channel, space, asked.qp_type, psn)
         };
-        let child = self.insert(child).map_err(|_| RejectReason::NO_RESOURCES)?;
+        let child = self.insert(child).map_err(|_| Refusal::Later)?;
         self.connections.insert(comm, child);
         Ok(Admitted { listener, child, private: padded(private) })
     }
@@ -166,9 +190,7 @@ impl ConnectionManager {
         id.backlog -= 1;
         let (channel, uid) = (id.channel, id.uid.unwrap_or_default());
         let response = event.response(uid, child);
-        if let Some(channel) = self.channels.get_mut(&channel) {
-            channel.push(Pending { owner: Owner::Id(listener), response, child: Some(child) });
-        }
+        self.queue(channel, Pending { id: listener, group: None, response, child: Some(child) });
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) use queries::Query;
 
 use crate::session::EndpointId;
 use channel::Channel;
-use event::{Event, Owner, Pending};
+use event::{Event, Pending};
 use id::Id;
 use node::{Group, Node};
 use rdmesh_nic::cm::{Cm, CmPath, CommId, Mad};
@@ -62,7 +62,6 @@ pub(crate) struct ConnectionManager {
     queries: BTreeMap<u32, Query>,
     /// What goes to other machines.
     outgoing: VecDeque<Mad>,
-    next: u32,
     random: u64,
     /// How often programs were told that they are refused, by reason.
     rejected: BTreeMap<u16, u64>,
@@ -83,7 +82,6 @@ impl ConnectionManager {
             routes: Arc::default(),
             queries: BTreeMap::new(),
             outgoing: VecDeque::new(),
-            next: 0,
             random: seed | 1,
             rejected: BTreeMap::new(),
         }
@@ -138,11 +136,14 @@ impl ConnectionManager {
 
     /// Closes a channel, and ends what belongs to it.
     pub(crate) fn close(&mut self, now: Time, number: u32) {
-        let ids = self.channels.get(&number).map(|channel| channel.ids.clone()).unwrap_or_default();
-        for id in ids {
-            self.destroy(now, id);
-        }
+        // Its events go with it, and need not be taken out for each identifier.
         let Some(channel) = self.channels.remove(&number) else { return };
+        if let Some(node) = self.nodes.get_mut(&channel.endpoint) {
+            node.events -= channel.len();
+        }
+        for id in &channel.ids {
+            self.destroy(now, *id);
+        }
         if let Some(Some(plain)) = channel.plain {
             self.remove_way(channel.endpoint, plain.id);
         }
@@ -233,9 +234,12 @@ impl ConnectionManager {
         }
     }
 
-    fn forward(&mut self, now: Time, mad: Mad) {
+    fn forward(&mut self, now: Time, mut mad: Mad) {
         let path = mad.path;
         if self.routes.find(path.vni, path.remote) != Route::Local {
+            if path.plain.is_some_and(|plain| !self.ways.contains_key(&plain.id)) {
+                mad.path.plain = self.present_way(&path);
+            }
             if self.outgoing.len() < MAX_OUTGOING {
                 self.outgoing.push_back(mad);
             }
@@ -245,26 +249,49 @@ impl ConnectionManager {
         }
     }
 
+    /// The way outside that an address has now, where that by which it was connected has gone.
+    fn present_way(&self, path: &CmPath) -> Option<Plain> {
+        let endpoint = self.places.get(&(path.vni, path.local))?;
+        self.ways.values().find(|(_, users)| users.contains_key(endpoint)).map(|(plain, _)| *plain)
+    }
+
     /// Queues an event for the program that has `number`.
     fn post(&mut self, number: u32, event: &Event) {
         let Some(id) = self.ids.get(&number) else { return };
         // A connection that was not accepted yet has no name to call it by.
         let Some(uid) = id.uid else { return };
-        let pending = Pending { owner: Owner::Id(number), response: event.response(uid, number), child: None };
-        if let Some(channel) = self.channels.get_mut(&id.channel) {
-            channel.push(pending);
+        let pending = Pending { id: number, group: None, response: event.response(uid, number), child: None };
+        self.queue(id.channel, pending);
+    }
+
+    /// Lets an event wait in a channel.
+    fn queue(&mut self, channel: u32, event: Pending) {
+        let Some(channel) = self.channels.get_mut(&channel) else { return };
+        channel.push(event);
+        if let Some(node) = self.nodes.get_mut(&channel.endpoint) {
+            node.events += 1;
         }
+    }
+
+    /// Takes events out of a channel.
+    fn unqueue<T: Default>(&mut self, channel: u32, take: impl FnOnce(&mut Channel) -> T) -> T {
+        let Some(channel) = self.channels.get_mut(&channel) else { return T::default() };
+        let len = channel.len();
+        let taken = take(channel);
+        if let Some(node) = self.nodes.get_mut(&channel.endpoint) {
+            node.events -= len - channel.len();
+        }
+        taken
     }
 
     /// Ends an identifier, whatever it is doing. Returns how many of its events the program has read.
     fn destroy(&mut self, now: Time, number: u32) -> u32 {
         let Some(id) = self.ids.remove(&number) else { return 0 };
         self.queries.remove(&number);
-        let mine = |owner| owner == Owner::Id(number) || id.groups.iter().any(|group| owner == Owner::Group(*group));
-        let withdrawn = self.channels.get_mut(&id.channel).map_or_else(Vec::new, |channel| {
+        if let Some(channel) = self.channels.get_mut(&id.channel) {
             channel.ids.remove(&number);
-            channel.withdraw(|event| mine(event.owner))
-        });
+        }
+        let withdrawn = self.unqueue(id.channel, |channel| channel.withdraw(number));
         for child in withdrawn.into_iter().filter_map(|event| event.child) {
             self.destroy(now, child);
         }
@@ -312,10 +339,10 @@ impl ConnectionManager {
         }
     }
 
+    /// A number that is not used, and tells nothing of how many others there are. Like the kernel's it fits an `int`.
     fn free_number(&mut self, is_used: impl Fn(&Self, u32) -> bool) -> u32 {
         loop {
-            let number = self.next;
-            self.next = self.next.wrapping_add(1);
+            let number = (self.random() >> 33) as u32;
             if !is_used(self, number) {
                 return number;
             }

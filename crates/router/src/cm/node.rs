@@ -3,7 +3,12 @@
 use super::id::Device;
 use super::ports::Ports;
 use rdmesh_verbs::{Gid, Mtu, Vni};
+use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Multicast memberships of one endpoint.
+pub(super) const MAX_GROUPS: u32 = 65_536;
+const EVENTS_PER_ID: usize = 4;
 
 /// What an endpoint is.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ pub(super) struct Node {
     pub(super) ports: Ports,
     pub(super) ids: u32,
     pub(super) groups: u32,
+    /// Events that wait to be read.
+    pub(super) events: usize,
 }
 
 /// A multicast group that an identifier has joined.
@@ -38,7 +45,14 @@ pub(super) struct Group {
 
 impl Node {
     pub(super) fn new(spec: NodeSpec, seed: u64) -> Self {
-        Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0 }
+        Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0, events: 0 }
+    }
+
+    /// Refuses what makes more events as long as too many wait: of each identifier one of each kind that a connection
+    /// has, and one of each group, are not too many.
+    pub(super) fn has_room_for_events(&self) -> Result<(), Errno> {
+        let limit = (EVENTS_PER_ID * self.spec.max_ids as usize).saturating_add(MAX_GROUPS as usize);
+        if self.events < limit { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
     /// The device behind an own address.

@@ -2,7 +2,7 @@
 
 use super::id::PortSpace;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -24,7 +24,10 @@ pub(super) struct Binding {
 /// The bindings of one endpoint.
 #[derive(Default, Debug)]
 pub(super) struct Ports {
-    bound: HashMap<(PortSpace, u16), Vec<Binding>>,
+    /// By owner.
+    bound: HashMap<(PortSpace, u16), BTreeMap<u32, Binding>>,
+    /// Those of them that listen: at most one for each address, where thousands may share a port.
+    listening: HashMap<(PortSpace, u16), Vec<Binding>>,
     next: u16,
 }
 
@@ -32,7 +35,7 @@ impl Ports {
     /// With the search for free ports beginning at a place that chance decides.
     pub(super) fn new(seed: u64) -> Self {
         let span = u64::from(EPHEMERAL.end() - EPHEMERAL.start());
-        Self { bound: HashMap::new(), next: EPHEMERAL.start() + (seed % span) as u16 }
+        Self { bound: HashMap::new(), listening: HashMap::new(), next: EPHEMERAL.start() + (seed % span) as u16 }
     }
 
     /// Binds; returns the port, which is a free one where `binding` names none.
@@ -45,7 +48,7 @@ impl Ports {
             }
         };
         binding.address.set_port(port);
-        self.bound.entry((space, port)).or_default().push(binding);
+        self.bound.entry((space, port)).or_default().insert(binding.owner, binding);
         Ok(port)
     }
 
@@ -68,37 +71,46 @@ impl Ports {
         Ok(())
     }
 
-    /// Makes a binding the only one of its port, for a listener.
+    /// Makes a binding the only one of its address and port, which then listens.
     pub(super) fn claim(&mut self, space: PortSpace, port: u16, owner: u32) -> Result<(), Errno> {
-        let Some(binding) = self.find(space, port, owner) else { return Ok(()) };
+        let found = self.bound.get(&(space, port)).and_then(|all| all.get(&owner)).copied();
+        let Some(binding) = found else { return Ok(()) };
+        let alone = Binding { reuse: false, ..binding };
         if binding.reuse {
-            self.check(space, port, &Binding { reuse: false, ..binding })?;
-            self.edit(space, port, owner, |binding| binding.reuse = false);
+            self.check(space, port, &alone)?;
+            self.edit(space, port, owner, |binding| *binding = alone);
         }
+        self.listening.entry((space, port)).or_default().push(alone);
         Ok(())
     }
 
     /// Changes whether a binding shares its port.
     pub(super) fn edit(&mut self, space: PortSpace, port: u16, owner: u32, change: impl FnOnce(&mut Binding)) {
-        let bindings = self.bound.get_mut(&(space, port));
-        if let Some(binding) = bindings.and_then(|all| all.iter_mut().find(|binding| binding.owner == owner)) {
+        if let Some(binding) = self.bound.get_mut(&(space, port)).and_then(|all| all.get_mut(&owner)) {
             change(binding);
         }
     }
 
     /// Gives a port back.
     pub(super) fn release(&mut self, space: PortSpace, port: u16, owner: u32) {
-        if let Some(bindings) = self.bound.get_mut(&(space, port)) {
-            bindings.retain(|binding| binding.owner != owner);
+        let key = (space, port);
+        if let Some(bindings) = self.bound.get_mut(&key) {
+            bindings.remove(&owner);
             if bindings.is_empty() {
-                self.bound.remove(&(space, port));
+                self.bound.remove(&key);
+            }
+        }
+        if let Some(listening) = self.listening.get_mut(&key) {
+            listening.retain(|binding| binding.owner != owner);
+            if listening.is_empty() {
+                self.listening.remove(&key);
             }
         }
     }
 
-    /// Who is bound to a port.
+    /// Who listens at a port.
     pub(super) fn of(&self, space: PortSpace, port: u16) -> &[Binding] {
-        self.bound.get(&(space, port)).map_or(&[], Vec::as_slice)
+        self.listening.get(&(space, port)).map_or(&[], Vec::as_slice)
     }
 
     /// How many ports are in use.
@@ -106,12 +118,9 @@ impl Ports {
         self.bound.len()
     }
 
-    fn find(&self, space: PortSpace, port: u16, owner: u32) -> Option<Binding> {
-        self.of(space, port).iter().find(|binding| binding.owner == owner).copied()
-    }
-
     fn others(&self, space: PortSpace, port: u16, owner: u32) -> impl Iterator<Item = &Binding> {
-        self.of(space, port).iter().filter(move |binding| binding.owner != owner)
+        let bindings = self.bound.get(&(space, port)).into_iter().flat_map(BTreeMap::values);
+        bindings.filter(move |binding| binding.owner != owner)
     }
 
     fn free_port(&mut self, space: PortSpace) -> Option<u16> {
@@ -166,6 +175,21 @@ mod tests {
         ports.release(space, 80, 2);
         assert_eq!(ports.claim(space, 80, 1), Ok(()));
         assert_eq!(ports.bind(space, sharing(3)), Err(Errno::ADDRNOTAVAIL));
+    }
+
+    #[test]
+    fn only_listeners_are_asked() {
+        let mut ports = Ports::new(1);
+        let space = PortSpace::Tcp;
+        for owner in 0..1000 {
+            assert_eq!(ports.bind(space, Binding { reuse: true, ..binding(owner, "10.0.0.1:80") }), Ok(80));
+        }
+        assert_eq!(ports.bind(space, binding(1000, "10.0.0.2:80")), Ok(80));
+        assert_eq!(ports.of(space, 80), []);
+        assert_eq!(ports.claim(space, 80, 1000), Ok(()));
+        assert_eq!(ports.of(space, 80), [binding(1000, "10.0.0.2:80")]);
+        ports.release(space, 80, 1000);
+        assert_eq!(ports.of(space, 80), []);
     }
 
     #[test]

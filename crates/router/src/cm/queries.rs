@@ -24,7 +24,12 @@ pub(crate) struct Query {
 impl ConnectionManager {
     /// What is looked for, by identifier.
     pub(crate) fn queries(&self) -> Vec<(u32, Query)> {
-        self.queries.iter().map(|(number, query)| (*number, *query)).collect()
+        // An identifier may have gone to another channel meanwhile.
+        let present = |(number, query): (&u32, &Query)| {
+            let channel = self.ids.get(number).map_or(query.channel, |id| id.channel);
+            (*number, Query { channel, ..*query })
+        };
+        self.queries.iter().map(present).collect()
     }
 
     /// Whether anything is looked for.
@@ -56,8 +61,16 @@ impl ConnectionManager {
         self.post(number, &event);
     }
 
-    /// Begins a search.
+    /// Begins a search. Of an endpoint with too many of them a peer is believed to be there.
     pub(super) fn look_for(&mut self, number: u32, query: Query) {
+        let endpoint = |number: &u32| self.ids.get(number).map(|id| id.endpoint);
+        let mine = endpoint(&number);
+        if self.queries.keys().filter(|other| endpoint(other) == mine).count() >= MOST_AT_ONCE {
+            return self.answer_query(number, Ok(()));
+        }
         self.queries.insert(number, query);
     }
 }
+
+/// Peers that an endpoint looks for at a time.
+const MOST_AT_ONCE: usize = 64;

@@ -312,7 +312,7 @@ fn param(qpn: u32, private: &[u8]) -> ConnParam {
 
 /// The queue pair of an identifier: one that another connection seems to have is refused as stale.
 fn qpn_of(id: u32) -> u32 {
-    0x1000 + id
+    0x1000 + id % 0x80_0000
 }
 
 fn plain() -> Plain {

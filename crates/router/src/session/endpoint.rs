@@ -4,7 +4,7 @@ use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
 use super::disposal::Disposal;
 use super::mistakes::Mistakes;
-use super::traffic::Traffic;
+use super::traffic::{Told, Traffic};
 use crate::io::PlainError;
 use crate::memory::Patience;
 use rdmesh_fabric::Quota;
@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Complaints about an endpoint's programs that are logged.
 const MAX_COMPLAINTS: u32 = 32;
+/// Channels of rdma_cm: more than programs with one for each of a thousand connections need.
+const MAX_CHANNELS: u32 = 4096;
 /// Memberships in multicast groups, of all queue pairs.
 const MAX_GROUPS: u32 = 65_536;
 
@@ -83,6 +85,8 @@ pub(super) struct Endpoint {
     pub(super) patience: Patience,
     /// What its queue pairs did that are gone.
     pub(super) traffic: Traffic,
+    /// What was told last of its counters.
+    pub(super) told: Option<Told>,
     /// Closes the descriptors of its programs.
     pub(super) disposal: Disposal,
     /// What its programs asked for lately that could not work.
@@ -108,6 +112,7 @@ impl Endpoint {
             paused: false,
             patience: Patience::default(),
             traffic: Traffic::default(),
+            told: None,
             disposal: Disposal::start()?,
             mistakes: Mistakes::default(),
             refusal: None,
@@ -116,11 +121,12 @@ impl Endpoint {
         })
     }
 
-    /// Connections that may be open: some for every context's forked children, and one for each of rdma_cm's channels, of
-    /// which some programs have two for every queue pair.
+    /// Connections that may be open: some for every context's forked children, and one for each of rdma_cm's channels.
     pub(super) fn max_connections(&self) -> u32 {
         let quota = &self.spec.quota;
-        quota.contexts.saturating_mul(4).saturating_add(quota.qps.saturating_mul(2)).saturating_add(16)
+        // Each channel takes three descriptors of the router's.
+        let channels = quota.qps.saturating_mul(2).min(MAX_CHANNELS);
+        quota.contexts.saturating_mul(4).saturating_add(channels).saturating_add(16)
     }
 
     /// Whether one more object of this kind fits.

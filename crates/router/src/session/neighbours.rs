@@ -1,9 +1,11 @@
 //! Whether there is a machine with an address on the link of a program's network namespace.
 
+use super::peer::Peer;
 use super::server::Server;
 use crate::cm::Query;
 use rdmesh_nic::Time;
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -20,24 +22,36 @@ enum Neighbour {
 }
 
 impl Server {
-    /// Looks for the peers that programs wait for. Returns after how many nanoseconds to look again.
+    /// Looks for the peers that programs wait for, if it is time. Returns after how many nanoseconds to look again.
     pub(super) fn run_cm_queries(&mut self) -> Option<u64> {
         if !self.cm.has_queries() {
             return None;
         }
         let now = self.clock.now();
-        for (number, query) in self.cm.queries() {
-            if let Some(found) = self.look(number, &query, now) {
-                self.cm.answer_query(number, found);
+        if now >= self.next_look {
+            let mut tables = HashMap::new();
+            for (number, query) in self.cm.queries() {
+                if let Some(found) = self.look(number, &query, now, &mut tables) {
+                    self.cm.answer_query(number, found);
+                }
             }
+            self.next_look = Time(self.clock.now().0 + LOOK_AGAIN);
         }
-        self.cm.has_queries().then_some(LOOK_AGAIN)
+        self.cm.has_queries().then(|| self.next_look.0.saturating_sub(now.0))
     }
 
     /// Looks for one; none where it is too early to tell.
-    fn look(&mut self, number: u32, query: &Query, now: Time) -> Option<Result<(), Errno>> {
-        let channel = self.cm_channels.get(&query.channel)?;
-        let Some(plain) = &channel.plain else { return Some(Err(Errno::NETUNREACH)) };
+    fn look(
+        &mut self,
+        number: u32,
+        query: &Query,
+        now: Time,
+        tables: &mut HashMap<u64, Option<String>>,
+    ) -> Option<Result<(), Errno>> {
+        let channel = self.cm_channels.get(&query.channel).filter(|channel| channel.plain.is_some());
+        let Some((channel, plain)) = channel.and_then(|channel| Some((channel, channel.plain.as_ref()?))) else {
+            return Some(Err(Errno::NETUNREACH));
+        };
         if !query.knocked {
             self.cm.knocked(number);
             // The kernel looks for whoever it is to send something to.
@@ -45,10 +59,9 @@ impl Server {
                 return Some(Err(errno));
             }
         }
-        let neighbour = match self.connections.get(&channel.opener) {
-            Some(opener) => table(opener.peer.pid).map_or(Neighbour::Elsewhere, |table| find(&table, query.dest)),
-            None => Neighbour::Elsewhere,
-        };
+        let opener = self.connections.get(&channel.opener);
+        let table = tables.entry(channel.opener).or_insert_with(|| table(&opener?.peer));
+        let neighbour = table.as_ref().map_or(Neighbour::Elsewhere, |table| find(table, query.dest));
         let waited = now.0.saturating_sub(query.since.0);
         match neighbour {
             Neighbour::Known => Some(Ok(())),
@@ -60,9 +73,12 @@ impl Server {
 }
 
 /// The table of neighbours in a process's network namespace, or as much of it as a tenant may have us read.
-fn table(pid: i32) -> Option<String> {
+fn table(peer: &Peer) -> Option<String> {
+    let file = File::open(format!("/proc/{}/net/arp", peer.pid)).ok()?;
+    // Asked after the opening: the number was not another's a moment ago.
+    peer.is_unchanged().ok()?;
     let mut table = String::new();
-    File::open(format!("/proc/{pid}/net/arp")).ok()?.take(LONGEST_TABLE).read_to_string(&mut table).ok()?;
+    file.take(LONGEST_TABLE).read_to_string(&mut table).ok()?;
     Some(table)
 }
 

@@ -35,7 +35,7 @@ impl Peer {
     }
 
     /// Whether it still is that process, with the rights that it had.
-    fn is_unchanged(&self) -> io::Result<()> {
+    pub(super) fn is_unchanged(&self) -> io::Result<()> {
         if self.has_exited() {
             return Err(io::Errno::SRCH);
         }

@@ -13,7 +13,7 @@ use super::peer::Peer;
 use crate::cm::ConnectionManager;
 use crate::io::{Clock, PlainUse, Plains, probe};
 use crate::worker::ShardHandle;
-use rdmesh_nic::ReceivedMad;
+use rdmesh_nic::{ReceivedMad, Time};
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
 use rustix::buffer::spare_capacity;
@@ -82,6 +82,8 @@ pub(super) struct Server {
     pub(super) cm: ConnectionManager,
     pub(super) cm_channels: HashMap<u32, CmChannel>,
     pub(super) clock: Clock,
+    /// When to look for programs' peers again.
+    pub(super) next_look: Time,
     pub(super) plains: Plains,
     pub(super) next_context: u32,
     next_connection: u64,
@@ -113,6 +115,7 @@ impl Server {
             cm: ConnectionManager::new(seed()?),
             cm_channels: HashMap::new(),
             clock: Clock::start(),
+            next_look: Time::default(),
             plains: Plains::new(probe()),
             next_context: 0,
             next_connection: 0,

@@ -1,11 +1,12 @@
 //! What the queue pairs of an endpoint have done: those that are there, and those that were.
 
+use super::EndpointId;
 use super::context::Context;
 use super::messages::Answer;
 use super::reply::Reply;
 use super::server::Server;
 use crate::endpoint::counter;
-use rdmesh_nic::QpCounters;
+use rdmesh_nic::{QpCounters, Time};
 use rustix::io::Errno;
 
 /// A sum over queue pairs.
@@ -49,15 +50,41 @@ impl Traffic {
     }
 }
 
+/// What was told last of an endpoint's counters, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    at: Time,
+    sum: Traffic,
+}
+
 impl Server {
-    /// Answers what the counter's file in sysfs says now.
+    /// Answers what the counter's file in sysfs says now, or said a moment ago: to ask all queue pairs takes time that others
+    /// want too.
     pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
-        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
+        let number = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
         let counter = counter(path).ok_or(Errno::NOENT)?;
-        let mut sum = endpoint.traffic;
-        let contexts = self.contexts.values().filter(|context| context.endpoint == connection.endpoint);
+        let now = self.clock.now();
+        let endpoint = self.endpoints.get(&number).ok_or(Errno::NODEV)?;
+        let told = match endpoint.told {
+            Some(told) if now.0 - told.at.0 < FRESH => told,
+            _ => {
+                let sum = self.sum_up(number, endpoint.traffic);
+                // Adding up may have taken long.
+                Told { at: self.clock.now(), sum }
+            }
+        };
+        if let Some(endpoint) = self.endpoints.get_mut(&number) {
+            endpoint.told = Some(told);
+        }
+        Ok((Reply::default(), format!("{}\n", counter(&told.sum.0)).into_bytes()))
+    }
+
+    fn sum_up(&self, endpoint: EndpointId, mut sum: Traffic) -> Traffic {
+        let contexts = self.contexts.values().filter(|context| context.endpoint == endpoint);
         contexts.for_each(|context| sum.add_context(context));
-        Ok((Reply::default(), format!("{}\n", counter(&sum.0)).into_bytes()))
+        sum
     }
 }
+
+/// Nanoseconds for which a sum is told again.
+const FRESH: u64 = 100_000_000;

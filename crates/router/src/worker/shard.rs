@@ -97,7 +97,11 @@ impl Shard {
     pub fn remove_plain(&mut self, id: PlainId) {
         let now = self.now();
         self.sockets.flush(now);
-        if !self.sockets.is_blocked() && self.engine.poll_transmit(now, self.sockets.transmits()) {
+        for _ in 0..LAST_TURNS {
+            if self.sockets.is_blocked() || !self.engine.has_mads_to_send() {
+                break;
+            }
+            self.engine.poll_transmit(now, self.sockets.transmits());
             self.sockets.flush(now);
         }
         self.sockets.remove_plain(id);
@@ -303,6 +307,8 @@ impl Attached {
     }
 }
 
+/// Turns of sending before the sockets of a namespace go: enough for all management datagrams that may wait.
+const LAST_TURNS: usize = 64;
 /// How often an event that found its socket full is tried again.
 pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);
 

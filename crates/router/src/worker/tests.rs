@@ -151,6 +151,24 @@ fn a_management_datagram_reaches_whoever_waits_on_another_host() {
 }
 
 #[test]
+fn last_words_leave_before_their_sockets() {
+    let here = workers(1, 108);
+    let mut routes = Routes::default();
+    routes.insert(Vni(1), gid(1), Route::Host(underlay(108)));
+    routes.insert(Vni(1), gid(2), Route::Host(underlay(109)));
+    here.shards()[0].set_routes(Arc::new(routes));
+    let has_more = here.shards()[0].call(|shard| {
+        let (now, path) = (shard.now(), CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None });
+        for _ in 0..200 {
+            shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
+        }
+        shard.remove_plain(rdmesh_nic::PlainId(1));
+        shard.engine().has_mads_to_send()
+    });
+    assert!(!has_more);
+}
+
+#[test]
 fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
     let workers = workers(3, 106);
     let ip = IpUdp {

@@ -1,7 +1,7 @@
 //! Peers that mean harm: noise, broken messages, floods, and other tenants' names.
 
 use super::world::*;
-use crate::cm::table::{MAX_PENDING, MAX_TIME_WAITS};
+use crate::cm::table::{MAX_ORPHANS, MAX_PENDING, MAX_TIME_WAITS};
 use crate::cm::*;
 use crate::time::Time;
 use core::time::Duration;
@@ -177,6 +177,29 @@ fn time_wait_is_bounded() {
     }
     assert_eq!((two.b.counters().time_wait, two.b.counters().live), (MAX_TIME_WAITS, MAX_TIME_WAITS));
     finish(&mut two.b, two.now);
+}
+
+#[test]
+fn what_peers_without_an_answer_keep_alive_is_bounded() {
+    let mut two = Two::new();
+    let mut leave = |local: Gid, n: u32| {
+        let a = two.a.connect(two.now, path(local, B), &ReqParams { qpn: Qpn::new(n), ..req() }).unwrap();
+        two.run();
+        let (b, _) = two.b.poll_event().unwrap();
+        two.b.accept(two.now, b, &RepParams { qpn: Qpn::new(n), ..rep() }).unwrap();
+        two.run();
+        two.a.ready(two.now, a, b"").unwrap();
+        two.run();
+        events(&mut two.b);
+        two.a.destroy(two.now, a);
+        // Each is told once at least.
+        assert_eq!(kinds(&all(&mut two.a)), [Kind::Dreq]);
+        two.a.counters().live
+    };
+    let last = (0..MAX_ORPHANS as u32 + 100).map(|n| leave(A, n)).last();
+    assert_eq!(last, Some(MAX_ORPHANS));
+    assert_eq!(leave(gid(3), 0), MAX_ORPHANS + 1);
+    finish(&mut two.a, two.now);
 }
 
 #[test]

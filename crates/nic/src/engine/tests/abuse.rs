@@ -1,7 +1,7 @@
 //! What a program must not be able to do to the engine, or to another program.
 
 use super::world::*;
-use crate::engine::Event;
+use crate::engine::{Config, Engine, Event};
 use crate::time::Time;
 use rdmesh_verbs::*;
 
@@ -71,8 +71,13 @@ fn an_answer_never_reaches_the_next_qp_of_the_same_number() {
     let answer = world.engines[1].poll_packet().unwrap();
 
     world.engines[0].close(a.context);
-    let next = world.node(0, 3, Setup::default());
-    assert_eq!(next.qpn, a.qpn);
+    let next = loop {
+        let next = world.node(0, 3, Setup::default());
+        if next.qpn == a.qpn {
+            break next;
+        }
+        world.engines[0].close(next.context);
+    };
     world.connect(&next, &b);
     world.post(&next, wr(2, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[next.sge(0, 6)]));
     world.engines[0].poll(world.now);
@@ -80,6 +85,26 @@ fn an_answer_never_reaches_the_next_qp_of_the_same_number() {
     world.engines[0].poll(world.now);
     assert_eq!(next.memory.get(0, 6), [0; 6]);
     assert!(next.poll().is_none());
+}
+
+#[test]
+fn a_number_is_not_used_again_soon() {
+    // The table of the second has room for fewer than a hundred.
+    for (shards, others) in [(1, 1024), (1 << 18, 40)] {
+        let limits = DeviceLimits::default();
+        let mut world = World::new(1);
+        world.engines[0] = Engine::new(Config { shard: 0, shards, seed: 7, limits });
+        let mut seen = Vec::new();
+        for _ in 0..2 * others + 100 {
+            let node = world.node(0, 1, Setup::default());
+            assert!(!seen.iter().rev().take(others).any(|qpn| *qpn == node.qpn), "{}", node.qpn);
+            seen.push(node.qpn);
+            world.engines[0].close(node.context);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() <= others + 10, "{}", seen.len());
+    }
 }
 
 #[test]

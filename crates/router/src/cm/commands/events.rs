@@ -2,7 +2,8 @@
 
 use super::Call;
 use crate::cm::ConnectionManager;
-use crate::cm::event::{Owner, Pending};
+use crate::cm::channel::Channel;
+use crate::cm::event::Pending;
 use rdmesh_uverbs::abi::EventResponse;
 use rustix::io::Errno;
 use std::mem::offset_of;
@@ -13,20 +14,16 @@ impl ConnectionManager {
     pub(super) fn get_event(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         // Programs that were built before it do not know the last member.
         call.needs_room(offset_of!(EventResponse, reserved))?;
-        let channel = self.channels.get_mut(&call.channel).ok_or(Errno::BADF)?;
-        let Pending { owner, response, child } = channel.pop().ok_or(Errno::AGAIN)?;
-        match owner {
-            Owner::Group(group) => {
-                if let Some(group) = self.groups.get_mut(&group) {
-                    group.reported += 1;
-                }
+        self.channels.get(&call.channel).ok_or(Errno::BADF)?;
+        let pending = self.unqueue(call.channel, Channel::pop).ok_or(Errno::AGAIN)?;
+        let Pending { id, group, response, child } = pending;
+        if let Some(group) = group {
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.reported += 1;
             }
-            Owner::Id(id) => {
-                if let Some(id) = self.ids.get_mut(&id) {
-                    id.reported += 1;
-                    id.backlog += u32::from(child.is_some());
-                }
-            }
+        } else if let Some(id) = self.ids.get_mut(&id) {
+            id.reported += 1;
+            id.backlog += u32::from(child.is_some());
         }
         if let Some(child) = child {
             self.hand_over(child, call.channel);

@@ -92,7 +92,7 @@ impl ConnectionManager {
             cm_command::RESOLVE_ADDR => call.read::<ResolveAddr>().is_ok_and(|c| self.is_outside(channel, &c.dst_addr)),
             // The identifier may have come from another channel.
             cm_command::CONNECT => call.read_short::<Connect>().is_ok_and(|c| {
-                self.ids.get(&c.id).and_then(|id| id.dest).is_some_and(|dest| self.leads_out(channel, dest.ip()))
+                self.id(&call, c.id).is_ok_and(|id| id.dest.is_some_and(|dest| self.leads_out(channel, dest.ip())))
             }),
             // The channel that it comes from may close.
             cm_command::MIGRATE_ID => call.read::<MigrateId>().is_ok_and(|c| self.has_way(channel, c.fd)),

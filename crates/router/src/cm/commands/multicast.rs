@@ -6,15 +6,13 @@ use super::names::check_size;
 use crate::cm::ConnectionManager;
 use crate::cm::address::{self, Address};
 use crate::cm::connection::{DATAGRAM_QKEY, path_to};
-use crate::cm::event::{Event, Kind, Owner, Pending, datagram};
+use crate::cm::event::{Event, Kind, Pending, datagram};
 use crate::cm::id::State;
-use crate::cm::node::Group;
+use crate::cm::node::{Group, MAX_GROUPS};
 use rdmesh_uverbs::abi::{CreateIdResponse, DestroyId, DestroyIdResponse, JoinIpMcast, JoinMcast};
 use rdmesh_verbs::{Gid, Qpn};
 use rustix::io::Errno;
 
-/// Memberships of one endpoint.
-const MAX_GROUPS: u32 = 65_536;
 /// `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`.
 const SEND_ONLY: u16 = 1;
 
@@ -47,18 +45,17 @@ impl ConnectionManager {
         if node.groups >= MAX_GROUPS {
             return Err(Errno::NOMEM);
         }
+        node.has_room_for_events()?;
         node.groups += 1;
         let group = self.free_number(|manager, number| manager.groups.contains_key(&number));
         self.groups.insert(group, Group { owner: number, reported: 0 });
         let id = self.id_mut(call, number)?;
-        id.groups.push(group);
+        id.groups.insert(group);
         id.qkey = Some(qkey);
         let path = path_to(gid, device.sgid_index, tos);
         let joined = Event::new(Kind::MulticastJoin).with_datagram(datagram(Qpn::MULTICAST.value(), qkey, path, &[]));
-        let pending = Pending { owner: Owner::Group(group), response: joined.response(uid, group), child: None };
-        if let Some(channel) = self.channels.get_mut(&channel) {
-            channel.push(pending);
-        }
+        let response = joined.response(uid, group);
+        self.queue(channel, Pending { id: number, group: Some(group), response, child: None });
         call.respond(&CreateIdResponse { id: group })
     }
 
@@ -70,14 +67,12 @@ impl ConnectionManager {
         self.id(call, owner)?;
         let events_reported = self.groups.remove(&number).map_or(0, |group| group.reported);
         let id = self.id_mut(call, owner)?;
-        id.groups.retain(|group| *group != number);
+        id.groups.remove(&number);
         let endpoint = id.endpoint;
         if let Some(node) = self.nodes.get_mut(&endpoint) {
             node.groups -= 1;
         }
-        if let Some(channel) = self.channels.get_mut(&call.channel) {
-            channel.withdraw(|event| event.owner == Owner::Group(number));
-        }
+        self.unqueue(call.channel, |channel| channel.withdraw_group(owner, number));
         call.respond(&DestroyIdResponse { events_reported })
     }
 }

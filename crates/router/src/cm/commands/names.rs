@@ -40,27 +40,19 @@ impl ConnectionManager {
         call.needs_room(size_of::<MigrateResponse>())?;
         let command: MigrateId = call.read()?;
         let from = command.fd;
-        self.id(&Call { channel: from, ..*call }, command.id)?;
+        // Before the identifier is looked for: which ones other endpoints' channels have is nobody's business.
         let endpoint = |channel| self.channels.get(&channel).map(|channel| channel.endpoint);
         if endpoint(from) != endpoint(call.channel) {
             return Err(Errno::INVAL);
         }
-        let id = self.ids.get(&command.id).ok_or(Errno::NOENT)?;
-        let (events_reported, groups) = (id.reported, id.groups.clone());
+        let events_reported = self.id(&Call { channel: from, ..*call }, command.id)?.reported;
         self.hand_over(command.id, call.channel);
         if from != call.channel {
-            let is_its = |owner| match owner {
-                crate::cm::event::Owner::Id(id) => id == command.id,
-                crate::cm::event::Owner::Group(group) => groups.contains(&group),
-            };
-            let moved = self.channels.get_mut(&from).map_or_else(Vec::new, |c| c.withdraw(|event| is_its(event.owner)));
-            for event in moved {
+            for event in self.unqueue(from, |channel| channel.withdraw(command.id)) {
                 if let Some(child) = event.child {
                     self.hand_over(child, call.channel);
                 }
-                if let Some(channel) = self.channels.get_mut(&call.channel) {
-                    channel.push(event);
-                }
+                self.queue(call.channel, event);
             }
         }
         call.respond(&MigrateResponse { events_reported })

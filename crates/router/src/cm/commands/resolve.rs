@@ -49,7 +49,9 @@ impl ConnectionManager {
         dest: SocketAddr,
         timeout_ms: u32,
     ) -> Result<Vec<u8>, Errno> {
-        if self.id(call, number)?.state == State::Idle {
+        let id = self.id(call, number)?;
+        self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?.has_room_for_events()?;
+        if id.state == State::Idle {
             self.bind_to(number, source.unwrap_or_else(|| address::any_like(dest)))?;
         }
         let id = self.id(call, number)?;
@@ -93,7 +95,8 @@ impl ConnectionManager {
     /// Resolves the route, which on Ethernet is known with the address (`cma_resolve_iboe_route`).
     pub(super) fn resolve_route(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: ResolveRoute = call.read()?;
-        self.id_with_device(call, command.id)?;
+        let (id, _) = self.id_with_device(call, command.id)?;
+        self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?.has_room_for_events()?;
         self.route_is_known(call, command.id)?;
         Ok(DONE)
     }

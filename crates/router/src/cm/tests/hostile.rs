@@ -12,12 +12,14 @@ proptest! {
     ) {
         let mut world = World::one_host();
         let channels = [world.open(0), world.open(1), world.open(0)];
-        world.listener(&channels[0], cm_port_space::TCP, "0.0.0.0:1");
+        let listener = world.listener(&channels[0], cm_port_space::TCP, "0.0.0.0:1");
+        let mut known = vec![listener, channels[0].number, channels[1].number, channels[2].number];
         for (number, id, out_len, mut body) in commands {
+            let name = known[id as usize * 7 % known.len()];
             // Most commands that name an identifier would otherwise end at it.
             for at in [0, 8, 16] {
                 if let Some(bytes) = body.get_mut(at..at + 4) {
-                    bytes.copy_from_slice(&id.to_ne_bytes());
+                    bytes.copy_from_slice(&name.to_ne_bytes());
                 }
             }
             let header = CmHeader { cmd: number, in_len: body.len() as u16, out_len };
@@ -25,7 +27,10 @@ proptest! {
             let bytes = [header.as_bytes(), &body].concat();
             world.managers[0].needs_way(channel.number, &bytes);
             let response = world.managers[0].command(world.now, channel.number, &bytes);
-            prop_assert!(response.is_err() || response.is_ok_and(|r| r.len() <= usize::from(out_len)));
+            prop_assert!(response.as_ref().is_ok_and(|r| r.len() <= usize::from(out_len)) || response.is_err());
+            let named_at = if number == cm_command::GET_EVENT { 8 } else { 0 };
+            let named = response.ok().and_then(|r| r.get(named_at..)?.first_chunk().copied());
+            known.extend(named.map(u32::from_ne_bytes));
             world.pass(10_000_000);
         }
         for channel in channels {
@@ -81,6 +86,62 @@ fn an_endpoint_has_so_many_identifiers_and_no_more() {
 }
 
 #[test]
+fn events_that_nobody_reads_are_bounded() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    world.managers[0].set_way(channel.number, Some(plain()));
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let datagrams = world.create(&channel, cm_port_space::UDP, 1);
+    world.bind(&channel, datagrams, "10.7.0.2:0").unwrap();
+    let resolve = ResolveIp { id, dst_addr: ip("192.0.2.9:1"), ..Default::default() };
+    let join = JoinIpMcast { id: datagrams, addr: ip("239.1.1.1:0"), ..Default::default() };
+    let mut refused = None;
+    for _ in 0..100_000 {
+        refused = world.tell(&channel, cm_command::RESOLVE_IP, &resolve).err();
+        if refused.is_some() {
+            break;
+        }
+        world.managers[0].answer_query(id, Err(Errno::ACCESS));
+    }
+    assert_eq!(refused, Some(Errno::NOMEM));
+    assert_eq!(world.census().waiting_events, 4 * 2000 + 65_536);
+    assert_eq!(world.tell(&channel, cm_command::JOIN_IP_MCAST, &join), Err(Errno::NOMEM));
+    // Others are not held up, and neither is who reads.
+    let stranger = world.open(1);
+    let other = world.create(&stranger, cm_port_space::TCP, 1);
+    world.resolve(&stranger, other, "10.7.0.2:1").unwrap();
+    world.expect(&channel, Kind::AddressError);
+    world.tell(&channel, cm_command::JOIN_IP_MCAST, &join).unwrap();
+    assert_eq!(world.tell(&channel, cm_command::RESOLVE_IP, &resolve), Err(Errno::NOMEM));
+    world.destroy(&channel, id).unwrap();
+    assert_eq!(world.census().waiting_events, 1);
+    world.close(channel);
+    world.close(stranger);
+    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 0);
+    world.expect_nothing_left();
+}
+
+#[test]
+fn closing_takes_requests_and_events_along() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+    for _ in 0..3 {
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, "10.7.0.2:1").unwrap();
+        world.connect(&client, active, &[]).unwrap();
+    }
+    assert_eq!((world.census().ids, world.managers[0].nodes[&EndpointId(0)].events), (7, 3));
+    world.close(server);
+    assert_eq!((world.census().ids, world.managers[0].nodes[&EndpointId(0)].events), (3, 0));
+    for _ in 0..3 {
+        world.expect(&client, Kind::Rejected);
+    }
+    world.close(client);
+    world.expect_nothing_left();
+}
+
+#[test]
 fn a_stranger_outside_does_not_speak_for_those_inside() {
     let mut world = World::one_host();
     let (server, client) = (world.open(0), world.open(1));
@@ -101,9 +162,14 @@ fn a_stranger_outside_does_not_speak_for_those_inside() {
         ReceivedMad { origin_plain: Some(plain().id), vni: None, source: gid(B), dest: gid(A), bytes: request.bytes };
     world.managers[0].receive(world.now, &received);
     world.expect_none(&server);
-    // One who is outside may.
+    // Nor does one who is outside while the request says that it is from inside.
     received.source = gid("192.0.2.9");
     received.bytes[24 + 56..24 + 72].copy_from_slice(&gid("192.0.2.9").0);
+    world.managers[0].receive(world.now, &received);
+    world.expect_none(&server);
+    // In its own name it may.
+    const IP_SOURCE: usize = 24 + 140 + 16;
+    received.bytes[IP_SOURCE..IP_SOURCE + 4].copy_from_slice(&[192, 0, 2, 9]);
     world.managers[0].receive(world.now, &received);
     assert_eq!(world.expect(&server, Kind::ConnectRequest).connection().qp_num, 1);
 }

@@ -104,7 +104,31 @@ fn identifiers_belong_to_their_channel_and_endpoint() {
     assert_eq!(world.destroy(&channel, 77), Err(Errno::NOENT));
     let migrate = |fd| MigrateId { id, fd, ..Default::default() };
     assert_eq!(world.tell(&stranger, cm_command::MIGRATE_ID, &migrate(channel.number)), Err(Errno::INVAL));
-    assert_eq!(world.tell(&sibling, cm_command::MIGRATE_ID, &migrate(stranger.number)), Err(Errno::NOENT));
+    assert_eq!(world.tell(&sibling, cm_command::MIGRATE_ID, &migrate(stranger.number)), Err(Errno::INVAL));
+}
+
+#[test]
+fn numbers_and_refusals_tell_nothing_of_other_endpoints() {
+    let mut world = World::one_host();
+    let (channel, stranger) = (world.open(0), world.open(1));
+    let mine = world.create(&channel, cm_port_space::TCP, 1);
+    let theirs = world.create(&stranger, cm_port_space::TCP, 1);
+    let next = world.create(&channel, cm_port_space::TCP, 1);
+    assert!(next.abs_diff(mine) > 2 && channel.number.abs_diff(stranger.number) > 1);
+    // Whatever the other endpoint has there, the answer is the same.
+    for fd in [stranger.number, 77] {
+        for id in [mine, theirs, 77] {
+            let command = MigrateId { id, fd, ..Default::default() };
+            assert_eq!(world.tell(&channel, cm_command::MIGRATE_ID, &command), Err(Errno::INVAL));
+        }
+    }
+    // An identifier of theirs that leads outside makes no way be looked for.
+    world.managers[0].set_way(stranger.number, Some(plain()));
+    let command = ResolveIp { id: theirs, dst_addr: ip("192.0.2.9:1"), ..Default::default() };
+    world.tell(&stranger, cm_command::RESOLVE_IP, &command).unwrap();
+    let header = CmHeader { cmd: cm_command::CONNECT, in_len: size_of::<Connect>() as u16, out_len: 0 };
+    let connect = Connect { id: theirs, ..Default::default() };
+    assert!(!world.managers[0].needs_way(channel.number, &[header.as_bytes(), connect.as_bytes()].concat()));
 }
 
 #[test]
@@ -127,7 +151,32 @@ fn events_move_with_their_identifier() {
 }
 
 #[test]
-fn a_full_backlog_refuses() {
+fn events_of_a_group_go_when_it_is_left() {
+    let mut world = World::one_host();
+    let (channel, other) = (world.open(0), world.open(0));
+    let id = world.create(&channel, cm_port_space::UDP, 1);
+    world.bind(&channel, id, "10.7.0.2:0").unwrap();
+    let groups: Vec<u32> = (1..=4)
+        .map(|last| {
+            let command = JoinIpMcast { id, addr: ip(&format!("239.1.1.{last}:0")), ..Default::default() };
+            world.ask::<CreateIdResponse>(&channel, cm_command::JOIN_IP_MCAST, &command).unwrap().id
+        })
+        .collect();
+    world.tell(&channel, cm_command::LEAVE_MCAST, &DestroyId { id: groups[1], ..Default::default() }).unwrap();
+    let migrate = MigrateId { id, fd: channel.number, ..Default::default() };
+    world.tell(&other, cm_command::MIGRATE_ID, &migrate).unwrap();
+    world.expect_none(&channel);
+    // In the order in which they came.
+    assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[0]);
+    assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[2]);
+    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 1);
+    world.destroy(&other, id).unwrap();
+    world.expect_none(&other);
+    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 0);
+}
+
+#[test]
+fn a_full_backlog_lets_wait() {
     let mut world = World::one_host();
     let (server, client) = (world.open(0), world.open(1));
     let listener = world.create(&server, cm_port_space::TCP, 1);
@@ -138,15 +187,19 @@ fn a_full_backlog_refuses() {
         world.resolve(&client, id, "10.7.0.2:1").unwrap();
         world.connect(&client, id, &[]).unwrap();
     }
-    assert_eq!(world.expect(&client, Kind::Rejected).status, 28);
+    world.pass(5_000_000_000);
     world.expect_none(&client);
-    // Requests that nobody has read go with the listener.
     assert_eq!(world.census().waiting_events, 2);
+    // The third one asks again, and again.
+    world.expect(&server, Kind::ConnectRequest);
+    world.pass(5_000_000_000);
+    assert_eq!(world.census().waiting_events, 2);
+    // Requests that nobody has read go with the listener.
     world.destroy(&server, listener).unwrap();
-    assert_eq!(world.census().waiting_events, 2, "refusals");
     for _ in 0..2 {
         assert_eq!(world.expect(&client, Kind::Rejected).status, 28);
     }
+    world.expect_none(&client);
 }
 
 #[test]

@@ -319,6 +319,51 @@ fn a_lost_dreq_of_a_destroyed_id_is_sent_again() {
 }
 
 #[test]
+fn what_an_owner_leaves_behind_is_done_soon() {
+    // With the longest times that an owner can ask for; destroyed at once, or while it disconnects.
+    let patient = ReqParams { remote_cm_response_timeout: 31, packet_life_time: 255, ..req() };
+    for disconnects in [false, true] {
+        let mut two = Two::new();
+        let a = two.a.connect(two.now, path(A, B), &patient).unwrap();
+        assert!(two.a.poll_timeout().unwrap() < two.now.after(Duration::from_secs(26)));
+        two.run();
+        let (b, _) = two.b.poll_event().unwrap();
+        two.b.accept(two.now, b, &rep()).unwrap();
+        two.run();
+        two.a.ready(two.now, a, b"").unwrap();
+        all(&mut two.a);
+        if disconnects {
+            two.a.disconnect(two.now, a, b"").unwrap();
+        }
+        two.a.destroy(two.now, a);
+        for seconds in [1, 2, 4, 8] {
+            assert_eq!(kinds(&all(&mut two.a)), [Kind::Dreq]);
+            assert_eq!(two.a.poll_timeout(), Some(two.now.after(Duration::from_secs(seconds))));
+            two.wait(Duration::from_secs(seconds));
+        }
+        assert_eq!((two.a.counters().time_wait, two.a.poll_mad()), (1, None));
+    }
+}
+
+#[test]
+fn a_forgotten_request_comes_again() {
+    let (mut two, a, b) = Two::asked();
+    two.b.forget(b);
+    assert_eq!((two.b.info(b), two.b.poll_mad(), two.b.poll_timeout()), (None, None, None));
+    assert!(two.b.table.is_empty());
+    two.wait(REQ_INTERVAL);
+    two.run();
+    let (again, event) = two.b.poll_event().unwrap();
+    assert!(matches!(event, Event::Request { .. }) && again != b);
+    // What has been answered is not to be forgotten.
+    two.b.accept(two.now, again, &rep()).unwrap();
+    two.b.forget(again);
+    two.run();
+    assert!(matches!(two.a.poll_event(), Some((id, Event::Reply(_))) if id == a));
+    assert_eq!(two.states(a, again), (Some(CmState::RepRcvd), Some(CmState::RepSent)));
+}
+
+#[test]
 fn calls_in_the_wrong_state_change_nothing() {
     let (mut two, a, b) = Two::asked();
     let (sent, asked) = (Err(CmError::State(CmState::ReqSent)), Err(CmError::State(CmState::ReqRcvd)));

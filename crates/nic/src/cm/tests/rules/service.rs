@@ -42,6 +42,19 @@ fn a_question_without_answer_ends() {
 }
 
 #[test]
+fn a_forgotten_question_comes_again() {
+    let mut two = Two::new();
+    two.a.resolve_service(two.now, path(A, B), &question()).unwrap();
+    two.run();
+    let (b, _) = two.b.poll_event().unwrap();
+    two.b.forget(b);
+    assert!(two.b.poll_mad().is_none() && two.b.table.is_empty());
+    two.wait(Duration::from_millis(10));
+    two.run();
+    assert!(matches!(two.b.poll_event(), Some((_, Event::ServiceRequest { .. }))));
+}
+
+#[test]
 fn a_question_given_up_is_refused() {
     let mut two = Two::new();
     two.a.resolve_service(two.now, path(A, B), &question()).unwrap();
