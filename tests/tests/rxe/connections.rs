@@ -62,10 +62,11 @@ impl World {
         }
     }
 
-    /// The same, and no message about one was lost, or out of place.
+    /// The same, and no message about one was out of place. The last message of a program that has ended may be repeated: the
+    /// answer to it can come after its address has gone.
     fn assert_quiet(&self) {
         self.assert_nothing_left();
-        for name in ["unexpected_total", "retried_total", "overflow_total"] {
+        for name in ["unexpected_total", "overflow_total"] {
             assert_eq!(self.lab.metric(&format!("rdmesh_cm_{name}")), 0.0, "{name}");
         }
         self.assert_clean(&[]);
