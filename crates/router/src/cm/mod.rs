@@ -237,8 +237,9 @@ impl ConnectionManager {
     fn forward(&mut self, now: Time, mut mad: Mad) {
         let path = mad.path;
         if self.routes.find(path.vni, path.remote) != Route::Local {
+            // Sockets that are about to go carry the last words of those whom they served.
             if path.plain.is_some_and(|plain| !self.ways.contains_key(&plain.id)) {
-                mad.path.plain = self.present_way(&path);
+                mad.path.plain = self.present_way(&path).or(path.plain);
             }
             if self.outgoing.len() < MAX_OUTGOING {
                 self.outgoing.push_back(mad);
