@@ -146,9 +146,7 @@ impl ConnectionManager {
         let endpoint = *self.places.get(&(path.vni, path.local)).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let node = self.nodes.get(&endpoint).ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        let is_listening = |number: &u32| self.ids.get(number).is_some_and(|id| id.state == State::Listen);
-        let mut listeners =
-            node.ports.of(space, port).iter().map(|binding| binding.owner).filter(is_listening).peekable();
+        let mut listeners = node.ports.listeners(space, port).iter().map(|binding| binding.owner).peekable();
         if listeners.peek().is_none() {
             return Err(RejectReason::INVALID_SERVICE_ID.into());
         }

@@ -109,7 +109,7 @@ impl Ports {
     }
 
     /// Who listens at a port.
-    pub(super) fn of(&self, space: PortSpace, port: u16) -> &[Binding] {
+    pub(super) fn listeners(&self, space: PortSpace, port: u16) -> &[Binding] {
         self.listening.get(&(space, port)).map_or(&[], Vec::as_slice)
     }
 
@@ -185,11 +185,11 @@ mod tests {
             assert_eq!(ports.bind(space, Binding { reuse: true, ..binding(owner, "10.0.0.1:80") }), Ok(80));
         }
         assert_eq!(ports.bind(space, binding(1000, "10.0.0.2:80")), Ok(80));
-        assert_eq!(ports.of(space, 80), []);
+        assert_eq!(ports.listeners(space, 80), []);
         assert_eq!(ports.claim(space, 80, 1000), Ok(()));
-        assert_eq!(ports.of(space, 80), [binding(1000, "10.0.0.2:80")]);
+        assert_eq!(ports.listeners(space, 80), [binding(1000, "10.0.0.2:80")]);
         ports.release(space, 80, 1000);
-        assert_eq!(ports.of(space, 80), []);
+        assert_eq!(ports.listeners(space, 80), []);
     }
 
     #[test]

@@ -276,3 +276,20 @@ fn only_ways_out_lead_out() {
     world.close(channel);
     world.expect_nothing_left();
 }
+
+#[test]
+fn last_words_leave_by_the_way_there_was() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    world.managers[0].set_way(channel.number, Some(plain()));
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let command = ResolveIp { id, dst_addr: ip("192.0.2.9:1"), timeout_ms: 1, ..Default::default() };
+    world.tell(&channel, cm_command::RESOLVE_IP, &command).unwrap();
+    world.managers[0].answer_query(id, Ok(()));
+    world.tell(&channel, cm_command::RESOLVE_ROUTE, &ResolveRoute { id, timeout_ms: 1 }).unwrap();
+    world.connect(&channel, id, &[]).unwrap();
+    let now = world.now;
+    world.managers[0].close(now, channel.number);
+    let last = world.managers[0].poll_mad().expect("a refusal");
+    assert_eq!(last.path.plain, Some(plain()));
+}
