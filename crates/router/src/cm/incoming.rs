@@ -1,7 +1,7 @@
 //! What peers ask for and answer, turned into events.
 
 use super::ConnectionManager;
-use super::connection::path_to;
+use super::connection::{NO_SUCH_SERVICE, SERVICE_FOUND, SERVICE_REFUSED, path_to};
 use super::event::{Event, Kind, Pending, datagram, padded};
 use super::header::{self, IpHeader};
 use super::id::{Id, State};
@@ -18,11 +18,6 @@ const MAX_REASONS: usize = 64;
 const PROGRAM_TIME: u8 = REPEATED | 24;
 /// Only a peer that asks again is told to wait.
 const REPEATED: u8 = 0x80;
-/// `IB_SIDR_UNSUPPORTED`, `IB_SIDR_REJECT`.
-const NO_SUCH_SERVICE: u8 = 1;
-const SERVICE_REFUSED: u8 = 2;
-/// A service was found.
-const SERVICE_FOUND: u8 = 0;
 
 /// A request for a connection, or for a datagram service.
 struct Asked<'a> {

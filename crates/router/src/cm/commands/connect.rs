@@ -3,7 +3,7 @@
 use super::query::{HOP_LIMIT, PKEY, PathRecord, RATE};
 use super::{Call, DONE};
 use crate::cm::ConnectionManager;
-use crate::cm::connection::{self, DATAGRAM_QKEY, cm_errno};
+use crate::cm::connection::{self, DATAGRAM_QKEY, SERVICE_FOUND, SERVICE_REFUSED, cm_errno};
 use crate::cm::event::{Event, Kind};
 use crate::cm::header::{self, IpHeader};
 use crate::cm::id::{Id, State};
@@ -24,9 +24,6 @@ const MAX_RETRIES: u8 = 15;
 const ACK_DELAY: u8 = 15;
 /// Retry counts have three bits.
 const MAX_RETRY: u8 = 7;
-/// `IB_SIDR_SUCCESS`, `IB_SIDR_REJECT`.
-const SERVICE_FOUND: u8 = 0;
-const SERVICE_REFUSED: u8 = 2;
 /// `IBV_EVENT_COMM_EST`.
 const COMMUNICATION_ESTABLISHED: u32 = 4;
 
