@@ -54,15 +54,32 @@ struct Admitted {
 impl ConnectionManager {
     /// Turns what happened to a connection into an event.
     pub(super) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
+        let Some(event) = self.let_wait(now, comm, event) else { return };
         match event {
             cm::Event::Request { path, req } => self.handle_request(now, comm, path, &req),
             cm::Event::ServiceRequest { path, sidr } => self.handle_service_request(now, comm, path, &sidr),
             other => match self.connections.get(&comm).copied() {
                 Some(number) => self.handle_progress(number, &other),
-                // Its identifier is gone: so is all interest in it.
-                None => self.protocol.destroy(now, comm),
+                // Its identifier is gone, or there was none yet: so is all interest in it.
+                None => {
+                    self.vacancies.withdraw(comm);
+                    self.protocol.destroy(now, comm);
+                }
             },
         }
+    }
+
+    /// Takes a request that comes between two listeners of its port; gives back all else.
+    fn let_wait(&mut self, now: Time, comm: CommId, event: cm::Event) -> Option<cm::Event> {
+        let (path, service_id) = match &event {
+            cm::Event::Request { path, req } => (path, req.service_id),
+            cm::Event::ServiceRequest { path, sidr } => (path, sidr.service_id),
+            _ => return Some(event),
+        };
+        let found = self.places.get(&(path.vni, path.local)).zip(header::port_of(service_id));
+        let Some((endpoint, (space, port))) = found else { return Some(event) };
+        let is_served = self.nodes.get(endpoint).is_none_or(|node| !node.ports.listeners(space, port).is_empty());
+        if is_served { Some(event) } else { self.vacancies.wait(now, (*endpoint, space, port), comm, event) }
     }
 
     fn handle_progress(&mut self, number: u32, event: &cm::Event) {

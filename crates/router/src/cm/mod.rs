@@ -10,6 +10,7 @@
 //! * [`channel`], [`event`]: what programs wait for.
 //! * [`commands`]: what they ask for.
 //! * [`incoming`]: what peers ask for, and answer.
+//! * [`vacancy`]: requests that wait for a listener to come back.
 
 mod address;
 mod census;
@@ -25,6 +26,7 @@ mod ports;
 mod queries;
 #[cfg(test)]
 mod tests;
+mod vacancy;
 
 pub use census::ConnectionRow;
 pub(crate) use commands::peer_of_resolution;
@@ -44,6 +46,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use vacancy::Vacancies;
 
 /// All connections, and attempts at some, of a router's endpoints.
 pub(crate) struct ConnectionManager {
@@ -54,6 +57,7 @@ pub(crate) struct ConnectionManager {
     channels: HashMap<u32, Channel>,
     ids: HashMap<u32, Id>,
     groups: HashMap<u32, Group>,
+    vacancies: Vacancies,
     connections: HashMap<CommId, u32>,
     /// Which endpoints receive from the sockets of a namespace, and for how many channels and devices each.
     ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
@@ -77,6 +81,7 @@ impl ConnectionManager {
             channels: HashMap::new(),
             ids: HashMap::new(),
             groups: HashMap::new(),
+            vacancies: Vacancies::default(),
             connections: HashMap::new(),
             ways: HashMap::new(),
             routes: Arc::default(),
@@ -103,6 +108,9 @@ impl ConnectionManager {
 
     /// Removes an endpoint, whose channels have been closed.
     pub(crate) fn remove_node(&mut self, endpoint: EndpointId) {
+        for (comm, _) in self.vacancies.remove(endpoint) {
+            self.protocol.forget(comm);
+        }
         self.nodes.remove(&endpoint);
         self.places.retain(|_, at| *at != endpoint);
     }
@@ -204,12 +212,15 @@ impl ConnectionManager {
 
     /// When there is something to do, if nothing happens before.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.protocol.poll_timeout()
+        self.protocol.poll_timeout().into_iter().chain(self.vacancies.poll_timeout()).min()
     }
 
     /// Does what is due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.protocol.handle_timeout(now);
+        for (comm, event) in self.vacancies.take_due(now) {
+            self.handle_event(now, comm, event);
+        }
         self.pump(now);
     }
 

@@ -30,8 +30,12 @@ impl ConnectionManager {
     pub(super) fn destroy_id(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         call.needs_room(size_of::<DestroyIdResponse>())?;
         let command: DestroyId = call.read()?;
-        self.id(call, command.id)?;
+        let id = self.id(call, command.id)?;
+        let gap = id.source.filter(|_| id.state == State::Listen).map(|source| (id.endpoint, id.space, source.port()));
         let events_reported = self.destroy(call.now, command.id);
+        if let Some(place) = gap {
+            self.vacancies.open(call.now, place);
+        }
         call.respond(&DestroyIdResponse { events_reported })
     }
 
@@ -130,6 +134,10 @@ impl ConnectionManager {
         let asked = if command.backlog as i32 <= 0 { MAX_BACKLOG } else { command.backlog };
         id.backlog = asked.min(MAX_BACKLOG);
         id.state = State::Listen;
+        let place = (id.endpoint, id.space, source.port());
+        for (comm, event) in self.vacancies.close(place) {
+            self.handle_event(call.now, comm, event);
+        }
         Ok(DONE)
     }
 }

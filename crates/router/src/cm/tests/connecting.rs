@@ -66,6 +66,64 @@ fn both_sides_tell_their_queue_pairs_what_fits() {
 }
 
 #[test]
+fn a_request_waits_for_a_server_that_listens_again() {
+    for mut world in [World::one_host(), World::two_hosts()] {
+        let (server, client) = (world.open(0), world.open(1));
+        let ask = |world: &mut World, ps| {
+            let active = world.create(&client, ps, 1);
+            world.resolve(&client, active, &format!("{A}:7")).unwrap();
+            world.connect(&client, active, &[]).unwrap();
+            active
+        };
+        for ps in [cm_port_space::TCP, cm_port_space::UDP] {
+            let first = world.listener(&server, ps, "0.0.0.0:7");
+            world.destroy(&server, first).unwrap();
+            ask(&mut world, ps);
+            world.pass(PATIENCE / 2);
+            world.expect_none(&client);
+            let second = world.listener(&server, ps, "0.0.0.0:7");
+            let request = world.expect(&server, Kind::ConnectRequest);
+            world.accept(&server, request.id, 2).unwrap();
+            let answer = if ps == cm_port_space::TCP { Kind::ConnectResponse } else { Kind::Established };
+            world.expect(&client, answer);
+            // One that is withdrawn in the meantime is forgotten.
+            world.destroy(&server, second).unwrap();
+            let active = ask(&mut world, ps);
+            world.destroy(&client, active).unwrap();
+            // Without another listener the answer is the usual one, only later.
+            ask(&mut world, ps);
+            world.pass(PATIENCE / 2);
+            world.expect_none(&client);
+            world.pass(PATIENCE);
+            let refusal = if ps == cm_port_space::TCP { (Kind::Rejected, 8) } else { (Kind::Unreachable, 1) };
+            assert_eq!(world.expect(&client, refusal.0).status, refusal.1);
+            world.expect_none(&server);
+            // By then it is the only one.
+            ask(&mut world, ps);
+            assert_eq!(world.expect(&client, refusal.0).status, refusal.1);
+        }
+        world.close(server);
+        world.close(client);
+        world.expect_nothing_left();
+    }
+}
+
+/// How long requests wait, in nanoseconds (`vacancy`).
+const PATIENCE: u64 = 1_000_000_000;
+
+#[test]
+fn nobody_waits_for_a_program_that_has_ended() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:7");
+    world.close(server);
+    let active = world.create(&client, cm_port_space::TCP, 1);
+    world.resolve(&client, active, &format!("{A}:7")).unwrap();
+    world.connect(&client, active, &[]).unwrap();
+    assert_eq!(world.expect(&client, Kind::Rejected).status, 8);
+}
+
+#[test]
 fn nobody_listening_is_a_refusal() {
     let mut world = World::two_hosts();
     let (server, client) = (world.open(0), world.open(1));
