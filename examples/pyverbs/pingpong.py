@@ -65,9 +65,8 @@ class Link:
             "rkey": self.mr.rkey,
             "address": self.mr.buf,
         }
-        stream.write(json.dumps(own) + "\n")
-        stream.flush()
-        self.peer = json.loads(stream.readline())
+        say(stream, json.dumps(own))
+        self.peer = json.loads(hear(stream))
         attr = QPAttr(port_num=1)
         attr.dest_qp_num = self.peer["qpn"]
         attr.path_mtu = e.IBV_MTU_1024
@@ -117,19 +116,33 @@ class Link:
         self.done.remove(wr_id)
 
 
+def say(stream, line):
+    """Sends a line to the other end."""
+    stream.sendall(line.encode() + b"\n")
+
+
+def hear(stream):
+    """The other end's next line, and nothing of what follows it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = stream.recv(1)
+        if not byte:
+            sys.exit("the other end has gone")
+        line += byte
+    return line
+
+
 def meet(stream):
     """Returns when the other end is here too."""
-    stream.write("\n")
-    stream.flush()
-    stream.readline()
+    say(stream, "")
+    hear(stream)
 
 
 def main():
     if len(sys.argv) > 1:
-        connection = socket.create_connection((sys.argv[1], PORT))
+        stream = socket.create_connection((sys.argv[1], PORT))
     else:
-        connection, _ = socket.create_server(("", PORT)).accept()
-    stream = connection.makefile("rw")
+        stream, _ = socket.create_server(("", PORT)).accept()
     link = Link(stream)
     begin = time.monotonic()
     for turn in range(2 * ROUNDS):
