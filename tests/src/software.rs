@@ -38,6 +38,8 @@ pub struct Row {
     pub expected: Vec<String>,
     /// The figure that it prints, if any.
     pub figure: Option<Figure>,
+    /// How often it is run before it counts as failed.
+    pub attempts: u32,
 }
 
 /// How a server shows that it may be called.
@@ -60,7 +62,17 @@ impl Row {
     /// A row whose server listens through rdma_cm and ends with its client.
     fn new(theme: &'static str, name: &str, server: &str, client: &str) -> Self {
         let [name, server, client] = [name, server, client].map(str::to_owned);
-        Self { theme, name, server, client, ready: Ready::Manager, ends: true, expected: Vec::new(), figure: None }
+        Self {
+            theme,
+            name,
+            server,
+            client,
+            ready: Ready::Manager,
+            ends: true,
+            expected: Vec::new(),
+            figure: None,
+            attempts: 1,
+        }
     }
 
     fn port(mut self, port: u16) -> Self {
@@ -88,8 +100,25 @@ impl Row {
         self
     }
 
+    /// A program that hangs by itself now and then, on any device, may be run several times.
+    fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
     /// Runs both commands; returns the figure, or what went wrong.
     pub fn run(&self, pair: &Pair<'_>) -> Result<Option<f64>, String> {
+        let mut result = self.run_once(pair);
+        for _ in 1..self.attempts {
+            if let Err(why) = &result {
+                println!("{}: once more: {why}", self.name);
+                result = self.run_once(pair);
+            }
+        }
+        result
+    }
+
+    fn run_once(&self, pair: &Pair<'_>) -> Result<Option<f64>, String> {
         let ((at, a), (other, b)) = (&pair.server, &pair.client);
         let mut server = at.start_in(a, &shell(&self.server));
         let said = |server: &Program| format!("{}: the server had printed:\n{}", self.name, server.text());
