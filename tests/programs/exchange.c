@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { GUARD = 64, PATIENCE = 60 };
+enum { GUARD = 64, PATIENCE = 40 };
 
 static struct side side;
 static struct address remote;

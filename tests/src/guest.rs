@@ -217,6 +217,12 @@ impl Job<'_> {
         self.guest.heard.lock().jobs.get(&self.id).map(|job| job.text.clone()).unwrap_or_default()
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let state = self.guest.heard.lock();
+        state.is_gone || state.jobs.get(&self.id).is_none_or(|job| job.ended.is_some())
+    }
+
     /// Waits until somebody in the guest listens on TCP `port`.
     pub fn wait_listening(&self, port: u16) {
         let script =

@@ -4,10 +4,12 @@ use rdmesh_tests::guest::{self, Guest, Job, Lan};
 use rdmesh_tests::{Endpoint, Lab, Options, Output, Program, bandwidth_rows, helper, latency_rows, until};
 use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 18600;
+/// How often a hanging program is looked for.
+const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
@@ -26,6 +28,8 @@ pub(crate) trait Machine {
     fn resolve(&self, address: IpAddr);
     /// Whether one of its programs listens on `port` with rdma_cm.
     fn awaits_connections(&self, port: u16) -> bool;
+    /// What may explain why a program of its does not end.
+    fn trouble(&self) -> String;
 
     fn gid_index(&self, family: Family) -> u32 {
         let text = self.start(family, &words("ibv_devinfo -v")).finish().ok().text;
@@ -36,6 +40,7 @@ pub(crate) trait Machine {
 /// A program on a [`Machine`].
 pub(crate) trait Running {
     fn wait_listening(&mut self, port: u16);
+    fn has_ended(&mut self) -> bool;
     fn text(&self) -> String;
     fn finish(self: Box<Self>) -> Output;
     /// Kills it without a word of warning.
@@ -68,11 +73,20 @@ impl Machine for Guest {
         let address = format!(":{port} ");
         text.lines().any(|line| line.contains("state LISTEN") && line.contains(&address))
     }
+
+    fn trouble(&self) -> String {
+        let script = "for p in /proc/[0-9]*; do [ -s $p/cmdline ] && cat $p/comm $p/stack; done; dmesg | tail -20";
+        self.run(&["sh", "-c", script], LIMIT).text
+    }
 }
 
 impl Running for Job<'_> {
     fn wait_listening(&mut self, port: u16) {
         Job::wait_listening(self, port);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        Job::has_ended(self)
     }
 
     fn text(&self) -> String {
@@ -119,11 +133,19 @@ impl Machine for Lab {
             .iter()
             .any(|id| id["state"] == "LISTEN" && id["address"].as_str().is_some_and(|at| at.ends_with(&address)))
     }
+
+    fn trouble(&self) -> String {
+        self.command(&["ps"]).text
+    }
 }
 
 impl Running for Program {
     fn wait_listening(&mut self, port: u16) {
         Program::wait_listening(self, port);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !self.is_running()
     }
 
     fn text(&self) -> String {
@@ -187,8 +209,18 @@ impl<'a> Link<'a> {
         server.wait_listening(PORT);
         // Many servers listen on IPv4 alone, whatever RDMA is to use.
         let to = self.server.address(Family::V4).to_string();
-        let output = self.client.start(self.family, &[client, vec![to.clone()]].concat()).finish();
         let what = format!("{} {options} ({:?}) with its server at {to}", programs[1], self.family);
+        let mut client = self.client.start(self.family, &[client, vec![to]].concat());
+        let end = Instant::now() + LIMIT;
+        while !client.has_ended() {
+            if Instant::now() > end {
+                let [server, client] = [(self.server, &server), (self.client, &client)]
+                    .map(|(machine, program)| format!("{}\n{}", program.text(), machine.trouble()));
+                panic!("{what} hangs\nthe server:\n{server}\nthe client:\n{client}");
+            }
+            std::thread::sleep(TICK);
+        }
+        let output = client.finish();
         assert!(output.status.success(), "{what}\nthe server:\n{}\nthe client:\n{}", server.text(), output.text);
         server.finish().ok();
         output.text
