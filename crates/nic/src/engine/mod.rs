@@ -26,6 +26,7 @@ pub use packet::Packet;
 use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
+use crate::roce::Ended;
 use crate::time::Time;
 use crate::wire::IdSolver;
 use active::Active;
@@ -58,6 +59,7 @@ pub struct Engine<P: Platform> {
     qps: Vec<Option<Box<Qp<P>>>>,
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    ended: Ended,
     solver: IdSolver,
     wire: WireCounters,
     management: Management,
@@ -73,6 +75,7 @@ impl<P: Platform> Engine<P> {
             qps: Vec::new(),
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
+            ended: Ended::new(),
             solver: IdSolver::new(),
             wire: WireCounters::default(),
             management: Management::default(),

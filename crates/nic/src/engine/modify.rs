@@ -38,6 +38,7 @@ impl<P: Platform> Engine<P> {
             Some(slot) => {
                 *slot = Some(qp);
                 self.free_qps.pop_front();
+                self.ended.forget(index);
             }
             None => self.qps.push(Some(qp)),
         }
@@ -106,6 +107,7 @@ impl<P: Platform> Engine<P> {
         let index = self.qp_index(id, qp)?;
         let mut qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
         self.free_qps.push_back(index);
+        self.ended.add(index, &qp);
         qp.send.set_wait(index, Wait::None, &mut self.out.timers);
         if qp.queued {
             self.out.ready.retain(|i| *i != index);

@@ -32,12 +32,15 @@ impl<P: Platform> Engine<P> {
             Qpn::MULTICAST => return self.handle_group(datagram.origin, &opened),
             _ => {}
         }
-        let found = self.out.index_of(opened.header.dest).and_then(|index| {
+        let index = self.out.index_of(opened.header.dest);
+        let found = index.and_then(|index| {
             let (qp, cx) = parts(&mut self.qps, &mut self.contexts, index)?;
             opened.suits(qp).then_some((index, qp, cx))
         });
         let Some((index, qp, cx)) = found else {
-            self.wire.unknown_qp += 1;
+            let is_intact = || opened.is_intact(&mut self.solver);
+            let is_late = index.is_some_and(|at| self.ended.handle(at, &opened, datagram.origin, is_intact));
+            self.wire.unknown_qp += u64::from(!is_late);
             return;
         };
         if !opened.is_for(datagram.origin, qp, cx, &self.out.routes) {
@@ -84,6 +87,7 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
         let has_mads = self.transmit_mads(to);
+        self.ended.transmit(now, to, &mut self.out.captures);
         // Not all that a program posts becomes a packet: whoever posts without end has a turn like everybody.
         for _ in 0..self.out.wire_ready.len().min(QPS_PER_POLL) {
             if !to.has_room() {
@@ -104,7 +108,12 @@ impl<P: Platform> Engine<P> {
         self.wire.sent += sent as u64;
         // Members of a group on this host get theirs from the next poll.
         let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
-        sent != 0 || has_mads || is_delivering || !self.out.wire_ready.is_empty()
+        sent != 0 || has_mads || is_delivering || self.ended.is_due() || !self.out.wire_ready.is_empty()
+    }
+
+    /// Whether something waits for [`Engine::poll_transmit`] that is to leave even if nothing comes after it.
+    pub fn has_last_words(&self) -> bool {
+        self.has_mads_to_send() || self.ended.is_due()
     }
 
     /// Begins to copy the packets that `filter` describes. Returns a number for [`Engine::poll_capture`].

@@ -113,7 +113,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-fn is_from(peer: &Peer, origin: Origin, ip: &IpUdp) -> bool {
+pub(super) fn is_from(peer: &Peer, origin: Origin, ip: &IpUdp) -> bool {
     let same_way = match (peer.target, origin) {
         (Target::Host(host), Origin::Host(from)) => host == from,
         (Target::Plain { id, .. }, Origin::Plain { id: at, .. }) => id == at,

@@ -5,6 +5,7 @@
 //! * [`connection`]: what a connected queue pair knows of its peer on another host.
 //! * [`requester`]: request packets, acknowledgements, going back after a loss (go-back-N), time-outs.
 //! * [`responder`]: order, duplicates, the replies that may be asked for again.
+//! * [`ended`]: connections whose queue pair has gone.
 //! * [`datagram`]: unreliable datagrams.
 //! * [`emit`]: packets into trains.
 //! * [`admit`]: which packets are taken at all.
@@ -14,6 +15,7 @@ mod admit;
 mod connection;
 mod datagram;
 mod emit;
+mod ended;
 mod requester;
 mod responder;
 mod transmit;
@@ -21,6 +23,7 @@ mod transmit;
 pub(crate) use admit::Opened;
 pub(crate) use connection::Connection;
 pub(crate) use emit::{ICRC_LEN, Peer, flow};
+pub(crate) use ended::Ended;
 pub(crate) use responder::ACK;
 
 use crate::engine::packet::Nak;

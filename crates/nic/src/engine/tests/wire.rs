@@ -106,6 +106,96 @@ fn any_one_loss_is_made_good() {
 }
 
 #[test]
+fn what_had_arrived_is_acknowledged_even_when_its_receiver_has_gone() {
+    type End = fn(&mut World, &Node);
+    let destroy: End = |world, b| drop(world.engines[b.engine].destroy_qp(b.context, b.qp).unwrap());
+    let close: End = |world, b| drop(world.engines[b.engine].close(b.context));
+    let fail: End = |world, b| world.modify_state(b, QpState::Error);
+    for end in [destroy, close, fail] {
+        let mut world = World::two_hosts();
+        let (a, b) = world.pair(Setup::default());
+        // Nothing that the receiver says arrives.
+        world.lose = Box::new(|to, _| to == 0);
+        b.post_recv(9, &[b.sge(3000, 3000)]);
+        world.post(&a, wr(1, SendOp::Send { imm: None }, &[a.sge(0, 2500)]));
+        world.settle();
+        assert_eq!((a.done(), b.done()), (None, Some((9, WcStatus::Success))));
+        end(&mut world, &b);
+        world.lose = Box::new(|_, _| false);
+        world.run_until(Time(world.now.0 + 1_000_000_000));
+        assert_eq!(a.done(), Some((1, WcStatus::Success)));
+        // What comes later does not arrive, and is not answered.
+        world.post(&a, wr(2, SendOp::Send { imm: None }, &[]));
+        world.run_until(Time(world.now.0 + 1_000_000_000));
+        assert_eq!(a.done(), Some((2, WcStatus::RetryExceeded)));
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_is_due_leaves_after_its_queue_pair() {
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup::default());
+    b.post_recv(9, &[]);
+    let packet = only_packet(&mut world, &a);
+    world.receive(1, 0, &packet);
+    world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+    assert!(world.engines[1].has_last_words());
+    world.settle();
+    assert_eq!(a.done(), Some((1, WcStatus::Success)));
+    assert!(!world.engines[1].has_last_words());
+}
+
+#[test]
+fn a_number_without_a_queue_pair_answers_its_peer_alone() {
+    let mut world = World::hosts(3, 1);
+    let (a, b) = (world.node(0, 1, Setup::default()), world.node(1, 2, Setup::default()));
+    world.connect(&a, &b);
+    world.connect(&b, &a);
+    b.post_recv(9, &[]);
+    let packet = only_packet(&mut world, &a);
+    world.receive(1, 0, &packet);
+    world.settle();
+    world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+    let mut broken = packet.clone();
+    *broken.last_mut().unwrap() ^= 1;
+    let is_answered = |world: &mut World, from, bytes: &[u8]| {
+        world.receive(1, from, bytes);
+        let is_answered = world.engines[1].has_last_words();
+        world.settle();
+        is_answered
+    };
+    assert!(!is_answered(&mut world, 2, &packet), "from another host");
+    assert!(!is_answered(&mut world, 0, &broken), "broken on the way");
+    assert!(is_answered(&mut world, 0, &packet));
+    // Numbers rest; then a queue pair that has this one answers for itself.
+    let next = loop {
+        let next = world.node(1, 3, Setup::default());
+        if next.qpn == b.qpn {
+            break next;
+        }
+        world.engines[1].close(next.context);
+    };
+    assert!(!is_answered(&mut world, 0, &packet), "another's number");
+    world.engines[1].destroy_qp(next.context, next.qp).unwrap();
+    assert!(!is_answered(&mut world, 0, &packet), "one that was never connected");
+    assert_eq!(world.engines[1].wire_counters().unknown_qp, 4);
+}
+
+/// A message of one packet from `a`, which does not arrive.
+fn only_packet(world: &mut World, a: &Node) -> Vec<u8> {
+    let packet: Rc<RefCell<Vec<u8>>> = Rc::default();
+    let copy = packet.clone();
+    world.lose = Box::new(move |_, bytes| {
+        *copy.borrow_mut() = bytes.to_vec();
+        true
+    });
+    world.post(a, wr(1, SendOp::Send { imm: None }, &[]));
+    world.settle();
+    world.lose = Box::new(|_, _| false);
+    packet.take()
+}
+
+#[test]
 fn silence_ends_in_an_error_whatever_was_sent() {
     // Whole turns and windows among them.
     for packets in [1, 63, 64, 65, 127, 128, 129, 300] {

@@ -111,9 +111,14 @@ impl<P: Platform> Active<'_, P> {
         let mtu = self.qp.attr.path_mtu.bytes();
         let Some(connection) = &mut self.qp.connection else { return };
         let responder = &mut connection.responder;
-        if responder.fatal.is_some_and(|(psn, _)| header.psn.since(psn) <= 0) {
-            responder.replies.again(header, mtu);
-            responder.nak_due = responder.fatal;
+        match responder.fatal {
+            Some((psn, _)) if header.psn.since(psn) <= 0 => {
+                responder.replies.again(header, mtu);
+                responder.nak_due = responder.fatal;
+            }
+            Some(_) => {}
+            // The program has ended the connection, on which this had arrived before.
+            None => responder.ack_due = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0),
         }
         self.out.make_wire_ready(self.index, self.qp);
     }

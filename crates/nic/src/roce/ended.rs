@@ -1,0 +1,132 @@
+//! Connections that this side has ended.
+//!
+//! A program that has everything may end at once, while the acknowledgement of the last message is lost on its way: its
+//! peer would repeat a message that arrived, and fail in the end. On the lossless network that IBA is made for that does
+//! not happen. Here it does, so the number of a queue pair that has gone goes on acknowledging for a while what was
+//! executed, as TCP does in TIME-WAIT (RFC 9293, 3.10.7.8). What was not executed is not answered.
+
+use super::admit::{Opened, is_from};
+use super::emit::Peer;
+use super::responder::ACK;
+use crate::capture::Capture;
+use crate::engine::qp::Qp;
+use crate::net::{Origin, Transmits};
+use crate::platform::Platform;
+use crate::time::Time;
+use crate::wire::{Aeth, Header, Op, Service};
+use rdmesh_verbs::{Psn, QpType, Qpn};
+use std::collections::{HashMap, VecDeque};
+
+/// The latest connections that have ended, by the engine's index of their queue pair.
+pub(crate) struct Ended {
+    connections: HashMap<u32, LastWord>,
+    /// The same from the oldest.
+    order: VecDeque<u32>,
+    /// What is to be said again.
+    due: VecDeque<LastWord>,
+}
+
+/// All that is still to be said on a connection.
+#[derive(Clone, Copy, Debug)]
+struct LastWord {
+    peer: Peer,
+    dest: Qpn,
+    /// The last SEND or WRITE packet that was executed.
+    executed: Psn,
+    msn: u32,
+}
+
+impl Ended {
+    pub(crate) fn new() -> Self {
+        Self { connections: HashMap::new(), order: VecDeque::new(), due: VecDeque::new() }
+    }
+
+    /// A queue pair goes. What it has not said yet is said now.
+    pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
+        let Some(word) = LastWord::of(qp) else { return };
+        if self.order.len() == REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.connections.remove(&oldest);
+        }
+        self.connections.insert(index, word);
+        self.order.push_back(index);
+        if qp.connection.as_ref().is_some_and(|connection| connection.responder.ack_due) {
+            self.say(word);
+        }
+    }
+
+    /// Another queue pair takes the number.
+    pub(crate) fn forget(&mut self, index: u32) {
+        if self.connections.remove(&index).is_some() {
+            self.order.retain(|at| *at != index);
+        }
+    }
+
+    /// Takes a packet for a queue pair that is no more: says whether it is a part of a message that was executed, if the
+    /// packet is `intact`.
+    pub(crate) fn handle(
+        &mut self,
+        index: u32,
+        opened: &Opened<'_>,
+        origin: Origin,
+        intact: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(word) = self.connections.get(&index).copied() else { return false };
+        let header = &opened.header;
+        let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
+            && header.service == Service::Rc
+            && header.psn.since(word.executed) <= 0
+            && opened.vni.is_none_or(|vni| vni == word.peer.vni)
+            && is_from(&word.peer, origin, &opened.ip)
+            && intact();
+        if is_known {
+            self.say(word);
+        }
+        is_known
+    }
+
+    /// Whether there is something to be said.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Appends what is to be said.
+    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
+        while to.has_room()
+            && let Some(word) = self.due.pop_front()
+        {
+            let mark = to.mark();
+            let Ok(()) = word.peer.emit(to, &word.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
+            for capture in captures.iter_mut() {
+                capture.sent(now, word.peer.vni, word.peer.ip.source_port, to, mark);
+            }
+        }
+    }
+
+    /// The peer repeats what is not answered: no more need wait than are sent at once.
+    fn say(&mut self, word: LastWord) {
+        if self.due.len() < MAX_DUE {
+            self.due.push_back(word);
+        }
+    }
+}
+
+impl LastWord {
+    fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
+        let connection = qp.connection.as_ref().filter(|_| qp.qp_type == QpType::Rc)?;
+        let responder = &connection.responder;
+        // A connection that was refused has another last word.
+        let executed = responder.acknowledgeable.filter(|_| responder.fatal.is_none())?;
+        Some(Self { peer: connection.peer, dest: qp.attr.dest_qpn, executed, msn: responder.msn })
+    }
+
+    fn header(&self) -> Header {
+        let aeth = Aeth { syndrome: ACK, msn: self.msn };
+        super::header(Service::Rc, Op::Acknowledge(aeth), self.dest, self.executed)
+    }
+}
+
+/// Connections that are remembered: as many as the numbers that rest before one is used again.
+const REMEMBERED: usize = 1024;
+const MAX_DUE: usize = 64;
