@@ -34,7 +34,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let limits = DeviceLimits::default();
     let workers =
         Workers::start(WorkerConfig { count: 2, mode: Mode::Sleep, limits, io: IoConfig::default() }).unwrap();
-    let server = SessionServer::start(workers.shards().to_vec(), limits).unwrap();
+    let server = SessionServer::start(workers.shards().to_vec(), limits, Mode::Sleep).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("verbs.sock");
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -73,7 +73,8 @@ impl Host {
         let worker_config = WorkerConfig { count, mode, limits, io };
         let started = |what| move |source: rustix::io::Errno| HostError::Start { what, source: source.into() };
         let workers = Workers::start(worker_config)?;
-        let sessions = SessionServer::start(workers.shards().to_vec(), limits).map_err(started("session server"))?;
+        let sessions =
+            SessionServer::start(workers.shards().to_vec(), limits, mode).map_err(started("session server"))?;
         let registry = Registry::new(Arc::new(Embedded::default()));
         if let Some(address) = config.io.underlay {
             registry.set_host(&Place { name: config.host.clone(), address })?;

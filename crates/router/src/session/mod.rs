@@ -30,7 +30,7 @@ pub use endpoint::EndpointSpec;
 pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
 
-use crate::worker::ShardHandle;
+use crate::worker::{Mode, ShardHandle};
 use rdmesh_verbs::DeviceLimits;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
@@ -52,15 +52,15 @@ pub struct SessionServer {
 }
 
 impl SessionServer {
-    /// Starts the thread; contexts are spread over `shards`.
-    pub fn start(shards: Vec<ShardHandle>, limits: DeviceLimits) -> io::Result<Self> {
+    /// Starts the thread, which waits as the workers do; contexts are spread over `shards`.
+    pub fn start(shards: Vec<ShardHandle>, limits: DeviceLimits, mode: Mode) -> io::Result<Self> {
         if shards.is_empty() {
             return Err(io::Errno::INVAL);
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (control, receiver) = channel();
         let mads = mads::subscribe(&shards, &wake);
-        let server = Server::new(shards, limits, wake.clone(), receiver, mads)?;
+        let server = Server::new(shards, limits, mode, wake.clone(), receiver, mads)?;
         let thread = std::thread::Builder::new()
             .name("rdmesh-session".into())
             .spawn(move || server.run())

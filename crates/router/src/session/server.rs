@@ -12,7 +12,7 @@ use super::mistakes::{MistakeInfo, PastMistakes};
 use super::peer::Peer;
 use crate::cm::ConnectionManager;
 use crate::io::{Clock, PlainUse, Plains, probe};
-use crate::worker::ShardHandle;
+use crate::worker::{Mode, Patience, ShardHandle};
 use rdmesh_nic::{ReceivedMad, Time};
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
 
 /// What the rest of the router asks of the thread.
 pub(super) enum Control {
@@ -39,8 +40,12 @@ pub(super) enum Control {
 }
 
 /// How long a listener rests when descriptors have run out.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const EVENTS: usize = 64;
+/// How long the thread looks for messages before it sleeps.
+const SPIN_FOR: Duration = Duration::from_micros(50);
 
 /// What an epoll event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +79,8 @@ impl Source {
 pub(super) struct Server {
     pub(super) shards: Vec<ShardHandle>,
     pub(super) limits: DeviceLimits,
+    /// Whoever has asked for something asks again before long, mostly.
+    patience: Patience,
     pub(super) endpoints: HashMap<EndpointId, Endpoint>,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
@@ -84,6 +91,8 @@ pub(super) struct Server {
     pub(super) clock: Clock,
     /// When to look for programs' peers again.
     pub(super) next_look: Time,
+    /// When listeners that rest are served again.
+    resume_at: Time,
     pub(super) plains: Plains,
     pub(super) next_context: u32,
     next_connection: u64,
@@ -98,15 +107,21 @@ impl Server {
     pub(super) fn new(
         shards: Vec<ShardHandle>,
         limits: DeviceLimits,
+        mode: Mode,
         wake: Arc<OwnedFd>,
         control: Receiver<Control>,
         mads: Receiver<ReceivedMad>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, Source::Wake.data(), epoll::EventFlags::IN)?;
+        // Nobody has this thread poll for ever: it is not in the way of data.
+        let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
+        // The two programs that set up a connection poll as well.
+        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR);
         Ok(Self {
             shards,
             limits,
+            patience,
             endpoints: HashMap::new(),
             connections: HashMap::new(),
             contexts: HashMap::new(),
@@ -116,6 +131,7 @@ impl Server {
             cm_channels: HashMap::new(),
             clock: Clock::start(),
             next_look: Time::default(),
+            resume_at: Time::default(),
             plains: Plains::new(probe()),
             next_context: 0,
             next_connection: 0,
@@ -130,20 +146,17 @@ impl Server {
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut buffer = vec![0; MAX_MESSAGE];
+        let mut is_tired = true;
         loop {
             events.clear();
-            let is_paused = self.endpoints.values().any(|e| e.paused);
-            let timer = self.run_cm_timers();
-            let limit = [is_paused.then_some(PAUSE), timer].into_iter().flatten().min();
+            let wait = self.run_timers();
+            let limit = if is_tired { wait } else { Some(NOW) };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the session thread cannot wait for its sockets");
                     break;
                 }
-            }
-            if is_paused {
-                self.resume_listeners();
             }
             for event in &events {
                 match Source::of(event.data) {
@@ -153,8 +166,24 @@ impl Server {
                     Source::Connection(id) => self.receive(id, &mut buffer),
                 }
             }
+            if events.is_empty() {
+                is_tired = is_tired || self.patience.is_over();
+            } else {
+                self.patience.renew();
+                is_tired = false;
+            }
         }
         self.close_all();
+    }
+
+    /// Does what the time asks for. Returns how long nothing has to be done.
+    fn run_timers(&mut self) -> Option<Timespec> {
+        let timer = self.run_cm_timers();
+        let is_paused = self.endpoints.values().any(|endpoint| endpoint.paused);
+        if is_paused && self.clock.now() >= self.resume_at {
+            self.resume_listeners();
+        }
+        [is_paused.then_some(PAUSE_LIMIT), timer].into_iter().flatten().min()
     }
 
     fn handle_control(&mut self) -> Flow {
@@ -279,6 +308,7 @@ impl Server {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let source = Source::Listener(id).data();
         endpoint.paused = epoll::modify(&self.epoll, &endpoint.listener, source, epoll::EventFlags::empty()).is_ok();
+        self.resume_at = self.clock.now().after(PAUSE);
     }
 
     fn resume_listeners(&mut self) {

@@ -6,11 +6,13 @@
 
 mod events;
 mod mads;
+mod patience;
 mod shard;
 mod wait;
 
 pub use events::EventSocket;
 pub use mads::MadSink;
+pub(crate) use patience::Patience;
 pub use shard::Shard;
 pub use wait::Mode;
 

@@ -24,7 +24,7 @@ impl World {
         let limits = DeviceLimits::default();
         let config = WorkerConfig { count: workers, mode: Mode::Adaptive, limits, io: IoConfig::default() };
         let workers = Workers::start(config).unwrap();
-        let server = SessionServer::start(workers.shards().to_vec(), limits).unwrap();
+        let server = SessionServer::start(workers.shards().to_vec(), limits, Mode::Adaptive).unwrap();
         Self { server, _workers: workers, directory: tempfile::tempdir().unwrap(), limits }
     }
 
