@@ -78,6 +78,11 @@ impl<P: Platform> Engine<P> {
         !self.management.outgoing.is_empty()
     }
 
+    /// Whether management datagrams wait for [`Engine::poll_mad`].
+    pub(super) fn has_mads(&self) -> bool {
+        !self.management.received.is_empty()
+    }
+
     fn loop_back(&mut self, mad: &Mad) -> Result<(), MadError> {
         if self.management.received.len() >= QUEUE {
             return Err(MadError::Full);

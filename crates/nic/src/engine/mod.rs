@@ -129,6 +129,18 @@ impl<P: Platform> Engine<P> {
         timer.into_iter().chain(watch).min()
     }
 
+    /// Whether there is work at hand, or something to be taken away, other than by [`Engine::poll_transmit`].
+    pub fn has_work(&self) -> bool {
+        let out = &self.out;
+        let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
+        has_packets || !out.ready.is_empty() || !out.events.is_empty() || self.has_mads()
+    }
+
+    /// Whether there is something for [`Engine::poll_transmit`].
+    pub fn has_to_transmit(&self) -> bool {
+        !self.out.wire_ready.is_empty() || self.has_last_words()
+    }
+
     /// Does the work at hand, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;

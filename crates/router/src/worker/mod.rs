@@ -1,12 +1,13 @@
 //! The threads that run the engine.
 //!
-//! Each worker owns one shard: an engine and the contexts that it serves. It polls their doorbells, runs the engine,
-//! exchanges packets with the other workers, and sends events to programs. Nothing of a shard is touched by any other
-//! thread: commands are closures that run on the worker between two polls.
+//! Each worker serves one shard: an engine and its contexts. It polls their doorbells, runs the engine, exchanges packets
+//! with the other workers, and sends events to programs. Commands are closures that run between two polls: on the worker,
+//! or, while it sleeps or has yielded, on the thread that has the command (see [`served`]).
 
 mod events;
 mod mads;
 mod patience;
+mod served;
 mod shard;
 mod wait;
 
@@ -25,10 +26,11 @@ use rdmesh_uverbs::page::{WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
+use served::Served;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use wait::Waiter;
@@ -58,6 +60,8 @@ pub struct ShardHandle(Arc<Link>);
 
 /// What other threads share with a worker.
 struct Link {
+    /// What the worker serves, as long as it runs.
+    served: Mutex<Option<Served>>,
     commands: mpsc::Sender<Command>,
     /// Commands sent, or about to be, and not executed.
     waiting: AtomicUsize,
@@ -149,15 +153,10 @@ impl Workers {
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
-            waiter.add_level(sockets.poll_fd())?;
-            let worker = Worker {
-                shard: Shard::new(engine, clock, sockets),
-                links: links.clone(),
-                number,
-                commands,
-                waiter,
-                awake_since: Time::default(),
-            };
+            waiter.watch().add_level(sockets.poll_fd())?;
+            let served = Served::new(Shard::new(engine, clock, sockets), commands, waiter.watch());
+            *links[number].serve() = Some(served);
+            let worker = Worker { links: links.clone(), number, waiter, awake_since: Time::default() };
             let thread = std::thread::Builder::new().name(format!("rdmesh-worker-{number}"));
             workers.threads.push(thread.spawn(|| worker.run()).map_err(|_| io::Errno::AGAIN)?);
         }
@@ -191,9 +190,19 @@ impl Drop for Workers {
 }
 
 impl ShardHandle {
-    /// Runs `f` on the worker between two polls, and waits for its result. Events that it caused have been sent when this
+    /// Runs `f` between two polls of the worker, and waits for its result. Events that it caused have been sent when this
     /// returns.
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> R {
+        if let Ok(mut guard) = self.0.served.try_lock()
+            && let Some(served) = guard.as_mut()
+        {
+            let (result, must_wake) = served.stand_in(&self.0, f);
+            drop(guard);
+            if must_wake {
+                wait::notify(&self.0.inbox);
+            }
+            return result;
+        }
         let (sender, receiver) = mpsc::sync_channel(1);
         let command: Command = Box::new(move |shard| {
             let result = f(shard);
@@ -263,6 +272,7 @@ impl Link {
         let (memory, page_fd) = SharedMemory::create_published("rdmesh-worker", WORKER_PAGE_LEN)?;
         let page = WorkerPage::new(memory).ok_or(io::Errno::INVAL)?;
         let link = Self {
+            served: Mutex::default(),
             commands,
             waiting: AtomicUsize::new(0),
             packets: ArrayQueue::new(PACKETS),
@@ -290,17 +300,31 @@ impl Link {
         Ok(!is_sleeping)
     }
 
-    fn routes(&self) -> std::sync::MutexGuard<'_, Arc<Routes>> {
+    /// Lets whoever stands in for the worker go on first; that takes microseconds, less than to fall asleep and wake up.
+    fn serve_again(&self) -> Serving<'_> {
+        loop {
+            match self.served.try_lock() {
+                Err(TryLockError::WouldBlock) => rustix::thread::sched_yield(),
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(poison)) => return poison.into_inner(),
+            }
+        }
+    }
+
+    /// Waits for whoever stands in for the worker.
+    fn serve(&self) -> Serving<'_> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Arc<Routes>> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A worker thread.
 struct Worker {
-    shard: Shard,
     links: Vec<Arc<Link>>,
     number: usize,
-    commands: mpsc::Receiver<Command>,
     waiter: Waiter,
     awake_since: Time,
 }
@@ -308,44 +332,54 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         let link = self.links[self.number].clone();
+        let mut guard = link.serve();
         while !link.stop.load(Ordering::Acquire) {
-            let worked = self.pass(&link);
+            let Some(served) = guard.as_mut() else { break };
+            let worked = self.pass(served, &link);
             bump(&link.counters.polls);
             if worked {
                 bump(&link.counters.busy);
                 self.waiter.worked();
-            } else if self.waiter.idle() {
-                self.sleep(&link);
+                continue;
+            }
+            let is_tired = if self.waiter.yields() {
+                // Whoever gets the processor may have a command.
+                drop(guard);
+                let is_tired = self.waiter.idle();
+                guard = link.serve_again();
+                is_tired
+            } else {
+                self.waiter.idle()
+            };
+            if is_tired {
+                guard = self.sleep(&link, guard);
             }
         }
+        *guard = None;
     }
 
     /// Looks for work of every kind once, and does it.
-    fn pass(&mut self, link: &Link) -> bool {
-        let mut worked = self.shard.take_doorbells();
+    fn pass(&self, served: &mut Served, link: &Link) -> bool {
+        let shard = &mut served.shard;
+        let mut worked = shard.take_doorbells();
         while let Some(packet) = link.packets.pop() {
-            self.shard.engine().handle_packet(packet);
+            shard.engine().handle_packet(packet);
             worked = true;
         }
-        let now = self.shard.now();
-        worked |= self.receive(link, now);
-        worked |= self.shard.pass_mads(&link.counters.mads);
-        worked |= self.shard.engine().poll(now);
-        worked |= self.send_packets(link);
-        worked |= self.transmit(now);
-        self.shard.deliver();
-        self.shard.flush_events(now);
-        while let Ok(command) = self.commands.try_recv() {
-            self.execute(command);
-            link.waiting.fetch_sub(1, Ordering::SeqCst);
-            worked = true;
-        }
-        worked
+        let now = shard.now();
+        worked |= self.receive(shard, link, now);
+        worked |= shard.pass_mads(&link.counters.mads);
+        worked |= shard.engine().poll(now);
+        worked |= self.send_packets(shard, link);
+        worked |= transmit(shard, now);
+        shard.deliver();
+        shard.flush_events(now);
+        worked | served.run_commands(link)
     }
 
     /// Gives the engine what has arrived from the network, and other workers what is theirs.
-    fn receive(&mut self, link: &Link, now: Time) -> bool {
-        let Self { shard, links, number, .. } = self;
+    fn receive(&self, shard: &mut Shard, link: &Link, now: Time) -> bool {
+        let Self { links, number, .. } = self;
         let (engine, sockets) = shard.network();
         let mut worked = false;
         while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
@@ -368,49 +402,18 @@ impl Worker {
             })
     }
 
-    /// Sends what the engine has for the network.
-    fn transmit(&mut self, now: Time) -> bool {
-        let (engine, sockets) = self.shard.network();
-        let mut worked = sockets.flush(now);
-        for _ in 0..ROUNDS {
-            if sockets.is_blocked() || !engine.poll_transmit(now, sockets.transmits()) {
-                break;
-            }
-            sockets.flush(now);
-            worked = true;
-        }
-        worked
-    }
-
-    /// Runs a command. Its result is only told when its events are on their way.
-    fn execute(&mut self, command: Command) {
-        let known: usize = self.shard.wake_fds().count();
-        let answer = command(&mut self.shard);
-        for (_, wake) in self.shard.wake_fds().skip(known) {
-            // Without it the context is only served while the worker is awake for others.
-            if let Err(error) = self.waiter.add(wake) {
-                tracing::error!(%error, "cannot watch a context's eventfd: its program may have to wait");
-            }
-        }
-        for wake in self.shard.take_retired() {
-            self.waiter.remove(&wake);
-        }
-        self.shard.deliver();
-        answer();
-    }
-
     /// Hands packets to the other workers.
-    fn send_packets(&mut self, link: &Link) -> bool {
+    fn send_packets(&self, shard: &mut Shard, link: &Link) -> bool {
         let mut sent = false;
         let shards = self.links.len() as u32;
-        while let Some(packet) = self.shard.engine().poll_packet() {
+        while let Some(packet) = shard.engine().poll_packet() {
             let target = &self.links[packet.shard(shards) as usize];
             let mut next = packet;
             // A full queue empties as fast as the other worker runs; it never waits for this one.
             while let Err(back) = target.packets.push(next) {
                 next = back;
                 while let Some(packet) = link.packets.pop() {
-                    self.shard.engine().handle_packet(packet);
+                    shard.engine().handle_packet(packet);
                 }
                 rustix::thread::sched_yield();
             }
@@ -423,33 +426,56 @@ impl Worker {
         sent
     }
 
-    fn sleep(&mut self, link: &Link) {
+    /// Sleeps, while others may serve, unless there is something to do after all.
+    fn sleep<'a>(&mut self, link: &'a Link, mut guard: Serving<'a>) -> Serving<'a> {
+        let Some(served) = guard.as_mut() else { return guard };
         link.page.set_sleeping(true);
         // What came before the announcement is seen here; what comes after it wakes the worker.
         let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
-        if is_quiet && !self.shard.has_doorbell() {
-            let now = self.shard.now();
-            let limit = self.sleep_limit(now);
+        if is_quiet && !served.has_work() && !served.shard.has_doorbell() {
+            let now = served.shard.now();
+            let limit = sleep_limit(&mut served.shard, now);
             bump(&link.counters.sleeps);
             add(&link.counters.awake_ns, now.0.saturating_sub(self.awake_since.0));
-            self.shard.sockets().before_sleep();
-            if self.waiter.sleep(limit) {
+            served.shard.sockets().before_sleep();
+            drop(guard);
+            let was_woken = self.waiter.sleep(limit);
+            guard = link.serve();
+            let Some(served) = guard.as_mut() else { return guard };
+            if was_woken {
                 bump(&link.counters.wakeups);
             }
-            self.shard.network().1.after_sleep();
-            self.awake_since = self.shard.now();
+            served.shard.network().1.after_sleep();
+            self.awake_since = served.shard.now();
         }
         link.page.set_sleeping(false);
+        guard
     }
+}
 
-    /// How long there is nothing to do, if nothing happens.
-    fn sleep_limit(&mut self, now: Time) -> Option<Duration> {
-        let stuck = self.shard.flush_events(now).then_some(shard::RETRY_EVENTS);
-        let (engine, sockets) = self.shard.network();
-        let deadline = [engine.poll_timeout(), sockets.deadline()].into_iter().flatten().min();
-        let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
-        [stuck, limit].into_iter().flatten().min()
+type Serving<'a> = MutexGuard<'a, Option<Served>>;
+
+/// Sends what the engine has for the network.
+fn transmit(shard: &mut Shard, now: Time) -> bool {
+    let (engine, sockets) = shard.network();
+    let mut worked = sockets.flush(now);
+    for _ in 0..ROUNDS {
+        if sockets.is_blocked() || !engine.poll_transmit(now, sockets.transmits()) {
+            break;
+        }
+        sockets.flush(now);
+        worked = true;
     }
+    worked
+}
+
+/// How long there is nothing to do, if nothing happens.
+fn sleep_limit(shard: &mut Shard, now: Time) -> Option<Duration> {
+    let stuck = shard.flush_events(now).then_some(shard::RETRY_EVENTS);
+    let (engine, sockets) = shard.network();
+    let deadline = [engine.poll_timeout(), sockets.deadline()].into_iter().flatten().min();
+    let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
+    [stuck, limit].into_iter().flatten().min()
 }
 
 /// Which of `workers` a datagram is for.

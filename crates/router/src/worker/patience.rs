@@ -29,6 +29,11 @@ impl Patience {
         Self { mode, yields: processors < pollers, spin_for, idle: 0, idle_since: 0, crowded_until: 0 }
     }
 
+    /// Whether it yields rather than spins.
+    pub(crate) fn yields(&self) -> bool {
+        self.yields
+    }
+
     /// There was work, or a sleep.
     pub(crate) fn renew(&mut self) {
         self.idle = 0;

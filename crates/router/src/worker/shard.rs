@@ -262,6 +262,11 @@ impl Shard {
         self.stuck
     }
 
+    /// Whether an event has found its socket full.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
     /// The eventfds by which programs wake the worker, each with its context.
     pub(super) fn wake_fds(&self) -> impl Iterator<Item = (ContextId, BorrowedFd<'_>)> {
         self.contexts.iter().map(|context| (context.id, context.wake.as_fd()))

@@ -210,3 +210,57 @@ fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
     assert_eq!(seen(), [1, 1, 1]);
     assert_eq!(workers.shards().iter().map(|shard| shard.stats().io.forwarded).sum::<u64>(), 2);
 }
+
+#[test]
+fn whoever_has_a_command_stands_in_for_a_worker_that_sleeps() {
+    let here = workers(1, 110);
+    let shard = &here.shards()[0];
+    let mut routes = Routes::default();
+    routes.insert(Vni(1), gid(1), Route::Host(underlay(110)));
+    routes.insert(Vni(1), gid(2), Route::Host(underlay(111)));
+    shard.set_routes(Arc::new(routes));
+    let stands_in = || shard.call(|_| std::thread::current().id()) == std::thread::current().id();
+    wait_until("a command is run and the worker sleeps on", || {
+        let before = shard.stats();
+        let is_asleep = || shard.0.page.is_sleeping();
+        is_asleep() && stands_in() && stands_in() && is_asleep() && shard.stats().polls == before.polls
+    });
+    let before = shard.stats();
+    // What the command leaves to be done, the worker does.
+    shard.call(|shard| {
+        let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None };
+        let now = shard.now();
+        shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
+    });
+    wait_until("it is sent", || shard.stats().io.sent_datagrams == before.io.sent_datagrams + 1);
+}
+
+#[test]
+fn commands_run_one_at_a_time_and_in_order() {
+    const CALLS: u64 = 3000;
+    for (number, mode) in [(112, Mode::Sleep), (113, Mode::Adaptive), (114, Mode::Spin)] {
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None };
+        let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
+        let total = AtomicU64::new(0);
+        let total: &'static AtomicU64 = Box::leak(Box::new(total));
+        // Neither loses what the other adds between its two steps.
+        let bump = move |_: &mut Shard| total.store(total.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let shard = &workers.shards()[0];
+                    for _ in 0..CALLS {
+                        let own: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+                        shard.post(move |shard| {
+                            bump(shard);
+                            own.store(1, Ordering::Relaxed);
+                        });
+                        assert_eq!(shard.call(move |_| own.load(Ordering::Relaxed)), 1, "what came before is done");
+                        shard.call(bump);
+                    }
+                });
+            }
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 2 * 3 * CALLS, "{mode:?}");
+    }
+}

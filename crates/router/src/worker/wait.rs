@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a worker waits.
@@ -25,33 +26,30 @@ pub enum Mode {
 /// The waiting side of a worker.
 pub(super) struct Waiter {
     patience: Patience,
-    poll: OwnedFd,
+    watch: Watch,
 }
+
+/// What may wake a worker.
+#[derive(Clone)]
+pub(super) struct Watch(Arc<OwnedFd>);
 
 impl Waiter {
     /// A waiter that `inbox`, an eventfd, wakes too.
     pub(super) fn new(mode: Mode, workers: usize, inbox: BorrowedFd<'_>) -> io::Result<Self> {
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        let watch = Watch(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?));
+        epoll::add(&watch.0, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         // Two programs that poll are the least that a transfer has besides.
-        Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR), poll })
+        Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR), watch })
     }
 
-    /// Lets `fd`, an eventfd, wake the worker.
-    pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.poll, fd, epoll::EventData::new_u64(CONTEXT), flags)
+    /// What wakes the worker.
+    pub(super) fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
-    /// Lets `fd` wake the worker as long as it is readable.
-    pub(super) fn add_level(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        epoll::add(&self.poll, fd, epoll::EventData::new_u64(CONTEXT), epoll::EventFlags::IN)
-    }
-
-    /// No longer lets `fd` wake the worker, whoever else holds it.
-    pub(super) fn remove(&self, fd: impl AsFd) {
-        // An error means that it was never added.
-        let _ = epoll::delete(&self.poll, fd);
+    /// Whether the processor is given to others between passes.
+    pub(super) fn yields(&self) -> bool {
+        self.patience.yields()
     }
 
     /// A pass found work.
@@ -70,9 +68,28 @@ impl Waiter {
             limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 16];
         // Interrupted or not, the caller looks at everything again; which descriptor it was does not matter.
-        let woken = epoll::wait(&self.poll, &mut events, limit.as_ref());
+        let woken = epoll::wait(&self.watch.0, &mut events, limit.as_ref());
         self.patience.renew();
         woken.is_ok_and(|(events, _)| !events.is_empty())
+    }
+}
+
+impl Watch {
+    /// Lets `fd`, an eventfd, wake the worker.
+    pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT), flags)
+    }
+
+    /// Lets `fd` wake the worker as long as it is readable.
+    pub(super) fn add_level(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT), epoll::EventFlags::IN)
+    }
+
+    /// No longer lets `fd` wake the worker, whoever else holds it.
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        // An error means that it was never added.
+        let _ = epoll::delete(&self.0, fd);
     }
 }
 
