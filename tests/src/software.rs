@@ -110,7 +110,9 @@ impl Row {
     pub fn run(&self, pair: &Pair<'_>) -> Result<Option<f64>, String> {
         let mut result = self.run_once(pair);
         for _ in 1..self.attempts {
-            if let Err(why) = &result {
+            if let Err(why) = &result
+                && why.contains(HANGS)
+            {
                 println!("{}: once more: {why}", self.name);
                 result = self.run_once(pair);
             }
@@ -172,7 +174,7 @@ fn finish(mut program: Program, who: &str) -> Result<Output, String> {
     let deadline = Instant::now() + LIMIT;
     while program.is_running() {
         if Instant::now() > deadline {
-            return Err(format!("\n{who} hangs, having printed:\n{}", program.text()));
+            return Err(format!("\n{who}{HANGS}, having printed:\n{}", program.text()));
         }
         std::thread::sleep(TICK);
     }
@@ -185,5 +187,6 @@ fn shell(command: &str) -> [String; 3] {
     ["sh".to_owned(), "-c".to_owned(), line]
 }
 
+const HANGS: &str = " hangs";
 const LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT: Duration = Duration::from_secs(20);

@@ -1,6 +1,7 @@
 //! What a connected queue pair knows of its peer on another host.
 
 use super::emit::Peer;
+use super::ended::LAST_WORDS;
 use super::responder::Replies;
 use crate::congestion::{Dcqcn, Rtt, SendWindow};
 use crate::time::Time;
@@ -62,6 +63,8 @@ pub(super) struct ResponderState {
     /// When a congestion notification was last sent, and whether one is due.
     pub(super) notified_at: Option<Time>,
     pub(super) notify: bool,
+    /// How often the last acknowledgement may be repeated when the connection has ended.
+    pub(super) last_words: u8,
 }
 
 /// What the peer was told of packets that are missing.
@@ -175,6 +178,7 @@ impl ResponderState {
             gap: Gap::None,
             notified_at: None,
             notify: false,
+            last_words: LAST_WORDS,
         }
     }
 }

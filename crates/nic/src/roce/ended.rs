@@ -2,8 +2,10 @@
 //!
 //! A program that has everything may end at once, while the acknowledgement of the last message is lost on its way: its
 //! peer would repeat a message that arrived, and fail in the end. On the lossless network that IBA is made for that does
-//! not happen. Here it does, so the number of a queue pair that has gone goes on acknowledging for a while what was
-//! executed, as TCP does in TIME-WAIT (RFC 9293, 3.10.7.8). What was not executed is not answered.
+//! not happen. Here it does, so the number of a queue pair that has gone goes on acknowledging what was executed, as TCP
+//! does in TIME-WAIT (RFC 9293, 3.10.7.8): some times, until the number is used again or many others have gone, and as long
+//! as the sockets are open to which the peer sends. What was not executed, and what has an answer of its own, is not
+//! answered.
 
 use super::admit::{Opened, is_from};
 use super::emit::Peer;
@@ -23,7 +25,7 @@ pub(crate) struct Ended {
     /// The same from the oldest.
     order: VecDeque<u32>,
     /// What is to be said again.
-    due: VecDeque<LastWord>,
+    due: VecDeque<(u32, LastWord)>,
 }
 
 /// All that is still to be said on a connection.
@@ -34,6 +36,8 @@ struct LastWord {
     /// The last SEND or WRITE packet that was executed.
     executed: Psn,
     msn: u32,
+    /// How often it may be said: a peer that misses an answer of another kind would ask for ever.
+    left: u8,
 }
 
 impl Ended {
@@ -41,7 +45,7 @@ impl Ended {
         Self { connections: HashMap::new(), order: VecDeque::new(), due: VecDeque::new() }
     }
 
-    /// A queue pair goes. What it has not said yet is said now.
+    /// A queue pair goes. An acknowledgement that is due is sent now.
     pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
         let Some(word) = LastWord::of(qp) else { return };
         if self.order.len() == REMEMBERED
@@ -52,7 +56,7 @@ impl Ended {
         self.connections.insert(index, word);
         self.order.push_back(index);
         if qp.connection.as_ref().is_some_and(|connection| connection.responder.ack_due) {
-            self.say(word);
+            self.say(index);
         }
     }
 
@@ -77,11 +81,12 @@ impl Ended {
         let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
             && header.service == Service::Rc
             && header.psn.since(word.executed) <= 0
+            && opened.is_in_partition()
             && opened.vni.is_none_or(|vni| vni == word.peer.vni)
             && is_from(&word.peer, origin, &opened.ip)
             && intact();
         if is_known {
-            self.say(word);
+            self.say(index);
         }
         is_known
     }
@@ -94,7 +99,7 @@ impl Ended {
     /// Appends what is to be said.
     pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
         while to.has_room()
-            && let Some(word) = self.due.pop_front()
+            && let Some((_, word)) = self.due.pop_front()
         {
             let mark = to.mark();
             let Ok(()) = word.peer.emit(to, &word.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
@@ -105,9 +110,14 @@ impl Ended {
     }
 
     /// The peer repeats what is not answered: no more need wait than are sent at once.
-    fn say(&mut self, word: LastWord) {
-        if self.due.len() < MAX_DUE {
-            self.due.push_back(word);
+    fn say(&mut self, index: u32) {
+        let is_due = self.due.iter().any(|(due, _)| *due == index);
+        if is_due || self.due.len() == MAX_DUE {
+            return;
+        }
+        if let Some(word) = self.connections.get_mut(&index).filter(|word| word.left > 0) {
+            word.left -= 1;
+            self.due.push_back((index, *word));
         }
     }
 }
@@ -118,7 +128,13 @@ impl LastWord {
         let responder = &connection.responder;
         // A connection that was refused has another last word.
         let executed = responder.acknowledgeable.filter(|_| responder.fatal.is_none())?;
-        Some(Self { peer: connection.peer, dest: qp.attr.dest_qpn, executed, msn: responder.msn })
+        Some(Self {
+            peer: connection.peer,
+            dest: qp.attr.dest_qpn,
+            executed,
+            msn: responder.msn,
+            left: responder.last_words,
+        })
     }
 
     fn header(&self) -> Header {
@@ -127,6 +143,8 @@ impl LastWord {
     }
 }
 
+/// How often the last acknowledgement of a connection is repeated.
+pub(super) const LAST_WORDS: u8 = 32;
 /// Connections that are remembered: as many as the numbers that rest before one is used again.
 const REMEMBERED: usize = 1024;
 const MAX_DUE: usize = 64;

@@ -2,21 +2,21 @@
 //!
 //! A server that listens twice at a port, as perftest's `-R` does, leaves a gap in which its client's request would be
 //! refused: which of the two is faster is for their scheduler to decide. So a request that finds only the gap waits
-//! for a while. Where nobody listened, or the listener's program has ended, it is refused at once.
+//! for a while. Where nobody listened, or the listener went with its program, it is refused at once.
 
 use super::id::PortSpace;
 use crate::session::EndpointId;
 use rdmesh_nic::Time;
 use rdmesh_nic::cm::{CommId, Event};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// For how long a port is expected to have a listener again.
 const GAP: Duration = Duration::from_secs(10);
 /// For how long a request waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Ports that are remembered. Requests to others are refused at once.
-const MAX_PORTS: usize = 4096;
+/// Ports that are remembered of each endpoint. Requests to others are refused at once.
+const MAX_PORTS: usize = 64;
 /// Requests that wait, of all endpoints and of each.
 const MAX_WAITING: usize = 1024;
 const MAX_WAITING_OF_ONE: usize = 64;
@@ -27,9 +27,8 @@ type Place = (EndpointId, PortSpace, u16);
 /// Ports without a listener, for a while.
 #[derive(Debug, Default)]
 pub(super) struct Vacancies {
-    ports: HashMap<Place, Time>,
-    /// The same, and some that are none any more, from the oldest.
-    order: VecDeque<(Time, Place)>,
+    /// Until when they are expected to have one again.
+    ports: HashMap<EndpointId, HashMap<(PortSpace, u16), Time>>,
     waiting: Vec<Waiting>,
 }
 
@@ -44,20 +43,19 @@ struct Waiting {
 impl Vacancies {
     /// A listener has gone.
     pub(super) fn open(&mut self, now: Time, place: Place) {
-        self.forget_old(now);
-        if self.order.len() < MAX_PORTS {
-            let until = now.after(GAP);
-            self.ports.insert(place, until);
-            self.order.push_back((until, place));
+        let (endpoint, space, port) = place;
+        let ports = self.ports.entry(endpoint).or_default();
+        ports.retain(|_, until| *until > now);
+        if ports.len() < MAX_PORTS {
+            ports.insert((space, port), now.after(GAP));
         }
     }
 
     /// Lets a request wait, if there has been a listener lately and there is room; gives it back otherwise.
     pub(super) fn wait(&mut self, now: Time, place: Place, comm: CommId, event: Event) -> Option<Event> {
-        self.forget_old(now);
         let of_one = self.waiting.iter().filter(|waiting| waiting.place.0 == place.0).count();
         let has_room = self.waiting.len() < MAX_WAITING && of_one < MAX_WAITING_OF_ONE;
-        if !has_room || !self.ports.contains_key(&place) {
+        if !has_room || !self.is_open(now, place) {
             return Some(event);
         }
         self.waiting.push(Waiting { place, until: now.after(PATIENCE), comm, event });
@@ -66,14 +64,15 @@ impl Vacancies {
 
     /// There is a listener again; returns the requests for it.
     pub(super) fn close(&mut self, place: Place) -> Vec<(CommId, Event)> {
-        self.ports.remove(&place);
+        self.forget(place);
         self.take(|waiting| waiting.place == place)
     }
 
     /// The requests that have waited long enough. Later ones for the same ports do not wait.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<(CommId, Event)> {
-        for waiting in self.waiting.iter().filter(|waiting| waiting.until <= now) {
-            self.ports.remove(&waiting.place);
+        let due = self.waiting.iter().filter(|waiting| waiting.until <= now).map(|waiting| waiting.place);
+        for place in due.collect::<Vec<_>>() {
+            self.forget(place);
         }
         self.take(|waiting| waiting.until <= now)
     }
@@ -85,7 +84,7 @@ impl Vacancies {
 
     /// An endpoint has gone; returns the requests to it.
     pub(super) fn remove(&mut self, endpoint: EndpointId) -> Vec<(CommId, Event)> {
-        self.ports.retain(|place, _| place.0 != endpoint);
+        self.ports.remove(&endpoint);
         self.take(|waiting| waiting.place.0 == endpoint)
     }
 
@@ -97,14 +96,13 @@ impl Vacancies {
         self.waiting.extract_if(.., |waiting| is_taken(waiting)).map(|waiting| (waiting.comm, waiting.event)).collect()
     }
 
-    fn forget_old(&mut self, now: Time) {
-        while let Some((until, place)) = self.order.front().copied()
-            && until <= now
-        {
-            self.order.pop_front();
-            if self.ports.get(&place) == Some(&until) {
-                self.ports.remove(&place);
-            }
+    fn is_open(&self, now: Time, (endpoint, space, port): Place) -> bool {
+        self.ports.get(&endpoint).and_then(|ports| ports.get(&(space, port))).is_some_and(|until| *until > now)
+    }
+
+    fn forget(&mut self, (endpoint, space, port): Place) {
+        if let Some(ports) = self.ports.get_mut(&endpoint) {
+            ports.remove(&(space, port));
         }
     }
 }

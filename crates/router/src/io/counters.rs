@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters that one worker writes and everyone reads.
+        /// Counters that whoever serves a worker's shard writes and everyone reads.
         #[derive(Default, Debug)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
@@ -47,7 +47,7 @@ counters! {
     faults,
 }
 
-/// A counter with one writer.
+/// A counter with one writer at a time.
 #[derive(Default, Debug)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -308,7 +308,10 @@ impl Server {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let source = Source::Listener(id).data();
         endpoint.paused = epoll::modify(&self.epoll, &endpoint.listener, source, epoll::EventFlags::empty()).is_ok();
-        self.resume_at = self.clock.now().after(PAUSE);
+        let now = self.clock.now();
+        if now >= self.resume_at {
+            self.resume_at = now.after(PAUSE);
+        }
     }
 
     fn resume_listeners(&mut self) {

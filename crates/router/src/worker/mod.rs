@@ -193,7 +193,12 @@ impl ShardHandle {
     /// Runs `f` between two polls of the worker, and waits for its result. Events that it caused have been sent when this
     /// returns.
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> R {
-        if let Ok(mut guard) = self.0.served.try_lock()
+        let standing_in = match self.0.served.try_lock() {
+            Err(TryLockError::Poisoned(_)) => panic!("the worker has failed"),
+            Err(TryLockError::WouldBlock) => None,
+            Ok(guard) => Some(guard),
+        };
+        if let Some(mut guard) = standing_in
             && let Some(served) = guard.as_mut()
         {
             let (result, must_wake) = served.stand_in(&self.0, f);
@@ -300,20 +305,20 @@ impl Link {
         Ok(!is_sleeping)
     }
 
-    /// Lets whoever stands in for the worker go on first; that takes microseconds, less than to fall asleep and wake up.
+    /// Lets whoever stands in for the worker go on first: mostly for less time than it takes to fall asleep and wake up.
     fn serve_again(&self) -> Serving<'_> {
-        loop {
-            match self.served.try_lock() {
-                Err(TryLockError::WouldBlock) => rustix::thread::sched_yield(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(poison)) => return poison.into_inner(),
+        for _ in 0..YIELDS {
+            if let Ok(guard) = self.served.try_lock() {
+                return guard;
             }
+            rustix::thread::sched_yield();
         }
+        self.serve()
     }
 
     /// Waits for whoever stands in for the worker.
     fn serve(&self) -> Serving<'_> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+        self.served.lock().expect("no command fails")
     }
 
     fn routes(&self) -> MutexGuard<'_, Arc<Routes>> {
@@ -332,6 +337,7 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         let link = self.links[self.number].clone();
+        let _end = End(&link);
         let mut guard = link.serve();
         while !link.stop.load(Ordering::Acquire) {
             let Some(served) = guard.as_mut() else { break };
@@ -355,7 +361,6 @@ impl Worker {
                 guard = self.sleep(&link, guard);
             }
         }
-        *guard = None;
     }
 
     /// Looks for work of every kind once, and does it.
@@ -453,6 +458,15 @@ impl Worker {
     }
 }
 
+/// With the worker goes what it served: nobody waits for an answer any more.
+struct End<'a>(&'a Link);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.served.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 type Serving<'a> = MutexGuard<'a, Option<Served>>;
 
 /// Sends what the engine has for the network.
@@ -515,6 +529,8 @@ const PACKETS: usize = 1024;
 const DATAGRAMS: usize = 256;
 /// How often whoever has called looks for the answer before it sleeps.
 const SPINS: u32 = 200;
+/// How often the worker yields to who stands in for it before it sleeps.
+const YIELDS: u32 = 50;
 /// How often the engine is asked for more to send in one pass.
 const ROUNDS: usize = 4;
 

@@ -40,7 +40,7 @@ impl Served {
         if is_asleep {
             self.shard.network().1.after_sleep();
         }
-        let before = self.shard.engine().poll_timeout();
+        let (before, was_stuck) = (self.shard.engine().poll_timeout(), self.shard.is_stuck());
         self.run_commands(link);
         let result = self.change(f);
         let after = self.shard.engine().poll_timeout();
@@ -49,7 +49,8 @@ impl Served {
         }
         // It sleeps to the deadline that there was before.
         let is_earlier = after.is_some_and(|after| before.is_none_or(|before| after < before));
-        (result, is_asleep && (is_earlier || self.shard.is_stuck() || self.has_work()))
+        let is_stuck = self.shard.is_stuck() && !was_stuck;
+        (result, is_asleep && (is_earlier || is_stuck || self.has_work()))
     }
 
     /// Whether something waits that need not wait for a time, or for room in a socket.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One engine, its contexts, and the events that go to their programs. Lives on a worker thread.
+/// One engine, its contexts, and the events that go to their programs. Served by a worker thread.
 pub struct Shard {
     engine: Engine<HostPlatform>,
     contexts: Vec<Attached>,
@@ -312,7 +312,7 @@ impl Attached {
     }
 }
 
-/// Turns of sending before the sockets of a namespace go: enough for all management datagrams that may wait.
+/// Turns of sending before the sockets of a namespace go: enough for all that may wait.
 const LAST_TURNS: usize = 64;
 /// How often an event that found its socket full is tried again.
 pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);

@@ -181,6 +181,53 @@ fn a_number_without_a_queue_pair_answers_its_peer_alone() {
     assert_eq!(world.engines[1].wire_counters().unknown_qp, 4);
 }
 
+#[test]
+fn what_comes_behind_a_repeated_message_does_not_silence_its_acknowledgement() {
+    for destroys in [false, true] {
+        let mut world = World::two_hosts();
+        let (a, b) = world.pair(Setup::default());
+        b.post_recv(9, &[]);
+        let first = only_packet(&mut world, &a);
+        let second = only_packet(&mut world, &a);
+        world.lose = Box::new(|to, _| to == 0);
+        world.receive(1, 0, &first);
+        world.settle();
+        if destroys {
+            world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+        } else {
+            world.modify_state(&b, QpState::Error);
+        }
+        world.lose = Box::new(|_, _| false);
+        world.receive(1, 0, &first);
+        world.receive(1, 0, &second);
+        world.settle();
+        assert_eq!((a.done(), a.done()), (Some((1, WcStatus::Success)), None));
+    }
+}
+
+#[test]
+fn a_last_word_is_not_repeated_for_ever() {
+    for destroys in [false, true] {
+        let mut world = World::two_hosts();
+        let (a, b) = world.pair(Setup::default());
+        b.post_recv(9, &[]);
+        let packet = only_packet(&mut world, &a);
+        world.receive(1, 0, &packet);
+        world.settle();
+        if destroys {
+            world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+        } else {
+            world.modify_state(&b, QpState::Error);
+        }
+        let before = world.datagrams;
+        for _ in 0..1000 {
+            world.receive(1, 0, &packet);
+            world.settle();
+        }
+        assert_eq!(world.datagrams - before, 32);
+    }
+}
+
 /// A message of one packet from `a`, which does not arrive.
 fn only_packet(world: &mut World, a: &Node) -> Vec<u8> {
     let packet: Rc<RefCell<Vec<u8>>> = Rc::default();

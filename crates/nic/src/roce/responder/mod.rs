@@ -118,7 +118,12 @@ impl<P: Platform> Active<'_, P> {
             }
             Some(_) => {}
             // The program has ended the connection, on which this had arrived before.
-            None => responder.ack_due = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0),
+            None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.last_words > 0 => {
+                let is_known = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0);
+                responder.last_words -= u8::from(is_known && !responder.ack_due);
+                responder.ack_due |= is_known;
+            }
+            None => {}
         }
         self.out.make_wire_ready(self.index, self.qp);
     }

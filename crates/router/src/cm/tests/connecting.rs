@@ -90,6 +90,11 @@ fn a_request_waits_for_a_server_that_listens_again() {
             world.destroy(&server, second).unwrap();
             let active = ask(&mut world, ps);
             world.destroy(&client, active).unwrap();
+            if ps == cm_port_space::TCP {
+                let third = world.listener(&server, ps, "0.0.0.0:7");
+                world.expect_none(&server);
+                world.destroy(&server, third).unwrap();
+            }
             // Without another listener the answer is the usual one, only later.
             ask(&mut world, ps);
             world.pass(PATIENCE / 2);
