@@ -230,8 +230,7 @@ impl<'a> Link<'a> {
                     .map(|(machine, program)| format!("{}\n{}", program.text(), machine.trouble()));
                 let state = format!("{what} hangs\nthe server:\n{server_says}\nthe client:\n{client_says}");
                 assert!(has_passed, "{state}");
-                // Each side has told the other that it found everything right: what does not end is the guest's kernel,
-                // seldom, letting go of a queue pair.
+                // Ours has heard that the guest found everything right: what is left is how the guest's own side ends.
                 println!("{state}");
                 return server.finish().ok().text;
             }

@@ -74,7 +74,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Whether management datagrams wait for [`Engine::poll_transmit`].
-    pub fn has_mads_to_send(&self) -> bool {
+    pub(super) fn has_mads_to_send(&self) -> bool {
         !self.management.outgoing.is_empty()
     }
 

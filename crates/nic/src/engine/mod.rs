@@ -19,6 +19,7 @@ mod tests;
 pub(crate) mod window;
 
 pub use management::{MadError, ReceivedMad};
+pub(crate) use modify::RESTING_QPS;
 pub use network::{Owners, WireCounters};
 pub use output::Event;
 pub use packet::Packet;

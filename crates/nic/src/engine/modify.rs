@@ -256,6 +256,6 @@ fn assign(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
 }
 
 /// QPs whose numbers are left alone after their end while there are fresh ones.
-const RESTING_QPS: usize = 1024;
+pub(crate) const RESTING_QPS: usize = 1024;
 /// Most QPs of one group in one engine: every datagram to it is copied to each.
 const GROUP_MEMBERS: usize = 1024;

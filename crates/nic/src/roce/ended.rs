@@ -11,6 +11,7 @@ use super::admit::{Opened, is_from};
 use super::emit::Peer;
 use super::responder::ACK;
 use crate::capture::Capture;
+use crate::engine::RESTING_QPS;
 use crate::engine::qp::Qp;
 use crate::net::{Origin, Transmits};
 use crate::platform::Platform;
@@ -48,7 +49,8 @@ impl Ended {
     /// A queue pair goes. An acknowledgement that is due is sent now.
     pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
         let Some(word) = LastWord::of(qp) else { return };
-        if self.order.len() == REMEMBERED
+        // As many as the numbers that rest before one is used again.
+        if self.order.len() == RESTING_QPS
             && let Some(oldest) = self.order.pop_front()
         {
             self.connections.remove(&oldest);
@@ -145,6 +147,4 @@ impl LastWord {
 
 /// How often the last acknowledgement of a connection is repeated.
 pub(super) const LAST_WORDS: u8 = 32;
-/// Connections that are remembered: as many as the numbers that rest before one is used again.
-const REMEMBERED: usize = 1024;
 const MAX_DUE: usize = 64;

@@ -163,7 +163,7 @@ fn last_words_leave_before_their_sockets() {
             shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
         }
         shard.remove_plain(rdmesh_nic::PlainId(1));
-        shard.engine().has_mads_to_send()
+        shard.engine().has_last_words()
     });
     assert!(!has_more);
 }

@@ -105,13 +105,16 @@ fn any_one_loss_is_made_good() {
     }
 }
 
+/// How a queue pair may end.
+const ENDS: [fn(&mut World, &Node); 3] = [
+    |world, b| drop(world.engines[b.engine].destroy_qp(b.context, b.qp).unwrap()),
+    |world, b| drop(world.engines[b.engine].close(b.context)),
+    |world, b| world.modify_state(b, QpState::Error),
+];
+
 #[test]
 fn what_had_arrived_is_acknowledged_even_when_its_receiver_has_gone() {
-    type End = fn(&mut World, &Node);
-    let destroy: End = |world, b| drop(world.engines[b.engine].destroy_qp(b.context, b.qp).unwrap());
-    let close: End = |world, b| drop(world.engines[b.engine].close(b.context));
-    let fail: End = |world, b| world.modify_state(b, QpState::Error);
-    for end in [destroy, close, fail] {
+    for end in ENDS {
         let mut world = World::two_hosts();
         let (a, b) = world.pair(Setup::default());
         // Nothing that the receiver says arrives.
@@ -183,7 +186,7 @@ fn a_number_without_a_queue_pair_answers_its_peer_alone() {
 
 #[test]
 fn what_comes_behind_a_repeated_message_does_not_silence_its_acknowledgement() {
-    for destroys in [false, true] {
+    for end in ENDS {
         let mut world = World::two_hosts();
         let (a, b) = world.pair(Setup::default());
         b.post_recv(9, &[]);
@@ -192,11 +195,7 @@ fn what_comes_behind_a_repeated_message_does_not_silence_its_acknowledgement() {
         world.lose = Box::new(|to, _| to == 0);
         world.receive(1, 0, &first);
         world.settle();
-        if destroys {
-            world.engines[1].destroy_qp(b.context, b.qp).unwrap();
-        } else {
-            world.modify_state(&b, QpState::Error);
-        }
+        end(&mut world, &b);
         world.lose = Box::new(|_, _| false);
         world.receive(1, 0, &first);
         world.receive(1, 0, &second);
@@ -207,18 +206,14 @@ fn what_comes_behind_a_repeated_message_does_not_silence_its_acknowledgement() {
 
 #[test]
 fn a_last_word_is_not_repeated_for_ever() {
-    for destroys in [false, true] {
+    for end in ENDS {
         let mut world = World::two_hosts();
         let (a, b) = world.pair(Setup::default());
         b.post_recv(9, &[]);
         let packet = only_packet(&mut world, &a);
         world.receive(1, 0, &packet);
         world.settle();
-        if destroys {
-            world.engines[1].destroy_qp(b.context, b.qp).unwrap();
-        } else {
-            world.modify_state(&b, QpState::Error);
-        }
+        end(&mut world, &b);
         let before = world.datagrams;
         for _ in 0..1000 {
             world.receive(1, 0, &packet);

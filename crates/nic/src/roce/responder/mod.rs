@@ -23,7 +23,7 @@ impl<P: Platform> Active<'_, P> {
     /// Takes a request packet from the peer.
     pub(super) fn handle_wire_request(&mut self, header: &Header, payload: &[u8]) {
         match self.qp.qp_type {
-            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_refusal(header),
+            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_last_words(header),
             QpType::Rc => self.receive_in_order(header, payload),
             QpType::Uc => self.receive_as_it_comes(header, payload),
             QpType::Ud => {}
@@ -106,8 +106,9 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// The refusal that ended the connection may have been lost, and answers before it: without them the peer would only see
-    /// silence. It acknowledges all before it that need no answer of their own.
-    fn repeat_refusal(&mut self, header: &Header) {
+    /// silence. It acknowledges all before it that need no answer of their own. Where the program has ended the connection,
+    /// the acknowledgement of what had arrived before may have been lost (see [`super::ended`]).
+    fn repeat_last_words(&mut self, header: &Header) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let Some(connection) = &mut self.qp.connection else { return };
         let responder = &mut connection.responder;
@@ -117,7 +118,6 @@ impl<P: Platform> Active<'_, P> {
                 responder.nak_due = responder.fatal;
             }
             Some(_) => {}
-            // The program has ended the connection, on which this had arrived before.
             None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.last_words > 0 => {
                 let is_known = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0);
                 responder.last_words -= u8::from(is_known && !responder.ack_due);
