@@ -16,14 +16,6 @@ RDMA_CORE_TARGETS=(ibverbs rdmacm rspreload mlx5 efa ibv_{devices,devinfo} ibv_{
 # Tests of its suite that Debian's stable release does not have.
 RDMA_CORE_TESTS=(test_srq.py)
 
-# What apt is configured to ask for Debian's packages.
-debian_mirror() {
-    local uri
-    # shellcheck disable=SC2016 # apt's variable, not the shell's
-    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)
-    printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
-}
-
 # Downloads with apt's own program, which knows apt's proxies and checks the sum.
 fetch_rdma_core() {
     local version=$1 sum=$2 to=$3

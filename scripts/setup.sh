@@ -40,6 +40,14 @@ need_packages() {
     fi
 }
 
+# What apt is configured to ask for Debian's packages.
+debian_mirror() {
+    local uri
+    # shellcheck disable=SC2016 # apt's variable, not the shell's
+    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)
+    printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
+}
+
 install_rust() {
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --component rustfmt,clippy
 }
