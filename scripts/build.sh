@@ -11,7 +11,9 @@ build_library() {
     mv target/release/librdmesh.so.new target/release/librdmesh.so
 }
 
+# What --with-target of `./dev fresh` brings along is not built again.
 build_product() {
+    if [[ -n ${RDMESH_BUILT:-} && -x target/release/rdmesh && -f target/release/librdmesh.so ]]; then return; fi
     need build
     step "building rdmesh" cargo build --release -p rdmesh-cli
     step "building librdmesh.so" build_library

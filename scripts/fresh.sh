@@ -85,6 +85,7 @@ fresh_inside() {
     mount --make-rprivate /
     mount_root "$root" "$with_target"
     mapfile -t variables < <(env | grep -E "$FRESH_VARIABLES")
+    if [[ $with_target == yes ]]; then variables+=(RDMESH_BUILT=yes); fi
     mkdir -p "$root/mnt"
     cd "$root" && pivot_root . mnt && cd "$tree" && umount --lazy /mnt
     exec /usr/bin/env -i HOME=/root USER=root LANG=C.UTF-8 \

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint sim programs hosts software rxe pyverbs newest rootless docker hostile)
+TEST_PARTS=(unit lint sim programs hosts software rxe pyverbs newest rootless docker hostile fresh)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -97,6 +97,17 @@ part_hostile() {
     need run test
     build_product
     run_tests hostile
+}
+
+# What a newcomer's machine lacks is found here: each verb begins with nothing installed.
+part_fresh() {
+    # shellcheck source=/dev/null
+    . scripts/fresh.sh
+    need build
+    build_product
+    step "the demo" dev_fresh --with-target demo
+    step "the benchmark" dev_fresh --with-target bench --quick
+    step "tests without privilege" dev_fresh --with-target test rootless
 }
 
 dev_test() {
