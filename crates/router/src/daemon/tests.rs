@@ -55,9 +55,9 @@ fn config(directory: &TempDir) -> DaemonConfig {
     }
 }
 
-/// The same on a network of hosts, at a loopback address of its own.
+/// The same on a network of hosts, at a loopback address of its own: those below are other tests' of this process.
 fn config_with_underlay(directory: &TempDir) -> DaemonConfig {
-    static NUMBER: AtomicU8 = AtomicU8::new(1);
+    static NUMBER: AtomicU8 = AtomicU8::new(200);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let underlay = IpAddr::from([127, high, low, NUMBER.fetch_add(1, Ordering::Relaxed)]);
     let io = IoConfig { underlay: Some(underlay), faults: None };

@@ -142,19 +142,22 @@ fn a_train_arrives_as_its_datagrams() {
 
 #[test]
 fn a_train_arrives_over_ipv6_too() {
-    let address: IpAddr = Ipv6Addr::LOCALHOST.into();
-    if Tunnel::open(address, 1).is_err() {
-        return eprintln!("skipped: no IPv6 here, or the tunnel's port is in use");
-    }
-    // One address is all that this interface has, so that the sender is the receiver.
-    let mut receiver = Receiver::new(Some(tunnel(address)));
-    let sender = Socket::open((address, 0).into(), socket::Purpose::default()).unwrap();
-    let mut made = Made::default();
-    made.add(Target::Host(address), 0x03, 1000, 5000);
-    send(&sender, made);
-    for (number, datagram) in receiver.next(5).into_iter().enumerate() {
-        assert_eq!((datagram.traffic_class, datagram.bytes), (3, vec![number as u8; 1000]));
-    }
+    // The loopback interface has one IPv6 address only, so that the tunnel's port there would be everybody's.
+    in_namespace(|_| {
+        let address: IpAddr = Ipv6Addr::LOCALHOST.into();
+        if UdpSocket::bind((address, 0)).is_err() {
+            return eprintln!("skipped: no IPv6 here");
+        }
+        // The sender is the receiver.
+        let mut receiver = Receiver::new(Some(tunnel(address)));
+        let sender = Socket::open((address, 0).into(), socket::Purpose::default()).unwrap();
+        let mut made = Made::default();
+        made.add(Target::Host(address), 0x03, 1000, 5000);
+        send(&sender, made);
+        for (number, datagram) in receiver.next(5).into_iter().enumerate() {
+            assert_eq!((datagram.traffic_class, datagram.bytes), (3, vec![number as u8; 1000]));
+        }
+    });
 }
 
 #[test]
