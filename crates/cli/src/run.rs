@@ -29,7 +29,7 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
         lifetime: Lifetime::Caller,
         isolation,
     })?;
-    let directory = enter(info, state)?;
+    let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
     let error = Command::new(program)
         .args(arguments)
@@ -42,11 +42,15 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
 }
 
 /// Moves this process into the endpoint; returns the endpoint's directory as it is seen there.
-fn enter(info: EndpointInfo, state: &StateDir) -> Result<PathBuf, Failure> {
-    let Some(namespace) = info.namespace else { return Ok(info.directory) };
+fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Result<PathBuf, Failure> {
+    // A rootless router's files are its user's own, and so is the program. Root's are closed to all others, and the program
+    // may drop its privileges: it finds its endpoint where it always is.
+    if info.namespace.is_none() && client.status()?.rootless {
+        return Ok(info.directory);
+    }
     let mount_point = PathBuf::from(ENDPOINT_MOUNT);
     let sandbox = Sandbox {
-        namespace,
+        namespace: info.namespace,
         directory: info.directory,
         state: state.path().to_owned(),
         mount_point: mount_point.clone(),

@@ -10,12 +10,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The surroundings of a program on an endpoint: the endpoint's network namespace, and a mount namespace in which of the
-/// router's files only the endpoint's own directory is left.
+/// The surroundings of a program on an endpoint: the endpoint's network namespace, if it has one, and a mount namespace in
+/// which of the router's files only the endpoint's own directory is left.
 #[derive(Debug)]
 pub struct Sandbox {
-    /// The endpoint's network namespace.
-    pub namespace: PathBuf,
+    /// The endpoint's network namespace; none: the program stays where it is.
+    pub namespace: Option<PathBuf>,
     /// The endpoint's directory.
     pub directory: PathBuf,
     /// The router's state directory, to be hidden.
@@ -35,15 +35,15 @@ pub struct SandboxError {
 impl Sandbox {
     /// Moves the calling thread into the sandbox; what it executes stays in it.
     pub fn enter(&self) -> Result<(), SandboxError> {
-        let namespace = Namespace::open(&self.namespace)
-            .and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()))
-            .map_err(|e| failed(format!("opening network namespace {}", self.namespace.display()), e))?;
-        namespace.enter().map_err(|e| failed("entering the network namespace".into(), e))?;
+        self.namespace.as_deref().map_or(Ok(()), enter_network)?;
         unshare(CloneFlags::CLONE_NEWNS).map_err(|e| failed("making a mount namespace".into(), e.into()))?;
         // Unmounts of the host arrive here too, so that nothing is kept alive; mounts made here stay here.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
             .map_err(|e| failed("separating the mounts".into(), e.into()))?;
         self.hide_router().map_err(|e| failed("hiding the router's files".into(), e))?;
+        if self.namespace.is_none() {
+            return Ok(());
+        }
         show_own_sysfs().map_err(|e| failed("mounting /sys".into(), e))
     }
 
@@ -60,6 +60,13 @@ impl Sandbox {
         fs::create_dir_all(mount_point)?;
         Ok(mount_bind(through(&directory), mount_point)?)
     }
+}
+
+fn enter_network(path: &Path) -> Result<(), SandboxError> {
+    let namespace = Namespace::open(path)
+        .and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()))
+        .map_err(|e| failed(format!("opening network namespace {}", path.display()), e))?;
+    namespace.enter().map_err(|e| failed("entering the network namespace".into(), e))
 }
 
 /// Mounts an empty file system over `path`.
