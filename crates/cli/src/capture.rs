@@ -2,6 +2,7 @@
 
 use crate::args::CaptureOptions;
 use crate::failure::Failure;
+use crate::show::say;
 use rdmesh_fabric::Client;
 use rdmesh_fabric::api::StartCapture;
 use std::fs::File;
@@ -15,7 +16,7 @@ pub(crate) fn capture(options: &CaptureOptions, client: &Client) -> Result<(), F
     let request =
         StartCapture { network: options.net.clone(), endpoint: options.name.clone(), snap_len: options.snap_len };
     let id = client.start_capture(&request)?.id;
-    eprintln!("Capturing the packets of `{}`; Ctrl-C ends it.", options.name);
+    say(format!("Capturing the packets of `{}`; Ctrl-C ends it.", options.name));
     let end = options.seconds.and_then(|s| Instant::now().checked_add(Duration::try_from_secs_f64(s).ok()?));
     let written = loop {
         let is_last = end.is_some_and(|end| Instant::now() >= end);
@@ -27,11 +28,11 @@ pub(crate) fn capture(options: &CaptureOptions, client: &Client) -> Result<(), F
     };
     let lost = client.stop_capture(id)?.lost;
     if lost != 0 {
-        eprintln!("{lost} packets came too fast and are missing.");
+        say(format!("{lost} packets came too fast and are missing."));
     }
     match written {
         // Whoever reads the other end of a pipe has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::unread()),
         written => Ok(written?),
     }
 }

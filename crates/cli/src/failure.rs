@@ -1,9 +1,10 @@
 //! What the program says when it cannot do what was asked.
 
+use rdmesh_fabric::printable_lines;
 use std::fmt;
 use std::process::ExitCode;
 
-/// A message for the user, and the exit status that goes with it.
+/// A message for the user, without anything that a terminal obeys, and the exit status that goes with it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -13,12 +14,23 @@ pub(crate) struct Failure {
 impl Failure {
     /// Exit status 1.
     pub(crate) fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), code: 1 }
+        Self::with_code(message, 1)
     }
 
     /// Another exit status.
     pub(crate) fn with_code(message: impl fmt::Display, code: u8) -> Self {
-        Self { message: message.to_string(), code }
+        Self { message: printable_lines(&message.to_string()).into_owned(), code }
+    }
+
+    /// Nobody reads what is printed any more (`| head`): the exit status is that of a program which SIGPIPE has ended, as shells
+    /// tell it, and nothing is said.
+    pub(crate) fn unread() -> Self {
+        Self { message: String::new(), code: 128 + SIGPIPE }
+    }
+
+    /// Whether there is nothing to say.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.message.is_empty()
     }
 
     /// The exit status.
@@ -38,3 +50,5 @@ impl<E: std::error::Error> From<E> for Failure {
         Self::new(error)
     }
 }
+
+const SIGPIPE: u8 = 13;

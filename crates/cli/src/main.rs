@@ -26,11 +26,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args = Args::parse();
     let uid = rustix::process::geteuid().as_raw();
-    let state = args.state_dir.map_or_else(|| StateDir::default_for(uid), StateDir::new);
-    match dispatch(args.command, &state) {
+    let located = StateDir::locate(args.state_dir, uid).map_err(Failure::from);
+    match located.and_then(|state| dispatch(args.command, &state)) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("rdmesh: {failure}");
+            if !failure.is_silent() {
+                show::say(format!("rdmesh: {failure}"));
+            }
             failure.code()
         }
     }

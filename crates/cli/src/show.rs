@@ -9,7 +9,7 @@ use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, Metric};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, Write, stderr, stdout};
 use std::net::SocketAddr;
 
 /// Lists endpoints, contexts and queue pairs.
@@ -59,12 +59,17 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_line(serde_json::to_string_pretty(value)?)
 }
 
-/// Prints a line; a reader that has seen enough (`| head`) is no failure.
+/// Prints a line. Where its reader has seen enough (`| head`), the program ends without a word.
 pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
-    match writeln!(stdout(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    writeln!(stdout(), "{text}").map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::unread(),
+        _ => Failure::new(format!("the standard output: {error}")),
+    })
+}
+
+/// Says something beside the output. Where nobody can hear it, nothing else is to be done.
+pub(crate) fn say(text: impl Display) {
+    let _ = writeln!(stderr(), "{text}");
 }
 
 fn context_table(contexts: &[ContextInfo]) -> Table {

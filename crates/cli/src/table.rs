@@ -1,8 +1,10 @@
 //! Plain tables.
 
+use rdmesh_fabric::printable;
 use std::fmt;
 
-/// Rows of columns, each as wide as its widest cell. The last column is not padded.
+/// Rows of columns, each as wide as its widest cell. The last column is not padded. Cells are one line each, without anything
+/// that a terminal obeys.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -15,7 +17,7 @@ impl Table {
 
     /// Adds a row.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.rows.push(cells.iter().map(|cell| printable(cell).into_owned()).collect());
     }
 }
 
@@ -38,6 +40,13 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_are_no_commands_to_the_terminal() {
+        let mut table = Table::new(&["NAME"]);
+        table.row(["\x1b[2Jevil\nname".into()]);
+        assert_eq!(table.to_string(), "NAME\n\\x1b[2Jevil\\x0aname");
+    }
 
     #[test]
     fn columns_line_up() {

@@ -3,14 +3,13 @@
 use crate::args::{RouterOptions, UpOptions};
 use crate::failure::Failure;
 use crate::show::print_line;
-use rdmesh_fabric::{Client, ClientError, Name, Peers, PeersError, StateDir};
+use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, PeersError, StateDir};
 use rdmesh_router::daemon::{self, DaemonConfig};
 use rdmesh_router::io::IoConfig;
 use rustix::fs::{FlockOperation, flock};
 use rustix::system::uname;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, IsTerminal};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -24,9 +23,11 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         return router(&options.router, state);
     }
     let client = Client::new(state.api_socket());
-    if let Ok(status) = client.status() {
-        println!("A router is already running (pid {}).", status.pid);
-        return Ok(());
+    match client.status() {
+        Ok(status) => return print_line(format!("A router is already running (pid {}).", status.pid)),
+        // Not to be taken for a directory of one's own.
+        Err(error @ (ClientError::State(_) | ClientError::Foreign { .. })) => return Err(error.into()),
+        Err(_) => {}
     }
     if let Some(peers) = &options.router.peers {
         // Its mistakes are told here, not in a log.
@@ -35,16 +36,16 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
     let child = start(&options.router, state)?;
     let status = wait_until_up(child, &client, state)?;
     let workers = if status.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", status.workers) };
-    println!("The router is running (pid {}, {workers}); its log is {}.", status.pid, state.log().display());
-    println!("Next, each in a terminal of its own:");
-    let network = if options.router.rootless { "--host-network " } else { "" };
-    println!("  rdmesh run {network}--name a -- ib_write_bw");
-    println!(
-        "  rdmesh run {network}--name b -- ib_write_bw {}",
-        if options.router.rootless { "localhost" } else { "10.77.0.2" }
-    );
-    println!("`rdmesh ps` shows what is going on, `rdmesh doctor` what is missing, `rdmesh down` ends it.");
-    Ok(())
+    print_line(format!(
+        "The router is running (pid {}, {workers}); its log is {}.",
+        status.pid,
+        state.log().display()
+    ))?;
+    print_line("Next, each in a terminal of its own:")?;
+    let (network, server) = if options.router.rootless { ("--host-network ", "localhost") } else { ("", "10.77.0.2") };
+    print_line(format!("  rdmesh run {network}--name a -- ib_write_bw"))?;
+    print_line(format!("  rdmesh run {network}--name b -- ib_write_bw {server}"))?;
+    print_line("`rdmesh ps` shows what is going on, `rdmesh doctor` what is missing, `rdmesh down` ends it.")
 }
 
 /// `rdmesh router`.
@@ -73,11 +74,17 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
 /// `rdmesh down`.
 pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
     let is_held = |lock: &File| flock(lock, FlockOperation::NonBlockingLockShared).is_err();
+    match state.check() {
+        Err(error) if error.is_missing() => return print_line("No router is running."),
+        checked => checked?,
+    }
     // Whether there is a router the lock says best: one that is starting, or ending, has it too.
     let lock = match File::open(state.lock()) {
         Ok(lock) if is_held(&lock) => lock,
         Ok(_) => return print_line("No router is running."),
         Err(error) if error.kind() == ErrorKind::NotFound => return print_line("No router is running."),
+        // Root's: to talk to it fails in the same way, and says what to do.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(drop(client.shutdown()?)),
         Err(error) => return Err(Failure::new(format!("{}: {error}", state.lock().display()))),
     };
     match client.shutdown() {
@@ -110,13 +117,9 @@ fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
 }
 
 fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
-    let directory = state.path();
-    let mode = if options.rootless { 0o700 } else { 0o755 };
-    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(directory);
-    let log = made.and_then(|()| OpenOptions::new().create(true).write(true).truncate(true).open(state.log()));
-    let log = log.map_err(|e| Failure::new(format!("{}: {e}; choose another --state-dir", directory.display())))?;
+    let log = open_log(options, state)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("--state-dir").arg(directory).args(["router", "--detached"]);
+    command.arg("--state-dir").arg(state.path()).args(["router", "--detached"]);
     if options.rootless {
         command.arg("--rootless");
     }
@@ -141,6 +144,14 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     command.arg("--mode").args(mode);
     command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Ok(command.spawn()?)
+}
+
+/// The log, empty. Programs' names and addresses are in it, which is not for other users.
+fn open_log(options: &RouterOptions, state: &StateDir) -> Result<File, Failure> {
+    let (directory_mode, mode) = if options.rootless { (0o700, 0o600) } else { (0o755, 0o640) };
+    let log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;
+    log.set_len(0)?;
+    Ok(log)
 }
 
 fn wait_until_up(mut child: Child, client: &Client, state: &StateDir) -> Result<rdmesh_fabric::api::Status, Failure> {

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -181,6 +184,115 @@ fn a_router_that_cannot_start_says_why() {
         .unwrap();
     assert_eq!(up.status.code(), Some(1));
     assert!(text(&up.stderr).contains("/nonexistent.so"), "{}", text(&up.stderr));
+}
+
+#[test]
+fn a_relative_state_directory_is_the_callers_and_works() {
+    let directory = tempfile::tempdir().unwrap();
+    let rdmesh = |arguments: &[&str]| {
+        let mut rdmesh = Command::new(env!("CARGO_BIN_EXE_rdmesh"));
+        rdmesh.current_dir(directory.path()).args(["--state-dir", "here/state"]).args(arguments);
+        let output = rdmesh.env("RDMESH_LIBRARY", harmless_library()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let up = rdmesh(&["up", "--rootless"]);
+    let state = directory.path().canonicalize().unwrap().join("here/state");
+    assert!(up.contains(&state.join("router.log").display().to_string()), "{up}");
+    assert_eq!(rdmesh(&["run", "--host-network", "--", "echo", "ran"]), "ran\n");
+    assert!(rdmesh(&["down"]).contains("has ended"));
+    let left: BTreeSet<_> = fs::read_dir(state).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock", "router.log"].map(OsString::from).into());
+}
+
+#[test]
+fn a_state_directory_without_room_for_a_sockets_address_is_refused_at_once() {
+    let long = format!("/tmp/{}", "x".repeat(100));
+    let up =
+        Command::new(env!("CARGO_BIN_EXE_rdmesh")).args(["--state-dir", &long, "up", "--rootless"]).output().unwrap();
+    assert_eq!(up.status.code(), Some(1));
+    assert!(text(&up.stderr).contains("too long") && text(&up.stderr).contains("--state-dir"), "{}", text(&up.stderr));
+}
+
+/// Runs every subcommand that prints, from the start of a router to its end, with `stdout`.
+fn print_everything(stdout: impl Fn() -> Stdio, check: impl Fn(&[&str], Output)) {
+    let directory = tempfile::tempdir().unwrap();
+    let verbs: [&[&str]; 17] = [
+        &["up", "--rootless"],
+        &["up", "--rootless"],
+        &["ps"],
+        &["ps", "--json"],
+        &["stats"],
+        &["endpoint", "ls"],
+        &["endpoint", "add", "a"],
+        &["peer", "ls"],
+        &["peer", "ls", "--json"],
+        &["network", "ls"],
+        &["faults"],
+        &["container-args", "a"],
+        &["cdi", "--output", "-"],
+        &["top", "--count", "1", "--interval", "0.1"],
+        &["capture", "a"],
+        &["doctor"],
+        &["down"],
+    ];
+    for verb in verbs {
+        let mut rdmesh = Command::new(env!("CARGO_BIN_EXE_rdmesh"));
+        rdmesh.arg("--state-dir").arg(directory.path()).args(verb).env("RDMESH_LIBRARY", harmless_library());
+        let child = rdmesh.stdout(stdout()).stderr(Stdio::piped()).spawn().unwrap();
+        check(verb, child.wait_with_output().unwrap());
+    }
+    assert!(!directory.path().join("api.sock").exists(), "the router was started, and has ended");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_program_quietly() {
+    let closed = || std::io::pipe().unwrap().1.into();
+    print_everything(closed, |verb, output| {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(141), "{verb:?}: {said}");
+        assert!(said.is_empty() || verb[0] == "capture", "{verb:?}: {said}");
+    });
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
+    print_everything(full, |verb, output| {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{verb:?}: {said}");
+        assert!(said.contains("No space left"), "{verb:?}: {said}");
+    });
+}
+
+#[test]
+fn the_routers_files_are_closed_to_other_users() {
+    let mode = |path: PathBuf| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    let rootless = Router::start(&["--rootless"]);
+    let file = |router: &Router, name: &str| router.directory.path().join(name);
+    for (name, expected) in [("lock", 0o600), ("router.log", 0o600), ("api.sock", 0o600), ("endpoints", 0o700)] {
+        assert_eq!(mode(file(&rootless, name)), expected, "{name}");
+    }
+    let Some(root) = Router::start_as_root() else { return };
+    for (name, expected) in [("lock", 0o600), ("router.log", 0o640), ("api.sock", 0o600), ("endpoints", 0o700)] {
+        assert_eq!(mode(file(&root, name)), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_program_that_drops_its_privileges_keeps_its_endpoint() {
+    let Some(router) = Router::start_as_root() else { return };
+    let script = "cat $RDMESH_ENDPOINT/sys/class/infiniband/rxe0/node_type; ls /run/rdmesh; cat $LD_PRELOAD | wc -c";
+    let drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script];
+    let output = router.output(&[&["run", "--host-network", "--"], &drop[..]].concat());
+    let seen = text(&output.stdout);
+    let lines: Vec<_> = seen.lines().collect();
+    assert_eq!(lines[..2], ["1: CA", "endpoint"], "{seen}{}", text(&output.stderr));
+    assert!(lines[2].parse::<usize>().unwrap() > 0);
+    // The others' are out of reach all the same, and so is the router.
+    let state = router.directory.path().display().to_string();
+    let listed = router.output(&["run", "--host-network", "--", "ls", "-A", &state]);
+    assert_eq!((listed.status.code(), text(&listed.stdout)), (Some(0), String::new()));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
     FaultsText, Mistake, SetPeer, StartCapture, Stats, Status,
 };
-use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers};
+use crate::state::Owners;
+use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// Talks to the router whose API socket is at a path.
+/// Talks to the router whose API socket is at a path. What it says is believed: it is this process's user's own, or root's, and
+/// so is the directory in which its socket lies.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -33,6 +35,20 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Another user could be behind the socket.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Another user's process listens there.
+    #[error(
+        "{} is served by user {owner}, who is neither you nor root: nothing was sent; \
+         name the state directory of a router of your own with --state-dir", .socket.display()
+    )]
+    Foreign {
+        /// The API socket.
+        socket: PathBuf,
+        /// Who listens.
+        owner: u32,
     },
     /// The router says no.
     #[error("{message}")]
@@ -223,8 +239,7 @@ impl Client {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
-        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
+        let stream = self.connect().await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
         // Ends with the runtime, which lives for this one exchange.
@@ -232,6 +247,22 @@ impl Client {
         let response = sender.send_request(request).await.map_err(exchange_failed)?;
         let status = response.status();
         Ok((status, response.into_body().collect().await.map_err(exchange_failed)?.to_bytes()))
+    }
+
+    /// Connects, and makes sure who is at the other end before anything is sent.
+    async fn connect(&self) -> Result<UnixStream, ClientError> {
+        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
+        match self.socket.parent().map(|directory| StateDir::new(directory).check()) {
+            Some(Err(error)) if error.is_missing() => return Err(unreachable(io::ErrorKind::NotFound.into())),
+            Some(Err(error)) => return Err(error.into()),
+            _ => {}
+        }
+        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
+        let owner = stream.peer_cred().map_err(unreachable)?.uid();
+        if !Owners::own_or_root().include(owner) {
+            return Err(ClientError::Foreign { socket: self.socket.clone(), owner });
+        }
+        Ok(stream)
     }
 }
 
@@ -305,6 +336,18 @@ mod tests {
         let result = Client::new(path).status();
         server.join().unwrap();
         assert!(matches!(result, Err(ClientError::Broken(_))), "{result:?}");
+    }
+
+    #[test]
+    fn a_router_in_a_directory_that_others_may_write_is_told_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("api.sock")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let result = Client::new(directory.path().join("api.sock")).status();
+        assert!(matches!(result, Err(ClientError::State(StateError::Writable { .. }))), "{result:?}");
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

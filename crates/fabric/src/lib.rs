@@ -4,6 +4,7 @@
 //! * [`Peers`]: what an operator says of the other hosts.
 //! * [`store`]: where they are kept, with revisions, leases and watches; embedded on one host.
 //! * [`Registry`]: the rules (who may have which name and address) over a store; [`Topology`]: a copy of what it holds.
+//! * [`StateDir`]: a router's files, and whose they may be; [`printable`]: others' text, for the terminal.
 //! * [`api`] and [`Client`]: a router's HTTP+JSON API on a Unix socket.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod quota;
 mod registry;
 mod state;
 pub mod store;
+mod text;
 mod topology;
 
 pub use client::{Client, ClientError};
@@ -29,5 +31,6 @@ pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError};
 pub use quota::Quota;
 pub use registry::{Added, EndpointRequest, Registry, RegistryError};
-pub use state::{API_SOCKET, ENDPOINT_MOUNT, StateDir};
+pub use state::{API_SOCKET, ENDPOINT_MOUNT, LOCK, LOG, StateDir, StateError};
+pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

@@ -11,7 +11,7 @@ mod way;
 use crate::args::DoctorOptions;
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
-use rdmesh_fabric::{Client, StateDir};
+use rdmesh_fabric::{Client, StateDir, printable};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -86,9 +86,9 @@ impl Finding {
             Level::Warn => "warn",
             Level::Fail => "FAIL",
         };
-        let mut text = format!("{level}  {}: {}", self.subject, self.message);
+        let mut text = format!("{level}  {}: {}", self.subject, printable(&self.message));
         if let Some(fix) = &self.fix {
-            text += &format!("\n        fix: {fix}");
+            text += &format!("\n        fix: {}", printable(fix));
         }
         text
     }

@@ -120,8 +120,13 @@ fn labels(labels: &BTreeMap<String, String>) -> String {
     if labels.is_empty() {
         return String::new();
     }
-    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
     format!("{{{}}}", pairs.join(","))
+}
+
+/// A label's value as the text format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// What an endpoint's contexts hold.

@@ -1,13 +1,13 @@
 //! One router per state directory.
 
 use super::DaemonConfig;
-use rdmesh_fabric::StateDir;
+use rdmesh_fabric::{LOCK, StateDir, StateError};
 use rdmesh_overlay::{Overlay, OverlayError};
 use rdmesh_uverbs::session::LIBRARY_NAME;
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ pub(super) struct Instance {
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
+    /// Others could change what is in it.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Another router uses it.
     #[error("a router is already running in {}: stop it with `rdmesh down`, or use another --state-dir", .0.display())]
     AlreadyRunning(PathBuf),
@@ -46,14 +49,13 @@ impl Instance {
     /// Takes the state directory of `config`, which is made if there is none, and clears it of what a killed router left.
     pub(super) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
         let state = config.state.clone();
-        let mode = if config.rootless { 0o700 } else { 0o755 };
-        make_directory(state.path(), mode)?;
-        let path = state.lock();
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(at(&path))?;
+        let directory = state.make(if config.rootless { 0o700 } else { 0o755 })?;
+        // Who can open it can lock it, and so keep every router from starting.
+        let lock = state.open_file(&directory, LOCK, 0o600)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(InstanceError::AlreadyRunning(state.path().to_owned())),
-            Err(error) => return Err(at(&path)(error.into())),
+            Err(error) => return Err(at(&state.lock())(error.into())),
         }
         let instance = Self { state, rootless: config.rootless, _lock: lock };
         instance.clean()?;

@@ -50,9 +50,11 @@ impl Peer {
         self.is_unchanged().map(|()| namespace)
     }
 
-    /// The process's name.
+    /// The process's name, which it chose itself: any bytes but zero.
     pub(super) fn comm(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).map(|s| s.trim_end().to_owned()).unwrap_or_default()
+        let bytes = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        let name = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
+        rdmesh_fabric::printable(&name).into_owned()
     }
 
     fn has_exited(&self) -> bool {
@@ -102,6 +104,17 @@ mod tests {
         assert!(peer.memory(&Patience::default()).is_ok());
         assert!(peer.network_namespace().is_ok());
         assert!(!peer.comm().is_empty());
+    }
+
+    #[test]
+    fn a_name_is_no_command_to_a_terminal() {
+        let named = |name: &std::ffi::CStr| {
+            rustix::thread::set_name(name).unwrap();
+            Peer { pid: rustix::thread::gettid().as_raw_nonzero().get(), uid: 0, pidfd: None }.comm()
+        };
+        assert_eq!(named(c"\x1b[2J\x1b]0;x\x07\n"), "\\x1b[2J\\x1b]0;x\\x07\\x0a");
+        assert_eq!(named(c"a\n"), "a\\x0a");
+        assert_eq!(named(c"\xff\xe2\x80\xaea"), "\u{fffd}\\u{202e}a");
     }
 
     #[test]
