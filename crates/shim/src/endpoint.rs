@@ -1,9 +1,10 @@
 //! Where this program's endpoint is.
 #![allow(unsafe_code)]
 
-use rdmesh_uverbs::session::{ENDPOINT_ENV, SOCKET_NAME, SYSFS_NAME};
+use rdmesh_uverbs::session::{ENDPOINT_ENV, SOCKET_NAME};
 use rustix::fs::{Access, CWD, Mode, OFlags};
 use std::ffi::{CStr, OsStr, c_void};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The directory that the router made for this program.
 pub(crate) struct Endpoint {
     directory: PathBuf,
+    real: OnceLock<PathBuf>,
     seen: AtomicBool,
 }
 
@@ -33,16 +35,20 @@ pub(crate) fn find() -> Option<&'static Endpoint> {
     ENDPOINT
         .get_or_init(|| {
             let directory = named_directory().or_else(own_directory)?;
-            Some(Endpoint { directory: absolute(directory), seen: AtomicBool::new(false) })
+            Some(Endpoint::new(absolute(directory)))
         })
         .as_ref()
 }
 
 impl Endpoint {
+    fn new(directory: PathBuf) -> Self {
+        Self { directory, real: OnceLock::new(), seen: AtomicBool::new(false) }
+    }
+
     /// The endpoint in `directory`, for a test.
     #[cfg(test)]
     pub(crate) fn at(directory: &Path) -> &'static Self {
-        Box::leak(Box::new(Self { directory: directory.to_owned(), seen: AtomicBool::new(false) }))
+        Box::leak(Box::new(Self::new(directory.to_owned())))
     }
 
     /// The session socket.
@@ -55,9 +61,9 @@ impl Endpoint {
         &self.directory
     }
 
-    /// What stands for `/sys/<rest>`.
-    pub(crate) fn sysfs(&self, rest: &Path) -> PathBuf {
-        self.directory.join(SYSFS_NAME).join(rest)
+    /// The directory by the path that the kernel knows it by, without links.
+    pub(crate) fn real_directory(&self) -> &Path {
+        self.real.get_or_init(|| without_links(&self.directory).unwrap_or_else(|| self.directory.clone()))
     }
 }
 
@@ -82,14 +88,12 @@ fn absolute(directory: PathBuf) -> PathBuf {
     if directory.is_absolute() {
         return directory;
     }
+    without_links(&directory).unwrap_or(directory)
+}
+
+fn without_links(directory: &Path) -> Option<PathBuf> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(CWD, &directory, flags, Mode::empty());
-    let resolved = opened.and_then(|fd| {
-        use std::os::fd::AsRawFd;
-        rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
-    });
-    match resolved {
-        Ok(path) => PathBuf::from(OsStr::from_bytes(path.to_bytes())),
-        Err(_) => directory,
-    }
+    let fd = rustix::fs::openat(CWD, directory, flags, Mode::empty()).ok()?;
+    let path = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }

@@ -4,13 +4,22 @@
 //! they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where
 //! a cancelled thread unwinds.
 //!
-//! * [`files`]: functions that take a path.
-//! * [`stats`]: the `stat` family.
+//! * [`route`]: how a path finds what it stands for.
+//! * [`files`]: functions that open a path, ask for access to it, or read it as a link.
+//! * [`stats`]: the `stat` family; [`attributes`]: other things that are asked of a path.
+//! * [`cwd`]: the working directory.
+//! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.
 //! * [`calls`]: functions that take a descriptor, `socket` and `fork`.
 
+mod attributes;
 mod calls;
+mod cwd;
 mod files;
+mod fts;
+mod listing;
+mod route;
 mod stats;
+mod walks;
 
 /// Defines functions under their C names; in unit tests under Rust's, so that the tests run on plain libc.
 macro_rules! replace {

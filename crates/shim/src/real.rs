@@ -4,7 +4,7 @@
 //! which may come before this library's own constructor has run.
 #![allow(unsafe_code)]
 
-use libc::{DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -44,13 +44,23 @@ impl Symbol {
         // SAFETY: the names end with a NUL; RTLD_NEXT asks for the definition behind this library's own.
         let found = unsafe {
             let default = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast());
-            if default.is_null() {
-                libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr().cast(), BASE_VERSION.as_ptr())
-            } else {
-                default
-            }
+            if default.is_null() { versioned(self.name.as_ptr().cast()) } else { default }
         };
         (!found.is_null()).then_some(found)
+    }
+}
+
+/// The definition behind this library's own that only old programs are linked to. musl has no versions, and no function
+/// to ask for one.
+fn versioned(name: *const c_char) -> *mut c_void {
+    type DlVSym = extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+    // SAFETY: both names end with a NUL; glibc defines the function with this signature.
+    unsafe {
+        let dlvsym = libc::dlsym(libc::RTLD_DEFAULT, c"dlvsym".as_ptr());
+        if dlvsym.is_null() {
+            return null_mut();
+        }
+        std::mem::transmute::<*mut c_void, DlVSym>(dlvsym)(libc::RTLD_NEXT, name, BASE_VERSION.as_ptr())
     }
 }
 
@@ -91,17 +101,81 @@ real! {
     fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else openat(at, path, flags, mode);
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, else no_pointer();
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, else fopen(path, mode);
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, else no_pointer();
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE,
+        else freopen(path, mode, stream);
+    fn openat2(at: c_int, path: *const c_char, how: *const libc::open_how, size: size_t) -> c_int,
+        else raw_openat2(at, path, how, size);
     fn opendir(path: *const c_char) -> *mut DIR, else no_pointer();
+    fn fdopendir(fd: c_int) -> *mut DIR, else no_pointer();
+    fn readdir(directory: *mut DIR) -> *mut dirent, else no_pointer();
+    fn readdir64(directory: *mut DIR) -> *mut dirent, else readdir(directory);
+    fn rewinddir(directory: *mut DIR) -> (), else ();
+    fn seekdir(directory: *mut DIR, to: c_long) -> (), else ();
+    fn closedir(directory: *mut DIR) -> c_int, else unsupported();
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, order: *const c_void) -> c_int,
         else unsupported();
     fn scandir64(path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, order: *const c_void) -> c_int,
         else scandir(path, list, filter, order);
+    fn scandirat(
+        at: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, order: *const c_void
+    ) -> c_int, else unsupported();
+    fn scandirat64(
+        at: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, order: *const c_void
+    ) -> c_int, else scandirat(at, path, list, filter, order);
+    fn nftw(path: *const c_char, callback: *const c_void, descriptors: c_int, flags: c_int) -> c_int,
+        else unsupported();
+    fn nftw64(path: *const c_char, callback: *const c_void, descriptors: c_int, flags: c_int) -> c_int,
+        else nftw(path, callback, descriptors, flags);
+    fn ftw(path: *const c_char, callback: *const c_void, descriptors: c_int) -> c_int, else unsupported();
+    fn ftw64(path: *const c_char, callback: *const c_void, descriptors: c_int) -> c_int,
+        else ftw(path, callback, descriptors);
+    fn fts_open(paths: *const *mut c_char, options: c_int, compare: *const c_void) -> *mut c_void, else no_pointer();
+    fn fts64_open(paths: *const *mut c_char, options: c_int, compare: *const c_void) -> *mut c_void,
+        else fts_open(paths, options, compare);
+    fn fts_read(stream: *mut c_void) -> *mut c_void, else no_pointer();
+    fn fts64_read(stream: *mut c_void) -> *mut c_void, else fts_read(stream);
+    fn fts_children(stream: *mut c_void, options: c_int) -> *mut c_void, else no_pointer();
+    fn fts64_children(stream: *mut c_void, options: c_int) -> *mut c_void, else fts_children(stream, options);
+    fn fts_close(stream: *mut c_void) -> c_int, else unsupported();
+    fn fts64_close(stream: *mut c_void) -> c_int, else fts_close(stream);
+    fn glob(pattern: *const c_char, flags: c_int, error: *const c_void, out: *mut c_void) -> c_int, else unsupported();
+    fn glob64(pattern: *const c_char, flags: c_int, error: *const c_void, out: *mut c_void) -> c_int,
+        else glob(pattern, flags, error, out);
+    fn chdir(path: *const c_char) -> c_int, else unsupported();
+    fn fchdir(fd: c_int) -> c_int, else unsupported();
+    fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char, else no_pointer();
+    fn __getcwd_chk(buffer: *mut c_char, size: size_t, room: size_t) -> *mut c_char, else getcwd(buffer, size.min(room));
+    fn getwd(buffer: *mut c_char) -> *mut c_char, else getcwd(buffer, libc::PATH_MAX as size_t);
+    fn get_current_dir_name() -> *mut c_char, else getcwd(null_mut(), 0);
+    fn statfs(path: *const c_char, out: *mut libc::statfs) -> c_int, else unsupported();
+    fn statfs64(path: *const c_char, out: *mut libc::statfs) -> c_int, else statfs(path, out);
+    fn fstatfs(fd: c_int, out: *mut libc::statfs) -> c_int, else unsupported();
+    fn fstatfs64(fd: c_int, out: *mut libc::statfs) -> c_int, else fstatfs(fd, out);
+    fn statvfs(path: *const c_char, out: *mut libc::statvfs) -> c_int, else unsupported();
+    fn statvfs64(path: *const c_char, out: *mut libc::statvfs) -> c_int, else statvfs(path, out);
+    fn fstatvfs(fd: c_int, out: *mut libc::statvfs) -> c_int, else unsupported();
+    fn fstatvfs64(fd: c_int, out: *mut libc::statvfs) -> c_int, else fstatvfs(fd, out);
+    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
+        else unsupported();
+    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
+        else unsupported();
+    fn listxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t, else unsupported();
+    fn llistxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t, else unsupported();
+    fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int, else unsupported();
+    fn name_to_handle_at(
+        at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int
+    ) -> c_int, else unsupported();
     fn access(path: *const c_char, mode: c_int) -> c_int, else unsupported();
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int, else unsupported();
     fn eaccess(path: *const c_char, mode: c_int) -> c_int, else unsupported();
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, else unsupported();
     fn readlink(path: *const c_char, buffer: *mut c_char, len: size_t) -> ssize_t, else unsupported();
     fn readlinkat(at: c_int, path: *const c_char, buffer: *mut c_char, len: size_t) -> ssize_t, else unsupported();
+    fn __readlink_chk(path: *const c_char, buffer: *mut c_char, len: size_t, room: size_t) -> ssize_t,
+        else readlink(path, buffer, len.min(room));
+    fn __readlinkat_chk(at: c_int, path: *const c_char, buffer: *mut c_char, len: size_t, room: size_t) -> ssize_t,
+        else readlinkat(at, path, buffer, len.min(room));
     fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, else no_pointer();
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
@@ -125,6 +199,24 @@ pub(crate) fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flag
     unsafe { libc::syscall(libc::SYS_newfstatat, at, path, out, flags) as c_int }
 }
 
+/// Has libc call these three before a fork, and after it in the parent and in the child.
+pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    type Handler = extern "C" fn();
+    type Register = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+    let find = |name: &CStr| {
+        // SAFETY: the name ends with a NUL.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    };
+    // What `pthread_atfork` stands for in glibc, where that function is part of the program's own code in older
+    // versions. musl has only the latter, which does not look at a fourth argument.
+    let register = Some(find(c"__register_atfork")).filter(|found| !found.is_null());
+    let register = register.unwrap_or_else(|| find(c"pthread_atfork"));
+    if !register.is_null() {
+        // SAFETY: one of the two, with this signature. The library is never unloaded, so the handlers stay valid.
+        unsafe { std::mem::transmute::<*mut c_void, Register>(register)(prepare, parent, child, null_mut()) };
+    }
+}
+
 fn unsupported<T: From<i8>>() -> T {
     crate::errno::minus_one(rustix::io::Errno::NOSYS)
 }
@@ -138,6 +230,11 @@ fn no_pointer<T>() -> *mut T {
 /// system call.
 pub(crate) fn early_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if ALL_KNOWN.load(Ordering::Acquire) { madvise(addr, len, advice) } else { raw_madvise(addr, len, advice) }
+}
+
+fn raw_openat2(at: c_int, path: *const c_char, how: *const libc::open_how, size: size_t) -> c_int {
+    // SAFETY: the program's own call, passed on.
+    unsafe { libc::syscall(libc::SYS_openat2, at, path, how, size) as c_int }
 }
 
 fn raw_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {

@@ -1,7 +1,7 @@
 //! What happens when the library is loaded.
 #![allow(unsafe_code)]
 
-use crate::{descriptors, endpoint, memory, real};
+use crate::{descriptors, endpoint, memory, place, real};
 
 /// Run by the loader. All that is done here would also be done later, at the first use; here the working directory is
 /// still the one that a relative `LD_PRELOAD` was meant for, and no other thread exists yet.
@@ -10,6 +10,7 @@ extern "C" fn start() {
     real::look_up_all();
     descriptors::claim();
     endpoint::find();
+    place::view::moved();
     memory::watch_forks();
 }
 

@@ -56,6 +56,7 @@ fn endpoint() -> tempfile::TempDir {
     fs::create_dir_all(device.join("ports/1/counters")).unwrap();
     fs::write(device.join("ports/1/counters/port_xmit_data"), "").unwrap();
     fs::write(device.join("node_guid"), "0052:0aff:fe4d:0002\n").unwrap();
+    fs::create_dir_all(directory.path().join("dev/infiniband")).unwrap();
     // Any socket will do to be seen; a device that cannot be opened is enough here.
     drop(UnixListener::bind(directory.path().join("verbs.sock")).unwrap());
     directory

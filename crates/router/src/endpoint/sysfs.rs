@@ -1,10 +1,12 @@
 //! The tree that stands for `/sys`.
 //!
-//! What rdma-core, UCX and NCCL read of a software RDMA device. Counters are empty files in it: files do not count, so the
-//! library asks for the figure when one is opened.
+//! It is laid out as the kernel lays out that of its software RDMA device: what is below `class` and `dev` are links to
+//! directories below `devices/virtual`. All links are relative and stay in the tree, so that what the kernel resolves of
+//! them below the endpoint's directory is what the library resolves below `/sys`; only the interface is linked by its
+//! path. Counters are empty files: files do not count, so the library asks for the figure when one is opened.
 //!
-//! The device has no place on a bus, as the kernel's software device has none, so what stands for its `device` only names
-//! the interface: programs that begin with an interface or an address find the device through it.
+//! The kernel's software device has no place on a bus, and no `device`. Ours has one that names the interface and no NUMA
+//! node: programs that begin with an interface or an address find the device through it.
 
 use super::counters::COUNTERS;
 use super::{DEVICE_NAME, gids, lids};
@@ -14,25 +16,31 @@ use rdmesh_fabric::{Endpoint, Isolation};
 use rdmesh_uverbs::abi::CM_ABI_VERSION;
 use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use rdmesh_verbs::Gid;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Writes the tree of `endpoint`, whose GID table is `table`, into the new directory `root`.
 pub(super) fn write(root: &Path, endpoint: &Endpoint, table: &[Gid]) -> io::Result<()> {
     let interface = interface(endpoint);
     for (path, content) in files(endpoint, table, interface.as_deref()) {
-        fs::write(in_folder(root.join(path))?, content + "\n")?;
+        write_file(&in_folder(root.join(path))?, &(content + "\n"))?;
     }
     for (name, _) in COUNTERS {
-        fs::write(in_folder(root.join(port()).join(name))?, "")?;
+        write_file(&in_folder(root.join(port()).join(name))?, "")?;
     }
-    for (path, target) in interface.iter().flat_map(|interface| links(interface)) {
-        symlink(target, in_folder(root.join(path))?)?;
-    }
-    Ok(())
+    links()
+        .into_iter()
+        .chain(interface.iter().map(|interface| interface_link(interface)))
+        .try_for_each(|(path, target)| symlink(target, in_folder(root.join(path))?))
+}
+
+/// Nothing that the files say can be changed by writing to them.
+fn write_file(path: &Path, content: &str) -> io::Result<()> {
+    fs::write(path, content)?;
+    fs::set_permissions(path, Permissions::from_mode(0o444))
 }
 
 /// `path`, whose folder is there afterwards.
@@ -56,12 +64,26 @@ fn interface(endpoint: &Endpoint) -> Option<String> {
     interfaces.find(|found| found.address.as_ref().is_some_and(is_ours)).map(|found| found.interface_name)
 }
 
-/// What leads from the device to `interface`, in the sysfs of whoever looks.
-fn links(interface: &str) -> [(PathBuf, String); 2] {
-    [
-        (device().join("device/net").join(interface), format!("/sys/class/net/{interface}")),
-        (PathBuf::from("class/infiniband_verbs/uverbs0/device"), format!("../../infiniband/{DEVICE_NAME}/device")),
-    ]
+fn links() -> Vec<(String, String)> {
+    let nodes = [(VERBS, "infiniband_verbs", VERBS_DEVICE), (CM, "misc", CM_DEVICE)];
+    let mut links = vec![
+        (format!("class/infiniband/{DEVICE_NAME}"), format!("../../{}", device().display())),
+        (format!("{}/subsystem", device().display()), "../../../../class/infiniband".to_owned()),
+        (format!("{}/device", device().display()), format!("../../rdmesh/{DEVICE_NAME}")),
+        (format!("{VERBS}/device"), format!("../../rdmesh/{DEVICE_NAME}")),
+    ];
+    for (place, class, number) in nodes {
+        let name = place.rsplit('/').next().unwrap_or_default();
+        links.push((format!("class/{class}/{name}"), format!("../../{place}")));
+        links.push((format!("dev/char/{}", device_number(number)), format!("../../{place}")));
+        links.push((format!("{place}/subsystem"), format!("../../../../class/{class}")));
+    }
+    links
+}
+
+/// What leads from the device to `interface`, in the sysfs of the program that looks.
+fn interface_link(interface: &str) -> (String, String) {
+    (format!("{FUNCTION}/net/{interface}"), format!("/sys/class/net/{interface}"))
 }
 
 fn files(endpoint: &Endpoint, table: &[Gid], interface: Option<&str>) -> Vec<(PathBuf, String)> {
@@ -69,11 +91,15 @@ fn files(endpoint: &Endpoint, table: &[Gid], interface: Option<&str>) -> Vec<(Pa
     let guid = colon_groups(&gids::guid(endpoint));
     let mut files = vec![
         (PathBuf::from("class/infiniband_verbs/abi_version"), UVERBS_ABI.to_owned()),
-        (PathBuf::from("class/infiniband_verbs/uverbs0/abi_version"), RXE_ABI.to_owned()),
-        (PathBuf::from("class/infiniband_verbs/uverbs0/dev"), device_number(VERBS_DEVICE)),
-        (PathBuf::from("class/infiniband_verbs/uverbs0/ibdev"), DEVICE_NAME.to_owned()),
-        (PathBuf::from("class/misc/rdma_cm/abi_version"), CM_ABI_VERSION.to_string()),
-        (PathBuf::from("class/misc/rdma_cm/dev"), device_number(CM_DEVICE)),
+        (PathBuf::from(format!("{VERBS}/abi_version")), RXE_ABI.to_owned()),
+        (PathBuf::from(format!("{VERBS}/dev")), device_number(VERBS_DEVICE)),
+        (PathBuf::from(format!("{VERBS}/ibdev")), DEVICE_NAME.to_owned()),
+        (PathBuf::from(format!("{VERBS}/uevent")), node_event(VERBS_DEVICE, "uverbs0")),
+        (PathBuf::from(format!("{CM}/abi_version")), CM_ABI_VERSION.to_string()),
+        (PathBuf::from(format!("{CM}/dev")), device_number(CM_DEVICE)),
+        (PathBuf::from(format!("{CM}/uevent")), node_event(CM_DEVICE, "rdma_cm")),
+        (PathBuf::from(format!("{FUNCTION}/numa_node")), NO_NUMA_NODE.to_owned()),
+        (device.join("uevent"), format!("NAME={DEVICE_NAME}")),
         (device.join("node_type"), "1: CA".to_owned()),
         (device.join("node_guid"), guid.clone()),
         (device.join("sys_image_guid"), guid),
@@ -105,7 +131,12 @@ fn colon_groups(bytes: &[u8]) -> String {
 }
 
 fn device() -> PathBuf {
-    Path::new("class/infiniband").join(DEVICE_NAME)
+    Path::new("devices/virtual/infiniband").join(DEVICE_NAME)
+}
+
+/// What `uevent` says of a device that has a node in `/dev/infiniband`.
+fn node_event((major, minor): (u32, u32), name: &str) -> String {
+    format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\nDEVMODE=0666")
 }
 
 fn port() -> PathBuf {
@@ -131,5 +162,13 @@ const PORT: [(&str, &str); 8] = [
 const UVERBS_ABI: &str = "6";
 /// `RXE_UVERBS_ABI_VERSION`.
 const RXE_ABI: &str = "2";
+/// The node of the verbs device.
+const VERBS: &str = "devices/virtual/infiniband_verbs/uverbs0";
+/// The node of the connection manager.
+const CM: &str = "devices/virtual/misc/rdma_cm";
+/// What the device is a function of: the directory that its `device` leads to.
+const FUNCTION: &str = "devices/virtual/rdmesh/rxe0";
+/// What the kernel says of a device that is near no node.
+const NO_NUMA_NODE: &str = "-1";
 /// The interface in a namespace that the router makes.
 const INTERFACE: &str = "eth0";

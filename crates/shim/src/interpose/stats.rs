@@ -4,9 +4,9 @@
 use super::replace;
 use crate::descriptors::{self, Glance};
 use crate::errno::minus_one;
-use crate::place::{self, Device, Place};
+use crate::place::{self, Device, Last, Place};
 use crate::{endpoint, real};
-use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, S_IFDIR, c_char, c_int, c_uint};
+use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, c_char, c_int, c_uint, c_void};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -16,29 +16,30 @@ type Stat = libc::stat;
 
 /// Permissions of the devices.
 const DEVICE_MODE: u32 = 0o666;
-/// Permissions of their folder, where nothing stands for it in the endpoint.
-const FOLDER_MODE: u32 = 0o755;
-
 /// What `stat` is asked about.
 enum Subject {
     Elsewhere,
     Path(CString),
     Device(Device),
-    Folder,
-    Absent,
+    Failed(Errno),
 }
 
 fn subject(at: c_int, path: *const c_char, flags: c_int) -> Subject {
-    match place::of(path) {
+    let last = if flags & AT_SYMLINK_NOFOLLOW != 0 { Last::Keep } else { Last::Follow };
+    match place::of(at, path, last) {
         Place::Elsewhere if flags & AT_EMPTY_PATH != 0 && is_empty(path) => {
             device_of(at).map_or(Subject::Elsewhere, Subject::Device)
         }
-        Place::Elsewhere => Subject::Elsewhere,
-        Place::Redirected(path) | Place::Counter(path) => Subject::Path(path),
+        Place::Elsewhere | Place::Above => Subject::Elsewhere,
+        Place::File(path) | Place::Counter(path) | Place::Outside(path) => Subject::Path(path),
         Place::Device(device) => Subject::Device(device),
-        Place::Folder(_) => Subject::Folder,
-        Place::Absent => Subject::Absent,
+        Place::Failed(errno) => Subject::Failed(errno),
     }
+}
+
+/// `lstat` and `stat`, for `glob` to call.
+pub(super) fn functions() -> [*const c_void; 2] {
+    [lstat as *const c_void, stat as *const c_void]
 }
 
 /// The device that `fd` is a descriptor of.
@@ -61,42 +62,38 @@ fn is_empty(path: *const c_char) -> bool {
     path.is_null() || unsafe { *path == 0 }
 }
 
-/// Something of the endpoint with sensible owner and times: its socket or its directory.
-fn model(device: Option<Device>) -> Option<CString> {
-    let endpoint = endpoint::present()?;
-    let path = if device.is_some() { endpoint.socket() } else { endpoint.directory().to_owned() };
-    CString::new(path.as_os_str().as_bytes()).ok()
+/// Something of the endpoint with sensible owner and times: its socket.
+fn model() -> Option<CString> {
+    CString::new(endpoint::present()?.socket().as_os_str().as_bytes()).ok()
 }
 
 fn stat_at(at: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_int {
     match subject(at, path, flags) {
         Subject::Elsewhere => real::fstatat(at, path, out, flags),
         Subject::Path(path) => real::fstatat(AT_FDCWD, path.as_ptr(), out, flags),
-        Subject::Device(device) => stat_model(Some(device), out, S_IFCHR | DEVICE_MODE),
-        Subject::Folder => stat_model(None, out, S_IFDIR | FOLDER_MODE),
-        Subject::Absent => minus_one(Errno::NOENT),
+        Subject::Device(device) => stat_device(device, out),
+        Subject::Failed(errno) => minus_one(errno),
     }
 }
 
-fn stat_model(device: Option<Device>, out: *mut Stat, mode: u32) -> c_int {
-    let Some(path) = model(device) else { return minus_one(Errno::NOENT) };
+/// Fills in what `stat` says of a device.
+pub(super) fn stat_device(device: Device, out: *mut Stat) -> c_int {
+    let Some(path) = model() else { return minus_one(Errno::NOENT) };
     let result = real::fstatat(AT_FDCWD, path.as_ptr(), out, 0);
     if result == 0 {
         // SAFETY: the kernel has just filled it.
         let out = unsafe { &mut *out };
-        out.st_mode = mode;
-        if let Some(device) = device {
-            let (major, minor) = device.number();
-            out.st_rdev = libc::makedev(major, minor);
-            (out.st_ino, out.st_nlink, out.st_size, out.st_blocks) = (inode(device), 1, 0, 0);
-        }
+        out.st_mode = S_IFCHR | DEVICE_MODE;
+        let (major, minor) = device.number();
+        out.st_rdev = libc::makedev(major, minor);
+        (out.st_ino, out.st_nlink, out.st_size, out.st_blocks) = (inode(device), 1, 0, 0);
     }
     result
 }
 
 fn stat_fd(fd: c_int, out: *mut Stat) -> c_int {
     if let Some(device) = device_of(fd) {
-        return stat_model(Some(device), out, S_IFCHR | DEVICE_MODE);
+        return stat_device(device, out);
     }
     real::fstatat(fd, c"".as_ptr(), out, AT_EMPTY_PATH)
 }
@@ -167,23 +164,20 @@ replace! {
     }
 
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int {
-        let (device, mode) = match subject(at, path, flags) {
+        let device = match subject(at, path, flags) {
             Subject::Elsewhere => return real::statx(at, path, flags, mask, out),
             Subject::Path(path) => return real::statx(AT_FDCWD, path.as_ptr(), flags, mask, out),
-            Subject::Absent => return minus_one(Errno::NOENT),
-            Subject::Device(device) => (Some(device), S_IFCHR | DEVICE_MODE),
-            Subject::Folder => (None, S_IFDIR | FOLDER_MODE),
+            Subject::Failed(errno) => return minus_one(errno),
+            Subject::Device(device) => device,
         };
-        let Some(path) = model(device) else { return minus_one(Errno::NOENT) };
+        let Some(path) = model() else { return minus_one(Errno::NOENT) };
         let result = real::statx(AT_FDCWD, path.as_ptr(), 0, mask, out);
         if result == 0 {
             // SAFETY: libc has just filled it.
             let out = unsafe { &mut *out };
-            out.stx_mode = mode as u16;
-            if let Some(device) = device {
-                (out.stx_rdev_major, out.stx_rdev_minor) = device.number();
-                (out.stx_ino, out.stx_nlink, out.stx_size, out.stx_blocks) = (inode(device), 1, 0, 0);
-            }
+            out.stx_mode = (S_IFCHR | DEVICE_MODE) as u16;
+            (out.stx_rdev_major, out.stx_rdev_minor) = device.number();
+            (out.stx_ino, out.stx_nlink, out.stx_size, out.stx_blocks) = (inode(device), 1, 0, 0);
         }
         result
     }

@@ -35,19 +35,9 @@ pub(crate) fn forks() -> u32 {
 /// Asks to be told of forks, from the start of the library on. Handlers registered later, such as an allocator's that
 /// starts with its first allocation, run outside of these.
 pub(crate) fn watch() {
-    unsafe extern "C" {
-        fn __register_atfork(
-            prepare: Option<extern "C" fn()>,
-            parent: Option<extern "C" fn()>,
-            child: Option<extern "C" fn()>,
-            library: *mut c_void,
-        ) -> i32;
-    }
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: the library is never unloaded, so the handlers stay valid. `pthread_atfork` is this call, but part of
-        // the program's own code in older glibc.
-        unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), null_mut()) };
+        real::at_fork(prepare, parent, child);
     }
 }
 

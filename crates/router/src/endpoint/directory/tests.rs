@@ -82,7 +82,35 @@ fn the_device_leads_to_its_interface() {
     assert_eq!(interfaces(&hosts, "infiniband/rxe0"), ["lo"]);
     assert_eq!(sysfs(&hosts, "ports/1/gid_attrs/ndevs/1"), "lo\n");
     let unknown = create("unknown", &["192.0.2.77"], Isolation::None);
-    assert!(!unknown.path().join("sys/class/infiniband/rxe0/device").exists());
+    assert!(interfaces(&unknown, "infiniband/rxe0").is_empty(), "a container's interface is not known");
+    assert_eq!(sysfs(&unknown, "device/numa_node"), "-1\n");
+}
+
+/// As the kernel's rdma_rxe shows it (`find /sys/class/infiniband* /sys/devices/virtual/infiniband*` with one device).
+#[test]
+fn links_lead_where_the_kernels_lead() {
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let (directory, _listener) =
+        EndpointDir::create(&temp.path().join("x"), &endpoint(&["10.7.0.2"], Isolation::None), &library).unwrap();
+    let root = directory.path().join("sys");
+    for (link, target, class) in [
+        ("class/infiniband/rxe0", "../../devices/virtual/infiniband/rxe0", "infiniband"),
+        ("class/infiniband_verbs/uverbs0", "../../devices/virtual/infiniband_verbs/uverbs0", "infiniband_verbs"),
+        ("class/misc/rdma_cm", "../../devices/virtual/misc/rdma_cm", "misc"),
+        ("dev/char/231:192", "../../devices/virtual/infiniband_verbs/uverbs0", "infiniband_verbs"),
+        ("dev/char/10:58", "../../devices/virtual/misc/rdma_cm", "misc"),
+    ] {
+        assert_eq!(fs::read_link(root.join(link)).unwrap(), Path::new(target), "{link}");
+        assert_eq!(
+            fs::canonicalize(root.join(link).join("subsystem")).unwrap(),
+            fs::canonicalize(root.join("class").join(class)).unwrap(),
+            "{link}"
+        );
+    }
+    assert_eq!(sysfs(&directory, "uevent"), "NAME=rxe0\n");
+    let event = fs::read_to_string(root.join("dev/char/10:58/uevent")).unwrap();
+    assert_eq!(event, "MAJOR=10\nMINOR=58\nDEVNAME=infiniband/rdma_cm\nDEVMODE=0666\n");
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! How a function that takes a path finds what the path stands for.
+
+use crate::errno;
+use crate::place::{self, Device, Last, Place};
+use libc::{AT_FDCWD, c_char, c_int};
+use rustix::io::Errno;
+
+/// Calls `real` with the directory and the path that the program's lead to, or `device` where they lead to a device.
+#[inline]
+pub(super) fn route<T: Failed>(
+    at: c_int,
+    path: *const c_char,
+    last: Last,
+    real: impl FnOnce(c_int, *const c_char) -> T,
+    device: impl FnOnce(Device) -> Result<T, Errno>,
+) -> T {
+    let done = match place::of(at, path, last) {
+        Place::Elsewhere | Place::Above => return real(at, path),
+        Place::File(path) | Place::Counter(path) | Place::Outside(path) => return real(AT_FDCWD, path.as_ptr()),
+        Place::Device(which) => device(which),
+        Place::Failed(errno) => Err(errno),
+    };
+    done.unwrap_or_else(fail)
+}
+
+/// The value of a call that fails, with `errno` set.
+pub(super) fn fail<T: Failed>(errno: Errno) -> T {
+    errno::set(errno);
+    T::FAILED
+}
+
+/// What a function returns that has failed.
+pub(super) trait Failed {
+    /// The value.
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
+}
+
+impl<T> Failed for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+}
