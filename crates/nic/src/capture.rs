@@ -73,6 +73,13 @@ impl Capture {
             ip.encode(udp.len(), &mut bytes);
             let room = self.filter.snap_len.saturating_sub(bytes.len());
             bytes.extend_from_slice(&udp[..udp.len().min(room)]);
+            if let Some((covered, [0, 0, 0, 0])) = udp.split_last_chunk::<ICRC_LEN>()
+                && udp.len() <= room
+            {
+                // Sealed packets leave it out, which analysers would complain about.
+                let at = bytes.len() - ICRC_LEN;
+                bytes[at..].copy_from_slice(&icrc::icrc(ip, covered));
+            }
             bytes.truncate(self.filter.snap_len);
             self.keep(Captured { at, len: ip.len() + udp.len(), bytes });
         }

@@ -105,12 +105,25 @@ pub struct Transmits {
     trains: Vec<Train>,
     count: usize,
     open: bool,
+    is_sealed: bool,
 }
 
 impl Transmits {
     /// Room for some trains.
     pub fn new() -> Self {
-        Self { buffer: vec![0; BUFFER].into(), used: 0, trains: Vec::with_capacity(TRAINS), count: 0, open: false }
+        let (buffer, trains) = (vec![0; BUFFER].into(), Vec::with_capacity(TRAINS));
+        Self { buffer, used: 0, trains, count: 0, open: false, is_sealed: false }
+    }
+
+    /// The same for a router that seals what it sends through the tunnel: packets there have [room for the
+    /// seal](crate::wire::geneve::encode_sealed), and no invariant CRC, because the tag covers more.
+    pub fn for_sealing() -> Self {
+        Self { is_sealed: true, ..Self::new() }
+    }
+
+    /// Whether packets in the tunnel have room for a seal.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
     /// The trains, in order.
@@ -121,6 +134,12 @@ impl Transmits {
     /// The bytes of `train`.
     pub fn bytes(&self, train: &Train) -> &[u8] {
         &self.buffer[train.start..train.start + train.len]
+    }
+
+    /// The datagrams of the train with number `train`, for who seals them.
+    pub fn datagrams_mut(&mut self, train: usize) -> impl Iterator<Item = &mut [u8]> {
+        let Train { start, len, segment, .. } = self.trains[train];
+        self.buffer[start..start + len].chunks_mut(segment.max(1))
     }
 
     /// How many datagrams the trains have.

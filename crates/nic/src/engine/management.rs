@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
             self.wire.wrong_source += 1;
             return;
         }
-        if !opened.is_intact(&mut self.solver) {
+        if !opened.is_intact(&mut self.integrity) {
             self.wire.bad_icrc += 1;
             return;
         }

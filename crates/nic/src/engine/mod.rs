@@ -27,9 +27,8 @@ pub use packet::Packet;
 use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
-use crate::roce::Ended;
+use crate::roce::{Ended, Integrity};
 use crate::time::Time;
-use crate::wire::IdSolver;
 use active::Active;
 use context::Context;
 use management::Management;
@@ -61,7 +60,7 @@ pub struct Engine<P: Platform> {
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
     ended: Ended,
-    solver: IdSolver,
+    integrity: Integrity,
     wire: WireCounters,
     management: Management,
     out: Outputs<P::Memory>,
@@ -77,7 +76,7 @@ impl<P: Platform> Engine<P> {
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
             ended: Ended::new(),
-            solver: IdSolver::new(),
+            integrity: Integrity::new(),
             wire: WireCounters::default(),
             management: Management::default(),
             out: Outputs::new(config.shard, config.shards),

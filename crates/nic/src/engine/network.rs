@@ -19,6 +19,12 @@ impl<P: Platform> Engine<P> {
         self.out.routes = routes;
     }
 
+    /// Says that what comes through the tunnel has proven its sender, by a tag that covers more than the invariant CRC,
+    /// which it does not have then. What is sent goes to [`Transmits::for_sealing`].
+    pub fn set_tunnel_sealed(&mut self, is_sealed: bool) {
+        self.integrity.is_tunnel_sealed = is_sealed;
+    }
+
     /// Takes a datagram from the network.
     pub fn handle_datagram(&mut self, now: Time, datagram: &Datagram<'_>) {
         self.out.now = now;
@@ -38,7 +44,7 @@ impl<P: Platform> Engine<P> {
             opened.suits(qp).then_some((index, qp, cx))
         });
         let Some((index, qp, cx)) = found else {
-            let is_intact = || opened.is_intact(&mut self.solver);
+            let is_intact = || opened.is_intact(&mut self.integrity);
             let is_late = index.is_some_and(|at| self.ended.handle(at, &opened, datagram.origin, is_intact));
             self.wire.unknown_qp += u64::from(!is_late);
             return;
@@ -47,7 +53,7 @@ impl<P: Platform> Engine<P> {
             self.wire.wrong_source += 1;
             return;
         }
-        if !opened.is_intact(&mut self.solver) {
+        if !opened.is_intact(&mut self.integrity) {
             self.wire.bad_icrc += 1;
             return;
         }
@@ -70,7 +76,7 @@ impl<P: Platform> Engine<P> {
             self.wire.wrong_source += 1;
             return;
         }
-        if !opened.is_intact(&mut self.solver) {
+        if !opened.is_intact(&mut self.integrity) {
             self.wire.bad_icrc += 1;
             return;
         }

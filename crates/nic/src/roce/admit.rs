@@ -14,6 +14,19 @@ use crate::wire::{Header, IdSolver, IpUdp, Malformed, Op, Service, geneve, icrc}
 use rdmesh_verbs::{Gid, QpState, QpType, Qpn, Vni};
 use std::net::IpAddr;
 
+/// How it is found out that packets are as their senders made them.
+pub(crate) struct Integrity {
+    solver: IdSolver,
+    /// Only what has the right tag is taken from the tunnel; nothing there has an invariant CRC.
+    pub(crate) is_tunnel_sealed: bool,
+}
+
+impl Integrity {
+    pub(crate) fn new() -> Self {
+        Self { solver: IdSolver::new(), is_tunnel_sealed: false }
+    }
+}
+
 /// A packet out of its envelopes. Nothing in it is checked but its form.
 pub(crate) struct Opened<'a> {
     /// From the tunnel; plain packets have the network of the queue pair that they reach.
@@ -55,11 +68,11 @@ impl<'a> Opened<'a> {
     }
 
     /// Whether the packet is as its sender made it.
-    pub(crate) fn is_intact(&self, solver: &mut IdSolver) -> bool {
+    pub(crate) fn is_intact(&self, check: &mut Integrity) -> bool {
         match self.vni {
-            Some(_) => icrc::check(&self.ip, self.udp),
+            Some(_) => check.is_tunnel_sealed || icrc::check(&self.ip, self.udp),
             // The kernel does not show the IPv4 identification, which the CRC covers: there must be one that fits.
-            None if self.ip.source.as_ipv4().is_some() => solver.solve(&self.ip, self.udp).is_some(),
+            None if self.ip.source.as_ipv4().is_some() => check.solver.solve(&self.ip, self.udp).is_some(),
             None => icrc::check(&self.ip, self.udp),
         }
     }

@@ -55,23 +55,27 @@ impl Peer {
     ) -> Result<(), E> {
         let header_len = header.len();
         let udp_len = header_len + padded(payload_len) + ICRC_LEN;
-        let outer = if self.is_tunnel() { geneve::LEN + self.ip.len() } else { 0 };
+        let geneve = if to.is_sealed() { geneve::SEALED_LEN } else { geneve::LEN };
+        let outer = if self.is_tunnel() { geneve + self.ip.len() } else { 0 };
         let total = outer + udp_len;
         let mut ip = self.ip;
         if !self.is_tunnel() {
             // The kernel numbers the segments of a train from 0.
             ip.id = to.position(&self.target, ip.traffic_class, total);
         }
+        let is_sealed = self.is_tunnel() && to.is_sealed();
         let packet = &mut to.next()[..total];
         let (around, udp) = packet.split_at_mut(outer);
         header.encode(payload_len, &mut udp[..header_len]);
         fill(&mut udp[header_len..header_len + payload_len])?;
         udp[header_len + payload_len..udp_len - ICRC_LEN].fill(0);
         if self.is_tunnel() {
-            geneve::encode(self.vni, self.ip.source.as_ipv4().is_none(), &mut around[..geneve::LEN]);
-            ip.encode(udp_len, &mut around[geneve::LEN..]);
+            let encode = if is_sealed { geneve::encode_sealed } else { geneve::encode };
+            encode(self.vni, self.ip.source.as_ipv4().is_none(), &mut around[..geneve]);
+            ip.encode(udp_len, &mut around[geneve..]);
         }
-        let crc = icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]);
+        // The tag of a sealed packet covers more than the invariant CRC would.
+        let crc = if is_sealed { [0; ICRC_LEN] } else { icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]) };
         udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
         to.push(self.target, self.ip.traffic_class, total);
         Ok(())

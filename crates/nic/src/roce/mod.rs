@@ -20,7 +20,7 @@ mod requester;
 mod responder;
 mod transmit;
 
-pub(crate) use admit::Opened;
+pub(crate) use admit::{Integrity, Opened};
 pub(crate) use connection::Connection;
 pub(crate) use emit::{ICRC_LEN, Peer, flow};
 pub(crate) use ended::Ended;

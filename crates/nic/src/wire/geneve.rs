@@ -1,17 +1,78 @@
 //! The tunnel between routers: Geneve (RFC 8926) around complete IP packets.
+//!
+//! A *sealed* packet has one option, the seal: which session of the sender it belongs to, its number there, and a tag that
+//! proves both and everything else in the datagram. Here it is only laid out: keys and sessions are the routers'.
+//! *Control* packets, by which routers agree on sessions, carry no IP packet.
 
 use super::Malformed;
 use super::bytes::{Reader, u24};
 use rdmesh_verbs::Vni;
+use std::ops::Range;
 
 /// Bytes of the header that [`encode`] writes.
 pub const LEN: usize = 8;
+/// Bytes of the header with the seal, that [`encode_sealed`] writes.
+pub const SEALED_LEN: usize = LEN + OPTION + SEAL;
+/// Bytes of the tag in a sealed packet.
+pub const TAG: Range<usize> = SEALED_LEN - 16..SEALED_LEN;
+/// Bytes of what a control packet carries.
+pub const CONTROL_BODY: usize = 56;
+/// Bytes of a control packet.
+pub const CONTROL_LEN: usize = LEN + OPTION + CONTROL_BODY;
+
+/// What a seal says beside its tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seal {
+    /// The session.
+    pub session: u64,
+    /// The packet's number in it.
+    pub sequence: u64,
+}
 
 /// Writes the header of an IPv6 or IPv4 packet to the first [`LEN`] bytes of `out`.
 pub fn encode(vni: Vni, is_v6: bool, out: &mut [u8]) {
     let [protocol_high, protocol_low] = if is_v6 { IPV6 } else { IPV4 }.to_be_bytes();
     let [a, b, c] = u24(vni.0);
     out[..LEN].copy_from_slice(&[0, 0, protocol_high, protocol_low, a, b, c, 0]);
+}
+
+/// The same with room for the seal, to the first [`SEALED_LEN`] bytes. The tag and what [`write_seal`] writes are zero.
+pub fn encode_sealed(vni: Vni, is_v6: bool, out: &mut [u8]) {
+    encode(vni, is_v6, out);
+    out[..2].copy_from_slice(&[((OPTION + SEAL) / 4) as u8, CRITICAL]);
+    out[LEN..LEN + OPTION].copy_from_slice(&SEAL_OPTION);
+    out[LEN + OPTION..SEALED_LEN].fill(0);
+}
+
+/// Says in a packet with room for a seal which one it is.
+pub fn write_seal(packet: &mut [u8], seal: Seal) {
+    packet[LEN + OPTION..][..8].copy_from_slice(&seal.session.to_be_bytes());
+    packet[LEN + OPTION + 8..][..8].copy_from_slice(&seal.sequence.to_be_bytes());
+}
+
+/// The seal of a packet that is laid out exactly as [`encode_sealed`] does; nothing of it is proven.
+pub fn read_seal(packet: &[u8]) -> Option<Seal> {
+    let head = packet.first_chunk::<SEALED_LEN>()?;
+    let is_sealed = head[..2] == [((OPTION + SEAL) / 4) as u8, CRITICAL] && head[LEN..LEN + OPTION] == SEAL_OPTION;
+    let number = |at: usize| head[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let seal = Seal { session: number(LEN + OPTION)?, sequence: number(LEN + OPTION + 8)? };
+    is_sealed.then_some(seal)
+}
+
+/// A control packet with `body`.
+pub fn encode_control(body: &[u8; CONTROL_BODY]) -> [u8; CONTROL_LEN] {
+    let mut packet = [0; CONTROL_LEN];
+    packet[..2].copy_from_slice(&[((OPTION + CONTROL_BODY) / 4) as u8, CONTROL | CRITICAL]);
+    packet[LEN..LEN + OPTION].copy_from_slice(&CONTROL_OPTION);
+    packet[LEN + OPTION..].copy_from_slice(body);
+    packet
+}
+
+/// What the control packet `packet` carries; none if it is not laid out exactly as one.
+pub fn decode_control(packet: &[u8]) -> Option<&[u8; CONTROL_BODY]> {
+    let (head, body) = packet.split_at_checked(LEN + OPTION)?;
+    let body = body.try_into().ok()?;
+    (*head == encode_control(body)[..LEN + OPTION]).then_some(body)
 }
 
 /// Takes the header and its options off. Returns the tenant network and the packet in the tunnel.
@@ -28,7 +89,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Vni, &[u8]), Malformed> {
     if flags & CONTROL != 0 {
         return Err(Malformed::Protocol);
     }
-    if flags & CRITICAL != 0 {
+    if flags & CRITICAL != 0 && read_seal(bytes).is_none() {
         return Err(Malformed::Options);
     }
     let options = usize::from(first & OPTIONS_MASK) * 4;
@@ -45,6 +106,13 @@ const VERSION_MASK: u8 = 0xc0;
 const OPTIONS_MASK: u8 = 0x3f;
 const CONTROL: u8 = 0x80;
 const CRITICAL: u8 = 0x40;
+/// Bytes of an option's header.
+const OPTION: usize = 4;
+/// Bytes of the seal: session, number, tag.
+const SEAL: usize = 32;
+/// The headers of the options: one of the classes for experiments (RFC 8926 7), types with the critical bit, lengths.
+const SEAL_OPTION: [u8; OPTION] = [0xff, 0x6d, 0x81, (SEAL / 4) as u8];
+const CONTROL_OPTION: [u8; OPTION] = [0xff, 0x6d, 0x82, (CONTROL_BODY / 4) as u8];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
@@ -97,10 +165,51 @@ mod tests {
         }
     }
 
+    fn sealed() -> Vec<u8> {
+        let mut packet = vec![0xee; SEALED_LEN];
+        encode_sealed(Vni(0x12_3456), false, &mut packet);
+        packet.extend_from_slice(&INNER);
+        packet
+    }
+
+    #[test]
+    fn a_seal_is_the_one_critical_option_that_is_understood() {
+        let mut packet = sealed();
+        assert_eq!(decode(&packet), Ok((Vni(0x12_3456), &INNER[..])));
+        assert_eq!(read_seal(&packet), Some(Seal { session: 0, sequence: 0 }));
+        let seal = Seal { session: 0x0102_0304_0506_0708, sequence: u64::MAX - 1 };
+        write_seal(&mut packet, seal);
+        assert_eq!(read_seal(&packet), Some(seal));
+        assert!(packet[TAG].iter().all(|byte| *byte == 0));
+        for at in [0, 1, 8, 9, 10, 11] {
+            let mut other = packet.clone();
+            other[at] ^= 1 << 1;
+            assert_eq!(read_seal(&other), None, "byte {at}");
+        }
+        assert_eq!(read_seal(&packet[..SEALED_LEN - 1]), None);
+    }
+
+    #[test]
+    fn control_packets_come_back_as_they_were_made_and_are_no_ip_packets() {
+        let body: [u8; CONTROL_BODY] = std::array::from_fn(|i| i as u8);
+        let packet = encode_control(&body);
+        assert_eq!(decode_control(&packet), Some(&body));
+        assert_eq!((decode(&packet), read_seal(&packet)), (Err(Malformed::Protocol), None));
+        for at in 0..LEN + OPTION {
+            let mut other = packet;
+            other[at] ^= 0x10;
+            assert_eq!(decode_control(&other), None, "byte {at}");
+        }
+        assert_eq!(decode_control(&packet[..CONTROL_LEN - 1]), None);
+        assert_eq!(decode_control(&[&packet[..], &[0]].concat()), None);
+        assert_eq!(decode_control(&sealed()), None);
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_are_decoded_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = decode(&bytes);
+            let _ = (read_seal(&bytes), decode_control(&bytes));
         }
     }
 }

@@ -498,3 +498,24 @@ proptest! {
         prop_assert!(answers as u64 <= counters(&world, &b).duplicates);
     }
 }
+
+#[test]
+fn sealed_packets_have_room_for_the_seal_and_no_crc() {
+    let mut world = World::two_hosts();
+    world.transmits = crate::Transmits::for_sealing();
+    let log = record(&mut world);
+    let (a, b) = world.pair(Setup::default());
+    world.engines[1].set_tunnel_sealed(true);
+    b.memory.put(0, &[0; 2500]);
+    a.memory.put(0, &[7; 2500]);
+    world.post(&a, wr(1, write(&b, 0), &[a.sge(0, 2500)]));
+    world.settle();
+    assert_eq!(b.memory.get(0, 2500), [7; 2500]);
+    for (_, bytes) in log.borrow().iter() {
+        assert_eq!(geneve::read_seal(bytes), Some(geneve::Seal { session: 0, sequence: 0 }));
+        assert!(bytes[geneve::TAG].iter().chain(&bytes[bytes.len() - 4..]).all(|byte| *byte == 0));
+    }
+    // Who is not told that the sender was proven believes the CRC only.
+    assert_eq!((a.done(), world.engines[1].wire_counters().bad_icrc), (None, 0));
+    assert!(world.engines[0].wire_counters().bad_icrc > 0);
+}

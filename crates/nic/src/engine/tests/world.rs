@@ -181,7 +181,7 @@ pub(super) struct World {
     routes: Option<Routes>,
     /// Whether addresses of the same host lead into the tunnel too.
     pub(super) all_through_tunnel: bool,
-    transmits: Transmits,
+    pub(super) transmits: Transmits,
     /// Whether a datagram is to be lost, asked for each with its destination.
     pub(super) lose: Lose,
     /// Datagrams that were sent.
