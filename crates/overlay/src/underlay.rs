@@ -77,8 +77,8 @@ impl Underlay {
     }
 }
 
-/// IPv6, UDP, Geneve with its seal and an inner IPv6 header with its own UDP (40 + 8 + 44 + 48) are 140 bytes; IPv6, UDP, VXLAN and an
-/// Ethernet header (40 + 8 + 8 + 14) are fewer.
+/// IPv6, UDP, Geneve with its seal and an inner IPv6 header with its own UDP (40 + 8 + 44 + 48) are 140 bytes; IPv6, UDP,
+/// VXLAN and an Ethernet header (40 + 8 + 8 + 14) are fewer.
 const HEADERS: u32 = 146;
 /// IPv6 needs 1280 (RFC 8200, 5).
 const LEAST: u32 = 1280 + HEADERS;

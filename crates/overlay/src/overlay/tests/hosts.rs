@@ -101,7 +101,7 @@ fn is_reached_across(addresses: [&str; 2]) {
     assert!(connects(&at_b, &at_a, "10.7.0.3"));
     assert!(connects(&at_a, &at_b, "fd00:7::2"));
     assert!(!connects(&at_a, &hosts.namespace(1, &stranger), "10.7.0.2"));
-    assert_eq!([mtu(&at_a), mtu(&at_b)], [1390; 2]);
+    assert_eq!([mtu(&at_a), mtu(&at_b)], [1354; 2]);
     hosts.tell(0, &[]);
     hosts.tell(1, &[]);
     assert!(!connects(&at_b, &at_a, "10.7.0.3"));
