@@ -3,8 +3,8 @@
 use crate::SIZES;
 use crate::perftest::Perftest;
 use crate::results::{Results, Unit};
-use crate::setup;
 use crate::tcp;
+use crate::{registration, setup};
 use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper, system, trace};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -41,6 +41,7 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
     perftest.rates(results, RATE, 2_000_000);
     perftest.queue_pairs(results, PAIRS, &[1, 8, 64, 512], 1_024_000);
     bench.setup(results, mode);
+    registration::measure(results, &bench.lab);
     bench.system_calls(results, mode);
     bench.idle(results);
 }

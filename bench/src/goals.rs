@@ -3,7 +3,7 @@
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
-use crate::{copy, device, pingpong, setup, tcp};
+use crate::{copy, device, pingpong, registration, setup, tcp};
 use serde::Serialize;
 
 /// A goal and what became of it.
@@ -26,7 +26,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
     one_host(results).into_iter().chain(two_hosts(results)).flatten().collect()
 }
 
-fn one_host(results: &Results) -> [Option<Goal>; 8] {
+fn one_host(results: &Results) -> [Option<Goal>; 11] {
     let bandwidth = |bytes| ratio(results.median(device::WRITE, bytes), results.median(copy::SHARED, "1 MB"));
     let half_trip = results.median(device::LATENCY, WRITE_LATENCY);
     let cost = |what| results.median(device::COST, what);
@@ -55,6 +55,14 @@ fn one_host(results: &Results) -> [Option<Goal>; 8] {
             1.5,
             false,
         ),
+        goal("registration of new memory, µs a MB", registration::new(results), 500.0, false),
+        goal(
+            "registration of known memory, at the worst size / 20 µs and 1 µs a MB",
+            registration::known(results),
+            1.0,
+            false,
+        ),
+        goal("deregistration at the worst size, µs", registration::end(results), 10.0, false),
     ]
 }
 

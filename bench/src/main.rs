@@ -11,6 +11,7 @@ mod goals;
 mod hosts;
 mod perftest;
 mod pingpong;
+mod registration;
 mod report;
 mod results;
 mod setup;

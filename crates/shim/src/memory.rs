@@ -7,6 +7,7 @@
 //! * [`maps`]: the process's mappings.
 //! * [`plan`]: what becomes of each page of a range.
 //! * [`arena`]: the memfd, and which of its pages are in use.
+//! * [`present`]: makes its pages, before the router sees them.
 //! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
@@ -23,6 +24,7 @@ mod hold;
 mod maps;
 mod own;
 mod plan;
+mod present;
 mod stack;
 mod stop;
 #[cfg(test)]
@@ -126,6 +128,7 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
             Fate::Turn(what) => turner.turn(&mut arena, piece.start, piece.end, what)?,
             Fate::Private => Turned { end: piece.start, offset: 0 },
         };
+        arena.make_present(piece.start, turned.end, turned.offset)?;
         let (from, to, middle) = (piece.start.max(start), piece.end.min(end), turned.end.clamp(start, end));
         registration.push(from, middle, Some(turned.offset + (from - piece.start)));
         registration.push(from.max(middle), to, None);
@@ -137,6 +140,11 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
         registration.arena = arena.fd().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose()?;
     }
     Ok(registration)
+}
+
+/// The router found pages missing that should be there: all is looked at again.
+pub(crate) fn distrust() {
+    arena::emptied();
 }
 
 /// The program gave up the content of a range (`MADV_DONTNEED`), which private memory forgets and shared memory keeps:

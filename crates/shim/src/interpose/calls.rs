@@ -46,8 +46,10 @@ replace! {
 
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
         let result = real::early_madvise(addr, len, advice);
-        if advice == libc::MADV_DONTNEED && result == 0 {
-            memory::discard(addr as u64, len as u64);
+        match advice {
+            libc::MADV_DONTNEED if result == 0 => memory::discard(addr as u64, len as u64),
+            libc::MADV_REMOVE => memory::distrust(),
+            _ => {}
         }
         result
     }

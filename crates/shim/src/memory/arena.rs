@@ -7,13 +7,14 @@
 #![allow(unsafe_code)]
 
 use super::maps::{Maps, Vma};
+use super::present;
 use crate::descriptors::OwnFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{self, Errno};
 use std::ffi::c_void;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// This process's arena.
 pub(super) static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
@@ -28,6 +29,9 @@ const SURVEY_RANGES: u32 = 256;
 /// Ranges beyond which no more memory is turned: each is a mapping, and a process may have 65530 (`max_map_count`).
 const MOST_RANGES: usize = 30_000;
 
+/// How often arena pages were taken away other than by the arena itself: what was known to be there may not be any more.
+static EMPTIED: AtomicU32 = AtomicU32::new(0);
+
 /// Device and inode of every arena that this process has had: the last one first. More than one only where a program
 /// closed the descriptor behind the library's back.
 static KNOWN: [(AtomicU64, AtomicU64); 4] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 4];
@@ -38,6 +42,9 @@ pub(super) struct Arena {
     file: (u64, u64),
     /// Offsets in use, as far as is known: sorted, apart from each other.
     used: Vec<(u64, u64)>,
+    /// Offsets whose pages are all there, as long as [`EMPTIED`] is `present_since`: sorted, apart from each other.
+    present: Vec<(u64, u64)>,
+    present_since: u32,
     /// The next window that was never used.
     window: u64,
     /// Since the last survey.
@@ -69,8 +76,20 @@ pub(super) fn empty(start: u64, end: u64) {
             let address = std::ptr::with_exposed_provenance_mut::<c_void>(from as usize);
             // SAFETY: the program has just given up the content of these pages.
             unsafe { libc::syscall(libc::SYS_madvise, address, to - from, libc::MADV_REMOVE) };
+            // Now, so that a registration that saw them before counts as one that may not have.
+            emptied();
         }
     });
+}
+
+/// Arena pages may have been taken away: registrations make sure again that theirs are there.
+pub(super) fn emptied() {
+    EMPTIED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// See [`Arena::know_present`].
+pub(super) fn emptied_so_far() -> u32 {
+    EMPTIED.load(Ordering::SeqCst)
 }
 
 /// Forgets the arena, in a child that has its own copy of everything. Frees no memory: see `fork`.
@@ -78,12 +97,22 @@ pub(super) fn forget() {
     let mut arena = ARENA.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     arena.fd = None;
     arena.used.clear();
+    arena.present.clear();
     KNOWN.iter().for_each(|(_, inode)| inode.store(0, Ordering::Relaxed));
 }
 
 impl Arena {
     pub(super) const fn new() -> Self {
-        Self { fd: None, file: (0, 0), used: Vec::new(), window: FIRST_WINDOW, turned_bytes: 0, turned_ranges: 0 }
+        Self {
+            fd: None,
+            file: (0, 0),
+            used: Vec::new(),
+            present: Vec::new(),
+            present_since: 0,
+            window: FIRST_WINDOW,
+            turned_bytes: 0,
+            turned_ranges: 0,
+        }
     }
 
     /// Its descriptor, once there is one.
@@ -130,9 +159,9 @@ impl Arena {
             return Err(Errno::NOMEM);
         }
         let offset = if heap { start } else { self.next_window()? };
-        if heap && let Some(fd) = &self.fd {
+        if heap {
             // The heap may have shrunk and grown since these addresses were turned before.
-            punch(fd, offset, end - start);
+            self.punch(offset, offset + (end - start));
         }
         insert(&mut self.used, (offset, offset + (end - start)));
         Ok(offset)
@@ -140,10 +169,39 @@ impl Arena {
 
     /// Gives back the pages at `offset`: they are not mapped any more.
     pub(super) fn release(&mut self, offset: u64, len: u64) {
-        if let Some(fd) = &self.fd {
-            punch(fd, offset, len);
-        }
+        self.punch(offset, offset + len);
         remove(&mut self.used, (offset, offset + len));
+    }
+
+    /// Makes sure that every page of `start..end`, which is mapped from `offset` of the arena, is there: the router never
+    /// makes one, so that each is charged to this process's cgroup. ENOMEM where there is no more memory.
+    pub(super) fn make_present(&mut self, start: u64, end: u64, offset: u64) -> io::Result<()> {
+        let since = emptied_so_far();
+        if since == self.present_since && covers(&self.present, (offset, offset + (end - start))) {
+            return Ok(());
+        }
+        present::make(start, end).map_err(|_| Errno::NOMEM)?;
+        self.know_present(offset, end - start, since);
+        Ok(())
+    }
+
+    /// The pages at `offset` were made, after [`emptied_so_far`] was `since`: what was taken away later is not known of.
+    pub(super) fn know_present(&mut self, offset: u64, len: u64, since: u32) {
+        if since != self.present_since {
+            self.present.clear();
+            self.present_since = since;
+        }
+        if len > 0 {
+            insert(&mut self.present, (offset, offset + len));
+        }
+    }
+
+    /// Gives back pages.
+    fn punch(&mut self, from: u64, to: u64) {
+        remove(&mut self.present, (from, to));
+        if let Some(fd) = &self.fd {
+            punch(fd, from, to - from);
+        }
     }
 
     fn next_window(&mut self) -> io::Result<u64> {
@@ -178,9 +236,7 @@ impl Arena {
         }
         let mut dead = std::mem::replace(&mut self.used, live);
         self.used.iter().for_each(|&range| remove(&mut dead, range));
-        if let Some(fd) = &self.fd {
-            dead.iter().for_each(|&(from, to)| punch(fd, from, to - from));
-        }
+        dead.iter().for_each(|&(from, to)| self.punch(from, to));
         (self.turned_bytes, self.turned_ranges) = (0, 0);
         Ok(())
     }
@@ -189,6 +245,12 @@ impl Arena {
 fn punch(fd: &OwnFd, offset: u64, len: u64) {
     // What stays is only memory that is used up.
     let _ = rustix::fs::fallocate(fd.as_fd(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
+}
+
+/// Whether a range lies in one of a sorted list of ranges.
+fn covers(ranges: &[(u64, u64)], (from, to): (u64, u64)) -> bool {
+    let next = ranges.partition_point(|range| range.0 <= from);
+    next > 0 && to <= ranges[next - 1].1
 }
 
 /// Adds a range to a sorted list of ranges.
@@ -224,10 +286,13 @@ mod tests {
         assert_eq!(ranges, [(0, 5), (10, 25), (30, 40)]);
         insert(&mut ranges, (4, 31));
         assert_eq!(ranges, [(0, 40)]);
+        assert!(covers(&ranges, (0, 40)) && covers(&ranges, (39, 40)));
         remove(&mut ranges, (10, 20));
         remove(&mut ranges, (35, 50));
         assert_eq!(ranges, [(0, 10), (20, 35)]);
+        assert!(covers(&ranges, (20, 35)) && !covers(&ranges, (9, 21)) && !covers(&ranges, (15, 16)));
         remove(&mut ranges, (0, 100));
+        assert!(!covers(&ranges, (0, 1)));
         assert_eq!(ranges, []);
     }
 }

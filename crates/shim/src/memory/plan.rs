@@ -3,6 +3,7 @@
 use super::arena::{self, Arena};
 use super::maps::{Maps, Vma};
 use super::own;
+use std::cell::OnceCell;
 
 /// What becomes of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ pub(super) enum Refusal {
 /// Plans the pages of `start..end` (page boundaries), which the device will only read unless `write`.
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
     let maps = Maps::open().map_err(|_| Refusal::Unknown)?;
-    let keep_out = own::areas(start, end);
+    // Found out only where something is to be turned: what is in the arena already is registered without another look.
+    let in_use = OnceCell::new();
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
     let visited = maps.visit(start, end, |vma| {
         refused |= vma.start > at || !vma.readable || (write && !vma.writable);
@@ -53,7 +55,7 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
         at = to;
         match fate(&vma, from, arena) {
             fate @ Fate::Turn(_) => {
-                let mut keep_out = keep_out.clone();
+                let mut keep_out = in_use.get_or_init(|| own::areas(start, end)).clone();
                 keep_out.extend(own::heap_heads(from, to));
                 split(&mut pieces, from, to, fate, &keep_out);
             }

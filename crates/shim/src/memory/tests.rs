@@ -368,3 +368,32 @@ fn moved_memory_can_grow() {
     pages.fill();
     assert_eq!(router_view(&pages.register(0, pages.len)), pages.bytes());
 }
+
+/// What is missing of the arena pages of a registration.
+fn missing(registration: &Registration) -> Vec<(u64, u64)> {
+    let mut holes = Vec::new();
+    for segment in registration.segments() {
+        let hole = rustix::fs::seek(registration.arena().unwrap(), rustix::fs::SeekFrom::Hole(segment.offset)).unwrap();
+        if hole < segment.offset + segment.len {
+            holes.push((hole, segment.offset + segment.len));
+        }
+    }
+    holes
+}
+
+#[test]
+fn every_page_is_there_when_the_router_is_told() {
+    // More than is populated in one call, and touched nowhere.
+    let pages = Pages::new(70_000);
+    assert_eq!(missing(&pages.register(5, pages.len - 10)), []);
+    let again = pages.register(0, pages.len);
+    // A page that was given up is there again at the next registration, though the others are known to be.
+    discard(pages.address(40_000 * PAGE_BYTES), PAGE);
+    assert_ne!(missing(&again), []);
+    assert_eq!(missing(&pages.register(0, pages.len)), []);
+    // The same of one that was taken away behind the library's back, once the router has found that out.
+    unsafe { libc::madvise(pages.base.cast(), PAGE_BYTES, libc::MADV_REMOVE) };
+    assert_ne!(missing(&pages.register(0, pages.len)), []);
+    distrust();
+    assert_eq!(missing(&pages.register(0, pages.len)), []);
+}

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::PAGE;
-use super::arena::Arena;
+use super::arena::{self, Arena};
 use super::hold::{Hold, Holds};
 use super::plan::Turnable;
+use super::present;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
 
 /// Bytes that are replaced at a time while other threads wait for a fault.
@@ -17,15 +18,12 @@ const FAULT_CHUNK: u64 = 8 << 20;
 const CHUNK: u64 = 64 << 20;
 /// Up to this size copying all is cheaper than looking which pages were ever touched.
 const COPY_ALL: u64 = 256 << 10;
-/// Bytes of a registration whose pages are mapped at once, so that the first transfers do not fault.
-const POPULATE: u64 = 64 << 20;
 const CHUNK_PAGES: usize = (CHUNK / PAGE) as usize;
 
 /// Turns the pieces of one registration.
 pub(super) struct Turner {
     holds: Holds,
     pagemap: Option<OwnedFd>,
-    populate: u64,
 }
 
 /// What was turned: pages up to `end`, which now lie at `offset` of the arena.
@@ -37,12 +35,13 @@ pub(super) struct Turned {
 
 impl Turner {
     pub(super) fn new(holds: Holds) -> Self {
-        Self { holds, pagemap: None, populate: POPULATE }
+        Self { holds, pagemap: None }
     }
 
     /// Turns `start..end`, which lies in one mapping; less of it where writers cannot be held off.
     pub(super) fn turn(&mut self, arena: &mut Arena, start: u64, end: u64, what: Turnable) -> Result<Turned, Errno> {
         arena.open()?;
+        let since = arena::emptied_so_far();
         // Where there is no more room the memory stays private.
         let Ok(offset) = arena.place(start, end, what.heap) else { return Ok(Turned { end: start, offset: 0 }) };
         let fd = arena.fd().ok_or(Errno::NOMEM)?;
@@ -68,18 +67,8 @@ impl Turner {
         if at < end {
             arena.release(offset + (at - start), end - at);
         }
-        self.populate(start, at);
+        arena.know_present(offset, at - start, since);
         Ok(Turned { end: at, offset })
-    }
-
-    /// Maps the pages that the first transfers would otherwise have to fault in.
-    fn populate(&mut self, start: u64, end: u64) {
-        let len = (end - start).min(self.populate);
-        self.populate -= len;
-        if len > 0 {
-            // SAFETY: changes no content. Older kernels refuse it; then the pages fault in later.
-            let _ = unsafe { rustix::mm::madvise(pointer(start), len as usize, Advice::LinuxPopulateWrite) };
-        }
     }
 }
 
@@ -93,7 +82,7 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Copies the pages and maps the arena over them. None where writers could not be held off.
+    /// Copies the pages and maps the arena over them, where those that were never touched are made. None where writers could not be held off.
     ///
     /// While they are, nothing here may allocate, take a lock or write to any memory but this stack.
     fn turn(&self, hold: &Hold, pagemap: Option<&OwnedFd>) -> Option<io::Result<()>> {
@@ -102,14 +91,16 @@ impl Chunk<'_> {
             touched.clear();
             touched.add(pagemap, self.start, self.end, PRESENT | SWAPPED).is_ok()
         });
-        hold.during(self.start, self.end, || {
+        let turned = hold.during(self.start, self.end, || {
             // Pages touched since: present now. A page that only userfaultfd has marked looks swapped out.
-            if !known || touched.add(pagemap?, self.start, self.end, PRESENT).is_err() {
+            let again = pagemap.filter(|_| known).map(|pagemap| touched.add(pagemap, self.start, self.end, PRESENT));
+            if !matches!(again, Some(Ok(()))) {
                 touched = Touched::all();
             }
-            Some(touched.for_each_run(self.pages(), |from, to| self.copy(from, to)).and_then(|()| self.map()))
-        })?
-        .or(Some(Err(Errno::INVAL)))
+            touched.for_each_run(self.pages(), true, |from, to| self.copy(from, to)).and_then(|()| self.map())
+        })?;
+        let make = |from, to| present::make(self.start + from as u64 * PAGE, self.start + to as u64 * PAGE);
+        Some(turned.and_then(|()| touched.for_each_run(self.pages(), false, make)))
     }
 
     fn pages(&self) -> usize {
@@ -180,13 +171,18 @@ impl Touched {
         Ok(())
     }
 
-    /// Calls `visit` for every run of touched pages among the first `pages`.
-    fn for_each_run(&self, pages: usize, mut visit: impl FnMut(usize, usize) -> io::Result<()>) -> io::Result<()> {
+    /// Calls `visit` for every run of touched pages among the first `pages`, or of untouched ones.
+    fn for_each_run(
+        &self,
+        pages: usize,
+        touched: bool,
+        mut visit: impl FnMut(usize, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
         let is_touched = |page: usize| self.0[page / 64] & 1 << (page % 64) != 0;
         let mut from = 0;
         while from < pages {
             let to = (from..pages).find(|&page| is_touched(page) != is_touched(from)).unwrap_or(pages);
-            if is_touched(from) {
+            if is_touched(from) == touched {
                 visit(from, to)?;
             }
             from = to;
@@ -216,11 +212,19 @@ mod tests {
         }
         let mut runs = Vec::new();
         touched
-            .for_each_run(101, |from, to| {
+            .for_each_run(101, true, |from, to| {
                 runs.push((from, to));
                 Ok(())
             })
             .unwrap();
         assert_eq!(runs, [(0, 2), (63, 65), (100, 101)]);
+        let mut untouched = 0;
+        touched
+            .for_each_run(101, false, |from, to| {
+                untouched += to - from;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(untouched, 96);
     }
 }

@@ -105,6 +105,19 @@ impl<'a> Command<'a> {
 
     /// Executes the command, and lets `deliver` take the response where it belongs.
     pub(super) fn execute_with(&self, context: &Arc<Context>, deliver: impl FnOnce(&[u8])) -> Result<(), Errno> {
+        let mut deliver = Some(deliver);
+        let mut deliver = |response: &[u8]| deliver.take().map_or((), |deliver| deliver(response));
+        match self.attempt(context, &mut deliver) {
+            // The router found no page where one was known to be: the program took it away by a way that is not seen.
+            Err(Errno::FAULT) if self.number == REG_MR => {
+                memory::distrust();
+                self.attempt(context, &mut deliver)
+            }
+            done => done,
+        }
+    }
+
+    fn attempt(&self, context: &Arc<Context>, deliver: &mut impl FnMut(&[u8])) -> Result<(), Errno> {
         context.find_functions();
         let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
