@@ -9,7 +9,7 @@ use rdmesh_router::io::IoConfig;
 use rustix::fs::{FlockOperation, flock};
 use rustix::system::uname;
 use std::fs::{self, File};
-use std::io::{ErrorKind, IsTerminal};
+use std::io::{ErrorKind, IsTerminal, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -81,7 +81,7 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
     // Whether there is a router the lock says best: one that is starting, or ending, has it too.
     let lock = match File::open(state.lock()) {
         Ok(lock) if is_held(&lock) => lock,
-        Ok(_) => return print_line("No router is running."),
+        Ok(lock) => return forget_dead(lock, state),
         Err(error) if error.kind() == ErrorKind::NotFound => return print_line("No router is running."),
         // Root's: to talk to it fails in the same way, and says what to do.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(drop(client.shutdown()?)),
@@ -100,6 +100,15 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
         sleep(STEP);
     }
     print_line("The router has ended; all endpoints are removed.")
+}
+
+/// Ends what a router that has died would have ended.
+fn forget_dead(lock: File, state: &StateDir) -> Result<(), Failure> {
+    drop(lock);
+    match daemon::remove_leftovers(state)? {
+        true => print_line("No router is running: it had died. What it left is removed."),
+        false => print_line("No router is running."),
+    }
 }
 
 fn read_peers(path: &Path) -> Result<Peers, Failure> {
@@ -146,11 +155,15 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     Ok(command.spawn()?)
 }
 
-/// The log, empty. Programs' names and addresses are in it, which is not for other users.
+/// The log, empty unless it may say why a router has died. Programs' names and addresses are in it, which is not for other users.
 fn open_log(options: &RouterOptions, state: &StateDir) -> Result<File, Failure> {
     let (directory_mode, mode) = if options.rootless { (0o700, 0o600) } else { (0o755, 0o640) };
-    let log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;
-    log.set_len(0)?;
+    let mut log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;
+    if state.store().exists() {
+        log.seek(SeekFrom::End(0))?;
+    } else {
+        log.set_len(0)?;
+    }
     Ok(log)
 }
 

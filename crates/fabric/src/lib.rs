@@ -30,7 +30,7 @@ pub use name::{InvalidName, Name};
 pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError};
 pub use quota::Quota;
-pub use registry::{Added, EndpointRequest, Registry, RegistryError};
+pub use registry::{Added, EndpointRequest, Owner, Registry, RegistryError};
 pub use state::{API_SOCKET, ENDPOINT_MOUNT, LOCK, LOG, StateDir, StateError};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

@@ -2,8 +2,11 @@
 
 mod error;
 mod peers;
+mod recovery;
 
 pub use error::RegistryError;
+pub(crate) use peers::host_key;
+pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
 use crate::store::{Entry, Expect, Revision, Store, StoreError};
@@ -19,7 +22,8 @@ use std::sync::Arc;
 ///
 /// * `networks/<name>`: a [`Network`]; `vnis/<vni>`: the name of the network that has the number;
 /// * `hosts/<name>`: a [`Host`](crate::Host);
-/// * `endpoints/<network>/<name>`: an [`Endpoint`], on this host or another; `addresses/<network>/<address>`: the endpoint that has the address.
+/// * `endpoints/<network>/<name>`: an [`Endpoint`], on this host or another; `addresses/<network>/<address>`: the endpoint that has the address;
+/// * `owners/<network>/<name>`: the [`Owner`] of an endpoint, `own-host`: the name of this host, for a router that comes after one that has died.
 ///
 /// Numbers and addresses are claimed by creating their key, which succeeds for one only, however many routers try.
 #[derive(Clone)]
@@ -141,6 +145,7 @@ impl Registry {
             return Err(no_such(network, name));
         }
         self.release_addresses(network, &endpoint.addresses)?;
+        self.store.delete(&recovery::owner_key(network, name), Expect::Anything)?;
         Ok(endpoint)
     }
 

@@ -125,6 +125,11 @@ impl StateDir {
         self.0.join(LOCK)
     }
 
+    /// What a router notes for the next one. It is there while a router runs, or after one has died.
+    pub fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
     /// The directory of all endpoints' directories.
     pub fn endpoints(&self) -> PathBuf {
         self.0.join("endpoints")

@@ -67,6 +67,16 @@ impl Bridge {
         self.0.run(|| Links::open()?.remove(name))
     }
 
+    /// Removes all ports that were made here but those named.
+    pub(crate) fn remove_ports_but(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+        let others: Vec<_> =
+            self.ports()?.into_iter().filter(|port| is_own(&port.name) && !kept.contains(&port.name)).collect();
+        self.0.run(|| {
+            let mut links = Links::open()?;
+            others.iter().try_for_each(|port| links.remove(&port.name))
+        })
+    }
+
     /// Gives the bridge its VXLAN device, whose own packets use the calling thread's namespace; whether it had none.
     pub(crate) fn ensure_vxlan(&self, vxlan: Vxlan) -> io::Result<bool> {
         if self.0.run(|| Links::open()?.find(VXLAN))?.is_some() {

@@ -120,6 +120,48 @@ impl Overlay {
         self.remove(endpoint).map_err(|e| failed(action, e))
     }
 
+    /// Takes over what a router that has died left: the namespaces of `endpoints`, and of those of `networks` that have an endpoint
+    /// or an interface, stay with all that is in them. The others go.
+    pub fn take_over(&self, networks: &[Network], endpoints: &[Endpoint]) -> Result<(), OverlayError> {
+        let changing = self.changing();
+        let directory = self.state.namespaces();
+        let kept: BTreeSet<String> = endpoints.iter().map(Endpoint::directory_name).collect();
+        let take_over = |name: &String| match name.contains('.') {
+            true if kept.contains(name) => Ok(()),
+            true => Namespace::remove(&directory.join(name)),
+            false => self.take_over_network(name, networks, endpoints, &changing),
+        };
+        let files = files_in(&directory);
+        let taken = files.and_then(|files| {
+            // A network goes after its endpoints, which are looked for by their files.
+            let (of_endpoints, of_networks): (Vec<_>, Vec<_>) = files.into_iter().partition(|name| name.contains('.'));
+            of_endpoints.iter().chain(&of_networks).map(take_over).fold(Ok(()), Result::and)
+        });
+        taken.map_err(|e| failed(format!("taking over the namespaces in {}", directory.display()), e))
+    }
+
+    fn take_over_network(
+        &self,
+        name: &str,
+        networks: &[Network],
+        endpoints: &[Endpoint],
+        remote: &BTreeMap<Name, BTreeSet<Remote>>,
+    ) -> io::Result<()> {
+        let file = self.state.namespaces().join(name);
+        let Some(network) = networks.iter().find(|network| network.name.as_str() == name) else {
+            return Bridge::dissolve(&file).and(Namespace::remove(&file));
+        };
+        let Some(bridge) = Bridge::open(&file)? else { return Namespace::remove(&file) };
+        let ports = endpoints.iter().filter(|endpoint| endpoint.network == network.name).map(port_name).collect();
+        // The VXLAN device is none of them: it knows the dead router's peers, and its address.
+        bridge.remove_ports_but(&ports)?;
+        self.remove_if_empty(&network.name)?;
+        if Bridge::open(&file)?.is_some() {
+            self.ensure_bridge(network, remote)?;
+        }
+        Ok(())
+    }
+
     /// Removes all namespaces in the state directory, whoever left them there; attached interfaces are given back.
     pub fn clear(&self) -> Result<(), OverlayError> {
         let _changing = self.changing();

@@ -7,6 +7,7 @@ mod instance;
 mod mesh;
 mod owners;
 mod peers;
+mod restore;
 
 pub use capture::Captures;
 pub use error::HostError;
@@ -90,7 +91,14 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     raise_open_file_limit();
     let instance = Instance::acquire(&config)?;
     let socket = config.state.api_socket();
-    let host = Arc::new(Host::start(config)?);
+    let host = match Host::start(config) {
+        Ok(host) => Arc::new(host),
+        Err(error) => {
+            // What a router that has died left waits for one that can start.
+            let cleaned = if instance.has_predecessor() { Ok(()) } else { instance.clean() };
+            return Err(cleaned.err().map_or_else(|| error.into(), DaemonError::from));
+        }
+    };
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
     let served = thread::scope(|scope| {
@@ -106,6 +114,16 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     served?;
     cleared?;
     Ok(cleaned?)
+}
+
+/// Removes what a router that has died left in `state`; whether there was something.
+pub fn remove_leftovers(state: &StateDir) -> Result<bool, DaemonError> {
+    if !state.store().exists() {
+        return Ok(false);
+    }
+    // Only root's routers leave what only root can remove.
+    let rootless = !rustix::process::geteuid().is_root();
+    Ok(Instance::lock(state, rootless)?.clean().map(|()| true)?)
 }
 
 async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {

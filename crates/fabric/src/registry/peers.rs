@@ -111,6 +111,6 @@ impl Registry {
     }
 }
 
-fn host_key(name: &Name) -> String {
+pub(crate) fn host_key(name: &Name) -> String {
     format!("{HOSTS}{name}")
 }

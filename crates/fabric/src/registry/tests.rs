@@ -197,3 +197,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_next_router_of_a_host_finds_its_endpoints_by_whatever_name() {
+    let registry = registry();
+    let (here, renamed): (Name, Name) = ("here".parse().unwrap(), "renamed".parse().unwrap());
+    assert_eq!(registry.recover(&here).unwrap(), []);
+    registry.set_host(&crate::Host { name: here, address: "192.0.2.1".parse().unwrap() }).unwrap();
+    add(&registry, "blue", "a", &["10.7.0.2"]).unwrap();
+    let elsewhere = EndpointRequest { host: "there".parse().unwrap(), ..request("blue", "b", &["10.7.0.3"]) };
+    registry.add_endpoint(elsewhere).unwrap();
+    // Killed while it made a third.
+    registry.claim("addresses/blue/10.7.0.4", "c").unwrap();
+    registry.claim("vnis/9", "red").unwrap();
+    let own = registry.recover(&renamed).unwrap();
+    assert_eq!((own.len(), own[0].name.as_str(), &own[0].host), (1, "a", &renamed));
+    assert_eq!(registry.hosts().unwrap(), []);
+    assert_eq!(registry.endpoints().unwrap().len(), 2);
+    assert!(add(&registry, "blue", "c", &["10.7.0.3"]).is_err());
+    assert_eq!(add(&registry, "blue", "c", &["10.7.0.4"]).unwrap(), ["10.7.0.4"]);
+    assert_eq!(registry.network(&"red".parse().unwrap(), Some(9), &[]).unwrap().vni, 9);
+}

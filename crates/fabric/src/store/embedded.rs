@@ -1,8 +1,11 @@
-//! The store of a single host: in memory, gone with the router.
+//! The store of a single host: in memory, with a journal from which it is restored where its router has died.
 
+use super::journal::Journal;
 use super::{Cancel, Change, Entry, Expect, LeaseId, Revision, Store, StoreError, Watch};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +32,7 @@ struct State {
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: u64,
     watchers: Vec<(String, Sender<News>)>,
+    journal: Option<Journal>,
 }
 
 struct Held {
@@ -56,6 +60,21 @@ impl Embedded {
         Self { state: Arc::default(), clock: Arc::new(clock) }
     }
 
+    /// A store that notes in the file `path` what it holds, apart from what goes with a lease; it begins with what is noted
+    /// there. The file and its directory are this process's alone.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let store = Self::default();
+        let (journal, keys) = Journal::open(path)?;
+        let mut state = store.state();
+        for (key, value) in keys {
+            state.put(&key, &value, None);
+        }
+        state.journal = Some(journal);
+        state.tidy_journal()?;
+        drop(state);
+        Ok(store)
+    }
+
     /// The state as it is now: leases that are over have ended.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,12 +98,19 @@ impl Store for Embedded {
         if lease.is_some_and(|id| !state.leases.contains_key(&id)) {
             return Err(StoreError::LeaseEnded);
         }
+        state.note(key, lease.is_none().then_some(value))?;
         Ok(state.put(key, value, lease))
     }
 
     fn delete(&self, key: &str, expect: Expect) -> Result<bool, StoreError> {
         let mut state = self.state();
         state.check(key, expect)?;
+        if state.note(key, None).is_err()
+            && let Some(journal) = &mut state.journal
+        {
+            // What has gone has gone: a full disk keeps nobody from cleaning up.
+            journal.has_missed();
+        }
         Ok(state.delete(key))
     }
 
@@ -182,6 +208,26 @@ impl State {
         let change = Change::Delete { key: key.to_owned(), revision: self.next_revision() };
         self.tell(key, &change);
         true
+    }
+
+    /// Notes a change that is about to be made.
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        let failed = |error: io::Error| StoreError::Unavailable(format!("its journal: {error}"));
+        self.tidy_journal().map_err(failed)?;
+        let is_known = self.keys.get(key).is_some_and(|held| held.lease.is_none());
+        match &mut self.journal {
+            Some(journal) if is_known || value.is_some() => journal.note(key, value).map_err(failed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the journal anew where that is due.
+    fn tidy_journal(&mut self) -> io::Result<()> {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_due(self.keys.len())) else {
+            return Ok(());
+        };
+        let lasting = self.keys.iter().filter(|(_, held)| held.lease.is_none());
+        journal.rewrite(lasting.map(|(key, held)| (key.as_str(), held.value.as_slice())))
     }
 
     /// Takes `key` out of the lease that it belongs to.

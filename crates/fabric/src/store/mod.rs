@@ -4,6 +4,7 @@
 //! it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one): the write fails if somebody was faster.
 
 mod embedded;
+mod journal;
 
 pub use embedded::Embedded;
 

@@ -145,3 +145,31 @@ fn the_interface_has_the_derived_addresses() {
     let local: String = mac_of(&a).link_local().octets().iter().map(|b| format!("{b:02x}")).collect();
     assert!(listed.contains(&local), "{listed}");
 }
+
+#[test]
+fn what_a_dead_router_left_is_taken_over() {
+    let Some(world) = World::new() else { return };
+    let (blue, red) = (network("blue"), Network { vni: 8, ..network("red") });
+    let [a, b] = [("a", "10.7.0.2"), ("b", "10.7.0.3")].map(|(name, ip)| endpoint(&blue, name, &[ip]));
+    let c = endpoint(&red, "c", &["10.7.0.4"]);
+    world.overlay.add_endpoint(&blue, &a).unwrap();
+    world.overlay.add_endpoint(&blue, &b).unwrap();
+    world.overlay.add_endpoint(&red, &c).unwrap();
+    let lingering = world.namespace(&b);
+    fs::write(world.overlay.state.namespaces().join("blue.half-made"), "").unwrap();
+    let inode = |endpoint: &Endpoint| world.overlay.state.endpoint_namespace(endpoint).metadata().unwrap().ino();
+    let before = inode(&a);
+    let next = Overlay::new(world.overlay.state.clone(), None).unwrap();
+    next.take_over(std::slice::from_ref(&blue), std::slice::from_ref(&a)).unwrap();
+    assert_eq!(world.files(), ["blue", "blue.a"]);
+    assert_eq!(inode(&a), before);
+    // A process that is still in the namespace of `b` is cut off at once.
+    assert_eq!(lingering.run(|| Links::open()?.find(INTERFACE)).unwrap(), None);
+    next.add_endpoint(&blue, &a).unwrap();
+    next.add_endpoint(&blue, &b).unwrap();
+    let listener = world.namespace(&a).run(|| TcpListener::bind(("10.7.0.2", 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    world.namespace(&b).run(move || TcpStream::connect(address)).unwrap();
+    next.take_over(std::slice::from_ref(&blue), &[]).unwrap();
+    assert_eq!(world.files(), [] as [&str; 0]);
+}

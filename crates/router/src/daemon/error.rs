@@ -6,6 +6,7 @@ use rdmesh_fabric::{Name, RegistryError};
 use rdmesh_overlay::{OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// Why the host did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,14 @@ pub enum HostError {
     /// Names and addresses.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// What is noted for the next router, and what an earlier one left.
+    #[error("{}: {source}", .path.display())]
+    Store {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why it cannot be used.
+        source: io::Error,
+    },
     /// Network namespaces.
     #[error(transparent)]
     Overlay(#[from] OverlayError),

@@ -4,6 +4,7 @@ use super::capture::Captures;
 use super::error::HostError;
 use super::mesh::{Mesh, Targets};
 use super::owners::Owners;
+use super::restore;
 use super::{DaemonConfig, LocalPath};
 use crate::endpoint::{EndpointDir, Library, gid_table};
 use crate::io::Faults;
@@ -19,6 +20,7 @@ use rdmesh_overlay::{Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +51,13 @@ struct Attached {
     endpoints: BTreeMap<(Name, Name), AttachedEndpoint>,
 }
 
+impl Attached {
+    fn next_id(&mut self) -> u32 {
+        self.last_id += 1;
+        self.last_id
+    }
+}
+
 struct AttachedEndpoint {
     id: EndpointId,
     endpoint: Endpoint,
@@ -58,7 +67,7 @@ struct AttachedEndpoint {
 }
 
 impl Host {
-    /// Starts workers and sessions. The state directory must be this process's alone.
+    /// Starts workers and sessions, and serves what a router that has died left. The state directory must be this process's alone.
     pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
         let library = Library::install(&installed, config.state.path())?;
@@ -75,7 +84,12 @@ impl Host {
         let workers = Workers::start(worker_config)?;
         let sessions =
             SessionServer::start(workers.shards().to_vec(), limits, mode).map_err(started("session server"))?;
-        let registry = Registry::new(Arc::new(Embedded::default()));
+        let store = config.state.store();
+        let store = Embedded::open(&store).map_err(|source| HostError::Store { path: store, source })?;
+        let registry = Registry::new(Arc::new(store));
+        let survivors = restore::survivors(&registry, &config.host, overlay.as_deref(), config.io.underlay)?;
+        let removed = restore::remove_stale_directories(&config.state, &survivors);
+        removed.map_err(|source| HostError::Store { path: config.state.endpoints(), source })?;
         if let Some(address) = config.io.underlay {
             registry.set_host(&Place { name: config.host.clone(), address })?;
         }
@@ -105,6 +119,7 @@ impl Host {
             owners,
             attached,
         };
+        host.restore(survivors)?;
         host.add_peers(&host.config.peers)?;
         Ok(host)
     }
@@ -185,10 +200,9 @@ impl Host {
             return Err(HostError::Rootless);
         }
         let owned = request.lifetime == Lifetime::Caller;
-        let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller, source: e.into() };
-        let owner = if owned { Some(Owners::open(caller).map_err(unwatchable)?) } else { None };
+        let unwatchable = |source: io::Error| HostError::Owner { pid: caller, source };
+        let owner = if owned { Some(Owners::open(caller).map_err(|e| unwatchable(e.into()))?) } else { None };
         let mut attached = self.attached();
-        let key = (request.network.clone(), request.name.clone());
         self.remove_dead(&mut attached)?;
         let added = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
@@ -202,15 +216,14 @@ impl Host {
             isolation: request.isolation,
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
+        if owned {
+            // One that has ended already is gone before long.
+            let _ = restore::identity(caller).map(|own| self.registry.set_owner(&network.name, &endpoint.name, &own));
+        }
         // Its first packet may be for an endpoint that looks for it already.
         self.mesh.wait_for(added.revision);
-        attached.last_id += 1;
-        let id = EndpointId(attached.last_id);
-        let watched = owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id));
-        match watched.map_err(unwatchable).and_then(|()| self.attach(id, &endpoint, &network, owner)) {
-            Ok(made) => {
-                let info = made.info();
-                attached.endpoints.insert(key, made);
+        match self.serve(&mut attached, &endpoint, &network, owner) {
+            Ok(info) => {
                 tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
                 Ok(info)
             }
@@ -266,6 +279,30 @@ impl Host {
         keys.iter().try_for_each(|key| self.remove(attached, key).map(drop))
     }
 
+    /// Serves an endpoint that a router which has died had registered.
+    pub(super) fn take_in(&self, endpoint: &Endpoint, owner: Option<OwnedFd>) -> Result<(), HostError> {
+        let network = self.registry.network(&endpoint.network, None, &endpoint.addresses)?;
+        self.serve(&mut self.attached(), endpoint, &network, owner).map(drop)
+    }
+
+    /// Opens `endpoint`, which is registered, to programs.
+    fn serve(
+        &self,
+        attached: &mut Attached,
+        endpoint: &Endpoint,
+        network: &Network,
+        owner: Option<OwnedFd>,
+    ) -> Result<EndpointInfo, HostError> {
+        let id = EndpointId(attached.next_id());
+        let unwatchable =
+            |e: rustix::io::Errno| HostError::Owner { pid: endpoint.owner_pid.unwrap_or_default(), source: e.into() };
+        owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id)).map_err(unwatchable)?;
+        let made = self.attach(id, endpoint, network, owner)?;
+        let info = made.info();
+        attached.endpoints.insert((endpoint.network.clone(), endpoint.name.clone()), made);
+        Ok(info)
+    }
+
     fn attach(
         &self,
         id: EndpointId,
@@ -303,7 +340,7 @@ impl Host {
     }
 
     /// Removes what is kept of an endpoint elsewhere: its namespace, and its place in the registry.
-    fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
+    pub(super) fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
         let unlinked = match (&self.overlay, endpoint.isolation) {
             (Some(overlay), Isolation::Namespace) => overlay.remove_endpoint(endpoint),
             _ => Ok(()),

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Instance {
     state: StateDir,
     rootless: bool,
+    has_predecessor: bool,
     _lock: File,
 }
 
@@ -46,10 +47,24 @@ pub enum InstanceError {
 }
 
 impl Instance {
-    /// Takes the state directory of `config`, which is made if there is none, and clears it of what a killed router left.
+    /// Takes the state directory of `config`, which is made if there is none. What a router that has died left to be restored
+    /// stays, anything else goes.
     pub(super) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
-        let state = config.state.clone();
-        let directory = state.make(if config.rootless { 0o700 } else { 0o755 })?;
+        let instance = Self::lock(&config.state, config.rootless)?;
+        if instance.has_predecessor {
+            instance.remove_files(&[instance.state.api_socket()])?;
+        } else {
+            instance.clean()?;
+        }
+        // Other users' programs reach their endpoint through a mount, never from here.
+        make_directory(&instance.state.endpoints(), 0o700)?;
+        instance.allow_libraries()?;
+        Ok(instance)
+    }
+
+    /// Takes the state directory, and changes nothing in it yet.
+    pub(super) fn lock(state: &StateDir, rootless: bool) -> Result<Self, InstanceError> {
+        let directory = state.make(if rootless { 0o700 } else { 0o755 })?;
         // Who can open it can lock it, and so keep every router from starting.
         let lock = state.open_file(&directory, LOCK, 0o600)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -57,12 +72,12 @@ impl Instance {
             Err(Errno::WOULDBLOCK) => return Err(InstanceError::AlreadyRunning(state.path().to_owned())),
             Err(error) => return Err(at(&state.lock())(error.into())),
         }
-        let instance = Self { state, rootless: config.rootless, _lock: lock };
-        instance.clean()?;
-        // Other users' programs reach their endpoint through a mount, never from here.
-        make_directory(&instance.state.endpoints(), 0o700)?;
-        instance.allow_libraries()?;
-        Ok(instance)
+        Ok(Self { state: state.clone(), rootless, has_predecessor: state.store().exists(), _lock: lock })
+    }
+
+    /// Whether a router that has died left something to be restored.
+    pub(super) fn has_predecessor(&self) -> bool {
+        self.has_predecessor
     }
 
     /// Removes everything but the log and the lock.
@@ -76,10 +91,12 @@ impl Instance {
         for directory in [self.state.endpoints(), self.state.namespaces()] {
             absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory))?;
         }
-        for file in [self.state.api_socket(), self.state.path().join(LIBRARY_NAME)] {
-            absent_is_fine(fs::remove_file(&file)).map_err(at(&file))?;
-        }
-        Ok(())
+        let library = self.state.path().join(LIBRARY_NAME);
+        self.remove_files(&[self.state.api_socket(), library, self.state.store()])
+    }
+
+    fn remove_files(&self, files: &[PathBuf]) -> Result<(), InstanceError> {
+        files.iter().try_for_each(|file| absent_is_fine(fs::remove_file(file)).map_err(at(file)))
     }
 
     /// Programs map the preload library from the endpoints' directories, which a file system mounted `noexec`, as /run

@@ -3,7 +3,7 @@
 use super::error::HostError;
 use super::host::Host;
 use crate::io::Faults;
-use rdmesh_fabric::{Host as Place, Name, Network, Peer, PeerEndpoint, Peers};
+use rdmesh_fabric::{Host as Place, Name, Network, Peer, PeerEndpoint, Peers, RegistryError};
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
@@ -58,11 +58,16 @@ impl Host {
         Ok(self.registry.remove_peer_endpoint(host, network, address)?)
     }
 
-    /// Adds all of `peers`. This host may be among them: then only the numbers of its networks are taken.
+    /// Adds all of `peers`, as they are now: what a router that has died had noted of the same hosts goes. This host may be
+    /// among them: then only the numbers of its networks are taken.
     pub(super) fn add_peers(&self, peers: &Peers) -> Result<(), HostError> {
         for peer in &peers.hosts {
             let is_own = peer.name == self.config.host;
             if !is_own {
+                match self.registry.remove_host(&peer.name) {
+                    Err(RegistryError::NoSuchHost(_)) => {}
+                    removed => drop(removed?),
+                }
                 self.set_peer(peer.name.clone(), peer.address)?;
             } else if self.config.io.underlay.is_some_and(|own| own != peer.address) {
                 return Err(HostError::OwnAddress { name: peer.name.clone(), address: peer.address });

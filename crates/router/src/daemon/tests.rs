@@ -144,6 +144,73 @@ fn what_a_killed_router_left_is_removed() {
     drop(instance);
 }
 
+#[test]
+fn what_a_killed_router_had_registered_is_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut owner = process();
+    let first = host(&directory);
+    let limited = CreateEndpoint { quota: Quota { qps: 7, ..Quota::default() }, vni: Some(9), ..request("a") };
+    let made = first.create_endpoint(limited, 0).unwrap();
+    let mut dead = process();
+    for (name, process) in [("owned", &owner), ("orphan", &dead)] {
+        let owned = CreateEndpoint { lifetime: Lifetime::Caller, ..request(name) };
+        first.create_endpoint(owned, process.id() as i32).unwrap();
+    }
+    // What it noted is all that is left of it.
+    drop(first);
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    let stale = host_endpoints(&directory).join("blue.stale");
+    fs::create_dir(&stale).unwrap();
+    let second = host(&directory);
+    let names: Vec<_> = second.endpoints().iter().map(|info| info.endpoint.name.to_string()).collect();
+    assert_eq!(names, ["a", "owned"]);
+    assert_eq!(second.endpoint("blue".parse().unwrap(), "a".parse().unwrap()).unwrap(), made);
+    assert!(made.directory.join("verbs.sock").exists() && !stale.exists());
+    assert_eq!(second.networks().unwrap()[0].vni, 9);
+    let next = second.create_endpoint(request("b"), 0).unwrap();
+    assert_eq!(next.endpoint.addresses.len(), 1);
+    assert_ne!(next.endpoint.addresses, made.endpoint.addresses);
+    thread::scope(|scope| {
+        scope.spawn(|| second.remove_orphans());
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        while second.endpoints().len() > 2 {
+            thread::yield_now();
+        }
+        second.stop_watching();
+    });
+}
+
+#[test]
+fn a_dead_routers_peers_are_restored_where_they_can_be_reached() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir_all(host_endpoints(&directory)).unwrap();
+    let config = config_with_underlay(&directory);
+    let there: Name = "there".parse().unwrap();
+    let remote = |address: &str| PeerEndpoint {
+        network: "blue".parse().unwrap(),
+        vni: Some(7),
+        addresses: vec![address.parse().unwrap()],
+    };
+    let first = Host::start(config.clone()).unwrap();
+    first.set_peer(there.clone(), "192.0.2.2".parse().unwrap()).unwrap();
+    first.add_peer_endpoint(&there, remote("10.7.0.9")).unwrap();
+    let before = first.peers().unwrap();
+    drop(first);
+    let second = Host::start(config.clone()).unwrap();
+    assert_eq!(second.peers().unwrap(), before);
+    drop(second);
+    // A file says how it is now.
+    let mut changed = before;
+    changed.hosts[0].endpoints = vec![remote("10.7.0.10")];
+    let third = Host::start(DaemonConfig { peers: changed.clone(), ..config.clone() }).unwrap();
+    assert_eq!(third.peers().unwrap(), changed);
+    drop(third);
+    let alone = Host::start(DaemonConfig { io: IoConfig::default(), peers: Peers::default(), ..config }).unwrap();
+    assert_eq!(alone.peers().unwrap(), Peers::default());
+}
+
 /// A process that stays until it is told to go.
 fn process() -> Child {
     Command::new("sleep").arg("1000").spawn().unwrap()

@@ -5,10 +5,10 @@ use rdmesh_fabric::Endpoint;
 use rdmesh_uverbs::session::{LIBRARY_NAME, SOCKET_NAME, SYSFS_NAME};
 use rustix::fs::{Gid as Group, Mode, Uid, chmod, chown};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directory of an endpoint; removed when this is dropped.
@@ -34,16 +34,17 @@ pub enum EndpointError {
 }
 
 impl EndpointDir {
-    /// Makes the directory `path` for `endpoint`. Returns it and the listening socket in it: non-blocking, a sequenced
-    /// packet socket, open to the endpoint's user only if it has one.
+    /// Makes the directory `path` for `endpoint`; one that a router which has died left there stays, with its inode, because
+    /// containers may have it mounted, and gets new contents. Returns it and the listening socket in it: non-blocking, a
+    /// sequenced packet socket, open to the endpoint's user only if it has one. One directory is made at a time.
     pub fn create(path: &Path, endpoint: &Endpoint, library: &Library) -> Result<(Self, OwnedFd), EndpointError> {
-        let address = SocketAddrUnix::new(path.join(SOCKET_NAME))
-            .map_err(|_| EndpointError::PathTooLong(path.join(SOCKET_NAME)))?;
+        SocketAddrUnix::new(path.join(SOCKET_NAME)).map_err(|_| EndpointError::PathTooLong(path.join(SOCKET_NAME)))?;
         let failed = |source| EndpointError::Io { path: path.to_owned(), source };
-        remove(path).map_err(failed)?;
-        DirBuilder::new().mode(0o755).create(path).map_err(failed)?;
+        make(path).map_err(failed)?;
         let directory = Self { path: path.to_owned() };
-        let listener = directory.fill(endpoint, library, &address).map_err(failed)?;
+        let contents = Contents { path: path.with_file_name(STAGING) };
+        let listener = contents.fill(endpoint, library).map_err(failed)?;
+        directory.take(&contents).map_err(failed)?;
         Ok((directory, listener))
     }
 
@@ -52,13 +53,36 @@ impl EndpointDir {
         &self.path
     }
 
-    fn fill(&self, endpoint: &Endpoint, library: &Library, address: &SocketAddrUnix) -> io::Result<OwnedFd> {
+    /// Replaces what is in the directory by `contents`. A container's root may have put anything there, links too: nothing in it
+    /// is written to, or followed.
+    fn take(&self, contents: &Contents) -> io::Result<()> {
+        let old = contents.path.join(OLD);
+        fs::create_dir(&old)?;
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            fs::rename(entry.path(), old.join(entry.file_name()))?;
+        }
+        // The socket comes last: who can connect finds the rest.
+        let names = [SYSFS_NAME, DEVICES_NAME, LIBRARY_NAME, SOCKET_NAME];
+        names.iter().try_for_each(|name| fs::rename(contents.path.join(name), self.path.join(name)))
+    }
+}
+
+/// The contents of a directory, made where no program sees them.
+struct Contents {
+    path: PathBuf,
+}
+
+impl Contents {
+    fn fill(&self, endpoint: &Endpoint, library: &Library) -> io::Result<OwnedFd> {
+        remove(&self.path)?;
+        DirBuilder::new().mode(0o700).create(&self.path)?;
         sysfs::write(&self.path.join(SYSFS_NAME), endpoint, &gid_table(endpoint))?;
         self.list_devices()?;
         library.copy_to(&self.path.join(LIBRARY_NAME))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        bind(&socket, address)?;
+        bind(&socket, &SocketAddrUnix::new(self.path.join(SOCKET_NAME))?)?;
         self.admit(endpoint.allowed_uid)?;
         listen(&socket, BACKLOG)?;
         Ok(socket)
@@ -66,7 +90,7 @@ impl EndpointDir {
 
     /// Makes what stands for `/dev/infiniband` where a program lists it. What it opens there is the library's affair.
     fn list_devices(&self) -> io::Result<()> {
-        let folder = self.path.join("dev/infiniband");
+        let folder = self.path.join(DEVICES_NAME).join("infiniband");
         fs::create_dir_all(&folder)?;
         ["uverbs0", "rdma_cm"].iter().try_for_each(|name| fs::write(folder.join(name), ""))
     }
@@ -83,11 +107,28 @@ impl EndpointDir {
     }
 }
 
+impl Drop for Contents {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "what an endpoint's directory held stays");
+        }
+    }
+}
+
 impl Drop for EndpointDir {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "an endpoint's directory stays");
         }
+    }
+}
+
+/// Makes a directory, if there is none.
+fn make(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::set_permissions(path, Permissions::from_mode(0o755)),
+        Ok(_) => fs::remove_file(path).and_then(|()| make(path)),
+        Err(_) => DirBuilder::new().mode(0o755).create(path),
     }
 }
 
@@ -99,6 +140,11 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 const BACKLOG: i32 = 128;
+const DEVICES_NAME: &str = "dev";
+/// Where contents are made, beside the directory: no endpoint's, and shorter than any, so that a socket's path fits.
+const STAGING: &str = ".n";
+/// Where the old contents go, in the same place.
+const OLD: &str = "old";
 
 #[cfg(test)]
 mod tests;

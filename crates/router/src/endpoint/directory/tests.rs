@@ -141,3 +141,36 @@ fn a_path_that_no_socket_can_have_is_refused() {
     assert!(matches!(result, Err(EndpointError::PathTooLong(_))));
     assert!(!long.exists());
 }
+
+#[test]
+fn a_directory_that_a_dead_router_left_stays_the_same_with_new_contents() {
+    use std::os::unix::fs::MetadataExt;
+    let temp = tempfile::tempdir().unwrap();
+    let library = library(temp.path());
+    let path = temp.path().join("blue.a");
+    let (endpoint, inode) = (endpoint(&["10.7.0.2"], Isolation::None), || fs::metadata(&path).unwrap().ino());
+    let (left, listener) = EndpointDir::create(&path, &endpoint, &library).unwrap();
+    let before = inode();
+    std::mem::forget(left);
+    drop(listener);
+    let tree = path.join(SYSFS_NAME);
+    fs::write(tree.join("stale"), "").unwrap();
+    // What root in a container could have put there, to have the router write to the host's files.
+    let precious = temp.path().join("precious");
+    fs::write(&precious, "precious").unwrap();
+    for link in ["librdmesh.new", "librdmesh.so", "sys.new", "dev/infiniband/uverbs0", "verbs.sock.new"] {
+        let _ = fs::remove_file(path.join(link));
+        std::os::unix::fs::symlink(&precious, path.join(link)).unwrap();
+    }
+    let (directory, _listener) = EndpointDir::create(&path, &endpoint, &library).unwrap();
+    assert_eq!(inode(), before);
+    assert!(!tree.join("stale").exists() && path.join(LIBRARY_NAME).exists());
+    let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
+    let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["dev", "librdmesh.so", "sys", "verbs.sock"]);
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    drop(directory);
+    assert!(!path.exists());
+}

@@ -1,0 +1,118 @@
+//! A journal on disk, from which the embedded store is restored after its router has died.
+//!
+//! One line of JSON for each change: what a router killed at any instant had begun to write is a last line that cannot be
+//! read. It is not there to survive the machine: nothing is synchronised to the disk.
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Changes, in the order in which they were made.
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    len: u64,
+    lines: usize,
+    /// A line could not be written: the file has to be written anew.
+    is_stale: bool,
+}
+
+/// A change of a key; one that was removed has no value.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+}
+
+impl Journal {
+    /// The journal in the file `path`, made if there is none, and what it says is in the store. Nobody else may change the
+    /// directory.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, BTreeMap<String, Vec<u8>>)> {
+        let mut file = private().create(true).truncate(false).open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let mut keys = BTreeMap::new();
+        for line in bytes.split(|&byte| byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(Line { key, value: Some(value) }) => drop(keys.insert(key, value.into_bytes())),
+                Ok(Line { key, value: None }) => drop(keys.remove(&key)),
+                Err(_) => {}
+            }
+        }
+        Ok((Self { path: path.to_owned(), file, len: 0, lines: 0, is_stale: true }, keys))
+    }
+
+    /// Notes that `key` has a new value, or none. Where that fails the journal is as it was.
+    pub(super) fn note(&mut self, key: &str, value: Option<&[u8]>) -> io::Result<()> {
+        let line = line(key, value)?;
+        self.file.seek(SeekFrom::Start(self.len))?;
+        if let Err(error) = self.file.write_all(&line) {
+            // Half a line would spoil the next one.
+            self.is_stale = self.file.set_len(self.len).is_err();
+            return Err(error);
+        }
+        self.len += line.len() as u64;
+        self.lines += 1;
+        Ok(())
+    }
+
+    /// From now on everything fails, or nothing, as on a disk that is full.
+    #[cfg(test)]
+    pub(super) fn fail(&mut self, full: bool) {
+        let path = if full { Path::new("/dev/full") } else { &self.path };
+        self.file = OpenOptions::new().read(true).write(true).open(path).expect("it can be opened");
+    }
+
+    /// A change that could not be noted is in effect all the same.
+    pub(super) fn has_missed(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Whether the journal should be written anew: it is not what the store is, or much longer than the `keys` in it.
+    pub(super) fn is_due(&self, keys: usize) -> bool {
+        self.is_stale || self.lines > 2 * keys + SLACK
+    }
+
+    /// Writes the journal anew, with `keys` and nothing else. A router that is killed meanwhile leaves the old one.
+    pub(super) fn rewrite<'a>(&mut self, keys: impl Iterator<Item = (&'a str, &'a [u8])>) -> io::Result<()> {
+        let (mut bytes, mut lines) = (Vec::new(), 0);
+        for (key, value) in keys {
+            bytes.extend(line(key, Some(value))?);
+            lines += 1;
+        }
+        self.is_stale = true;
+        let new = self.path.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = private().create_new(true).open(&new)?;
+        file.write_all(&bytes)?;
+        fs::rename(&new, &self.path)?;
+        (self.file, self.len, self.lines, self.is_stale) = (file, bytes.len() as u64, lines, false);
+        Ok(())
+    }
+}
+
+/// Addresses and names of all tenants are in it.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+fn line(key: &str, value: Option<&[u8]>) -> io::Result<Vec<u8>> {
+    let value = value.map(|value| String::from_utf8(value.to_vec())).transpose().map_err(io::Error::other)?;
+    let mut line = serde_json::to_vec(&Line { key: key.to_owned(), value })?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Lines that may be obsolete before the journal is written anew.
+const SLACK: usize = 4096;

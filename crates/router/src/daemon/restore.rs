@@ -1,0 +1,130 @@
+//! Endpoints of a router that has died, restored by the next one.
+//!
+//! What a router has registered is noted in its state directory (`fabric::store`), namespaces live on in the kernel, and the
+//! endpoints' directories, which containers have mounted, stay where they are. The next router begins with all that.
+
+use super::error::HostError;
+use super::host::Host;
+use super::owners::Owners;
+use rdmesh_fabric::{Endpoint, Isolation, Name, Owner, Registry, RegistryError, StateDir};
+use rdmesh_overlay::Overlay;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// An endpoint that is to be restored, with its owner, if it has one.
+pub(super) struct Survivor {
+    endpoint: Endpoint,
+    owner: Option<OwnedFd>,
+}
+
+/// Looks through what is registered, and gives up what cannot be restored by the router of `host`: endpoints whose owner has
+/// ended, those with a namespace where there is no `overlay`, and, without `underlay`, the other hosts.
+pub(super) fn survivors(
+    registry: &Registry,
+    host: &Name,
+    overlay: Option<&Overlay>,
+    underlay: Option<IpAddr>,
+) -> Result<Vec<Survivor>, HostError> {
+    let mut survivors = Vec::new();
+    for endpoint in registry.recover(host)? {
+        let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
+        let owner = match endpoint.owner_pid {
+            Some(pid) => living_owner(pid, registry.owner(&network, &name)?.as_ref()).map(Some),
+            None => Some(None),
+        };
+        match owner {
+            Some(owner) if endpoint.isolation == Isolation::None || overlay.is_some() => {
+                survivors.push(Survivor { endpoint, owner });
+            }
+            Some(_) => {
+                tracing::warn!(%network, %name, "an endpoint with a namespace is not restored by a rootless router");
+                registry.remove_endpoint(&network, &name)?;
+            }
+            None => drop(registry.remove_endpoint(&network, &name)?),
+        }
+    }
+    forget_unreachable_hosts(registry, host, underlay)?;
+    if let Some(overlay) = overlay {
+        let kept: Vec<Endpoint> = survivors.iter().map(|survivor| survivor.endpoint.clone()).collect();
+        let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation == Isolation::Namespace).collect();
+        if let Err(error) = overlay.take_over(&registry.networks()?, &kept) {
+            tracing::warn!(%error, "some of what a router that has died left stays");
+        }
+    }
+    Ok(survivors)
+}
+
+/// Removes the directories of endpoints that are not to be restored.
+pub(super) fn remove_stale_directories(state: &StateDir, survivors: &[Survivor]) -> io::Result<()> {
+    let kept: BTreeSet<_> = survivors.iter().map(|survivor| survivor.endpoint.directory_name()).collect();
+    for entry in fs::read_dir(state.endpoints())? {
+        let entry = entry?;
+        if !entry.file_name().to_str().is_some_and(|name| kept.contains(name)) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+impl Host {
+    /// Serves the endpoints of a router that has died again. One that cannot be is removed, and the log says why.
+    pub(super) fn restore(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
+        for Survivor { endpoint, owner } in survivors {
+            let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
+            match self.take_in(&endpoint, owner) {
+                Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
+                Err(error) => {
+                    tracing::error!(%network, %name, %error, "an endpoint cannot be restored");
+                    self.forget(&endpoint)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What tells process `pid` from a later one of the same number.
+pub(super) fn identity(pid: i32) -> io::Result<Owner> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name before the last parenthesis may hold anything; field 22 is the 20th behind it.
+    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+    Ok(Owner { boot, started: started.ok_or(io::ErrorKind::InvalidData)? })
+}
+
+/// The process `pid`, opened, if it still is the one that was noted.
+fn living_owner(pid: i32, noted: Option<&Owner>) -> Option<OwnedFd> {
+    let process = Owners::open(pid).ok()?;
+    // Asked after the opening: this is who was opened.
+    let is_same = identity(pid).ok().as_ref() == noted && noted.is_some();
+    is_same.then_some(process)
+}
+
+/// Other hosts are reached from an address of the same family only.
+fn forget_unreachable_hosts(registry: &Registry, own: &Name, underlay: Option<IpAddr>) -> Result<(), RegistryError> {
+    for peer in registry.peers(own)? {
+        if underlay.is_none_or(|underlay| underlay.is_ipv4() != peer.address.is_ipv4()) {
+            tracing::warn!(host = %peer.name, "a peer is not restored: there is no --underlay address to reach it from");
+            registry.remove_host(&peer.name)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_told_from_a_later_process_of_the_same_number() {
+        let pid = std::process::id() as i32;
+        let own = identity(pid).unwrap();
+        assert!(living_owner(pid, Some(&own)).is_some());
+        assert!(living_owner(pid, Some(&Owner { started: own.started + 1, ..own.clone() })).is_none());
+        assert!(living_owner(pid, Some(&Owner { boot: String::new(), ..own })).is_none());
+        assert!(living_owner(pid, None).is_none());
+    }
+}
