@@ -2,6 +2,7 @@
 
 use crate::lab::{Endpoint, Lab};
 use crate::perftest::{Row, bandwidth_rows, latency_rows};
+use crate::wait::until;
 use std::time::Duration;
 
 /// Two endpoints, at one router or two, on which programs talk to each other.
@@ -40,6 +41,28 @@ impl Pair<'_> {
     pub fn run_both(&self, server: &[&str], client: &[&str]) -> String {
         let ((at, a), (other, b)) = (&self.server, &self.client);
         at.pair_with((a, server), other, (b, client), Self::PORT, Self::LIMIT).1.text
+    }
+
+    /// Has `helper` post messages and end the connection at once, in each way that it knows; none may be lost.
+    pub fn end_at_once(&self, helper: &str, rounds: u32) {
+        for how in ["disconnect", "error", "destroy", "exit"] {
+            let command = |role| format!("{helper} -n {rounds} -e {how} {role} {}", self.address);
+            self.run_connected(&command("server"), &command("client"));
+        }
+    }
+
+    /// Runs a server that waits at rdma_cm, and its client.
+    fn run_connected(&self, server: &str, client: &str) {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let ((at, a), (other, b)) = (&self.server, &self.client);
+        let mut running = at.start_in(a, &words(server));
+        until(Self::LIMIT, "the server listens", || at.has_listener(&running).then_some(()));
+        let client = other.run_in(b, Self::LIMIT, &words(client));
+        if !client.status.success() {
+            running.kill();
+            panic!("{}\nthe server had printed:\n{}", client.text, running.text());
+        }
+        running.finish(Self::LIMIT).ok();
     }
 
     /// An `ibv_*_pingpong` program.

@@ -90,6 +90,15 @@ fn pingpong_programs_work() {
 }
 
 #[test]
+fn what_was_posted_before_the_end_of_a_connection_arrives() {
+    for workers in ["1", "2"] {
+        let up = ["--workers", workers].map(str::to_owned).into();
+        let hosts = Hosts::start_with(1500, Options { up, ..Options::default() });
+        hosts.pair().end_at_once(&helper("ending").display().to_string(), 200);
+    }
+}
+
+#[test]
 fn perftest_works_in_all_sizes() {
     let hosts = Hosts::start();
     let pair = hosts.pair();

@@ -1,6 +1,6 @@
 //! Other people's programs, unmodified, between two endpoints.
 
-use rdmesh_tests::{Endpoint, Lab, Pair};
+use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -81,6 +81,16 @@ fn latency_programs_work_in_all_sizes() {
         assert_eq!(pair.latency(program, "-a -n 200").len(), 23, "{program} -a");
     }
     assert_eq!(pair.latency("ib_atomic_lat", "-n 2000")[0].bytes, 8);
+}
+
+#[test]
+fn what_was_posted_before_the_end_of_a_connection_arrives() {
+    for workers in ["1", "2"] {
+        let up = ["--workers", workers].map(str::to_owned).into();
+        let lab = Lab::start_with(Options { up, ..Options::default() });
+        let pair = pair(&lab);
+        pair.end_at_once(&helper("ending").display().to_string(), 200);
+    }
 }
 
 #[test]

@@ -30,6 +30,6 @@ pub use command::{
     Capabilities, CommandError, ContextId, CqInit, MwType, Network, Path, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
     SrqInit,
 };
-pub use engine::{Config, Engine, Event, MadError, Owners, Packet, ReceivedMad, WireCounters};
+pub use engine::{Budget, Config, Engine, Event, MadError, Owners, Packet, ReceivedMad, WireCounters};
 pub use net::{Datagram, Origin, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits};
 pub use time::Time;

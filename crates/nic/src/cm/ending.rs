@@ -193,6 +193,17 @@ impl Cm {
         fits.then_some((id, state))
     }
 
+    /// Whether a datagram is the end of a connection that its owner has.
+    pub fn is_end(&self, mad: &Mad) -> bool {
+        use CmState::{DreqSent, Established, MraRepRcvd, RepSent};
+        if super::mad::kind(&mad.bytes) != Some(Kind::Dreq) {
+            return false;
+        }
+        let dreq = Dreq::decode(&mad.bytes);
+        let found = self.table.find_both(mad.path.ends(), dreq.remote_comm_id, dreq.local_comm_id);
+        found.is_some_and(|c| matches!(c.state, RepSent | MraRepRcvd | Established | DreqSent))
+    }
+
     pub(super) fn on_dreq(&mut self, now: Time, mad: &Mad) {
         use CmState::*;
         let dreq = Dreq::decode(&mad.bytes);

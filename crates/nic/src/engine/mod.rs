@@ -12,6 +12,7 @@ pub(crate) mod packet;
 pub(crate) mod qp;
 pub(crate) mod requester;
 pub(crate) mod responder;
+mod settle;
 pub(crate) mod slab;
 mod state;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub(crate) use modify::RESTING_QPS;
 pub use network::{Owners, WireCounters};
 pub use output::Event;
 pub use packet::Packet;
+pub use settle::Budget;
 
 use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::memory::Payload;

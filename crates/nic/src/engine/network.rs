@@ -100,21 +100,30 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             let Some(index) = self.out.wire_ready.pop_front() else { break };
-            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
+            let Some((qp, _)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             qp.wire_queued = false;
-            let mark = to.mark();
-            if (Active { index, qp: &mut *qp, cx: &mut *cx, out: &mut self.out }).take_turn(to) {
-                self.out.make_wire_ready(index, qp);
-            }
-            for capture in &mut self.out.captures {
-                capture.sent(now, cx.network.vni, cx.network.plain.map_or(0, |plain| plain.source_port), to, mark);
-            }
+            self.take_turn(index, to);
         }
         let sent = to.count() - before;
         self.wire.sent += sent as u64;
         // Members of a group on this host get theirs from the next poll.
         let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
         sent != 0 || has_mads || is_delivering || self.ended.is_due() || !self.out.wire_ready.is_empty()
+    }
+
+    /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
+    pub(super) fn take_turn(&mut self, index: u32, to: &mut Transmits) -> bool {
+        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
+        let mark = to.mark();
+        let has_more = Active { index, qp: &mut *qp, cx: &mut *cx, out: &mut self.out }.take_turn(to);
+        if has_more {
+            self.out.make_wire_ready(index, qp);
+        }
+        for capture in &mut self.out.captures {
+            let port = cx.network.plain.map_or(0, |plain| plain.source_port);
+            capture.sent(self.out.now, cx.network.vni, port, to, mark);
+        }
+        has_more
     }
 
     /// Whether something waits for [`Engine::poll_transmit`] that is to leave even if nothing comes after it.

@@ -137,6 +137,12 @@ impl Id {
         self.qp_type == QpType::Ud
     }
 
+    /// The queue pair of its connection, if the program has told its number.
+    pub(super) fn connected_qp(&self) -> Option<Qpn> {
+        let is_connected = self.comm.is_some() && !self.is_datagram();
+        Some(self.qpn).filter(|qpn| is_connected && *qpn != Qpn::default())
+    }
+
     /// Goes from one state to another.
     pub(super) fn advance(&mut self, from: State, to: State) -> Result<(), Errno> {
         if self.state != from {

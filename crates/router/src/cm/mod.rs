@@ -41,7 +41,7 @@ use node::{Group, Node};
 use rdmesh_nic::cm::{Cm, CmPath, CommId, Mad};
 use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
 use rdmesh_uverbs::session::Token;
-use rdmesh_verbs::{Gid, Mtu, Psn, Vni};
+use rdmesh_verbs::{Gid, Mtu, Psn, Qpn, Vni};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -158,6 +158,17 @@ impl ConnectionManager {
         self.pump(now);
     }
 
+    /// Whose a channel is.
+    pub(crate) fn endpoint_of(&self, number: u32) -> Option<EndpointId> {
+        self.channels.get(&number).map(|channel| channel.endpoint)
+    }
+
+    /// The queue pairs of a channel's connections, as far as programs have told their numbers.
+    pub(crate) fn queue_pairs(&self, number: u32) -> Vec<Qpn> {
+        let Some(channel) = self.channels.get(&number) else { return Vec::new() };
+        channel.ids.iter().filter_map(|id| self.ids.get(id)?.connected_qp()).collect()
+    }
+
     /// Tells a channel how its endpoint reaches machines outside rdmesh.
     pub(crate) fn set_way(&mut self, number: u32, plain: Option<Plain>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
@@ -190,6 +201,18 @@ impl ConnectionManager {
 
     /// A message from another machine.
     pub(crate) fn receive(&mut self, now: Time, mad: &ReceivedMad) {
+        let Some(mad) = self.locate(mad) else { return };
+        self.protocol.handle_mad(now, &mad);
+        self.pump(now);
+    }
+
+    /// Whether a message from another machine ends a connection.
+    pub(crate) fn is_end(&self, mad: &ReceivedMad) -> bool {
+        self.locate(mad).is_some_and(|mad| self.protocol.is_end(&mad))
+    }
+
+    /// Between which addresses a message went; none where it is for nobody here.
+    fn locate(&self, mad: &ReceivedMad) -> Option<Mad> {
         let found = match (mad.origin_plain, mad.vni) {
             (None, Some(vni)) => self.places.get(&(vni, mad.dest)).map(|_| (vni, None)),
             // Nothing proves who sent it: in the name of those that other paths lead to it may not speak.
@@ -199,10 +222,8 @@ impl ConnectionManager {
             }
             (None, None) => None,
         };
-        let Some((vni, plain)) = found else { return };
-        let path = CmPath { vni, local: mad.dest, remote: mad.source, plain };
-        self.protocol.handle_mad(now, &Mad { path, bytes: mad.bytes });
-        self.pump(now);
+        let (vni, plain) = found?;
+        Some(Mad { path: CmPath { vni, local: mad.dest, remote: mad.source, plain }, bytes: mad.bytes })
     }
 
     /// The next message to another machine.

@@ -136,6 +136,11 @@ impl Sockets {
         worked
     }
 
+    /// Has the next [`Sockets::receive`] ask the sockets, quiet or not.
+    pub(crate) fn look_at_once(&mut self) {
+        self.passes = QUIET_PASSES;
+    }
+
     /// Where the engine puts what is to be sent; only while nothing is [blocked](Sockets::is_blocked).
     pub(crate) fn transmits(&mut self) -> &mut Transmits {
         &mut self.outbox.transmits
@@ -178,7 +183,7 @@ impl Sockets {
     /// The worker is awake: what woke it may be here.
     pub(crate) fn after_sleep(&mut self) {
         self.watch_blocked(false);
-        self.passes = QUIET_PASSES;
+        self.look_at_once();
     }
 
     fn release_held(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) {

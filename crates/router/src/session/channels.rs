@@ -10,8 +10,9 @@ use super::reply::Reply;
 use super::server::Server;
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::io::PlainUse;
-use rdmesh_nic::ReceivedMad;
+use rdmesh_nic::{ContextId, ReceivedMad};
 use rdmesh_uverbs::session::{OpenCmReply, Token};
+use rdmesh_verbs::Qpn;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
@@ -60,6 +61,9 @@ impl Server {
         if self.cm.needs_way(channel, body) {
             self.find_way(id, channel);
         }
+        if let Some(qpn) = self.cm.ends(channel, body) {
+            self.settle_connections(channel, &[qpn]);
+        }
         let response = self.cm.command(self.clock.now(), channel, body);
         self.totals.commands += 1;
         // That there is no event is no failure.
@@ -75,6 +79,7 @@ impl Server {
         if channel.connections > 0 {
             return;
         }
+        self.settle_connections(number, &self.cm.queue_pairs(number));
         self.cm.set_routes(self.shards[0].routes());
         self.cm.close(self.clock.now(), number);
         // While its sockets are still there.
@@ -87,6 +92,10 @@ impl Server {
     /// Takes what other machines say about connections.
     pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
         self.cm.set_routes(self.shards[0].routes());
+        if self.cm.is_end(&mad) {
+            // What the peer sent before may be with another worker, or in another socket.
+            self.settle_workers();
+        }
         self.cm.receive(self.clock.now(), &mad);
         self.send_cm();
     }
@@ -105,6 +114,30 @@ impl Server {
         // Rounded up: woken too early there would be nothing to do.
         let (seconds, nanoseconds) = (wait / NANOSECONDS, wait % NANOSECONDS + 1);
         Some(Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds.min(NANOSECONDS - 1) as i64 })
+    }
+
+    /// Before the peers of queue pairs, which are those of a channel's connections, are told of the end, they are sent what
+    /// had been posted.
+    fn settle_connections(&self, channel: u32, qpns: &[Qpn]) {
+        let Some(endpoint) = self.cm.endpoint_of(channel).filter(|_| !qpns.is_empty()) else { return };
+        for (index, shard) in self.shards.iter().enumerate() {
+            let of_endpoint = self.contexts.values().filter(|c| c.endpoint == endpoint && c.shard_index == index);
+            let contexts: Vec<ContextId> = of_endpoint.map(|context| context.id).collect();
+            if !contexts.is_empty() {
+                let qpns = qpns.to_vec();
+                shard.settle(move |shard| {
+                    qpns.iter().fold(false, |is_away, qpn| shard.settle_number(*qpn, &contexts) | is_away)
+                });
+            }
+        }
+    }
+
+    /// Has every worker take what has arrived for it.
+    fn settle_workers(&self) {
+        // What one of them receives may be for another.
+        for _ in 0..self.shards.len().min(2) {
+            self.shards.iter().for_each(|shard| shard.call_settled(|_| ()));
+        }
     }
 
     fn send_cm(&mut self) {

@@ -127,6 +127,12 @@ impl Context {
         self.plain.as_ref().ok().map(way)
     }
 
+    /// Has what the program posted before its end executed.
+    pub(super) fn settle(&self) {
+        let id = self.id;
+        self.shard.settle(move |shard| shard.settle_context(id));
+    }
+
     /// Takes everything back, except the way outside, which it returns.
     pub(super) fn close(self) -> Option<PlainUse> {
         let id = self.id;

@@ -387,6 +387,7 @@ impl Server {
 
     fn close_context(&mut self, id: u32) {
         let Some(context) = self.contexts.remove(&id) else { return };
+        context.settle();
         self.totals.contexts_closed += 1;
         self.totals.objects_reclaimed += context.counts.total();
         if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {

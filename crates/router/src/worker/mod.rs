@@ -5,6 +5,7 @@
 //! or, while it sleeps or has yielded, on the thread that has the command (see [`served`]).
 
 mod events;
+mod exchange;
 mod mads;
 mod patience;
 mod served;
@@ -18,10 +19,11 @@ pub use shard::Shard;
 pub use wait::Mode;
 
 use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sockets, Tunnel};
-use crate::memory::{HostPlatform, Memory};
+use crate::memory::Memory;
 use crossbeam_queue::ArrayQueue;
+use exchange::Exchange;
 use mads::MadCounters;
-use rdmesh_nic::{Config, Datagram, Engine, Owners, Packet, Routes, TUNNEL_PORT, Time};
+use rdmesh_nic::{Config, Packet, Routes, TUNNEL_PORT, Time};
 use rdmesh_uverbs::page::{WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
@@ -78,7 +80,7 @@ struct Link {
     io: Arc<net::Counters>,
 }
 
-type Command = Box<dyn FnOnce(&mut Shard) -> Box<dyn FnOnce() + Send> + Send>;
+type Command = Box<dyn FnOnce(&mut Served) -> Box<dyn FnOnce() + Send> + Send>;
 
 #[derive(Default)]
 struct Counters {
@@ -147,6 +149,7 @@ impl Workers {
         });
         let mut tunnels = tunnels?.into_iter();
         let clock = net::Clock::start();
+        let all: Arc<[Arc<Link>]> = links.clone().into();
         let mut workers = Self { shards: links.iter().cloned().map(ShardHandle).collect(), threads: Vec::new() };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, shards: count as u32, seed: seed()?, limits: config.limits };
@@ -154,9 +157,10 @@ impl Workers {
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
             waiter.watch().add_level(sockets.poll_fd())?;
-            let served = Served::new(Shard::new(engine, clock, sockets), commands, waiter.watch());
+            let exchange = Exchange::new(Arc::clone(&all), number);
+            let served = Served::new(Shard::new(engine, clock, sockets), exchange, commands, waiter.watch());
             *links[number].serve() = Some(served);
-            let worker = Worker { links: links.clone(), number, waiter, awake_since: Time::default() };
+            let worker = Worker { link: Arc::clone(&links[number]), waiter, awake_since: Time::default() };
             let thread = std::thread::Builder::new().name(format!("rdmesh-worker-{number}"));
             workers.threads.push(thread.spawn(|| worker.run()).map_err(|_| io::Errno::AGAIN)?);
         }
@@ -193,6 +197,28 @@ impl ShardHandle {
     /// Runs `f` between two polls of the worker, and waits for its result. Events that it caused have been sent when this
     /// returns.
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> R {
+        self.run(|served| served.change(f))
+    }
+
+    /// Has the engine act on what had been posted before, and on what had arrived; then runs `f`, which says whether other
+    /// workers have a part of what it began. If so, returns when they have done it, and `f` has gone on with their answers.
+    pub fn settle(&self, f: impl Fn(&mut Shard) -> bool + Clone + Send + 'static) {
+        for _ in 0..SETTLE_ROUNDS {
+            let f = f.clone();
+            let others = self.run(|served| served.settle(f));
+            if others.is_empty() {
+                break;
+            }
+            others.into_iter().for_each(|other| Self(other).call_settled(|_| ()));
+        }
+    }
+
+    /// Like [`ShardHandle::call`], after the engine has acted on what had been posted before, and on what had arrived.
+    pub fn call_settled<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> R {
+        self.run(|served| served.change_settled(f))
+    }
+
+    fn run<R: Send + 'static>(&self, f: impl FnOnce(&mut Served) -> R + Send + 'static) -> R {
         let standing_in = match self.0.served.try_lock() {
             Err(TryLockError::Poisoned(_)) => panic!("the worker has failed"),
             Err(TryLockError::WouldBlock) => None,
@@ -201,7 +227,7 @@ impl ShardHandle {
         if let Some(mut guard) = standing_in
             && let Some(served) = guard.as_mut()
         {
-            let (result, must_wake) = served.stand_in(&self.0, f);
+            let (result, must_wake) = served.stand_in(f);
             drop(guard);
             if must_wake {
                 wait::notify(&self.0.inbox);
@@ -209,8 +235,8 @@ impl ShardHandle {
             return result;
         }
         let (sender, receiver) = mpsc::sync_channel(1);
-        let command: Command = Box::new(move |shard| {
-            let result = f(shard);
+        let command: Command = Box::new(move |served| {
+            let result = f(served);
             Box::new(move || {
                 let _ = sender.send(result);
             })
@@ -229,8 +255,8 @@ impl ShardHandle {
 
     /// Runs `f` on the worker between two polls, some time soon.
     pub fn post(&self, f: impl FnOnce(&mut Shard) + Send + 'static) {
-        let command: Command = Box::new(move |shard| {
-            f(shard);
+        let command: Command = Box::new(move |served| {
+            served.change(f);
             Box::new(|| {})
         });
         // The worker ends only when the router does: then it matters no more.
@@ -328,20 +354,19 @@ impl Link {
 
 /// A worker thread.
 struct Worker {
-    links: Vec<Arc<Link>>,
-    number: usize,
+    link: Arc<Link>,
     waiter: Waiter,
     awake_since: Time,
 }
 
 impl Worker {
     fn run(mut self) {
-        let link = self.links[self.number].clone();
+        let link = Arc::clone(&self.link);
         let _end = End(&link);
         let mut guard = link.serve();
         while !link.stop.load(Ordering::Acquire) {
             let Some(served) = guard.as_mut() else { break };
-            let worked = self.pass(served, &link);
+            let worked = served.pass();
             bump(&link.counters.polls);
             if worked {
                 bump(&link.counters.busy);
@@ -361,74 +386,6 @@ impl Worker {
                 guard = self.sleep(&link, guard);
             }
         }
-    }
-
-    /// Looks for work of every kind once, and does it.
-    fn pass(&self, served: &mut Served, link: &Link) -> bool {
-        let shard = &mut served.shard;
-        let mut worked = shard.take_doorbells();
-        while let Some(packet) = link.packets.pop() {
-            shard.engine().handle_packet(packet);
-            worked = true;
-        }
-        let now = shard.now();
-        worked |= self.receive(shard, link, now);
-        worked |= shard.pass_mads(&link.counters.mads);
-        worked |= shard.engine().poll(now);
-        worked |= self.send_packets(shard, link);
-        worked |= transmit(shard, now);
-        shard.deliver();
-        shard.flush_events(now);
-        worked | served.run_commands(link)
-    }
-
-    /// Gives the engine what has arrived from the network, and other workers what is theirs.
-    fn receive(&self, shard: &mut Shard, link: &Link, now: Time) -> bool {
-        let Self { links, number, .. } = self;
-        let (engine, sockets) = shard.network();
-        let mut worked = false;
-        while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
-            worked = true;
-        }
-        worked
-            | sockets.receive(now, &mut |now, datagram| {
-                match owners(links.len(), datagram) {
-                    Owners::One(at) if at as usize != *number => {
-                        return forward(link, &links[at as usize], datagram);
-                    }
-                    // What came from another worker is forwarded no further.
-                    Owners::All => {
-                        let others = links.iter().enumerate().filter(|(at, _)| at != number);
-                        others.for_each(|(_, other)| forward(link, other, datagram));
-                    }
-                    Owners::One(_) | Owners::Any => {}
-                }
-                engine.handle_datagram(now, datagram);
-            })
-    }
-
-    /// Hands packets to the other workers.
-    fn send_packets(&self, shard: &mut Shard, link: &Link) -> bool {
-        let mut sent = false;
-        let shards = self.links.len() as u32;
-        while let Some(packet) = shard.engine().poll_packet() {
-            let target = &self.links[packet.shard(shards) as usize];
-            let mut next = packet;
-            // A full queue empties as fast as the other worker runs; it never waits for this one.
-            while let Err(back) = target.packets.push(next) {
-                next = back;
-                while let Some(packet) = link.packets.pop() {
-                    shard.engine().handle_packet(packet);
-                }
-                rustix::thread::sched_yield();
-            }
-            bump(&link.counters.packets);
-            if target.page.is_sleeping() {
-                wait::notify(&target.inbox);
-            }
-            sent = true;
-        }
-        sent
     }
 
     /// Sleeps, while others may serve, unless there is something to do after all.
@@ -469,20 +426,6 @@ impl Drop for End<'_> {
 
 type Serving<'a> = MutexGuard<'a, Option<Served>>;
 
-/// Sends what the engine has for the network.
-fn transmit(shard: &mut Shard, now: Time) -> bool {
-    let (engine, sockets) = shard.network();
-    let mut worked = sockets.flush(now);
-    for _ in 0..ROUNDS {
-        if sockets.is_blocked() || !engine.poll_transmit(now, sockets.transmits()) {
-            break;
-        }
-        sockets.flush(now);
-        worked = true;
-    }
-    worked
-}
-
 /// How long there is nothing to do, if nothing happens.
 fn sleep_limit(shard: &mut Shard, now: Time) -> Option<Duration> {
     let stuck = shard.flush_events(now).then_some(shard::RETRY_EVENTS);
@@ -490,22 +433,6 @@ fn sleep_limit(shard: &mut Shard, now: Time) -> Option<Duration> {
     let deadline = [engine.poll_timeout(), sockets.deadline()].into_iter().flatten().min();
     let limit = deadline.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
     [stuck, limit].into_iter().flatten().min()
-}
-
-/// Which of `workers` a datagram is for.
-fn owners(workers: usize, datagram: &Datagram<'_>) -> Owners {
-    if workers == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(workers as u32, datagram) }
-}
-
-/// Hands a datagram to the worker that it is for.
-fn forward(from: &Link, to: &Link, datagram: &Datagram<'_>) {
-    if !to.mailbox.post(datagram) {
-        return from.io.forward_drops.add(1);
-    }
-    from.io.forwarded.add(1);
-    if to.page.is_sleeping() {
-        wait::notify(&to.inbox);
-    }
 }
 
 fn bump(counter: &AtomicU64) {
@@ -529,10 +456,10 @@ const PACKETS: usize = 1024;
 const DATAGRAMS: usize = 256;
 /// How often whoever has called looks for the answer before it sleeps.
 const SPINS: u32 = 200;
+/// How often two workers exchange what a command waits for: for all that a queue pair has on its way.
+const SETTLE_ROUNDS: usize = 4;
 /// How often the worker yields to who stands in for it before it sleeps.
 const YIELDS: u32 = 50;
-/// How often the engine is asked for more to send in one pass.
-const ROUNDS: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -3,31 +3,49 @@
 //! The worker holds the lock while it is awake. It lets go while it sleeps, and, where processors are few, while it
 //! yields: then a command need not wait for the worker to run, but is executed by whoever has it.
 
+use super::exchange::Exchange;
 use super::wait::Watch;
-use super::{Command, Link};
-use crate::worker::Shard;
+use super::{Command, Link, Shard};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// A shard, and what waits to be done with it.
 pub(super) struct Served {
     pub(super) shard: Shard,
+    exchange: Exchange,
     commands: mpsc::Receiver<Command>,
     watch: Watch,
 }
 
 impl Served {
     /// Wakes by `watch` when the programs of `shard` ask for it.
-    pub(super) fn new(shard: Shard, commands: mpsc::Receiver<Command>, watch: Watch) -> Self {
-        Self { shard, commands, watch }
+    pub(super) fn new(shard: Shard, exchange: Exchange, commands: mpsc::Receiver<Command>, watch: Watch) -> Self {
+        Self { shard, exchange, commands, watch }
+    }
+
+    /// Looks for work of every kind once, and does it.
+    pub(super) fn pass(&mut self) -> bool {
+        let Self { shard, exchange, .. } = self;
+        let mut worked = shard.take_doorbells();
+        worked |= exchange.take_packets(shard);
+        let now = shard.now();
+        worked |= exchange.receive(shard);
+        worked |= shard.pass_mads(&exchange.link().counters.mads);
+        worked |= shard.engine().poll(now);
+        worked |= exchange.send_packets(shard);
+        worked |= shard.transmit(now);
+        shard.deliver();
+        shard.flush_events(now);
+        worked | self.run_commands()
     }
 
     /// Runs the commands that wait. Returns whether they have left something to do.
-    pub(super) fn run_commands(&mut self, link: &Link) -> bool {
+    fn run_commands(&mut self) -> bool {
         let mut some = false;
         while let Ok(command) = self.commands.try_recv() {
-            self.change(|shard| command(shard))();
-            link.waiting.fetch_sub(1, Ordering::SeqCst);
+            let answer = command(self);
+            answer();
+            self.exchange.link().waiting.fetch_sub(1, Ordering::SeqCst);
             some = true;
         }
         some && self.has_work()
@@ -35,14 +53,14 @@ impl Served {
 
     /// Runs `f` in place of the worker, after the commands that came before it. Returns its result, and whether the worker
     /// has to be woken.
-    pub(super) fn stand_in<R>(&mut self, link: &Link, f: impl FnOnce(&mut Shard) -> R) -> (R, bool) {
-        let is_asleep = link.page.is_sleeping();
+    pub(super) fn stand_in<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        let is_asleep = self.exchange.link().page.is_sleeping();
         if is_asleep {
             self.shard.network().1.after_sleep();
         }
         let (before, was_stuck) = (self.shard.engine().poll_timeout(), self.shard.is_stuck());
-        self.run_commands(link);
-        let result = self.change(f);
+        self.run_commands();
+        let result = f(self);
         let after = self.shard.engine().poll_timeout();
         if is_asleep {
             self.shard.sockets().before_sleep();
@@ -53,6 +71,33 @@ impl Served {
         (result, is_asleep && (is_earlier || is_stuck || self.has_work()))
     }
 
+    /// The same with what a command ends. Returns whom to ask until nothing of that is with others: them, and then this one
+    /// again, for their answers.
+    pub(super) fn settle(&mut self, f: impl FnOnce(&mut Shard) -> bool) -> Vec<Arc<Link>> {
+        if self.change_settled(f) { self.exchange.round() } else { Vec::new() }
+    }
+
+    /// Changes the shard after the engine has acted on what its programs had posted, and on what had arrived: a NIC acts
+    /// on a doorbell, and on a packet, long before a command has made its way to it. What the change itself has the engine
+    /// say to other workers is with them when this returns.
+    pub(super) fn change_settled<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        let Self { shard, exchange, .. } = self;
+        shard.take_doorbells();
+        exchange.take_packets(shard);
+        shard.network().1.look_at_once();
+        for _ in 0..RECEIVE_TURNS {
+            if !exchange.receive(shard) {
+                break;
+            }
+        }
+        let now = shard.now();
+        shard.engine().poll(now);
+        shard.transmit(now);
+        let result = self.change(f);
+        self.exchange.send_packets(&mut self.shard);
+        result
+    }
+
     /// Whether something waits that need not wait for a time, or for room in a socket.
     pub(super) fn has_work(&mut self) -> bool {
         let (engine, sockets) = self.shard.network();
@@ -60,7 +105,7 @@ impl Served {
     }
 
     /// Changes the shard, and tells programs of it.
-    fn change<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
+    pub(super) fn change<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
         let known: usize = self.shard.wake_fds().count();
         let result = f(&mut self.shard);
         for (_, wake) in self.shard.wake_fds().skip(known) {
@@ -76,3 +121,6 @@ impl Served {
         result
     }
 }
+
+/// How often what has arrived is asked for before a command: for more than what a socket holds.
+const RECEIVE_TURNS: usize = 16;

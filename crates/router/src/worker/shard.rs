@@ -4,9 +4,9 @@ use super::events::{EventBytes, EventSocket};
 use super::mads::{MadCounters, MadSink};
 use crate::io::{Clock, Faults, PlainSockets, Sockets};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
+use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
-use rdmesh_verbs::AsyncEvent;
+use rdmesh_verbs::{AsyncEvent, Qpn};
 use rustix::io;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -224,6 +224,52 @@ impl Shard {
         rang
     }
 
+    /// Sends what the engine has for the network.
+    pub(super) fn transmit(&mut self, now: Time) -> bool {
+        let Self { engine, sockets, .. } = self;
+        let mut worked = sockets.flush(now);
+        for _ in 0..ROUNDS {
+            if sockets.is_blocked() || !engine.poll_transmit(now, sockets.transmits()) {
+                break;
+            }
+            sockets.flush(now);
+            worked = true;
+        }
+        worked
+    }
+
+    /// Executes what a program has posted to a queue pair, before a command ends that (see [`Engine::settle_qp`]). Returns
+    /// whether a part of it is with other workers.
+    pub fn settle_qp(&mut self, id: ContextId, qp: u32) -> bool {
+        self.settle(id, qp, &mut Budget::of_command())
+    }
+
+    /// The same for all queue pairs of a context that is about to be closed.
+    pub fn settle_context(&mut self, id: ContextId) -> bool {
+        let mut budget = Budget::of_end();
+        self.engine.qps(id).into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+    }
+
+    /// The same for the queue pair with a number, if it is in one of `contexts`.
+    pub fn settle_number(&mut self, qpn: Qpn, contexts: &[ContextId]) -> bool {
+        let found = self.engine.find_qp(qpn).filter(|(id, _)| contexts.contains(id));
+        found.is_some_and(|(id, qp)| self.settle_qp(id, qp))
+    }
+
+    fn settle(&mut self, id: ContextId, qp: u32, budget: &mut Budget) -> bool {
+        let now = self.now();
+        let Self { engine, sockets, .. } = self;
+        loop {
+            // What could not leave is before this: where it has no room, nothing has.
+            let to = if sockets.is_blocked() { None } else { Some(sockets.transmits()) };
+            let has_more = engine.settle_qp(now, id, qp, budget, to);
+            sockets.flush(now);
+            if !has_more || sockets.is_blocked() {
+                return engine.has_packets_away(id, qp);
+            }
+        }
+    }
+
     /// Whether a doorbell waits.
     pub(super) fn has_doorbell(&self) -> bool {
         self.contexts.iter().any(|context| context.page.has_rung())
@@ -312,6 +358,8 @@ impl Attached {
     }
 }
 
+/// How often the engine is asked for more to send in one pass.
+const ROUNDS: usize = 4;
 /// Turns of sending before the sockets of a namespace go: enough for all that may wait.
 const LAST_TURNS: usize = 64;
 /// How often an event that found its socket full is tried again.

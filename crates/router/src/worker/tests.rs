@@ -1,7 +1,8 @@
+use super::exchange::forward;
 use super::*;
 use rdmesh_nic::cm::{CmPath, Mad};
 use rdmesh_nic::wire::{Header, IpUdp, Op, Service, geneve};
-use rdmesh_nic::{Network, ReceivedMad, Route};
+use rdmesh_nic::{Datagram, Network, ReceivedMad, Route};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_verbs::{Gid, Vni};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};

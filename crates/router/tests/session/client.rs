@@ -193,16 +193,20 @@ impl Client {
 
     /// A queue pair with small queues: handle, number, send ring, receive ring.
     pub(crate) fn create_qp(&mut self, pd: u32, cq: u32, qp_type: u8) -> (u32, u32, Ring, Ring) {
+        let slots = CreateQp { max_send_wr: 4, max_recv_wr: 4, ..Default::default() };
+        self.create_qp_like(pd, cq, qp_type, slots)
+    }
+
+    /// The same with as many slots as `slots` says.
+    pub(crate) fn create_qp_like(&mut self, pd: u32, cq: u32, qp_type: u8, slots: CreateQp) -> (u32, u32, Ring, Ring) {
         let request = CreateQp {
             pd_handle: pd,
             send_cq_handle: cq,
             recv_cq_handle: cq,
-            max_send_wr: 4,
-            max_recv_wr: 4,
             max_send_sge: 1,
             max_recv_sge: 1,
             qp_type,
-            ..Default::default()
+            ..slots
         };
         let (response, answer) = self.try_create_qp(&request).unwrap();
         let driver = &answer.response[size_of::<CreateQpResponse>()..];

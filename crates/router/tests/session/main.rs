@@ -6,6 +6,7 @@ mod client;
 mod closing;
 mod commands;
 mod counters;
+mod ending;
 mod hostile;
 mod rings;
 mod traffic;

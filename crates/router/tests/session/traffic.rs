@@ -11,25 +11,25 @@ use rdmesh_verbs::{AttrMask, QpState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fd};
 use std::os::fd::{AsFd, OwnedFd};
 
-const LEN: usize = 8192;
+pub(crate) const LEN: usize = 8192;
 const LOCAL_WRITE: u32 = 1;
 
 /// Sealed memory, as an arena is.
-fn arena() -> (SharedMemory, OwnedFd) {
+pub(crate) fn arena() -> (SharedMemory, OwnedFd) {
     SharedMemory::create("arena", LEN).unwrap()
 }
 
-fn arena_segment(memory: &SharedMemory, len: usize) -> Segment {
+pub(crate) fn arena_segment(memory: &SharedMemory, len: usize) -> Segment {
     let (addr, kind) = (memory.as_ptr() as u64, SegmentKind::Arena as u32);
     Segment { addr, len: len as u64, kind, reserved: 0, offset: 0 }
 }
 
-fn reg_mr(pd: u32, start: u64, len: usize) -> RegMr {
+pub(crate) fn reg_mr(pd: u32, start: u64, len: usize) -> RegMr {
     RegMr { start, length: len as u64, hca_va: start, pd_handle: pd, access_flags: LOCAL_WRITE, ..Default::default() }
 }
 
 /// Takes an RC queue pair to RTS, connected to `dest_qpn` at endpoint `peer`.
-fn connect(client: &mut Client, qp: u32, dest_qpn: u32, peer: u8) {
+pub(crate) fn connect(client: &mut Client, qp: u32, dest_qpn: u32, peer: u8) {
     let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
     let rtr = AttrMask::STATE
         | AttrMask::AV

@@ -13,7 +13,10 @@ mod resolve;
 use super::id::{Device, Id, State};
 use super::{ConnectionManager, address};
 use rdmesh_nic::{Route, Time};
-use rdmesh_uverbs::abi::{CmHeader, Connect, Listen, MigrateId, ResolveAddr, ResolveIp, cm_command};
+use rdmesh_uverbs::abi::{
+    CmHeader, Connect, DestroyId, Disconnect, Listen, MigrateId, ResolveAddr, ResolveIp, cm_command,
+};
+use rdmesh_verbs::Qpn;
 use rustix::io::Errno;
 use std::net::IpAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -98,6 +101,18 @@ impl ConnectionManager {
             cm_command::MIGRATE_ID => call.read::<MigrateId>().is_ok_and(|c| self.has_way(channel, c.fd)),
             _ => false,
         }
+    }
+
+    /// The queue pair of the connection that a command ends.
+    pub(crate) fn ends(&self, channel: u32, bytes: &[u8]) -> Option<Qpn> {
+        let (header, body) = CmHeader::read_from_prefix(bytes).ok()?;
+        let call = Call { now: Time::default(), channel, body, room: 0 };
+        let number = match header.cmd {
+            cm_command::DISCONNECT => call.read::<Disconnect>().ok()?.id,
+            cm_command::DESTROY_ID => call.read::<DestroyId>().ok()?.id,
+            _ => return None,
+        };
+        self.id(&call, number).ok()?.connected_qp()
     }
 
     /// Whether `from`, another channel of the endpoint of `channel`, has a way outside.

@@ -135,13 +135,22 @@ impl Call<'_> {
         self.scope.on_shard(f)
     }
 
-    /// Like [`Call::on_shard`], for the destruction of an object: that it does not exist is ENOENT there.
+    /// Has what the program posted to a queue pair before this command executed.
+    fn settle_qp(&self, qp: u32) {
+        let Context { id, shard, .. } = &*self.scope.context;
+        let id = *id;
+        shard.settle(move |shard| shard.settle_qp(id, qp));
+    }
+
+    /// Like [`Call::on_shard`], for the destruction of an object, after all that had been posted before: that it does not
+    /// exist is ENOENT there.
     fn destroy_on_shard<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
     ) -> Result<R, Errno> {
-        let id = self.scope.context.id;
-        self.scope.context.shard.call(move |shard| f(shard, id)).map_err(|error| match error {
+        let Context { id, shard, .. } = &*self.scope.context;
+        let id = *id;
+        shard.call_settled(move |shard| f(shard, id)).map_err(|error| match error {
             CommandError::NoSuchObject => Errno::NOENT,
             other => command_errno(other),
         })

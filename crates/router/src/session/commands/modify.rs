@@ -34,6 +34,9 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
     let mut attr = decode(&request, mask)?;
     check_ranges(call, mask, &mut attr)?;
     let page = call.scope.context.page.clone();
+    if mask.contains(AttrMask::STATE) && ends_posting(attr.state) {
+        call.settle_qp(request.qp_handle);
+    }
     call.on_shard(move |shard, c| {
         let (now, qp) = (shard.now(), request.qp_handle);
         check_present(&request, &mut mask, &mut attr, &shard.engine().query_qp(c, qp)?)?;
@@ -48,6 +51,11 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
         call.note_path(&attr.av);
     }
     Ok(())
+}
+
+/// Whether requests that were posted before this state are not executed in it.
+fn ends_posting(state: QpState) -> bool {
+    matches!(state, QpState::Reset | QpState::Sqd | QpState::Error)
 }
 
 /// Reads the attributes that `mask` names; the others are not looked at.

@@ -245,6 +245,7 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if call.scope.context.groups.contains_key(&qp) {
         return Err(Errno::BUSY);
     }
+    call.settle_qp(qp);
     let (events_reported, info, _remains) = call.destroy_on_shard(move |shard, c| {
         let info = shard.engine().query_qp(c, qp)?;
         let remains = shard.engine().destroy_qp(c, qp)?;

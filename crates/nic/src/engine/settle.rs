@@ -1,0 +1,100 @@
+//! Posted work requests that are executed before a command.
+//!
+//! A NIC acts on a doorbell within a microsecond, while a command takes its way through the kernel and the device's
+//! firmware: a SEND that was posted before a queue pair is moved to ERR, or destroyed, has long left by then. Here a
+//! doorbell waits for the next poll, which the command may precede. So whoever carries out a command that ends what a
+//! queue pair does has the engine settle it first: what was posted is executed as far as the receiver and the window
+//! allow.
+
+use super::active::Active;
+use super::{Engine, OUTBOX_LIMIT, parts};
+use crate::command::ContextId;
+use crate::net::Transmits;
+use crate::platform::Platform;
+use crate::time::Time;
+use rdmesh_verbs::Qpn;
+
+/// How much may be settled. A program may post without end, and others wait meanwhile; a NIC, too, would have got so far
+/// and no further.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    bytes: u64,
+    turns: u32,
+}
+
+impl Budget {
+    /// What a NIC does while a command is on its way to it.
+    pub const fn of_command() -> Self {
+        Self { bytes: 2 << 20, turns: 4096 }
+    }
+
+    /// What a NIC does while a program ends.
+    pub const fn of_end() -> Self {
+        Self { bytes: 8 << 20, turns: 16_384 }
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.turns = self.turns.saturating_sub(1);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.turns == 0
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Executes what the program has posted to `qp`, as far as `budget` goes. What goes to other hosts is appended to `to`;
+    /// none where nothing can be sent. Returns whether there is more for `to` when it has room again.
+    pub fn settle_qp(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        qp: u32,
+        budget: &mut Budget,
+        mut to: Option<&mut Transmits>,
+    ) -> bool {
+        self.out.now = now;
+        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
+        while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
+            let moved = self.out.moved;
+            self.drain_inbox();
+            let mut worked = self.send_locally(index);
+            if let Some(to) = &mut to {
+                let before = to.count();
+                worked |= to.has_room() && self.take_turn(index, to);
+                worked |= to.count() != before;
+                self.wire.sent += (to.count() - before) as u64;
+            }
+            budget.take(self.out.moved - moved);
+            if !worked {
+                break;
+            }
+            if to.as_ref().is_some_and(|to| !to.has_room()) {
+                return true;
+            }
+        }
+        self.drain_inbox();
+        false
+    }
+
+    /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.
+    pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
+        let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
+        let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
+        qp.is_some_and(|qp| qp.send.unanswered != 0)
+    }
+
+    /// The queue pair with this number: its context, and its handle there.
+    pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
+        let index = self.out.index_of(qpn)?;
+        let qp = self.qps.get(index as usize)?.as_ref()?;
+        Some((qp.context, qp.handle))
+    }
+
+    fn send_locally(&mut self, index: u32) -> bool {
+        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
+        // What is in error is flushed in its own time.
+        qp.is_sending() && !qp.is_on_wire() && Active { index, qp, cx, out: &mut self.out }.run_sends()
+    }
+}
