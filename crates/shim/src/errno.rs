@@ -9,6 +9,12 @@ pub(crate) fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
+/// Whether `errno` is this one.
+pub(crate) fn is(errno: Errno) -> bool {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() == errno.raw_os_error() }
+}
+
 /// The value of a call that fails with -1, with `errno` set.
 pub(crate) fn minus_one<T: From<i8>>(errno: Errno) -> T {
     set(errno);

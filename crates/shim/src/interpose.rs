@@ -10,6 +10,7 @@
 //! * [`cwd`]: the working directory.
 //! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.
 //! * [`calls`]: functions that take a descriptor, `socket` and `fork`.
+//! * [`waits`]: functions that wait.
 
 mod attributes;
 mod calls;
@@ -20,6 +21,7 @@ mod listing;
 mod route;
 mod stats;
 mod walks;
+mod waits;
 
 /// Defines functions under their C names; in unit tests under Rust's, so that the tests run on plain libc.
 macro_rules! replace {

@@ -9,6 +9,8 @@
 //! * [`arena`]: the memfd, and which of its pages are in use.
 //! * [`present`]: makes its pages, before the router sees them.
 //! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
+//! * [`cut`]: system calls that a stop has cut off.
+//! * [`waiters`]: threads that wait for a futex on converted pages.
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
 //! * [`mod@gate`]: keeps forks and everything else apart.
@@ -17,6 +19,7 @@
 
 mod alloc;
 mod arena;
+mod cut;
 mod fault;
 mod fork;
 mod gate;
@@ -30,6 +33,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod waiters;
 
 use arena::ARENA;
 use hold::Holds;
@@ -40,6 +44,7 @@ use rustix::io::Errno;
 use std::sync::PoisonError;
 use turn::{Turned, Turner};
 
+pub(crate) use cut::cuts;
 pub(crate) use fork::{fork, forks, watch as watch_forks};
 pub(crate) use gate::enter as gate;
 
@@ -140,6 +145,20 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
         registration.arena = arena.fd().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose()?;
     }
     Ok(registration)
+}
+
+/// Held by tests in which all threads of the process can be stopped.
+#[cfg(test)]
+pub(crate) fn stoppable() -> impl Drop {
+    tests::STOPPABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stops all other threads for a moment; false where not all could be.
+#[cfg(test)]
+pub(crate) fn stop_once() -> bool {
+    let _gate = gate();
+    let _arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    hold::Hold::Stop.during(0, 0, || ()).is_some()
 }
 
 /// The router found pages missing that should be there: all is looked at again.

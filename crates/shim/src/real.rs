@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
+use libc::{clockid_t, iovec, mmsghdr, msghdr, nfds_t, pollfd, sem_t, sembuf, siginfo_t, sigset_t, sockaddr, socklen_t};
+use libc::{timespec, timeval};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -179,7 +181,6 @@ real! {
     fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, else no_pointer();
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
-    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t, else unsupported();
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, else unsupported();
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int, else raw_madvise(addr, len, advice);
     fn close(fd: c_int) -> c_int, else unsupported();
@@ -191,6 +192,60 @@ real! {
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, else fcntl(fd, command, argument);
     fn fork() -> c_int, else unsupported();
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else unsupported();
+
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int, else unsupported();
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, len: size_t) -> c_int, else poll(fds, count, timeout);
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        else unsupported();
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, len: size_t)
+        -> c_int, else ppoll(fds, count, timeout, mask);
+    fn select(count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: *mut timeval) -> c_int,
+        else unsupported();
+    fn pselect(count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int, else unsupported();
+    fn epoll_wait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int) -> c_int, else unsupported();
+    fn epoll_pwait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int,
+        else unsupported();
+    fn epoll_pwait2(fd: c_int, events: *mut c_void, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        else unsupported();
+    fn nanosleep(wanted: *const timespec, left: *mut timespec) -> c_int, else unsupported();
+    fn clock_nanosleep(clock: clockid_t, flags: c_int, wanted: *const timespec, left: *mut timespec) -> c_int,
+        else libc::ENOSYS;
+    fn usleep(microseconds: c_uint) -> c_int, else unsupported();
+    fn sleep(seconds: c_uint) -> c_uint, else seconds;
+    fn pause() -> c_int, else unsupported();
+    fn sigsuspend(mask: *const sigset_t) -> c_int, else unsupported();
+    fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int, else unsupported();
+    fn sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int, else unsupported();
+    fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int, else unsupported();
+    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, until: *const timespec) -> c_int, else unsupported();
+    fn msgrcv(queue: c_int, message: *mut c_void, len: size_t, kind: c_long, flags: c_int) -> ssize_t, else unsupported();
+    fn msgsnd(queue: c_int, message: *const c_void, len: size_t, flags: c_int) -> c_int, else unsupported();
+    fn semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int, else unsupported();
+    fn semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int,
+        else unsupported();
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t, else unsupported();
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t, else read(fd, buffer, len);
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t, else unsupported();
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t,
+        else recv(fd, buffer, len, flags);
+    fn recvfrom(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t)
+        -> ssize_t, else unsupported();
+    fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr,
+        from_len: *mut socklen_t) -> ssize_t, else recvfrom(fd, buffer, len, flags, from, from_len);
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, else unsupported();
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int,
+        else unsupported();
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t, else unsupported();
+    fn sendto(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
+        -> ssize_t, else unsupported();
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, else unsupported();
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, else unsupported();
+    fn accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int, else unsupported();
+    fn accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int, else unsupported();
+    fn connect(fd: c_int, to: *const sockaddr, to_len: socklen_t) -> c_int, else unsupported();
 }
 
 /// `fstatat`, straight from the kernel: which libc function does this depends on the version of glibc.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::replace;
+use super::waits::{self, Way};
 use crate::descriptors::{self, Glance, Kind};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::session::{self, Written, cm, completion};
@@ -17,7 +18,7 @@ const MAX_COMMAND: usize = 0x10_0000;
 replace! {
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         let device = match descriptors::glance(fd) {
-            Glance::Other => return real::write(fd, buffer, count),
+            Glance::Other => return waits::on_socket(fd, Way::Out, || real::write(fd, buffer, count)),
             device => device,
         };
         if buffer.is_null() || count > MAX_COMMAND {

@@ -2,13 +2,15 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
 
 /// A userfaultfd that can write-protect anonymous memory, also where no page is yet.
 pub(super) struct FaultHold(OwnedFd);
 
 const UFFD_API: u64 = 0xaa;
-const UFFD_USER_MODE_ONLY: i32 = 1;
+/// `USERFAULTFD_IOC_NEW`.
+const IOC_NEW: u64 = 0xaa00;
 /// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED`.
 const FEATURES: u64 = 1 | 1 << 13;
 const UFFDIO_API: u64 = 0xc018_aa3f;
@@ -18,12 +20,13 @@ const UFFDIO_WAKE: u64 = 0x8010_aa02;
 const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1;
+const FLAGS: i32 = libc::O_CLOEXEC | libc::O_NONBLOCK;
 
 impl FaultHold {
-    /// Opens one: for all faults, or where that needs privilege for those of user mode. The latter leaves a system
-    /// call of another thread that writes to the pages at that very moment with EFAULT.
+    /// Opens one for all faults. One for those of user mode alone, which needs no privilege, would not do: a system call
+    /// that writes to the pages at that moment, or a signal on a stack among them, would end with EFAULT or SIGSEGV.
     pub(super) fn new() -> io::Result<Self> {
-        let fd = open(0).or_else(|_| open(UFFD_USER_MODE_ONLY))?;
+        let fd = open().or_else(|_| open_device())?;
         let mut api = [UFFD_API, FEATURES, 0];
         request(&fd, UFFDIO_API, &mut api)?;
         Ok(Self(fd))
@@ -42,10 +45,23 @@ impl FaultHold {
     }
 }
 
-fn open(flags: i32) -> io::Result<OwnedFd> {
-    // SAFETY: makes a descriptor, which is ours then.
+/// By the system call, which needs privilege (CAP_SYS_PTRACE or the sysctl vm.unprivileged_userfaultfd).
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    made(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) })
+}
+
+/// By the device, for whom its owner and mode allow.
+fn open_device() -> io::Result<OwnedFd> {
+    let device = rustix::fs::openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: takes numbers only.
+    made(unsafe { libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), IOC_NEW, FLAGS) })
+}
+
+fn made(result: libc::c_long) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor has just been made, and is ours.
     unsafe {
-        match libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) {
+        match result {
             -1 => Err(Errno::from_raw_os_error(*libc::__errno_location())),
             fd => Ok(OwnedFd::from_raw_fd(fd as i32)),
         }

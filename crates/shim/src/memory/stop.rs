@@ -5,6 +5,7 @@
 //! for; then the pages stay as they are.
 #![allow(unsafe_code)]
 
+use super::cut;
 use super::hold::for_each_thread;
 use arrayvec::ArrayVec;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -44,6 +45,13 @@ pub(super) fn during<R>(replace: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
+/// Interrupts a thread: a system call that it sleeps in is made again.
+pub(super) fn interrupt(thread: u32) {
+    if let Some(signal) = signal() {
+        send(rustix::process::getpid().as_raw_nonzero().get(), thread, signal);
+    }
+}
+
 /// A signal whose handler is ours: the highest one that the program leaves alone.
 fn signal() -> Option<i32> {
     let known = SIGNAL.load(Ordering::Relaxed);
@@ -64,7 +72,8 @@ fn signal() -> Option<i32> {
     installed.then_some(free)
 }
 
-fn handler_of(signal: i32) -> Option<usize> {
+/// What handles a signal.
+pub(super) fn handler_of(signal: i32) -> Option<usize> {
     // SAFETY: only asks.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
@@ -202,11 +211,12 @@ impl Status {
 }
 
 /// Runs in the thread that is to stop.
-extern "C" fn on_stop(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn on_stop(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let round = ROUND.load(Ordering::SeqCst);
     if round % 2 == 1 {
         stand_still(round);
     }
+    cut::note(signal, context);
 }
 
 /// Counts this thread as stopped in `round`, unless that is over, and waits for its end.

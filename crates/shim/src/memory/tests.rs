@@ -29,7 +29,7 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
 }
 
 /// Held by tests in which all threads of the process can be stopped, or in which one cannot.
-static STOPPABLE: Mutex<()> = Mutex::new(());
+pub(super) static STOPPABLE: Mutex<()> = Mutex::new(());
 
 /// Some pages of the test's own.
 struct Pages {

@@ -5,7 +5,7 @@ use super::PAGE;
 use super::arena::{self, Arena};
 use super::hold::{Hold, Holds};
 use super::plan::Turnable;
-use super::present;
+use super::{present, waiters};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
@@ -49,6 +49,7 @@ impl Turner {
             self.pagemap = open_pagemap().ok();
         }
         let mut hold = self.holds.choose(what.anonymous);
+        let by_faults = matches!(hold, Hold::Faults(_));
         let mut at = start;
         while at < end {
             let to = end.min(at + if matches!(hold, Hold::Faults(_)) { FAULT_CHUNK } else { CHUNK });
@@ -66,6 +67,9 @@ impl Turner {
         }
         if at < end {
             arena.release(offset + (at - start), end - at);
+        }
+        if by_faults {
+            waiters::rouse(start, at);
         }
         arena.know_present(offset, at - start, since);
         Ok(Turned { end: at, offset })

@@ -93,3 +93,28 @@ fn a_thread_that_cannot_be_stopped_keeps_its_pages() {
         done.store(true, Ordering::SeqCst);
     });
 }
+
+#[test]
+fn a_waiter_of_a_process_shared_semaphore_is_still_woken() {
+    let _stoppable = STOPPABLE.lock();
+    for faults in [true, false] {
+        let pages = Pages::new(1);
+        let semaphore = pages.base as usize;
+        let (at, waiting) = (|| semaphore as *mut libc::sem_t, AtomicU64::new(0));
+        unsafe { libc::sem_init(at(), 1, 0) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                waiting.store(rustix::thread::gettid().as_raw_nonzero().get() as u64, Ordering::SeqCst);
+                assert_eq!(unsafe { libc::sem_wait(at()) }, 0);
+            });
+            wait_until(&waiting, 1);
+            let call = format!("/proc/self/task/{}/syscall", waiting.load(Ordering::SeqCst));
+            while !std::fs::read_to_string(&call).unwrap().starts_with(&libc::SYS_futex.to_string()) {
+                std::thread::yield_now();
+            }
+            let registration = register_with(Holds::crowded(faults), semaphore as u64, PAGE, RW).unwrap();
+            assert_eq!(kinds(&registration), [ARENA_KIND]);
+            unsafe { libc::sem_post(at()) };
+        });
+    }
+}

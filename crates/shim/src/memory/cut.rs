@@ -1,0 +1,74 @@
+//! System calls that a stop has cut off, told from those that a signal of the program's has.
+//!
+//! Some calls end with EINTR after any signal handler, `SA_RESTART` or not (signal(7)). Where the only handler was this
+//! library's, the program must not see that: the functions in `interpose::waits` make the call again.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+thread_local! {
+    /// Calls of this thread that were cut off by a stop and nothing else.
+    static CUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How many calls of this thread were cut off by a stop and nothing else.
+#[inline]
+pub(crate) fn cuts() -> u32 {
+    CUT.get()
+}
+
+/// Run at the end of the handler, on the context that it interrupted: counts a call that it has cut off.
+pub(super) fn note(signal: i32, context: *mut c_void) {
+    // SAFETY: the kernel hands every handler with SA_SIGINFO its context.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    // A signal that came meanwhile has its handler run when this one returns, and then the call was cut off by it too.
+    if ends_with_eintr(context) && !program_has_a_signal(signal, context) {
+        CUT.set(CUT.get().wrapping_add(1));
+    }
+}
+
+/// Whether the thread is about to return from a system call with EINTR.
+#[cfg(target_arch = "x86_64")]
+fn ends_with_eintr(context: &libc::ucontext_t) -> bool {
+    let registers = &context.uc_mcontext.gregs;
+    let next = registers[libc::REG_RIP as usize] as usize;
+    // SAFETY: the thread has come from the instruction before, two bytes long if it was `syscall`.
+    registers[libc::REG_RAX as usize] == -i64::from(libc::EINTR)
+        && unsafe { std::ptr::with_exposed_provenance::<[u8; 2]>(next - 2).read_volatile() } == [0x0f, 0x05]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn ends_with_eintr(context: &libc::ucontext_t) -> bool {
+    let registers = &context.uc_mcontext;
+    // SAFETY: as on x86-64; `svc #0`.
+    registers.regs[0] as i64 == -i64::from(libc::EINTR)
+        && unsafe { std::ptr::with_exposed_provenance::<u32>(registers.pc as usize - 4).read_volatile() } == 0xd400_0001
+}
+
+/// Whether a signal other than `ours` waits for the handler to return, and will be handled then.
+fn program_has_a_signal(ours: i32, context: &libc::ucontext_t) -> bool {
+    let mut pending = 0u64;
+    // SAFETY: the kernel writes eight bytes, and the mask in the context begins with the kernel's own.
+    let blocked = unsafe {
+        libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>());
+        (&raw const context.uc_sigmask).cast::<u64>().read()
+    };
+    let mut waiting = pending & !blocked & !(1 << (ours - 1));
+    while waiting != 0 {
+        if is_handled(waiting.trailing_zeros() as i32 + 1) {
+            return true;
+        }
+        waiting &= waiting - 1;
+    }
+    false
+}
+
+/// Whether a signal does anything.
+fn is_handled(signal: i32) -> bool {
+    match super::stop::handler_of(signal) {
+        Some(libc::SIG_IGN) => false,
+        Some(libc::SIG_DFL) => !matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT),
+        _ => true,
+    }
+}

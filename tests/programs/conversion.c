@@ -1,0 +1,277 @@
+// conversion [--no-userfaultfd] CASE: what the conversion of pages at registration must not do to the rest of the program.
+// With the option userfaultfd is refused, as in a container: then threads are stopped instead.
+#define _GNU_SOURCE
+#include "verbs.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const int ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+static struct ibv_pd *pd;
+static atomic_bool done;
+static atomic_int ready;
+
+static char *fresh(size_t len) {
+    char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+static void convert(void *at, size_t len) {
+    struct ibv_mr *mr = ibv_reg_mr(pd, at, len, ACCESS);
+    CHECK(mr, "%zu bytes at %p: %s", len, at, strerror(errno));
+    CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+static pthread_t start(void *(*run)(void *), void *argument) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run, argument) == 0);
+    return thread;
+}
+
+static void wait_ready(int threads) {
+    while (atomic_load(&ready) < threads) sched_yield();
+}
+
+// Calls that end with EINTR after any signal handler.
+
+static void no_eintr(const char *call, long result) {
+    CHECK(result != -1 || errno != EINTR, "%s was cut off", call);
+}
+
+static void *in_poll(void *arg) {
+    while (!done) no_eintr("poll", poll(NULL, 0, 3));
+    return arg;
+}
+
+static void *in_epoll(void *arg) {
+    int fd = epoll_create1(0);
+    struct epoll_event event;
+    while (!done) no_eintr("epoll_wait", epoll_wait(fd, &event, 1, 3));
+    return arg;
+}
+
+static void *in_select(void *arg) {
+    while (!done) {
+        struct timeval timeout = {.tv_usec = 3000};
+        no_eintr("select", select(0, NULL, NULL, NULL, &timeout));
+    }
+    return arg;
+}
+
+static void *in_sleep(void *arg) {
+    while (!done) no_eintr("nanosleep", nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL));
+    return arg;
+}
+
+static void *in_usleep(void *arg) {
+    while (!done) no_eintr("usleep", usleep(3000));
+    return arg;
+}
+
+static void *in_recv(void *arg) {
+    int ends[2];
+    char byte;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    struct timeval timeout = {.tv_usec = 5000};
+    CHECK(setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+    while (!done) no_eintr("recv", recv(ends[0], &byte, 1, 0));
+    return arg;
+}
+
+static void *in_semaphore(void *arg) {
+    sem_t semaphore;
+    sem_init(&semaphore, 0, 0);
+    while (!done) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 3000000;
+        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        no_eintr("sem_timedwait", sem_timedwait(&semaphore, &until));
+    }
+    return arg;
+}
+
+static void *in_futex(void *arg) {
+    int word = 0;
+    while (!done) no_eintr("futex", syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &(struct timespec){.tv_nsec = 3000000}, NULL, 0));
+    return arg;
+}
+
+static int case_calls(void) {
+    void *(*const waits[])(void *) = {in_poll, in_epoll, in_select, in_sleep, in_usleep, in_recv, in_semaphore, in_futex};
+    enum { COUNT = sizeof waits / sizeof *waits };
+    pthread_t threads[COUNT];
+    for (int i = 0; i < COUNT; i++) threads[i] = start(waits[i], NULL);
+    for (int i = 0; i < 300; i++) {
+        char *at = fresh(1 << 16);
+        memset(at, 1, 1 << 16);
+        convert(at, 1 << 16);
+        munmap(at, 1 << 16);
+    }
+    done = true;
+    for (int i = 0; i < COUNT; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
+
+// System calls that write to the pages.
+
+enum { READ_LEN = 4 << 20 };
+
+struct reader {
+    int file;
+    char *at;
+};
+
+static void *in_read(void *arg) {
+    struct reader *reader = arg;
+    while (!done) {
+        ssize_t len = pread(reader->file, reader->at, READ_LEN, 0);
+        CHECK(len == READ_LEN, "%zd, %s", len, len < 0 ? strerror(errno) : "short");
+        ready++;
+    }
+    CHECK(pread(reader->file, reader->at, READ_LEN, 0) == READ_LEN);
+    return NULL;
+}
+
+static int case_reads(void) {
+    struct reader reader = {.file = memfd_create("source", 0)};
+    char *source = malloc(READ_LEN);
+    fill(source, READ_LEN, 5);
+    CHECK(write(reader.file, source, READ_LEN) == READ_LEN);
+    for (int i = 0; i < 60; i++) {
+        reader.at = fresh(READ_LEN);
+        done = false;
+        ready = 0;
+        pthread_t thread = start(in_read, &reader);
+        wait_ready(1);
+        convert(reader.at, READ_LEN);
+        done = true;
+        pthread_join(thread, NULL);
+        CHECK(matches(reader.at, READ_LEN, 5));
+        munmap(reader.at, READ_LEN);
+    }
+    return 0;
+}
+
+// A handler that runs on a stack whose pages are converted.
+
+static atomic_long handled;
+static void on_signal(int number) { handled += number > 0; }
+
+static void *signalled(void *arg) {
+    ready++;
+    while (!done) sched_yield();
+    return arg;
+}
+
+static void *send_signals(void *arg) {
+    while (!done) {
+        CHECK(pthread_kill(*(pthread_t *)arg, SIGUSR1) == 0);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static int case_signals(void) {
+    CHECK(signal(SIGUSR1, on_signal) != SIG_ERR);
+    enum { STACK = 1 << 20 };
+    for (int i = 0; i < 40; i++) {
+        char *stack = fresh(STACK);
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        CHECK(pthread_attr_setstack(&attributes, stack, STACK) == 0);
+        pthread_t thread, sender;
+        done = false;
+        ready = 0;
+        CHECK(pthread_create(&thread, &attributes, signalled, NULL) == 0);
+        wait_ready(1);
+        sender = start(send_signals, &thread);
+        long before = handled;
+        convert(stack, STACK);
+        while (handled < before + 10) sched_yield();
+        done = true;
+        pthread_join(sender, NULL);
+        pthread_join(thread, NULL);
+        munmap(stack, STACK);
+    }
+    return 0;
+}
+
+// A semaphore between processes, used within one.
+
+static void *in_shared_semaphore(void *arg) {
+    ready++;
+    CHECK(sem_wait(arg) == 0);
+    return NULL;
+}
+
+static int case_futex(void) {
+    for (int i = 0; i < 20; i++) {
+        sem_t *semaphore = (sem_t *)fresh(4096);
+        CHECK(sem_init(semaphore, 1, 0) == 0);
+        ready = 0;
+        pthread_t thread = start(in_shared_semaphore, semaphore);
+        wait_ready(1);
+        usleep(2000); // most likely asleep; if not, the case is only easier
+        convert(semaphore, 4096);
+        sem_post(semaphore);
+        pthread_join(thread, NULL);
+        munmap(semaphore, 4096);
+    }
+    return 0;
+}
+
+static void refuse_userfaultfd(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        // The device's ioctl, USERFAULTFD_IOC_NEW.
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xaa00, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    CHECK(syscall(SYS_userfaultfd, 0) == -1 && errno == EPERM);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } CASES[] = {
+        {"calls", case_calls}, {"reads", case_reads}, {"signals", case_signals}, {"futex", case_futex},
+    };
+    if (argc > 1 && strcmp(argv[1], "--no-userfaultfd") == 0) refuse_userfaultfd(), argc--, argv++;
+    struct ibv_context *context = open_device();
+    pd = ibv_alloc_pd(context);
+    CHECK(pd);
+    for (size_t i = 0; argc > 1 && i < sizeof CASES / sizeof *CASES; i++) {
+        if (strcmp(argv[1], CASES[i].name) == 0) return CASES[i].run();
+    }
+    fprintf(stderr, "usage: conversion [--no-userfaultfd] calls|reads|signals|futex\n");
+    return 2;
+}
