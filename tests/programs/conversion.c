@@ -2,9 +2,12 @@
 // With the option userfaultfd is refused, as in a container: then threads are stopped instead.
 #define _GNU_SOURCE
 #include "verbs.h"
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/io_uring.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -193,9 +196,10 @@ static void *send_signals(void *arg) {
 
 static int case_signals(void) {
     CHECK(signal(SIGUSR1, on_signal) != SIG_ERR);
-    enum { STACK = 1 << 20 };
+    enum { STACK = 16 << 20 };
     for (int i = 0; i < 40; i++) {
         char *stack = fresh(STACK);
+        memset(stack, 1, STACK);
         pthread_attr_t attributes;
         pthread_attr_init(&attributes);
         CHECK(pthread_attr_setstack(&attributes, stack, STACK) == 0);
@@ -240,6 +244,202 @@ static int case_futex(void) {
     return 0;
 }
 
+// Buffers that io_uring has pinned before.
+
+struct ring {
+    int fd;
+    struct io_uring_params params;
+    char *queues;
+    struct io_uring_sqe *entries;
+};
+
+static bool ring_open(struct ring *ring) {
+    memset(&ring->params, 0, sizeof ring->params);
+    ring->fd = (int)syscall(SYS_io_uring_setup, 4, &ring->params);
+    if (ring->fd < 0) return false;
+    CHECK(ring->params.features & IORING_FEAT_SINGLE_MMAP);
+    ring->queues = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
+    ring->entries = mmap(NULL, 4 * sizeof *ring->entries, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQES);
+    CHECK(ring->queues != MAP_FAILED && ring->entries != MAP_FAILED);
+    return true;
+}
+
+// Reads `len` bytes of `file` to `at`, which lies in the fixed buffer.
+static void ring_read(struct ring *ring, int file, char *at, unsigned len) {
+    unsigned *tail = (unsigned *)(ring->queues + ring->params.sq_off.tail);
+    unsigned *array = (unsigned *)(ring->queues + ring->params.sq_off.array);
+    unsigned *head = (unsigned *)(ring->queues + ring->params.cq_off.head);
+    struct io_uring_cqe *done_at = (struct io_uring_cqe *)(ring->queues + ring->params.cq_off.cqes);
+    ring->entries[0] = (struct io_uring_sqe){.opcode = IORING_OP_READ_FIXED, .fd = file, .addr = (uintptr_t)at, .len = len};
+    array[*tail % 4] = 0;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    CHECK(syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1);
+    CHECK(done_at[*head % ring->params.cq_entries].res == (int)len);
+    __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+}
+
+static int case_iouring(void) {
+    enum { LEN = 1 << 20 };
+    struct ring ring;
+    if (!ring_open(&ring)) {
+        printf("skipped: no io_uring here (%s)\n", strerror(errno));
+        return 0;
+    }
+    int file = memfd_create("source", 0);
+    char *source = malloc(LEN);
+    fill(source, LEN, 7);
+    CHECK(write(file, source, LEN) == LEN);
+    // Before the conversion, in the middle of what is registered.
+    char *at = fresh(3 * LEN);
+    memset(at, 1, 3 * LEN);
+    struct iovec fixed = {at + LEN + 100, LEN};
+    CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &fixed, 1) == 0);
+    struct ibv_mr *mr = ibv_reg_mr(pd, at, 3 * LEN, ACCESS);
+    CHECK(mr);
+    ring_read(&ring, file, fixed.iov_base, LEN);
+    CHECK(matches(fixed.iov_base, LEN, 7), "what was read went elsewhere");
+    CHECK(ibv_dereg_mr(mr) == 0);
+    // After it.
+    CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_UNREGISTER_BUFFERS, NULL, 0) == 0);
+    convert(at, 3 * LEN);
+    CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &fixed, 1) == 0);
+    memset(at, 1, 3 * LEN);
+    convert(at, 3 * LEN);
+    ring_read(&ring, file, fixed.iov_base, LEN);
+    CHECK(matches(fixed.iov_base, LEN, 7), "what was read went elsewhere");
+    return 0;
+}
+
+// Ways to fork past fork().
+
+static volatile char *shared_or_not;
+
+// In the child: what the parent had, and then its own.
+static int in_child(void *arg) {
+    if (*shared_or_not != 1) return 1;
+    *shared_or_not = 2;
+    return arg == NULL ? 0 : 3;
+}
+
+static void expect_own_memory(const char *how, pid_t child) {
+    if (child == 0) _exit(in_child(NULL));
+    int status;
+    CHECK(child > 0, "%s: %s", how, strerror(errno));
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "%s: status %x", how, status);
+    CHECK(*shared_or_not == 1, "%s shares registered memory with the parent", how);
+}
+
+static int case_forks(void) {
+    enum { STACK = 1 << 16 };
+    char *at = fresh(4096), *stack = fresh(STACK);
+    *at = 1;
+    convert(at, 4096);
+    convert(stack, STACK);
+    shared_or_not = at;
+    expect_own_memory("fork", fork());
+    pid_t (*bare)(void) = (pid_t(*)(void))dlsym(RTLD_DEFAULT, "_Fork");
+    if (bare) expect_own_memory("_Fork", bare());
+    expect_own_memory("syscall(SYS_clone)", (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    expect_own_memory("syscall(SYS_clone3)", (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments));
+    expect_own_memory("clone", clone(in_child, stack + STACK, SIGCHLD, NULL));
+    expect_own_memory("fork, again", fork());
+    return 0;
+}
+
+// What mappings have beyond their rights.
+
+// Whether the kernel shows a line "name: value" with `value` as one of the words, for the mapping of `at`.
+static bool mapping_has(void *at, const char *name, const char *value) {
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    CHECK(smaps);
+    char line[4096];
+    bool here = false, found = false;
+    while (fgets(line, sizeof line, smaps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) here = from <= (unsigned long)at && (unsigned long)at < to;
+        if (here && strncmp(line, name, strlen(name)) == 0) {
+            for (char *word = strtok(line + strlen(name), ": \n"); word; word = strtok(NULL, " \n")) found |= !strcmp(word, value);
+        }
+    }
+    fclose(smaps);
+    return found;
+}
+
+static int case_kept(void) {
+    enum { LEN = 1 << 20 };
+    char *at = fresh(LEN);
+    CHECK(madvise(at, LEN, MADV_DONTDUMP) == 0);
+    convert(at, LEN);
+    CHECK(mapping_has(at, "VmFlags", "dd"), "MADV_DONTDUMP is gone");
+
+    char *locked = fresh(LEN);
+    if (mlock(locked, LEN) == 0) {
+        convert(locked + 4096, LEN - 8192);
+        CHECK(mapping_has(locked + 4096, "VmFlags", "lo"), "mlock is gone");
+    } else {
+        printf("mlock is not allowed here\n");
+    }
+
+    char *wiped = fresh(LEN);
+    CHECK(madvise(wiped, LEN, MADV_WIPEONFORK) == 0);
+    wiped[0] = 1;
+    struct ibv_mr *mr = ibv_reg_mr(pd, wiped, LEN, ACCESS);
+    CHECK(mr && mapping_has(wiped, "VmFlags", "wf"), "MADV_WIPEONFORK is gone");
+    pid_t child = fork();
+    if (child == 0) _exit(wiped[0]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+    char *bound = fresh(LEN);
+    unsigned long nodes = 1, seen = 0;
+    int mode = -1;
+    if (syscall(SYS_mbind, bound, LEN, 2 /* MPOL_BIND */, &nodes, 64, 0) == 0) {
+        memset(bound, 1, LEN);
+        convert(bound, LEN);
+        CHECK(syscall(SYS_get_mempolicy, &mode, &seen, 64, bound, 2 /* MPOL_F_ADDR */) == 0);
+        CHECK(mode == 2 && seen == 1, "policy %d, nodes %lx", mode, seen);
+    } else {
+        printf("mbind is not allowed here\n");
+    }
+
+    char *keyed = fresh(LEN);
+    int key = pkey_alloc(0, 0);
+    if (key > 0 && pkey_mprotect(keyed, LEN, PROT_READ | PROT_WRITE, key) == 0) {
+        char value[16];
+        snprintf(value, sizeof value, "%d", key);
+        convert(keyed, LEN);
+        CHECK(mapping_has(keyed, "ProtectionKey", value), "the protection key is gone");
+    } else {
+        printf("no protection keys here\n");
+    }
+    return 0;
+}
+
+// Memory that libc's allocator gives back without a call that can be seen, and then hands out as zeros.
+
+static void *in_heap(void *arg) {
+    enum { COUNT = 200, LEN = 100000 };
+    char *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(blocks[i] = malloc(LEN));
+        memset(blocks[i], 1, LEN);
+        convert(blocks[i], LEN);
+    }
+    for (int i = COUNT - 1; i >= 0; i--) free(blocks[i]);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(blocks[i] = calloc(1, LEN));
+        CHECK(all_zero(blocks[i], LEN));
+    }
+    return arg;
+}
+
+static int case_heap(void) {
+    in_heap(NULL);
+    pthread_join(start(in_heap, NULL), NULL);
+    return 0;
+}
+
 static void refuse_userfaultfd(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -264,6 +464,7 @@ int main(int argc, char **argv) {
         int (*run)(void);
     } CASES[] = {
         {"calls", case_calls}, {"reads", case_reads}, {"signals", case_signals}, {"futex", case_futex},
+        {"iouring", case_iouring}, {"forks", case_forks}, {"kept", case_kept}, {"heap", case_heap},
     };
     if (argc > 1 && strcmp(argv[1], "--no-userfaultfd") == 0) refuse_userfaultfd(), argc--, argv++;
     struct ibv_context *context = open_device();
@@ -272,6 +473,6 @@ int main(int argc, char **argv) {
     for (size_t i = 0; argc > 1 && i < sizeof CASES / sizeof *CASES; i++) {
         if (strcmp(argv[1], CASES[i].name) == 0) return CASES[i].run();
     }
-    fprintf(stderr, "usage: conversion [--no-userfaultfd] calls|reads|signals|futex\n");
+    fprintf(stderr, "usage: conversion [--no-userfaultfd] CASE\n");
     return 2;
 }

@@ -11,6 +11,7 @@
 //! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.
 //! * [`calls`]: functions that take a descriptor, `socket` and `fork`.
 //! * [`waits`]: functions that wait.
+//! * [`raw`]: `syscall`, `_Fork` and `clone`.
 
 mod attributes;
 mod calls;
@@ -19,6 +20,7 @@ mod files;
 mod fts;
 mod listing;
 mod route;
+mod raw;
 mod stats;
 mod walks;
 mod waits;

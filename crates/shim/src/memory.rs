@@ -11,6 +11,9 @@
 //! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
 //! * [`cut`]: system calls that a stop has cut off.
 //! * [`waiters`]: threads that wait for a futex on converted pages.
+//! * [`traits`]: what mappings have beyond their rights.
+//! * [`pinned`]: pages that the kernel has pinned for others.
+//! * [`status`]: what the kernel says of the process.
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
 //! * [`mod@gate`]: keeps forks and everything else apart.
@@ -26,12 +29,15 @@ mod gate;
 mod hold;
 mod maps;
 mod own;
+mod pinned;
 mod plan;
 mod present;
 mod stack;
+mod status;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod traits;
 mod turn;
 mod waiters;
 
@@ -45,8 +51,9 @@ use std::sync::PoisonError;
 use turn::{Turned, Turner};
 
 pub(crate) use cut::cuts;
-pub(crate) use fork::{fork, forks, watch as watch_forks};
+pub(crate) use fork::{Start, clone_by, fork, fork_by, forks, watch as watch_forks};
 pub(crate) use gate::enter as gate;
+pub(crate) use traits::may_have_traits;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

@@ -3,9 +3,12 @@
 //! Found with `dlsym(RTLD_NEXT)`, so that other preloaded libraries stay in the chain; looked up at the first call,
 //! which may come before this library's own constructor has run.
 #![allow(unsafe_code)]
+#![allow(non_snake_case, reason = "one function's name is not")]
 
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
-use libc::{clockid_t, iovec, mmsghdr, msghdr, nfds_t, pollfd, sem_t, sembuf, siginfo_t, sigset_t, sockaddr, socklen_t};
+use libc::{
+    clockid_t, iovec, mmsghdr, msghdr, nfds_t, pollfd, sem_t, sembuf, siginfo_t, sigset_t, sockaddr, socklen_t,
+};
 use libc::{timespec, timeval};
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -191,6 +194,10 @@ real! {
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, else unsupported();
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, else fcntl(fd, command, argument);
     fn fork() -> c_int, else unsupported();
+    fn pkey_mprotect(at: *mut c_void, len: size_t, rights: c_int, key: c_int) -> c_int, else unsupported();
+    fn _Fork() -> c_int, else unsupported();
+    fn clone(function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, argument: *mut c_void,
+        parent: *mut c_int, area: *mut c_void, child: *mut c_int) -> c_int, else unsupported();
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else unsupported();
 
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int, else unsupported();

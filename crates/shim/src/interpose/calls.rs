@@ -50,6 +50,7 @@ replace! {
         match advice {
             libc::MADV_DONTNEED if result == 0 => memory::discard(addr as u64, len as u64),
             libc::MADV_REMOVE => memory::distrust(),
+            libc::MADV_DONTDUMP | libc::MADV_WIPEONFORK => memory::may_have_traits(addr as u64, len as u64),
             _ => {}
         }
         result

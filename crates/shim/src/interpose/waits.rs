@@ -13,12 +13,12 @@ use std::ptr::{null, null_mut};
 
 replace! {
     fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-        let end = (timeout > 0).then(|| End::after(libc::CLOCK_MONOTONIC, i64::from(timeout) * MILLISECOND));
+        let end = End::after_milliseconds(timeout);
         again(|first| real::poll(fds, count, left_milliseconds(first, timeout, &end)))
     }
 
     fn __poll_chk(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int, len: size_t) -> c_int {
-        let end = (timeout > 0).then(|| End::after(libc::CLOCK_MONOTONIC, i64::from(timeout) * MILLISECOND));
+        let end = End::after_milliseconds(timeout);
         again(|first| real::__poll_chk(fds, count, left_milliseconds(first, timeout, &end), len))
     }
 
@@ -62,12 +62,12 @@ replace! {
     }
 
     fn epoll_wait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int) -> c_int {
-        let end = (timeout > 0).then(|| End::after(libc::CLOCK_MONOTONIC, i64::from(timeout) * MILLISECOND));
+        let end = End::after_milliseconds(timeout);
         again(|first| real::epoll_wait(fd, events, most, left_milliseconds(first, timeout, &end)))
     }
 
     fn epoll_pwait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        let end = (timeout > 0).then(|| End::after(libc::CLOCK_MONOTONIC, i64::from(timeout) * MILLISECOND));
+        let end = End::after_milliseconds(timeout);
         again(|first| real::epoll_pwait(fd, events, most, left_milliseconds(first, timeout, &end), mask))
     }
 
@@ -281,10 +281,7 @@ fn timed_by<R: Copy + PartialEq + From<i8>>(
     timeout: *const timespec,
     mut call: impl FnMut(*const timespec) -> R,
 ) -> R {
-    // SAFETY: null, or the program's, which the call itself reads.
-    let end = unsafe { timeout.as_ref() }.map(|timeout| {
-        End::after(clock, timeout.tv_sec.saturating_mul(SECOND).saturating_add(timeout.tv_nsec))
-    });
+    let end = End::after_time(clock, timeout);
     again(|first| match &end {
         Some(end) if !first => call(&end.left_timespec()),
         _ => call(timeout),
@@ -292,7 +289,7 @@ fn timed_by<R: Copy + PartialEq + From<i8>>(
 }
 
 #[inline]
-fn left_milliseconds(first: bool, timeout: c_int, end: &Option<End>) -> c_int {
+pub(super) fn left_milliseconds(first: bool, timeout: c_int, end: &Option<End>) -> c_int {
     match end {
         // Rounded up: a time-out is never too short.
         Some(end) if !first => ((end.left() + MILLISECOND - 1) / MILLISECOND) as c_int,
@@ -301,7 +298,7 @@ fn left_milliseconds(first: bool, timeout: c_int, end: &Option<End>) -> c_int {
 }
 
 /// When a time-out is over.
-struct End {
+pub(super) struct End {
     clock: libc::clockid_t,
     nanoseconds: i64,
 }
@@ -309,6 +306,20 @@ struct End {
 impl End {
     fn after(clock: libc::clockid_t, nanoseconds: i64) -> Self {
         Self { clock, nanoseconds: now(clock).saturating_add(nanoseconds) }
+    }
+
+    /// None where the call does not wait, or without end.
+    #[inline]
+    pub(super) fn after_milliseconds(timeout: c_int) -> Option<Self> {
+        (timeout > 0).then(|| Self::after(libc::CLOCK_MONOTONIC, i64::from(timeout) * MILLISECOND))
+    }
+
+    /// None for null.
+    #[inline]
+    pub(super) fn after_time(clock: libc::clockid_t, timeout: *const timespec) -> Option<Self> {
+        // SAFETY: null, or the program's, which the call itself reads.
+        let timeout = unsafe { timeout.as_ref()? };
+        Some(Self::after(clock, timeout.tv_sec.saturating_mul(SECOND).saturating_add(timeout.tv_nsec)))
     }
 
     /// That of a socket, from now on; none where it has none, or is no socket.
@@ -329,7 +340,7 @@ impl End {
         self.nanoseconds.saturating_sub(now(self.clock)).max(0)
     }
 
-    fn left_timespec(&self) -> timespec {
+    pub(super) fn left_timespec(&self) -> timespec {
         let left = self.left();
         timespec { tv_sec: left / SECOND, tv_nsec: left % SECOND }
     }

@@ -4,6 +4,7 @@
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
+use rustix::mm::UserfaultfdFlags;
 
 /// A userfaultfd that can write-protect anonymous memory, also where no page is yet.
 pub(super) struct FaultHold(OwnedFd);
@@ -47,21 +48,16 @@ impl FaultHold {
 
 /// By the system call, which needs privilege (CAP_SYS_PTRACE or the sysctl vm.unprivileged_userfaultfd).
 fn open() -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
-    made(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) })
+    // SAFETY: nothing is registered with it yet.
+    unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
 }
 
 /// By the device, for whom its owner and mode allow.
 fn open_device() -> io::Result<OwnedFd> {
     let device = rustix::fs::openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: takes numbers only.
-    made(unsafe { libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), IOC_NEW, FLAGS) })
-}
-
-fn made(result: libc::c_long) -> io::Result<OwnedFd> {
-    // SAFETY: the descriptor has just been made, and is ours.
+    // SAFETY: takes numbers only, and makes a descriptor, which is ours then.
     unsafe {
-        match result {
+        match libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), IOC_NEW, FLAGS) {
             -1 => Err(Errno::from_raw_os_error(*libc::__errno_location())),
             fd => Ok(OwnedFd::from_raw_fd(fd as i32)),
         }

@@ -11,6 +11,7 @@ use super::maps::{Maps, Vma};
 use super::{gate, own, stack};
 use crate::errno::minus_one;
 use crate::{descriptors, real};
+use libc::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::{self, Errno};
@@ -55,12 +56,74 @@ pub(crate) fn fork() -> i32 {
 }
 
 extern "C" fn fork_aside(result: *mut c_void) {
-    // The kernel writes there before the child runs. Only memory that became a thread's after it was turned.
+    copy_own_area();
+    // SAFETY: the caller passes the address of its result, which is its own in parent and child by the end of this call.
+    unsafe { result.cast::<i32>().write(real::fork()) };
+}
+
+/// Forks by `call`, which runs no fork handlers, and returns what it returned: in the child after that has its own memory.
+/// Where a signal handler forks in the middle of this library nothing can be done: parent and child then share the memory.
+pub(crate) fn fork_by<F: Fn() -> c_long>(call: F) -> c_long {
+    if gate::is_inside() {
+        return call();
+    }
+    let mut forking = Forking { call, result: -c_long::from(libc::ENOMEM) };
+    let _ = stack::run_aside(fork_by_aside::<F>, (&raw mut forking).cast());
+    forking.result
+}
+
+struct Forking<F> {
+    call: F,
+    result: c_long,
+}
+
+extern "C" fn fork_by_aside<F: Fn() -> c_long>(forking: *mut c_void) {
+    let forking = forking.cast::<Forking<F>>();
+    copy_own_area();
+    prepare();
+    // SAFETY: the caller passes the address of its own, which it does not touch meanwhile.
+    let result = unsafe { ((*forking).call)() };
+    if result == 0 {
+        child()
+    } else {
+        parent()
+    }
+    // SAFETY: as above; in the child the copy is its own by now.
+    unsafe { (*forking).result = result };
+}
+
+/// What a process made by `clone` runs.
+pub(crate) type Start = extern "C" fn(*mut c_void) -> c_int;
+
+/// Makes a process by `call`, a `clone` of the function and the argument that it is given, which runs `function` on memory of
+/// its own.
+pub(crate) fn clone_by(
+    function: Start,
+    argument: *mut c_void,
+    call: impl FnOnce(Start, *mut c_void) -> c_int,
+) -> c_int {
+    if gate::is_inside() {
+        return call(function, argument);
+    }
+    let mut begin = (function, argument);
+    prepare();
+    let result = call(begin_child, (&raw mut begin).cast());
+    parent();
+    result
+}
+
+extern "C" fn begin_child(begin: *mut c_void) -> c_int {
+    // SAFETY: the parent waits with its own until this process has a copy of it.
+    let (function, argument) = unsafe { begin.cast::<(Start, *mut c_void)>().read() };
+    child();
+    function(argument)
+}
+
+/// Of the calling thread, where the kernel writes before the child runs. Only memory that became a thread's after it was turned.
+fn copy_own_area() {
     if let Some((low, high)) = own::own_thread_area() {
         let _ = copy_range(low, high);
     }
-    // SAFETY: the caller passes the address of its result, which is its own in parent and child by the end of this call.
-    unsafe { result.cast::<i32>().write(real::fork()) };
 }
 
 // None of the three may allocate: another thread may have held the allocator's lock at the fork.

@@ -50,6 +50,11 @@ impl Drop for Inside {
     }
 }
 
+/// Whether this thread is inside.
+pub(super) fn is_inside() -> bool {
+    DEPTH.get() != 0
+}
+
 /// Closes the gate for a fork, and waits until it is empty but for this thread.
 pub(super) fn close() {
     loop {

@@ -2,7 +2,8 @@
 
 use super::arena::{self, Arena};
 use super::maps::{Maps, Vma};
-use super::own;
+use super::traits::Traits;
+use super::{own, pinned};
 use std::cell::OnceCell;
 
 /// What becomes of a piece.
@@ -24,6 +25,8 @@ pub(super) struct Turnable {
     pub(super) executable: bool,
     /// Of the heap that `brk` makes: it stays where it is.
     pub(super) heap: bool,
+    /// Left out of core dumps.
+    pub(super) no_dump: bool,
 }
 
 /// Pages with one fate.
@@ -47,23 +50,34 @@ pub(super) enum Refusal {
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
     let maps = Maps::open().map_err(|_| Refusal::Unknown)?;
     // Found out only where something is to be turned: what is in the arena already is registered without another look.
-    let in_use = OnceCell::new();
+    let left_alone = OnceCell::new();
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
     let visited = maps.visit(start, end, |vma| {
         refused |= vma.start > at || !vma.readable || (write && !vma.writable);
         let (from, to) = (vma.start.max(start), vma.end.min(end));
         at = to;
         match fate(&vma, from, arena) {
-            fate @ Fate::Turn(_) => {
-                let mut keep_out = in_use.get_or_init(|| own::areas(start, end)).clone();
+            Fate::Turn(what) => {
+                let (areas, no_dump) = left_alone.get_or_init(|| left_alone_in(start, end));
+                let what = Turnable { no_dump: no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
+                let mut keep_out = areas.clone();
                 keep_out.extend(own::heap_heads(from, to));
-                split(&mut pieces, from, to, fate, &keep_out);
+                split(&mut pieces, from, to, Fate::Turn(what), &keep_out);
             }
             fate => pieces.push(Piece { start: from, end: to, fate }),
         }
     });
     visited.map_err(|_| Refusal::Unknown)?;
     if refused || at < end { Err(Refusal::NotThere) } else { Ok(pieces) }
+}
+
+/// What must be left alone in a range, and what is not to be dumped.
+fn left_alone_in(start: u64, end: u64) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    let traits = Traits::of(start, end);
+    let mut areas = own::areas(start, end);
+    areas.extend(pinned::areas(start, end));
+    areas.extend(traits.private);
+    (areas, traits.no_dump)
 }
 
 fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
@@ -75,7 +89,7 @@ fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
         return Fate::Private;
     }
     let anonymous = vma.file.1 == 0;
-    Fate::Turn(Turnable { anonymous, executable: vma.executable, heap: vma.heap })
+    Fate::Turn(Turnable { anonymous, executable: vma.executable, heap: vma.heap, no_dump: false })
 }
 
 /// Adds `from..to` with `fate`, except for what must be left alone.
@@ -99,7 +113,7 @@ mod tests {
 
     #[test]
     fn areas_in_use_are_cut_out() {
-        let fate = Fate::Turn(Turnable { anonymous: true, executable: false, heap: false });
+        let fate = Fate::Turn(Turnable { anonymous: true, executable: false, heap: false, no_dump: false });
         let cut = |areas: &[(u64, u64)]| {
             let mut pieces = Vec::new();
             split(&mut pieces, 10, 20, fate, areas);

@@ -5,6 +5,7 @@ use super::PAGE;
 use super::arena::{self, Arena};
 use super::hold::{Hold, Holds};
 use super::plan::Turnable;
+use super::traits::Carried;
 use super::{present, waiters};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -49,6 +50,7 @@ impl Turner {
             self.pagemap = open_pagemap().ok();
         }
         let mut hold = self.holds.choose(what.anonymous);
+        let carried = Carried::of(start, end - start, fd, offset, what.no_dump);
         let by_faults = matches!(hold, Hold::Faults(_));
         let mut at = start;
         while at < end {
@@ -68,6 +70,7 @@ impl Turner {
         if at < end {
             arena.release(offset + (at - start), end - at);
         }
+        carried.give(start, at);
         if by_faults {
             waiters::rouse(start, at);
         }
