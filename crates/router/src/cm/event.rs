@@ -18,6 +18,10 @@ pub(super) enum Kind {
     Disconnected = 10,
     MulticastJoin = 12,
     TimeWaitExit = 15,
+    /// Made by the program, for itself.
+    User = 18,
+    /// Made by librdmacm, for itself.
+    Internal = 19,
 }
 
 /// An event that waits to be read.
@@ -45,6 +49,7 @@ pub(super) struct Event {
 enum Param {
     Connection(ConnParam),
     Datagram(UdParam),
+    Argument([u8; 8]),
 }
 
 impl Event {
@@ -73,6 +78,11 @@ impl Event {
         Self { param: Some(Param::Datagram(param)), ..self }
     }
 
+    /// With what whoever made it wants to be told.
+    pub(super) fn with_argument(self, argument: [u8; 8]) -> Self {
+        Self { param: Some(Param::Argument(argument)), ..self }
+    }
+
     /// As the program reads it, of the identifier `id` that it calls `uid`.
     pub(super) fn response(&self, uid: u64, id: u32) -> EventResponse {
         let mut response =
@@ -81,6 +91,7 @@ impl Event {
             None => &[],
             Some(Param::Connection(param)) => param.as_bytes(),
             Some(Param::Datagram(param)) => param.as_bytes(),
+            Some(Param::Argument(argument)) => argument,
         };
         response.param[..bytes.len()].copy_from_slice(bytes);
         response

@@ -383,6 +383,31 @@ uapi! {
         fd: u32,
     }
 
+    /// `rdma_ucm_resolve_ib_service`.
+    struct ResolveIbService: 88 {
+        id: u32,
+        reserved: u32,
+        service_id: u64,
+        service_name: [u8; 64],
+        flags: u32,
+        reserved1: u32,
+    }
+
+    /// `rdma_ucm_write_cm_event`. Of `param` the first eight bytes are what the event carries.
+    struct WriteCmEvent: 320 {
+        id: u32,
+        reserved: u32,
+        event: u32,
+        status: u32,
+        param: [u8; size_of::<UdParam>()],
+    }
+
+    /// `rdma_ucm_query_ib_service_resp`, which service records follow.
+    struct QueryIbServiceResponse: 8 {
+        num_service_recs: u32,
+        reserved: u32,
+    }
+
     /// `rdma_ucm_migrate_resp`.
     struct MigrateResponse: 4 {
         events_reported: u32,

@@ -39,9 +39,9 @@ pub use address::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, Gl
 pub use cm::{
     Accept, Bind, BindIp, CM_ABI_VERSION, CM_PRIVATE_DATA, CmHeader, ConnParam, Connect, CreateId, CreateIdResponse,
     DestroyId, DestroyIdResponse, Disconnect, Ece, EventResponse, GetEvent, InitQpAttr, JoinIpMcast, JoinMcast, Listen,
-    MigrateId, MigrateResponse, Notify, PathRecordData, Query, QueryAddrResponse, QueryPathResponse,
-    QueryRouteResponse, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption, UdParam, UserPathRecord, UverbsQpAttr,
-    cm_command, cm_option, cm_port_space, cm_query,
+    MigrateId, MigrateResponse, Notify, PathRecordData, Query, QueryAddrResponse, QueryIbServiceResponse,
+    QueryPathResponse, QueryRouteResponse, Reject, ResolveAddr, ResolveIbService, ResolveIp, ResolveRoute, SetOption,
+    UdParam, UserPathRecord, UverbsQpAttr, WriteCmEvent, cm_command, cm_option, cm_port_space, cm_query,
 };
 pub use command::{Command, CommandHeader, ExtendedCommandHeader, ParseError};
 pub use cq::{

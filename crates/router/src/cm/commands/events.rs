@@ -1,10 +1,10 @@
-//! Reading events.
+//! Reading events, and writing them.
 
-use super::Call;
+use super::{Call, DONE};
 use crate::cm::ConnectionManager;
 use crate::cm::channel::Channel;
-use crate::cm::event::Pending;
-use rdmesh_uverbs::abi::EventResponse;
+use crate::cm::event::{Event, Kind, Pending};
+use rdmesh_uverbs::abi::{EventResponse, WriteCmEvent};
 use rustix::io::Errno;
 use std::mem::offset_of;
 use zerocopy::IntoBytes;
@@ -30,5 +30,17 @@ impl ConnectionManager {
         }
         let bytes = response.as_bytes();
         Ok(bytes[..bytes.len().min(call.room)].to_vec())
+    }
+
+    /// Lets an event wait that the program makes itself (`ucma_write_cm_event`).
+    pub(super) fn write_event(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let command: WriteCmEvent = call.read()?;
+        let kinds = [Kind::User, Kind::Internal];
+        let kind = kinds.into_iter().find(|kind| *kind as u32 == command.event).ok_or(Errno::INVAL)?;
+        let id = self.id(call, command.id)?;
+        self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?.has_room_for_events()?;
+        let argument = command.param.first_chunk().copied().unwrap_or_default();
+        self.post(command.id, &Event::new(kind).with_status(command.status.cast_signed()).with_argument(argument));
+        Ok(DONE)
     }
 }

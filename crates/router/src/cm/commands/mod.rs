@@ -45,7 +45,7 @@ impl ConnectionManager {
     /// Executes what a program wrote to its channel; returns the response.
     pub(crate) fn command(&mut self, now: Time, channel: u32, bytes: &[u8]) -> Result<Vec<u8>, Errno> {
         let (header, body) = CmHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
-        if header.cmd > cm_command::JOIN_MCAST || usize::from(header.in_len) > body.len() {
+        if header.cmd > cm_command::WRITE_CM_EVENT || usize::from(header.in_len) > body.len() {
             return Err(Errno::INVAL);
         }
         let call = Call { now, channel, body, room: header.out_len.into() };
@@ -78,6 +78,8 @@ impl ConnectionManager {
             cm_command::JOIN_IP_MCAST => self.join_ip(call),
             cm_command::JOIN_MCAST => self.join_any(call),
             cm_command::LEAVE_MCAST => self.leave(call),
+            cm_command::RESOLVE_IB_SERVICE => self.resolve_ib_service(call),
+            cm_command::WRITE_CM_EVENT => self.write_event(call),
             _ => Err(Errno::NOSYS),
         }
     }

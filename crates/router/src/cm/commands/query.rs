@@ -8,7 +8,8 @@ use crate::cm::id::{Device, Id, State};
 use crate::cm::node::Node;
 use crate::session::PORT;
 use rdmesh_uverbs::abi::{
-    PathRecordData, QueryAddrResponse, QueryPathResponse, QueryRouteResponse, UserPathRecord, cm_query,
+    PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, UserPathRecord,
+    cm_query,
 };
 use rdmesh_verbs::{Gid, Mtu};
 use rustix::io::Errno;
@@ -94,6 +95,8 @@ impl ConnectionManager {
             cm_query::ADDR => query_address(call, id, node),
             cm_query::PATH => query_path(call, id, node),
             cm_query::GID => query_gid(call, id, node),
+            // No service is ever found.
+            cm_query::IB_SERVICE => call.needs_room(size_of::<QueryIbServiceResponse>()).and(Err(Errno::NODATA)),
             _ => Err(Errno::NOSYS),
         }
     }

@@ -8,7 +8,7 @@ use crate::cm::event::{Event, Kind};
 use crate::cm::id::State;
 use crate::cm::queries::Query;
 use rdmesh_nic::{Route, Time};
-use rdmesh_uverbs::abi::{ResolveAddr, ResolveIp, ResolveRoute};
+use rdmesh_uverbs::abi::{ResolveAddr, ResolveIbService, ResolveIp, ResolveRoute};
 use rdmesh_verbs::Gid;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
@@ -99,6 +99,14 @@ impl ConnectionManager {
         self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?.has_room_for_events()?;
         self.route_is_known(call, command.id)?;
         Ok(DONE)
+    }
+
+    /// Looks for a service by a subnet manager (`rdma_resolve_ib_service`), which Ethernet has none of.
+    pub(super) fn resolve_ib_service(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let command: ResolveIbService = call.read()?;
+        let (id, _) = self.id_with_device(call, command.id)?;
+        id.must_be(State::Bound)?;
+        Err(Errno::OPNOTSUPP)
     }
 
     pub(super) fn route_is_known(&mut self, call: &Call<'_>, number: u32) -> Result<(), Errno> {

@@ -94,6 +94,59 @@ fn queries_say_what_was_found() {
     assert_eq!(world.write(&client, cm_command::QUERY, ask(active, 9).as_bytes()), Err(Errno::NOSYS));
 }
 
+/// `ucma_resolve_ib_service` and `ucma_query_ib_service` of the kernel, on a port without a subnet manager.
+#[test]
+fn services_are_not_looked_for_on_ethernet() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let resolve = |id| ResolveIbService { id, service_id: 5, flags: 1, ..Default::default() };
+    let command = cm_command::RESOLVE_IB_SERVICE;
+    assert_eq!(world.tell(&channel, command, &resolve(77)), Err(Errno::NOENT));
+    assert_eq!(world.tell(&channel, command, &resolve(id)), Err(Errno::INVAL), "without a device");
+    world.bind(&channel, id, "10.7.0.2:7471").unwrap();
+    assert_eq!(world.tell(&channel, command, &resolve(id)), Err(Errno::OPNOTSUPP));
+    assert_eq!(world.write(&channel, command, &[0; 87]), Err(Errno::INVAL), "too short");
+    let query = Query { id, option: cm_query::IB_SERVICE, ..Default::default() };
+    assert_eq!(world.tell(&channel, cm_command::QUERY, &query), Err(Errno::NODATA));
+    world.listen(&channel, id, 1).unwrap();
+    assert_eq!(world.tell(&channel, command, &resolve(id)), Err(Errno::INVAL), "when it is no longer bound only");
+}
+
+#[test]
+fn a_program_reads_the_events_that_it_writes() {
+    let mut world = World::one_host();
+    let (channel, stranger) = (world.open(0), world.open(1));
+    let id = world.create(&channel, cm_port_space::TCP, 55);
+    let mut write = WriteCmEvent { id, event: Kind::User as u32, status: -5i32 as u32, ..Default::default() };
+    write.param[..8].copy_from_slice(b"whatever");
+    world.tell(&channel, cm_command::WRITE_CM_EVENT, &write).unwrap();
+    let got = world.expect(&channel, Kind::User);
+    assert_eq!((got.id, got.uid, got.status, &got.response.param[..8]), (id, 55, -5, &b"whatever"[..]));
+    write.event = Kind::Internal as u32;
+    world.tell(&channel, cm_command::WRITE_CM_EVENT, &write).unwrap();
+    world.expect(&channel, Kind::Internal);
+    for event in (0..18).chain([20, u32::MAX]) {
+        let forged = WriteCmEvent { event, ..write };
+        assert_eq!(world.tell(&channel, cm_command::WRITE_CM_EVENT, &forged), Err(Errno::INVAL), "{event}");
+    }
+    assert_eq!(world.tell(&stranger, cm_command::WRITE_CM_EVENT, &write), Err(Errno::NOENT));
+    assert_eq!(world.destroy(&channel, id), Ok(2), "both were read");
+}
+
+#[test]
+fn events_that_a_program_writes_and_never_reads_have_an_end() {
+    let mut world = World::one_host();
+    let channel = world.open(0);
+    let id = world.create(&channel, cm_port_space::TCP, 1);
+    let write = WriteCmEvent { id, event: Kind::User as u32, ..Default::default() };
+    let refused = (0..1_000_000).find_map(|_| world.tell(&channel, cm_command::WRITE_CM_EVENT, &write).err());
+    assert_eq!(refused, Some(Errno::NOMEM));
+    world.destroy(&channel, id).unwrap();
+    world.close(channel);
+    world.expect_nothing_left();
+}
+
 #[test]
 fn identifiers_belong_to_their_channel_and_endpoint() {
     let mut world = World::one_host();

@@ -117,6 +117,8 @@ fn function(command: u32) -> &'static str {
         cm_command::JOIN_IP_MCAST | cm_command::JOIN_MCAST => "rdma_join_multicast",
         cm_command::LEAVE_MCAST => "rdma_leave_multicast",
         cm_command::MIGRATE_ID => "rdma_migrate_id",
+        cm_command::RESOLVE_IB_SERVICE => "rdma_resolve_addrinfo",
+        cm_command::WRITE_CM_EVENT => "rdma_write_cm_event",
         _ => "a command of rdma_cm",
     }
 }

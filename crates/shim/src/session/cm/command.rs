@@ -5,7 +5,8 @@ use super::super::response::Response;
 use rdmesh_uverbs::abi::{
     Accept, Bind, BindIp, CmHeader, Connect, CreateId, CreateIdResponse, DestroyId, DestroyIdResponse, Disconnect, Ece,
     EventResponse, GetEvent, InitQpAttr, JoinIpMcast, JoinMcast, Listen, MigrateId, MigrateResponse, Notify, Query,
-    QueryRouteResponse, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption, UverbsQpAttr, cm_command,
+    QueryRouteResponse, Reject, ResolveAddr, ResolveIbService, ResolveIp, ResolveRoute, SetOption, UverbsQpAttr,
+    WriteCmEvent, cm_command,
 };
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -36,7 +37,7 @@ impl<'a> Command<'a> {
     /// Frames the bytes of one `write()`.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
         let (header, rest) = CmHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
-        if header.cmd > cm_command::JOIN_MCAST {
+        if header.cmd > cm_command::WRITE_CM_EVENT {
             return Err(Errno::INVAL);
         }
         let body = rest.get(..usize::from(header.in_len)).ok_or(Errno::INVAL)?;
@@ -132,6 +133,8 @@ fn shape(number: u32) -> Option<Shape> {
         cm_command::GET_EVENT => answered(size_of::<GetEvent>(), 0, offset_of!(EventResponse, reserved)),
         cm_command::SET_OPTION => plain(size_of::<SetOption>()),
         cm_command::NOTIFY => plain(size_of::<Notify>()),
+        cm_command::RESOLVE_IB_SERVICE => plain(size_of::<ResolveIbService>()),
+        cm_command::WRITE_CM_EVENT => plain(size_of::<WriteCmEvent>()),
         cm_command::JOIN_IP_MCAST => answered(size_of::<JoinIpMcast>(), 0, id),
         cm_command::JOIN_MCAST => answered(size_of::<JoinMcast>(), 0, id),
         cm_command::MIGRATE_ID => answered(size_of::<MigrateId>(), 0, size_of::<MigrateResponse>()),

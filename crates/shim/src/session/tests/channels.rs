@@ -2,7 +2,7 @@
 
 use super::*;
 use rdmesh_uverbs::abi::cm_command::{
-    CREATE_ID, DISCONNECT, GET_EVENT, GET_OPTION, JOIN_MCAST, MIGRATE_ID, QUERY_ROUTE, SET_OPTION,
+    CREATE_ID, DISCONNECT, GET_EVENT, GET_OPTION, MIGRATE_ID, QUERY_ROUTE, SET_OPTION, WRITE_CM_EVENT,
 };
 use rustix::fs::OFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -80,7 +80,7 @@ fn malformed_commands_are_refused_as_the_kernel_does() {
     assert_eq!(cm_write(fd, &command(CREATE_ID, 4, &[0, 0, 0])), Err(Errno::FAULT));
     assert_eq!(cm_write(fd, &command(GET_EVENT, 323, &[address])), Err(Errno::NOSPC), "without waiting");
     assert_eq!(cm_write(fd, &command(GET_OPTION, 0, &[0; 3])), Err(Errno::NOSYS));
-    assert_eq!(cm_write(fd, &command(JOIN_MCAST + 1, 0, &[0; 40])), Err(Errno::INVAL));
+    assert_eq!(cm_write(fd, &command(WRITE_CM_EVENT + 1, 0, &[0; 40])), Err(Errno::INVAL));
     assert_eq!(cm_write(fd, &command(u32::MAX, 0, &[0; 40])), Err(Errno::INVAL));
     assert!(router.heard_nothing());
     let mut longer = command(DISCONNECT, 0, &[3]);
