@@ -30,6 +30,9 @@ pub use command::{
     Capabilities, CommandError, ContextId, CqInit, MwType, Network, Path, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
     SrqInit,
 };
-pub use engine::{Budget, Config, Engine, Event, MadError, Owners, Packet, ReceivedMad, WireCounters};
+pub use engine::{
+    Budget, Config, CqEntry, Engine, Event, MadError, Owners, Packet, PdEntry, QpEntry, ReceivedMad, SrqEntry,
+    WireCounters,
+};
 pub use net::{Datagram, Origin, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits};
 pub use time::Time;

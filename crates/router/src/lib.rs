@@ -6,6 +6,7 @@
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
 //! * [`io`]: the sockets through which the engine reaches other machines.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
+//! * `netlink`: messages of NETLINK_RDMA.
 //! * [`session`]: the control path between tenants and the engine.
 //! * [`worker`]: the threads that run the engine, and the work done on them.
 
@@ -15,5 +16,6 @@ pub mod daemon;
 pub mod endpoint;
 pub mod io;
 pub mod memory;
+mod netlink;
 pub mod session;
 pub mod worker;

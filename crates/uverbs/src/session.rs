@@ -21,6 +21,8 @@
 //!   and MIGRATE_ID has in `fd` the [`OpenCmReply::number`] of the channel that the program's descriptor names. Reply: the
 //!   response bytes. GET_EVENT is answered at once, with EAGAIN if there is no event.
 //! * `Counter`: its name below `ports/1` in sysfs (`counters/port_xmit_data`). Reply: what its file says.
+//! * `Netlink`: a [`NetlinkQuery`] and one request of NETLINK_RDMA as the program sent it. Reply: a [`NetlinkAnswer`] and at
+//!   most one netlink message.
 //! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: what the method returns, if anything.
 
 use arrayvec::ArrayVec;
@@ -73,13 +75,15 @@ pub enum RequestKind {
     Cm = 7,
     /// Asks for a counter of the port, on any connection.
     Counter = 8,
+    /// Asks what a NETLINK_RDMA socket is asked, on any connection.
+    Netlink = 20,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
         use RequestKind::*;
-        [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter].into_iter().find(|k| *k as u32 == n)
+        [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink].into_iter().find(|k| *k as u32 == n)
     }
 }
 
@@ -206,6 +210,35 @@ pub struct IoctlAttr {
     pub len: u16,
     /// Zero.
     pub reserved: u32,
+}
+
+/// Head of a `Netlink` request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct NetlinkQuery {
+    /// Of a list: where to go on. 0 at first, then [`NetlinkAnswer::next`].
+    pub from: u64,
+    /// The port of the program's socket.
+    pub port_id: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Head of the answer to a `Netlink` request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct NetlinkAnswer {
+    /// Of a list: where the rest begins; [`NetlinkAnswer::END`] where there is no more.
+    pub next: u64,
+    /// What ends the list: 0, or a negative errno.
+    pub status: i32,
+    /// Whether it is a list, which ends with a message of its own.
+    pub is_list: u32,
+}
+
+impl NetlinkAnswer {
+    /// No more of the list.
+    pub const END: u64 = u64::MAX;
 }
 
 /// Sends one message. The socket must be connected; a full socket blocks unless it is non-blocking.

@@ -19,6 +19,8 @@ pub(crate) struct Context<P: Platform> {
 
 pub(crate) struct Cq<P: Platform> {
     pub(crate) queue: P::CompletionQueue,
+    /// Entries that it has room for.
+    pub(crate) cqe: u32,
     pub(crate) users: u32,
     pub(crate) overrun: bool,
 }

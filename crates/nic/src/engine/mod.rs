@@ -3,6 +3,7 @@
 pub(crate) mod active;
 pub(crate) mod context;
 pub(crate) mod grh;
+mod inventory;
 mod management;
 mod modify;
 mod network;
@@ -19,6 +20,7 @@ mod state;
 mod tests;
 pub(crate) mod window;
 
+pub use inventory::{CqEntry, PdEntry, QpEntry, SrqEntry};
 pub use management::{MadError, ReceivedMad};
 pub(crate) use modify::RESTING_QPS;
 pub use network::{Owners, WireCounters};

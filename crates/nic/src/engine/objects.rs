@@ -75,7 +75,7 @@ impl<P: Platform> Engine<P> {
 
     /// Makes a completion queue.
     pub fn create_cq(&mut self, id: ContextId, init: CqInit<P>) -> Result<u32> {
-        let cq = Cq { queue: init.queue, users: 0, overrun: false };
+        let cq = Cq { queue: init.queue, cqe: init.cqe, users: 0, overrun: false };
         self.context_mut(id)?.cqs.insert(cq).ok_or(Exhausted)
     }
 
@@ -86,6 +86,7 @@ impl<P: Platform> Engine<P> {
             return Err(Invalid);
         }
         cq.queue.move_into(&mut init.queue).map_err(|_| Invalid)?;
+        cq.cqe = init.cqe;
         Ok(Remains::new(std::mem::replace(&mut cq.queue, init.queue)))
     }
 

@@ -38,6 +38,12 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Objects from handle `from` on.
+    pub(crate) fn iter_from(&self, from: u32) -> impl Iterator<Item = (u32, &T)> {
+        let slots = self.slots.iter().enumerate().skip(from as usize);
+        slots.filter_map(|(h, slot)| Some((h as u32, slot.as_ref()?)))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(h, slot)| Some((h as u32, slot.as_ref()?)))
     }

@@ -3,6 +3,7 @@
 use super::ConnectionManager;
 use super::channel::Channel;
 use super::id::{Id, PortSpace, State};
+use crate::netlink::CmId;
 use crate::session::EndpointId;
 use rdmesh_nic::cm::{CmCounters, CmState};
 use rdmesh_verbs::{QpType, Qpn};
@@ -40,6 +41,13 @@ pub struct ConnectionRow {
     pub qpn: Option<Qpn>,
 }
 
+/// An identifier as the device's netlink socket tells of it.
+fn described((number, id): (u32, &Id)) -> (u32, CmId) {
+    let qp = (id.qpn != Qpn::default()).then_some((id.qpn.value(), id.qp_type));
+    let (space, state) = (id.space.number().into(), id.state.kernels_number());
+    (id.channel, CmId { number, qp, space, state, source: id.source, dest: id.dest })
+}
+
 impl ConnectionManager {
     /// How much there is.
     pub(crate) fn census(&self) -> Census {
@@ -68,6 +76,30 @@ impl ConnectionManager {
         let mut ids: Vec<_> = self.ids.iter().collect();
         ids.sort_unstable_by_key(|(number, id)| (id.endpoint, **number));
         ids.into_iter().map(|(_, id)| self.row(id)).collect()
+    }
+
+    /// How many identifiers an endpoint has that [`Self::list_ids`] names.
+    pub(crate) fn count_ids(&self, endpoint: EndpointId) -> usize {
+        self.listed_ids(endpoint).count()
+    }
+
+    /// At most `limit` identifiers of an endpoint that the device serves, each with its channel, from number `from` on.
+    pub(crate) fn list_ids(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(u32, CmId)> {
+        let mut numbers: Vec<u32> = self.listed_ids(endpoint).filter(|number| *number >= from).collect();
+        // There may be very many, of which few are wanted.
+        if numbers.len() > limit {
+            numbers.select_nth_unstable(limit);
+            numbers.truncate(limit);
+        }
+        numbers.sort_unstable();
+        numbers.into_iter().filter_map(|number| Some((number, self.ids.get(&number)?))).map(described).collect()
+    }
+
+    /// The kernel's too is a list of those that have found the device, or wait on it.
+    fn listed_ids(&self, endpoint: EndpointId) -> impl Iterator<Item = u32> {
+        let channels = self.channels.values().filter(move |channel| channel.endpoint == endpoint);
+        let numbers = channels.flat_map(|channel| channel.ids.iter().copied());
+        numbers.filter(|number| self.ids.get(number).is_some_and(|id| id.device.is_some() || id.state == State::Listen))
     }
 
     fn row(&self, id: &Id) -> ConnectionRow {

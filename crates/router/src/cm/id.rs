@@ -55,6 +55,22 @@ pub(super) enum State {
     Listen,
 }
 
+impl State {
+    /// The same in the kernel's `enum rdma_cm_state`.
+    pub(super) fn kernels_number(self) -> u8 {
+        match self {
+            Self::Idle => 0,
+            Self::AddressQuery => 1,
+            Self::AddressResolved => 2,
+            Self::RouteResolved => 4,
+            Self::Connect => 5,
+            Self::Disconnect => 6,
+            Self::Bound => 7,
+            Self::Listen => 8,
+        }
+    }
+}
+
 /// The device that an identifier has found, and between which addresses of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Device {

@@ -22,6 +22,11 @@ pub(super) const COUNTERS: [(&str, Counter); 7] = [
     ("hw_counters/rp_cnp_handled", |sum| sum.cnps_received),
 ];
 
+/// The counters that NETLINK_RDMA tells of too, by their names there.
+pub(crate) fn hw_counters() -> impl Iterator<Item = (&'static str, Counter)> {
+    COUNTERS.iter().filter_map(|(path, counter)| Some((path.strip_prefix("hw_counters/")?, *counter)))
+}
+
 /// The counter with this path.
 pub(crate) fn counter(path: &[u8]) -> Option<Counter> {
     COUNTERS.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, counter)| *counter)

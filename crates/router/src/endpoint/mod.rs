@@ -7,7 +7,7 @@ mod library;
 pub(crate) mod lids;
 mod sysfs;
 
-pub(crate) use counters::counter;
+pub(crate) use counters::{counter, hw_counters};
 pub use directory::{EndpointDir, EndpointError};
 pub use gids::{GID_TABLE_LEN, gid_table};
 pub use library::{Library, LibraryError};

@@ -26,6 +26,7 @@ mod tunnel;
 pub use clock::Clock;
 pub use counters::IoStats;
 pub use faults::{Burst, Chance, Faults, InvalidFaults};
+pub(crate) use plain::find_interface;
 pub use plain::{Interface, PlainError, PlainSockets};
 pub use plains::{Place, PlainUse, Plains};
 pub use probe::{ProbeError, probe};

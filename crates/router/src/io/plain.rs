@@ -74,6 +74,8 @@ pub enum PlainError {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) interface: Option<Interface>,
+    /// Its name there.
+    pub(super) name: String,
     pub(super) sockets: Option<Result<(Socket, Option<Socket>), PlainError>>,
 }
 
@@ -100,6 +102,12 @@ pub(super) fn visit(namespace: OwnedFd, addresses: Vec<IpAddr>, with_sockets: bo
     receiver.recv_timeout(PATIENCE).map_err(|_| PlainError::TooSlow)?
 }
 
+/// Index and name of the interface with one of `addresses` in `namespace`.
+pub(crate) fn find_interface(namespace: OwnedFd, addresses: Vec<IpAddr>) -> Result<Option<(u32, String)>, PlainError> {
+    let found = visit(namespace, addresses, false)?;
+    Ok(found.interface.map(|interface| (interface.index, found.name)))
+}
+
 /// Moves the calling thread into `namespace`; where it is already, no privilege is asked for.
 fn enter(namespace: BorrowedFd<'_>) -> Result<(), PlainError> {
     let own = open_namespace("/proc/thread-self/ns/net").map_err(PlainError::Unknown)?;
@@ -117,13 +125,13 @@ pub(crate) fn open_namespace(path: &str) -> io::Result<OwnedFd> {
 }
 
 fn look(addresses: &[IpAddr], with_sockets: bool) -> Result<Found, PlainError> {
-    let interface = interface(addresses).map_err(PlainError::Socket)?;
+    let (interface, name) = interface(addresses).map_err(PlainError::Socket)?.unzip();
     let sockets = (with_sockets && interface.is_some()).then(sockets);
-    Ok(Found { interface, sockets })
+    Ok(Found { interface, name: name.unwrap_or_default(), sockets })
 }
 
 /// The interface of the calling thread's namespace that has one of `addresses`.
-fn interface(addresses: &[IpAddr]) -> io::Result<Option<Interface>> {
+fn interface(addresses: &[IpAddr]) -> io::Result<Option<(Interface, String)>> {
     let errno = |error: nix::errno::Errno| Errno::from_raw_os_error(error as i32);
     let found = getifaddrs().map_err(errno)?.find(|interface| {
         let address = interface.address.as_ref().and_then(ip);
@@ -132,7 +140,8 @@ fn interface(addresses: &[IpAddr]) -> io::Result<Option<Interface>> {
     let Some(found) = found else { return Ok(None) };
     let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     let index = rustix::net::netdevice::name_to_index(&any, &found.interface_name)?;
-    Ok(Some(Interface { index, mtu: raw::interface_mtu(any.as_fd(), &found.interface_name)? }))
+    let mtu = raw::interface_mtu(any.as_fd(), &found.interface_name)?;
+    Ok(Some((Interface { index, mtu }, found.interface_name)))
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {

@@ -12,6 +12,8 @@ pub(super) struct Connection {
     /// What it opened or was attached to.
     pub(super) subject: Option<Subject>,
     pub(super) peer: Peer,
+    /// Index and name of the interface with the endpoint's address where the process is, once looked for.
+    pub(super) interface: Option<Option<(u32, String)>>,
 }
 
 /// What a connection is for.

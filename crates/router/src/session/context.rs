@@ -64,6 +64,10 @@ pub(super) struct Context {
     pub(super) mtu: Mtu,
     /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
     pub(super) interface: u32,
+    /// The connection that opened it.
+    pub(super) opener: u64,
+    /// Its number in lists: no other of the endpoint has it.
+    pub(super) number: u32,
     pid: i32,
     uid: u32,
     comm: String,
@@ -115,6 +119,8 @@ impl Context {
             plain: place.plain,
             mtu,
             interface: place.interface.map_or(0, |interface| interface.index),
+            opener: 0,
+            number: 0,
             pid: peer.pid,
             uid: peer.uid,
             comm: peer.comm(),

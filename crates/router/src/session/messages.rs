@@ -40,6 +40,7 @@ impl Server {
                 self.command(id, context, &frame, fds)
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
+            (RequestKind::Netlink, _) => self.netlink(id, frame.body),
             (RequestKind::Cm, Some(Subject::Channel(channel))) => self.cm_command(id, channel, frame.body),
             (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
                 return self.expel(id, "command before the device was opened");
@@ -79,17 +80,19 @@ impl Server {
         }
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
         let place = self.find_place(id, shard)?;
+        let number_there = self.connections.get(&id).map_or(0, |c| self.free_context_number(c.endpoint));
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         let plain = place.plain.as_ref().ok().cloned();
         let opened = Context::open(endpoint, &connection.peer, &self.shards[shard], shard, place);
-        let (context, reply) = match (opened, plain) {
+        let (mut context, reply) = match (opened, plain) {
             (Ok(opened), _) => opened,
             (Err(error), plain) => {
                 plain.iter().for_each(|plain| self.release_plain(plain));
                 return Err(error);
             }
         };
+        (context.opener, context.number) = (id, number_there);
         endpoint.contexts += 1;
         self.cm.set_mtu(connection.endpoint, context.mtu);
         if let Some(plain) = context.way() {

@@ -159,6 +159,8 @@ impl Endpoint {
             }
             // To ask for an event when there is none is what a program does that does not wait.
             _ if errno == Errno::AGAIN => None,
+            // A tool that is told no says so itself.
+            _ if kind == RequestKind::Netlink => None,
             subject => Some(Mistake::Refused { what: subject.name(), errno }),
         };
         if let Some(mistake) = mistake {

@@ -17,9 +17,11 @@ mod mads;
 mod messages;
 mod mistakes;
 mod neighbours;
+mod netlink;
 mod peer;
 mod regions;
 mod reply;
+mod resources;
 mod server;
 mod traffic;
 

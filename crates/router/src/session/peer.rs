@@ -57,6 +57,24 @@ impl Peer {
         rdmesh_fabric::printable(&name).into_owned()
     }
 
+    /// What `asker` knows the process by; none where it has exited, or is in a namespace that `asker` does not see.
+    pub(super) fn number_for(&self, asker: &Self) -> Option<u32> {
+        if self.has_exited() {
+            return None;
+        }
+        let namespace = |pid: &str| rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok().map(|stat| stat.st_ino);
+        let seen_from = namespace(&asker.pid.to_string())?;
+        if namespace("self") == Some(seen_from) {
+            return u32::try_from(self.pid).ok().filter(|pid| *pid != 0);
+        }
+        if namespace(&self.pid.to_string()) != Some(seen_from) {
+            return None;
+        }
+        // The last number is that in the innermost namespace (`proc_pid_status(5)`).
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().next_back()?.parse().ok()
+    }
+
     fn has_exited(&self) -> bool {
         // Without one, any process could be behind the number.
         let Some(pidfd) = &self.pidfd else { return true };

@@ -1,7 +1,7 @@
 //! The memory regions of a context, found by handle and by key.
 
 use rdmesh_verbs::{Access, Key};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A memory region, as far as commands need to know it.
 pub(super) struct Region {
@@ -19,8 +19,10 @@ pub(super) struct Region {
 /// The regions of a context.
 #[derive(Default)]
 pub(super) struct Regions {
-    by_handle: HashMap<u32, Region>,
+    by_handle: BTreeMap<u32, Region>,
     handles: HashMap<u32, u32>,
+    /// How many there are in each protection domain.
+    in_domains: HashMap<u32, u32>,
     pinned: u64,
     pieces: u32,
 }
@@ -29,6 +31,7 @@ impl Regions {
     pub(super) fn insert(&mut self, handle: u32, region: Region) {
         self.pinned += region.pinned;
         self.pieces += region.pieces;
+        *self.in_domains.entry(region.pd).or_default() += 1;
         self.handles.insert(region.key.0, handle);
         self.by_handle.insert(handle, region);
     }
@@ -38,6 +41,12 @@ impl Regions {
         self.pinned -= region.pinned;
         self.pieces -= region.pieces;
         self.handles.remove(&region.key.0);
+        if let Some(count) = self.in_domains.get_mut(&region.pd) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_domains.remove(&region.pd);
+            }
+        }
         Some(region)
     }
 
@@ -47,6 +56,16 @@ impl Regions {
 
     pub(super) fn find(&self, key: u32) -> Option<&Region> {
         self.by_handle.get(self.handles.get(&key)?)
+    }
+
+    /// Those from handle `from` on.
+    pub(super) fn from(&self, from: u32) -> impl Iterator<Item = (u32, &Region)> {
+        self.by_handle.range(from..).map(|(handle, region)| (*handle, region))
+    }
+
+    /// How many there are in protection domain `pd`.
+    pub(super) fn in_domain(&self, pd: u32) -> u32 {
+        self.in_domains.get(&pd).copied().unwrap_or(0)
     }
 
     /// Bytes that all of them count for.

@@ -299,7 +299,7 @@ impl Server {
         self.next_connection += 1;
         endpoint.connections += 1;
         self.totals.connections_accepted += 1;
-        let new = Connection { socket, endpoint: id, subject: None, peer };
+        let new = Connection { socket, endpoint: id, subject: None, peer, interface: None };
         self.connections.insert(connection, new);
     }
 

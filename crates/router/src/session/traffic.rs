@@ -63,6 +63,12 @@ impl Server {
     pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
         let number = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
         let counter = counter(path).ok_or(Errno::NOENT)?;
+        let sum = self.present_traffic(number)?;
+        Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))
+    }
+
+    /// What the queue pairs of an endpoint have done, now or a moment ago.
+    pub(super) fn present_traffic(&mut self, number: EndpointId) -> Result<QpCounters, Errno> {
         let now = self.clock.now();
         let endpoint = self.endpoints.get(&number).ok_or(Errno::NODEV)?;
         let told = match endpoint.told {
@@ -76,7 +82,7 @@ impl Server {
         if let Some(endpoint) = self.endpoints.get_mut(&number) {
             endpoint.told = Some(told);
         }
-        Ok((Reply::default(), format!("{}\n", counter(&told.sum.0)).into_bytes()))
+        Ok(told.sum.0)
     }
 
     fn sum_up(&self, endpoint: EndpointId, mut sum: Traffic) -> Traffic {

@@ -8,6 +8,7 @@ mod commands;
 mod counters;
 mod ending;
 mod hostile;
+mod netlink;
 mod rings;
 mod traffic;
 mod world;

@@ -31,6 +31,7 @@ mod device;
 mod ioctl;
 mod memory;
 mod method;
+pub mod netlink;
 mod qp;
 mod rxe;
 mod srq;

@@ -43,7 +43,7 @@ pub(super) fn ex_query(call: &mut Call<'_>) -> Result<Reply, Errno> {
             ud_odp_caps: odp::SEND | odp::RECV | odp::SRQ_RECV,
             reserved: 0,
         },
-        device_cap_flags_ex: u64::from(CAPABILITIES) | cap::FLUSH_GLOBAL | cap::ATOMIC_WRITE,
+        device_cap_flags_ex: CAPABILITIES,
         ..Default::default()
     };
     Ok(Reply::new(&response))
@@ -52,8 +52,6 @@ pub(super) fn ex_query(call: &mut Call<'_>) -> Result<Reply, Errno> {
 pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
     const CM_SUPPORTED: u32 = 1 << 16;
     const IP_BASED_GIDS: u32 = 1 << 26;
-    const ACTIVE: u8 = 4;
-    const LINK_UP: u8 = 5;
     const ETHERNET: u8 = 2;
     const WIDTH_4X: u8 = 2;
     const SPEED_EDR: u8 = 32;
@@ -66,13 +64,13 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         max_msg_sz: call.scope.limits.max_msg_size,
         gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: 1,
-        state: ACTIVE,
+        state: PORT_ACTIVE,
         max_mtu: Mtu::B4096 as u8,
         active_mtu: call.scope.context.mtu as u8,
         max_vl_num: 1,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
-        phys_state: LINK_UP,
+        phys_state: PORT_LINK_UP,
         lid: lids::lid(&call.scope.endpoint.spec.gids),
         link_layer: ETHERNET,
         ..Default::default()
@@ -95,7 +93,7 @@ fn attributes(call: &Call<'_>) -> QueryDeviceResponse {
         vendor_id: VENDOR_ID,
         max_qp: limits.max_qp,
         max_qp_wr: limits.max_qp_wr,
-        device_cap_flags: CAPABILITIES,
+        device_cap_flags: FIRST_CAPABILITIES,
         max_sge: limits.max_sge,
         max_sge_rd: limits.max_sge,
         max_cq: limits.max_cq,
@@ -121,8 +119,14 @@ fn attributes(call: &Call<'_>) -> QueryDeviceResponse {
     }
 }
 
+/// `enum ib_port_state`: the port is active, always.
+pub(crate) const PORT_ACTIVE: u8 = 4;
+/// `enum ib_port_phys_state`.
+pub(crate) const PORT_LINK_UP: u8 = 5;
+/// All capabilities of the device.
+pub(crate) const CAPABILITIES: u64 = FIRST_CAPABILITIES as u64 | cap::FLUSH_GLOBAL | cap::ATOMIC_WRITE;
 /// `enum ib_device_cap_flags`: rxe's, without those of its flags that stand for nothing here.
-const CAPABILITIES: u32 = cap::UD_AV_PORT_ENFORCE
+const FIRST_CAPABILITIES: u32 = cap::UD_AV_PORT_ENFORCE
     | cap::PORT_ACTIVE_EVENT
     | cap::SYS_IMAGE_GUID
     | cap::RC_RNR_NAK_GEN

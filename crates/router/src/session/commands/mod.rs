@@ -10,6 +10,7 @@ mod qp;
 mod srq;
 
 pub(crate) use device::PORT;
+pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 
 use super::accounting::ObjectKind;
 use super::context::Context;

@@ -36,6 +36,7 @@ pub(super) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
         RequestKind::Ioctl => Subject::Other(method(body)),
         RequestKind::Cm => connection(body),
         RequestKind::Counter => Subject::Other("a counter of the port"),
+        RequestKind::Netlink => Subject::Other("a question to the device's netlink socket"),
     }
 }
 

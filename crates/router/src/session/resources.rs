@@ -1,0 +1,188 @@
+//! The objects of an endpoint, in lists that are told part by part.
+//!
+//! A key says where an object stands: by the context that has it and by its handle there, or by its number alone.
+
+use super::EndpointId;
+use super::context::Context;
+use super::server::Server;
+use crate::netlink::{CmId, Kind, Resource};
+use rdmesh_nic::QpEntry;
+use std::collections::BTreeSet;
+
+/// An object in a list.
+pub(super) struct Row {
+    /// Where it stands.
+    pub(super) key: u64,
+    /// The connection on which its process opened the device.
+    pub(super) owner: u64,
+    /// What it is.
+    pub(super) resource: Resource,
+}
+
+impl Server {
+    /// At most `limit` objects of an endpoint, from `from` on.
+    pub(super) fn resources(&self, endpoint: EndpointId, kind: Kind, from: u64, limit: usize) -> Vec<Row> {
+        if kind == Kind::CmId {
+            return self.cm_resources(endpoint, from, limit);
+        }
+        let (first, mut handle) = ((from >> 32) as u32, from as u32);
+        let contexts = self.contexts.values().filter(|c| c.endpoint == endpoint && c.number >= first);
+        let mut contexts: Vec<&Context> = contexts.collect();
+        contexts.sort_unstable_by_key(|context| context.number);
+        let mut rows = Vec::new();
+        for context in contexts {
+            if context.number != first {
+                handle = 0;
+            }
+            rows.extend(context.resources(kind, handle, limit - rows.len()));
+            if rows.len() == limit {
+                break;
+            }
+        }
+        rows
+    }
+
+    /// The object with this number.
+    pub(super) fn find_resource(&self, endpoint: EndpointId, kind: Kind, number: u32) -> Option<Row> {
+        match kind {
+            Kind::CmId => {
+                let found = self.resources(endpoint, kind, number.into(), 1);
+                found.into_iter().find(|row| row.key == u64::from(number))
+            }
+            Kind::Ctx => {
+                let key = u64::from(number) << 32;
+                self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
+            }
+            Kind::Qp => {
+                let contexts = self.contexts.values().filter(|context| context.endpoint == endpoint);
+                contexts
+                    .flat_map(|context| context.resources(kind, 0, usize::MAX))
+                    .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
+            }
+            _ => {
+                let key = u64::from(number >> HANDLE_BITS) << 32 | u64::from(number & HANDLE_MASK);
+                self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
+            }
+        }
+    }
+
+    /// How many objects of each kind an endpoint has.
+    pub(super) fn count_resources(&self, endpoint: EndpointId) -> Vec<(Kind, u64)> {
+        let counts = self.endpoints.get(&endpoint).map(|e| (e.counts, e.contexts)).unwrap_or_default();
+        let (objects, contexts) = counts;
+        let count = |kind| match kind {
+            Kind::Pd => objects.pds.into(),
+            Kind::Cq => objects.cqs.into(),
+            Kind::Qp => objects.qps.into(),
+            Kind::Mr => objects.mrs.into(),
+            Kind::Srq => objects.srqs.into(),
+            Kind::Ctx => contexts.into(),
+            Kind::CmId => self.cm.count_ids(endpoint) as u64,
+        };
+        Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
+    }
+
+    /// A number for a new context: the lowest that no other of the endpoint has, which tells nothing of other endpoints.
+    pub(super) fn free_context_number(&self, endpoint: EndpointId) -> u32 {
+        let used: BTreeSet<u32> = self
+            .contexts
+            .values()
+            .filter(|context| context.endpoint == endpoint)
+            .map(|context| context.number)
+            .collect();
+        (0..).zip(used).find(|(free, used)| free != used).map_or_else(|| self.contexts_of(endpoint), |(free, _)| free)
+    }
+
+    fn contexts_of(&self, endpoint: EndpointId) -> u32 {
+        self.contexts.values().filter(|context| context.endpoint == endpoint).count() as u32
+    }
+
+    fn cm_resources(&self, endpoint: EndpointId, from: u64, limit: usize) -> Vec<Row> {
+        let Ok(from) = u32::try_from(from) else { return Vec::new() };
+        let row = |(channel, id): (u32, CmId)| {
+            let owner = self.cm_channels.get(&channel).map_or(u64::MAX, |channel| channel.opener);
+            Row { key: id.number.into(), owner, resource: Resource::CmId(id) }
+        };
+        self.cm.list_ids(endpoint, from, limit).into_iter().map(row).collect()
+    }
+}
+
+impl Context {
+    /// At most `limit` of its objects, from handle `from` on.
+    fn resources(&self, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+        let row = |handle: u32, resource| Row {
+            key: u64::from(self.number) << 32 | u64::from(handle),
+            owner: self.opener,
+            resource,
+        };
+        let (id, context) = (self.id, self.number);
+        match kind {
+            Kind::Ctx if from == 0 => vec![row(0, Resource::Ctx { number: context })],
+            Kind::Ctx | Kind::CmId => Vec::new(),
+            Kind::Mr => {
+                let regions = self.regions.from(from).take(limit);
+                let resource = |handle, region: &super::regions::Region| Resource::Mr {
+                    number: self.number_of(handle),
+                    len: region.len,
+                    pd: self.number_of(region.pd),
+                };
+                regions.map(|(handle, region)| row(handle, resource(handle, region))).collect()
+            }
+            Kind::Pd => {
+                let pds = self.shard.call(move |shard| shard.engine().list_pds(id, from, limit));
+                let users = |pd| u64::from(self.regions.in_domain(pd));
+                let resource = |handle, in_engine: u32| Resource::Pd {
+                    number: self.number_of(handle),
+                    users: u64::from(in_engine) + users(handle),
+                    context,
+                };
+                pds.into_iter().map(|pd| row(pd.handle, resource(pd.handle, pd.users))).collect()
+            }
+            Kind::Cq => {
+                let cqs = self.shard.call(move |shard| shard.engine().list_cqs(id, from, limit));
+                let resource = |handle, cqe, users: u32| Resource::Cq {
+                    number: self.number_of(handle),
+                    cqe,
+                    users: users.into(),
+                    context,
+                };
+                cqs.into_iter().map(|cq| row(cq.handle, resource(cq.handle, cq.cqe, cq.users))).collect()
+            }
+            Kind::Qp => {
+                let qps = self.shard.call(move |shard| shard.engine().list_qps(id, from, limit));
+                qps.into_iter().map(|qp| row(qp.handle, self.queue_pair(&qp))).collect()
+            }
+            Kind::Srq => {
+                let srqs = self.shard.call(move |shard| shard.engine().list_srqs(id, from, limit));
+                let resource =
+                    |handle, pd, qps| Resource::Srq { number: self.number_of(handle), pd: self.number_of(pd), qps };
+                let numbers = |qps: Vec<rdmesh_verbs::Qpn>| qps.into_iter().map(|qpn| qpn.value()).collect();
+                srqs.into_iter().map(|s| row(s.handle, resource(s.handle, s.pd, numbers(s.qps)))).collect()
+            }
+        }
+    }
+
+    fn queue_pair(&self, qp: &QpEntry) -> Resource {
+        let attr = &qp.info.attr;
+        Resource::Qp {
+            qpn: qp.info.qpn.value(),
+            qp_type: qp.info.qp_type,
+            state: qp.info.state(),
+            port: attr.port,
+            pd: self.number_of(qp.pd),
+            peer: attr.dest_qpn.value(),
+            rq_psn: attr.rq_psn.value(),
+            sq_psn: attr.sq_psn.value(),
+            migration: attr.path_mig_state,
+        }
+    }
+
+    /// The number by which lists call an object: handles are a context's own.
+    fn number_of(&self, handle: u32) -> u32 {
+        self.number << HANDLE_BITS | handle & HANDLE_MASK
+    }
+}
+
+/// Bits of an object's number that are its handle.
+const HANDLE_BITS: u32 = 20;
+const HANDLE_MASK: u32 = (1 << HANDLE_BITS) - 1;
