@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds librdmesh.so so that it loads with glibc 2.17 and newer, and prints its path.
+# Builds librdmesh.so so that it loads with glibc 2.17 and newer, and with musl, and prints its path.
 # Needs cargo-zigbuild and ziglang from PyPI, which it puts into .cache/venv. Where they cannot be had it builds with
-# the machine's own linker: the library then needs the machine's glibc or a newer one.
+# the machine's own linker: the library then needs the machine's glibc or a newer one, and libgcc with musl.
 set -eu
 cd "$(dirname "$0")/.."
 target_dir=${CARGO_TARGET_DIR:-target}
@@ -22,4 +22,10 @@ else
     cargo build --quiet --release --package rdmesh-shim --lib >&2
     library=$target_dir/release/librdmesh.so
 fi
-case $library in /*) echo "$library" ;; *) echo "$PWD/$library" ;; esac
+# A copy is changed: the linker's own output stays what cargo thinks it is.
+portable=$(dirname "$library")/portable
+mkdir -p "$portable"
+cp "$library" "$portable/librdmesh.so.new"
+python3 scripts/forget-loader.py "$portable/librdmesh.so.new"
+mv "$portable/librdmesh.so.new" "$portable/librdmesh.so"
+case $portable in /*) echo "$portable/librdmesh.so" ;; *) echo "$PWD/$portable/librdmesh.so" ;; esac

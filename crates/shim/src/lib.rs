@@ -9,6 +9,7 @@
 //! * [`descriptors`]: which file descriptors are the device's.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`memory`]: registered memory: pages turned into shared ones, fork, `rdmesh_malloc`.
+//! * [`sanitizer`]: what AddressSanitizer is told, so that it starts.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
 //! Inside the library system calls are made directly (rustix), never through a function that it replaces.
@@ -21,5 +22,6 @@ mod memory;
 mod place;
 mod polling;
 mod real;
+mod sanitizer;
 mod session;
 mod start;
