@@ -148,8 +148,10 @@ make_hosts() {
     { "name": "host2", "address": "192.0.2.2",
       "endpoints": [{ "network": "$DEMO_NET", "vni": 7, "addresses": ["$DEMO_CLIENT"] }] } ] }
 END
+    (umask 077 && "$RDMESH" peer key >"$RDMESH_STATE/mesh.key")
     for number in 1 2; do
-        host $number "$RDMESH" up --host host$number --underlay 192.0.2.$number --peers "$RDMESH_STATE/peers.json"
+        host $number "$RDMESH" up --host host$number --underlay 192.0.2.$number --peers "$RDMESH_STATE/peers.json" \
+            --key "$RDMESH_STATE/mesh.key"
     done
 }
 

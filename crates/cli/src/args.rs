@@ -75,6 +75,15 @@ pub(crate) struct RouterOptions {
     /// The other hosts and their endpoints, in JSON: `rdmesh peer ls --json` prints such a file
     #[arg(long, value_name = "FILE", requires = "underlay")]
     pub(crate) peers: Option<PathBuf>,
+    /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
+    #[arg(long, value_name = "FILE", requires = "underlay", conflicts_with = "insecure")]
+    pub(crate) key: Option<PathBuf>,
+    /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
+    #[arg(long, requires = "underlay", conflicts_with = "rootless")]
+    pub(crate) firewall: bool,
+    /// Authenticate no packets of other hosts: whoever can send with the address of one is believed
+    #[arg(long, requires = "underlay")]
+    pub(crate) insecure: bool,
     /// Faults to begin with, see `rdmesh faults`
     #[arg(long, value_name = "FAULTS")]
     pub(crate) faults: Option<Faults>,
@@ -240,12 +249,26 @@ pub(crate) struct RemoveOptions {
 
 #[derive(Subcommand)]
 pub(crate) enum PeerCommand {
-    /// Add another host, or change its address
+    /// Add another host, or change its address or its key
     Add {
         /// Its name: that of its `rdmesh up --host`
         host: Name,
         /// Its router's address: that of its `rdmesh up --underlay`
         address: IpAddr,
+        /// The key that both hosts have, in a file that only its owner can read, or `-` for the standard input [default:
+        /// what `rdmesh up --key` gave to all]
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+    },
+    /// Print a new key, for a file that is given to both hosts, or to all
+    Key,
+    /// Replace a key; the one before is accepted until the other host has the new one
+    Rotate {
+        /// The host whose key it is [default: the secret of all hosts, see `rdmesh up --key`]
+        host: Option<Name>,
+        /// The new key, in a file that only its owner can read, or `-` for the standard input
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
     },
     /// Add an endpoint of another host
     Endpoint(PeerEndpointOptions),
@@ -398,7 +421,8 @@ First steps, as root:
   rdmesh run --name b -- ib_write_bw 10.77.0.2
 
 On two hosts, 192.0.2.1 and 192.0.2.2, the same with the names exchanged on the other one:
-  rdmesh up --host a --underlay 192.0.2.1
+  rdmesh peer key > mesh.key       # on one of them; give the file to both
+  rdmesh up --host a --underlay 192.0.2.1 --key mesh.key
   rdmesh peer add b 192.0.2.2
   rdmesh peer endpoint b --net blue --vni 7 10.7.0.3
   rdmesh run --net blue --vni 7 --ip 10.7.0.2 -- ib_write_bw

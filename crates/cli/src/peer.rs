@@ -4,15 +4,51 @@ use crate::args::{OutputOptions, PeerEndpointOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::{Client, Name, PeerEndpoint};
+use rdmesh_fabric::api::Tunnel;
+use rdmesh_fabric::{Client, KeyError, Name, PeerEndpoint, TunnelKey};
+use std::io::Read;
 use std::net::IpAddr;
+use std::path::Path;
 
-/// Adds another host, or changes its address.
-pub(crate) fn add(host: &Name, address: IpAddr, client: &Client) -> Result<(), Failure> {
-    client.set_peer(host, address)?;
+/// Adds another host, or changes its address or its key.
+pub(crate) fn add(host: &Name, address: IpAddr, key: Option<&Path>, client: &Client) -> Result<(), Failure> {
+    client.set_peer(host, address, key.map(read_key).transpose()?)?;
     print_line(format!(
         "Host `{host}` is at {address}. Say which endpoints it has with `rdmesh peer endpoint {host} …`."
     ))
+}
+
+/// Prints a new key.
+pub(crate) fn key() -> Result<(), Failure> {
+    print_line(TunnelKey::generate()?.to_text())
+}
+
+/// Replaces the key of a host, or the secret of all.
+pub(crate) fn rotate(host: Option<&Name>, key: &Path, client: &Client) -> Result<(), Failure> {
+    let key = read_key(key)?;
+    let Some(host) = host else {
+        client.set_mesh_key(key)?;
+        return print_line(
+            "The new secret is used with each host as soon as it has it too: give it to the others now.",
+        );
+    };
+    let peers = client.peers()?.hosts;
+    let peer = peers.iter().find(|peer| peer.name == *host);
+    let peer =
+        peer.ok_or_else(|| Failure::new(format!("there is no peer `{host}`: `rdmesh peer ls` lists those there are")))?;
+    client.set_peer(host, peer.address, Some(key))?;
+    print_line(format!("The new key is used as soon as `{host}` has it too: give it to it now."))
+}
+
+/// The key in a file, or in the standard input for `-`.
+pub(crate) fn read_key(path: &Path) -> Result<TunnelKey, Failure> {
+    let key = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(KeyError::from).and_then(|_| text.trim().parse())
+    } else {
+        TunnelKey::read(path)
+    };
+    key.map_err(|error| Failure::new(format!("the key {}: {error}", path.display())))
 }
 
 /// Adds an endpoint of another host.
@@ -45,10 +81,12 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     if peers.hosts.is_empty() {
         return print_line("No other hosts: `rdmesh peer add HOST ADDRESS` adds one.");
     }
-    let mut table = Table::new(&["HOST", "AT", "NETWORK", "NUMBER", "ENDPOINT"]);
+    let tunnel = client.tunnel()?;
+    let mut table = Table::new(&["HOST", "AT", "TUNNEL", "NETWORK", "NUMBER", "ENDPOINT"]);
     for peer in &peers.hosts {
+        let (name, at, way) = (peer.name.to_string(), peer.address.to_string(), way(&tunnel, &peer.name));
         let mut row = |network: &str, number: String, addresses: String| {
-            table.row([peer.name.to_string(), peer.address.to_string(), network.to_owned(), number, addresses]);
+            table.row([name.clone(), at.clone(), way.to_owned(), network.to_owned(), number, addresses]);
         };
         if peer.endpoints.is_empty() {
             row("-", "-".to_owned(), "-".to_owned());
@@ -59,6 +97,17 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
         }
     }
     print_line(format!("\n{table}"))
+}
+
+/// How the tunnel to a host is.
+fn way(tunnel: &Tunnel, name: &Name) -> &'static str {
+    match tunnel.hosts.iter().find(|host| host.name == *name) {
+        _ if !tunnel.is_authenticated => "insecure",
+        Some(host) if host.sends && host.receives && host.is_changing_key => "new key waits",
+        Some(host) if host.sends && host.receives => "authenticated",
+        Some(host) if host.other_key > 0 => "other key",
+        _ => "no answer",
+    }
 }
 
 fn list_of(addresses: &[IpAddr]) -> String {

@@ -2,8 +2,9 @@
 
 use crate::args::{RouterOptions, UpOptions};
 use crate::failure::Failure;
+use crate::peer::read_key;
 use crate::show::print_line;
-use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, PeersError, StateDir};
+use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, StateDir};
 use rdmesh_router::daemon::{self, DaemonConfig};
 use rdmesh_router::io::IoConfig;
 use rustix::fs::{FlockOperation, flock};
@@ -33,6 +34,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         // Its mistakes are told here, not in a log.
         read_peers(peers)?;
     }
+    options.router.key.as_deref().map(read_key).transpose()?;
     let child = start(&options.router, state)?;
     let status = wait_until_up(child, &client, state)?;
     let workers = if status.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", status.workers) };
@@ -65,7 +67,9 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         library: None,
         host: options.host.clone().unwrap_or_else(|| Name::of_host(&uname().nodename().to_string_lossy())),
         peers: options.peers.as_deref().map_or(Ok(Peers::default()), read_peers)?,
-        io: IoConfig { underlay: options.underlay, faults: options.faults },
+        io: IoConfig { underlay: options.underlay, is_insecure: options.insecure, faults: options.faults },
+        firewall: options.firewall,
+        key: options.key.as_deref().map(read_key).transpose()?,
         local_path: options.local_path.into(),
     };
     Ok(daemon::run(config)?)
@@ -112,8 +116,7 @@ fn forget_dead(lock: File, state: &StateDir) -> Result<(), Failure> {
 }
 
 fn read_peers(path: &Path) -> Result<Peers, Failure> {
-    let failed = |why: String| Failure::new(format!("the peers file {}: {why}", path.display()));
-    fs::read_to_string(path).map_err(|e| failed(e.to_string()))?.parse().map_err(|e: PeersError| failed(e.to_string()))
+    Peers::read(path).map_err(|why| Failure::new(format!("the peers file {}: {why}", path.display())))
 }
 
 fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
@@ -145,6 +148,15 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     }
     if let Some(peers) = &options.peers {
         command.arg("--peers").arg(fs::canonicalize(peers)?);
+    }
+    if let Some(key) = &options.key {
+        command.arg("--key").arg(fs::canonicalize(key)?);
+    }
+    if options.firewall {
+        command.arg("--firewall");
+    }
+    if options.insecure {
+        command.arg("--insecure");
     }
     if let Some(faults) = options.faults {
         command.args(["--faults", &faults.to_string()]);

@@ -299,7 +299,7 @@ fn a_program_that_drops_its_privileges_keeps_its_endpoint() {
 fn the_peers_of_one_router_are_listed_as_another_reads_them() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let own = format!("127.{high}.{low}.1");
-    let router = Router::start(&["--rootless", "--host", "a", "--underlay", &own]);
+    let router = Router::start(&["--rootless", "--host", "a", "--underlay", &own, "--insecure"]);
     let done = |arguments: &[&str]| {
         let output = router.output(arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -314,7 +314,12 @@ fn the_peers_of_one_router_are_listed_as_another_reads_them() {
     done(&["down"]);
     let wrong = router.output(&["up", "--rootless", "--underlay", &own, "--peers", "/nonexistent"]);
     assert!(text(&wrong.stderr).contains("/nonexistent"));
-    let up = router.rdmesh("up").args(["--rootless", "--underlay", &own, "--peers"]).arg(&file).output().unwrap();
+    let up = router
+        .rdmesh("up")
+        .args(["--rootless", "--insecure", "--underlay", &own, "--peers"])
+        .arg(&file)
+        .output()
+        .unwrap();
     assert!(up.status.success(), "{}", text(&up.stderr));
     assert_eq!(done(&["peer", "ls", "--json"]), fs::read_to_string(&file).unwrap());
     let differs = router.output(&["endpoint", "add", "a", "--net", "blue", "--vni", "8"]);

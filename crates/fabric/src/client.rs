@@ -2,10 +2,10 @@
 
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
-    FaultsText, Mistake, SetPeer, StartCapture, Stats, Status,
+    FaultsText, Mistake, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
 };
 use crate::state::Owners;
-use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError};
+use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -112,9 +112,19 @@ impl Client {
         self.get("/v1/peers")
     }
 
-    /// Adds another host, or changes its address.
-    pub fn set_peer(&self, host: &Name, address: IpAddr) -> Result<Host, ClientError> {
-        self.call(Method::PUT, &format!("/v1/peers/{host}"), Some(&SetPeer { address }))
+    /// Adds another host, or changes its address or its key.
+    pub fn set_peer(&self, host: &Name, address: IpAddr, key: Option<TunnelKey>) -> Result<Host, ClientError> {
+        self.call(Method::PUT, &format!("/v1/peers/{host}"), Some(&SetPeer { address, key }))
+    }
+
+    /// The tunnel to other hosts.
+    pub fn tunnel(&self) -> Result<Tunnel, ClientError> {
+        self.get("/v1/tunnel")
+    }
+
+    /// Changes the secret of the mesh.
+    pub fn set_mesh_key(&self, key: TunnelKey) -> Result<Tunnel, ClientError> {
+        self.call(Method::PUT, "/v1/tunnel/key", Some(&SetMeshKey { key }))
     }
 
     /// Removes another host with its endpoints; returns what it was.

@@ -1,9 +1,10 @@
 //! What an operator says of the other hosts, where no store is shared.
 
-use crate::Name;
+use crate::{KeyError, Name, TunnelKey, read_secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The other hosts and their endpoints: the file of `rdmesh up --peers`, and what `rdmesh peer ls --json` prints.
 ///
@@ -18,6 +19,9 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Peers {
+    /// A secret that all these hosts have, of which the key of each two is made. A file with keys must be its owner's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TunnelKey>,
     /// The hosts. The one that reads this may be among them, so that all may have the same file.
     pub hosts: Vec<Peer>,
 }
@@ -30,6 +34,9 @@ pub struct Peer {
     pub name: Name,
     /// Its router's address: that of its `rdmesh up --underlay`.
     pub address: IpAddr,
+    /// A key that the host which reads this shares with it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TunnelKey>,
     /// Its endpoints.
     #[serde(default)]
     pub endpoints: Vec<PeerEndpoint>,
@@ -46,6 +53,32 @@ pub struct PeerEndpoint {
     pub vni: Option<u32>,
     /// Its addresses, in the order that they have there; at least one, at most one of each family.
     pub addresses: Vec<IpAddr>,
+}
+
+impl Peers {
+    /// What a file says. One with keys must be readable by its owner, and at most its group, only.
+    pub fn read(path: &Path) -> Result<Self, PeersFileError> {
+        let text = std::fs::read_to_string(path)?;
+        let peers: Self = text.parse()?;
+        if peers.key.is_some() || peers.hosts.iter().any(|host| host.key.is_some()) {
+            read_secret(path)?;
+        }
+        Ok(peers)
+    }
+}
+
+/// Why a file does not describe peers.
+#[derive(Debug, thiserror::Error)]
+pub enum PeersFileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It has another form.
+    #[error(transparent)]
+    Form(#[from] PeersError),
+    /// It has keys, which others can read.
+    #[error("it has keys, but {0}")]
+    Key(#[from] KeyError),
 }
 
 /// Why a text does not describe peers.

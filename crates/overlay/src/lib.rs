@@ -7,12 +7,14 @@
 //!
 //! * [`Overlay`]: makes and removes all of this.
 //! * [`Underlay`]: this host's place on the network between the hosts.
+//! * [`Firewall`]: rules that keep others from sending as this host.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
 
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod firewall;
 mod link;
 mod mac;
 mod namespace;
@@ -21,6 +23,7 @@ mod overlay;
 mod sandbox;
 mod underlay;
 
+pub use firewall::{Firewall, FirewallError};
 pub use mac::MacAddress;
 pub use overlay::{Overlay, OverlayError};
 pub use sandbox::{Sandbox, SandboxError};

@@ -4,6 +4,7 @@ mod capture;
 mod error;
 mod host;
 mod instance;
+mod keyring;
 mod mesh;
 mod owners;
 mod peers;
@@ -18,7 +19,7 @@ use crate::api;
 use crate::io::IoConfig;
 use instance::Instance;
 use rdmesh_fabric::api::Mode;
-use rdmesh_fabric::{Name, Peers, StateDir};
+use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::future::IntoFuture;
 use std::io;
@@ -48,6 +49,10 @@ pub struct DaemonConfig {
     pub host: Name,
     /// The other hosts, and their endpoints.
     pub peers: Peers,
+    /// Whether only the router and the kernel may send to other hosts' routers from here.
+    pub firewall: bool,
+    /// A secret that all hosts of the mesh have.
+    pub key: Option<TunnelKey>,
     /// The network.
     pub io: IoConfig,
     /// How endpoints of this host reach each other.

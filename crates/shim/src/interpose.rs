@@ -19,11 +19,11 @@ mod cwd;
 mod files;
 mod fts;
 mod listing;
-mod route;
 mod raw;
+mod route;
 mod stats;
-mod walks;
 mod waits;
+mod walks;
 
 /// Defines functions under their C names; in unit tests under Rust's, so that the tests run on plain libc.
 macro_rules! replace {

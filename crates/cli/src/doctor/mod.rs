@@ -6,6 +6,7 @@ mod limits;
 mod mistakes;
 mod packages;
 mod router;
+mod tunnel;
 mod way;
 
 use crate::args::DoctorOptions;
@@ -40,7 +41,8 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     findings.extend(host::check(status.as_ref(), state));
     findings.extend(limits::check(status.as_ref()));
     findings.extend(device::check(status.as_ref(), client));
-    if status.is_some() {
+    if let Some(status) = &status {
+        findings.extend(tunnel::check(status, client));
         findings.extend(mistakes::check(client));
     }
     findings

@@ -107,7 +107,7 @@ impl Registry {
         let vni_of = |name: &Name| networks.iter().find(|network| network.name == *name).map(|network| network.vni);
         let told = |e: Endpoint| PeerEndpoint { vni: vni_of(&e.network), network: e.network, addresses: e.addresses };
         let endpoints = self.endpoints_on(&host.name)?.into_iter().map(told).collect();
-        Ok(Peer { name: host.name, address: host.address, endpoints })
+        Ok(Peer { name: host.name, address: host.address, key: None, endpoints })
     }
 }
 

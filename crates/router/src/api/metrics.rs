@@ -4,7 +4,7 @@ use crate::daemon::Host;
 use crate::io::IoStats;
 use crate::session::{CmTotals, ContextInfo, SessionTotals};
 use crate::worker::WorkerStats;
-use rdmesh_fabric::api::Metric;
+use rdmesh_fabric::api::{Metric, TunnelHost};
 use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -76,6 +76,7 @@ fn families(host: &Host) -> Vec<Family> {
         }
         family
     }));
+    families.extend(tunnel(host));
     families.extend(IO.iter().map(|(name, help, value)| {
         let mut family = Family::new(format!("rdmesh_io_{name}_total"), "counter", help);
         for (index, stats) in workers.iter().enumerate() {
@@ -92,6 +93,33 @@ fn families(host: &Host) -> Vec<Family> {
         family
     }));
     families
+}
+
+/// Whom the tunnel leads to, and what was refused from there.
+fn tunnel(host: &Host) -> [Family; 4] {
+    let family = |name: &str, kind, help| Family::new(format!("rdmesh_tunnel_{name}"), kind, help);
+    let mut refused = family("refused_total", "counter", "Packets refused, by the host whose address they came from");
+    let mut unsent = family("unsent_total", "counter", "Packets not sent because the host has not proven itself");
+    let mut hosts = family("hosts_authenticated", "gauge", "Hosts that have proven who they are");
+    let mut strangers = family("stranger_packets_total", "counter", "Packets from addresses that are no host's");
+    // Without a tunnel, or with a failing store, there is nothing to tell.
+    let tunnel = host.tunnel().unwrap_or_default();
+    for host in &tunnel.hosts {
+        let reasons: [(_, fn(&TunnelHost) -> u64); 5] = [
+            ("unsealed", |h| h.unsealed),
+            ("unknown_session", |h| h.unknown_session),
+            ("wrong_tag", |h| h.wrong_tag),
+            ("replayed", |h| h.replayed),
+            ("other_key", |h| h.other_key),
+        ];
+        for (reason, count) in reasons {
+            refused.push(&[("host", host.name.as_str()), ("reason", reason)], count(host) as f64);
+        }
+        unsent.push(&[("host", host.name.as_str())], host.unsent as f64);
+    }
+    hosts.push(&[], tunnel.hosts.iter().filter(|host| host.sends && host.receives).count() as f64);
+    strangers.push(&[], tunnel.stranger_packets as f64);
+    [refused, unsent, hosts, strangers]
 }
 
 fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {

@@ -8,7 +8,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post, put};
-use rdmesh_fabric::api::{AttachInterface, FaultsText, SetPeer};
+use rdmesh_fabric::api::{AttachInterface, FaultsText, SetMeshKey, SetPeer, Tunnel};
 use rdmesh_fabric::{Host, Peer, PeerEndpoint, Peers};
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -20,12 +20,21 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation {
             method: "put",
             path: PEER,
-            summary: "Add another host, or change its address",
+            summary: "Add another host, or change its address or its key",
             request: schema::<SetPeer>(),
             response: schema::<Host>(),
             handler: put(set_peer),
         },
         removal(PEER, "Remove another host with its endpoints", schema::<Peer>(), delete(remove_peer)),
+        read("/v1/tunnel", "The tunnel to other hosts, and who tried to get in", schema::<Tunnel>(), get(tunnel)),
+        Operation {
+            method: "put",
+            path: "/v1/tunnel/key",
+            summary: "Change the secret of the mesh",
+            request: schema::<SetMeshKey>(),
+            response: schema::<Tunnel>(),
+            handler: put(set_mesh_key),
+        },
         Operation {
             method: "post",
             path: "/v1/peers/{host}/endpoints",
@@ -87,8 +96,17 @@ async fn set_peer(
     Path(name): Path<String>,
     body: Body<SetPeer>,
 ) -> Result<Json<Host>, Refusal> {
-    let (name, Json(SetPeer { address })) = (parse_name(name)?, body?);
-    Ok(Json(api.blocking(move |host| host.set_peer(name, address)).await??))
+    let (name, Json(SetPeer { address, key })) = (parse_name(name)?, body?);
+    Ok(Json(api.blocking(move |host| host.set_peer(name, address, key)).await??))
+}
+
+async fn tunnel(State(api): State<Api>) -> Result<Json<Tunnel>, Refusal> {
+    Ok(Json(api.blocking(|host| host.tunnel()).await??))
+}
+
+async fn set_mesh_key(State(api): State<Api>, body: Body<SetMeshKey>) -> Result<Json<Tunnel>, Refusal> {
+    let Json(SetMeshKey { key }) = body?;
+    Ok(Json(api.blocking(move |host| host.set_mesh_key(key)).await??))
 }
 
 async fn remove_peer(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Peer>, Refusal> {

@@ -3,7 +3,7 @@
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::worker::StartError;
 use rdmesh_fabric::{Name, RegistryError};
-use rdmesh_overlay::{OverlayError, UnderlayError};
+use rdmesh_overlay::{FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -37,6 +37,9 @@ pub enum HostError {
     /// An interface was to be moved by a router that has no namespaces.
     #[error("this router runs without root and cannot move interfaces: start it with `sudo rdmesh up`")]
     NoNamespaces,
+    /// Rules that keep others from sending as this host.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
     /// The address towards the other hosts.
     #[error(transparent)]
     Underlay(#[from] UnderlayError),
@@ -56,6 +59,18 @@ pub enum HostError {
         /// Its address in the file.
         address: IpAddr,
     },
+    /// Nothing says what is shared with the other host.
+    #[error(
+        "host `{0}` has no key: `rdmesh peer key > FILE` makes one, which both hosts are given with `rdmesh peer add --key FILE`, \
+         or all hosts with `rdmesh up --key FILE` (`rdmesh up --insecure` believes whoever sends with its address)"
+    )]
+    NoKey(Name),
+    /// Keys where nothing is authenticated.
+    #[error("this router was started with --insecure and uses no keys: `rdmesh down`, and `rdmesh up` without it")]
+    Insecure,
+    /// No random numbers.
+    #[error("making a key: {0}")]
+    Random(io::Error),
     /// IPv4 here, IPv6 there.
     #[error("{address} is not of the same family as this host's address {own}: use one that is")]
     Family {

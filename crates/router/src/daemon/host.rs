@@ -2,6 +2,7 @@
 
 use super::capture::Captures;
 use super::error::HostError;
+use super::keyring::Keyring;
 use super::mesh::{Mesh, Targets};
 use super::owners::Owners;
 use super::restore;
@@ -16,7 +17,7 @@ use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_nic::{Route, WireCounters};
-use rdmesh_overlay::{Overlay, Underlay};
+use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub struct Host {
     pub(super) workers: Workers,
     pub(super) faults: Mutex<Option<Faults>>,
     pub(super) captures: Captures,
+    pub(super) keyring: Mutex<Keyring>,
     owners: Owners,
     attached: Mutex<Attached>,
 }
@@ -105,6 +107,7 @@ impl Host {
         let owners = Owners::new().map_err(started("watch over owners"))?;
         let (attached, captures) = (Mutex::default(), Captures::default());
         let (started, faults) = (Instant::now(), Mutex::new(config.io.faults));
+        let keyring = Mutex::new(Keyring::new(config.key.clone().or_else(|| config.peers.key.clone())));
         let host = Self {
             config,
             started,
@@ -116,9 +119,16 @@ impl Host {
             workers,
             faults,
             captures,
+            keyring,
             owners,
             attached,
         };
+        if host.config.local_path == LocalPath::Tunnel {
+            host.set_key_of_own()?;
+        }
+        if host.config.firewall {
+            Firewall::new(host.config.state.path()).install()?;
+        }
         host.restore(survivors)?;
         host.add_peers(&host.config.peers)?;
         Ok(host)

@@ -2,7 +2,7 @@
 
 use super::DaemonConfig;
 use rdmesh_fabric::{LOCK, StateDir, StateError};
-use rdmesh_overlay::{Overlay, OverlayError};
+use rdmesh_overlay::{Firewall, FirewallError, Overlay, OverlayError};
 use rdmesh_uverbs::session::LIBRARY_NAME;
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 use rustix::io::Errno;
@@ -44,6 +44,9 @@ pub enum InstanceError {
     /// Namespaces of an earlier router.
     #[error(transparent)]
     Overlay(#[from] OverlayError),
+    /// Its firewall rules.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
 }
 
 impl Instance {
@@ -84,6 +87,7 @@ impl Instance {
     pub(super) fn clean(&self) -> Result<(), InstanceError> {
         if !self.rootless {
             Overlay::new(self.state.clone(), None)?.clear()?;
+            Firewall::new(self.state.path()).remove()?;
         }
         if !self.rootless && is_mount_of_ours(&self.state.endpoints()) {
             unmount(self.state.endpoints(), UnmountFlags::DETACH).map_err(|e| at(&self.state.endpoints())(e.into()))?;

@@ -3,18 +3,18 @@
 use super::error::HostError;
 use super::host::Host;
 use crate::io::Faults;
-use rdmesh_fabric::{Host as Place, Name, Network, Peer, PeerEndpoint, Peers, RegistryError};
+use rdmesh_fabric::{Host as Place, Name, Network, Peer, PeerEndpoint, Peers, RegistryError, TunnelKey};
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
 impl Host {
     /// The other hosts.
     pub fn peers(&self) -> Result<Peers, HostError> {
-        Ok(Peers { hosts: self.registry.peers(&self.config.host)? })
+        Ok(Peers { key: None, hosts: self.registry.peers(&self.config.host)? })
     }
 
-    /// Adds another host, or changes its address.
-    pub fn set_peer(&self, name: Name, address: IpAddr) -> Result<Place, HostError> {
+    /// Adds another host, or changes its address or its key.
+    pub fn set_peer(&self, name: Name, address: IpAddr, key: Option<TunnelKey>) -> Result<Place, HostError> {
         let own = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         if name == self.config.host {
             return Err(HostError::OwnHost(name));
@@ -22,8 +22,18 @@ impl Host {
         if address.is_ipv4() != own.is_ipv4() {
             return Err(HostError::Family { address, own });
         }
+        let shared = self.key_for(&name, address, key.as_ref())?;
+        let before = self.registry.hosts()?.into_iter().find(|host| host.name == name).map(|host| host.address);
         let place = Place { name, address };
-        self.mesh.wait_for(self.registry.set_host(&place)?);
+        let revision = self.registry.set_host(&place)?;
+        if let Some(key) = key {
+            self.keep_key(&place.name, key);
+        }
+        if let Some(before) = before.filter(|before| *before != address) {
+            self.workers.remove_tunnel_key(before);
+        }
+        shared.iter().for_each(|key| self.workers.set_tunnel_key(address, key));
+        self.mesh.wait_for(revision);
         tracing::info!(host = %place.name, %address, "peer added");
         Ok(place)
     }
@@ -32,6 +42,8 @@ impl Host {
     pub fn remove_peer(&self, name: &Name) -> Result<Peer, HostError> {
         self.refuse_own(name)?;
         let removed = self.registry.remove_host(name)?;
+        self.workers.remove_tunnel_key(removed.address);
+        self.forget_key(name);
         tracing::info!(host = %name, "peer removed");
         Ok(removed)
     }
@@ -68,7 +80,7 @@ impl Host {
                     Err(RegistryError::NoSuchHost(_)) => {}
                     removed => drop(removed?),
                 }
-                self.set_peer(peer.name.clone(), peer.address)?;
+                self.set_peer(peer.name.clone(), peer.address, peer.key.clone())?;
             } else if self.config.io.underlay.is_some_and(|own| own != peer.address) {
                 return Err(HostError::OwnAddress { name: peer.name.clone(), address: peer.address });
             }

@@ -51,6 +51,8 @@ fn config(directory: &TempDir) -> DaemonConfig {
         host: "here".parse().unwrap(),
         peers: Peers::default(),
         local_path: LocalPath::Memory,
+        key: None,
+        firewall: false,
         io: IoConfig::default(),
     }
 }
@@ -60,7 +62,7 @@ fn config_with_underlay(directory: &TempDir) -> DaemonConfig {
     static NUMBER: AtomicU8 = AtomicU8::new(200);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let underlay = IpAddr::from([127, high, low, NUMBER.fetch_add(1, Ordering::Relaxed)]);
-    let io = IoConfig { underlay: Some(underlay), faults: None };
+    let io = IoConfig { underlay: Some(underlay), faults: None, is_insecure: true };
     DaemonConfig { io, ..config(directory) }
 }
 
@@ -194,7 +196,7 @@ fn a_dead_routers_peers_are_restored_where_they_can_be_reached() {
         addresses: vec![address.parse().unwrap()],
     };
     let first = Host::start(config.clone()).unwrap();
-    first.set_peer(there.clone(), "192.0.2.2".parse().unwrap()).unwrap();
+    first.set_peer(there.clone(), "192.0.2.2".parse().unwrap(), None).unwrap();
     first.add_peer_endpoint(&there, remote("10.7.0.9")).unwrap();
     let before = first.peers().unwrap();
     drop(first);
@@ -292,7 +294,7 @@ fn peers_are_added_and_removed_by_the_api() {
         addresses: vec!["10.7.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
     };
     assert_eq!(status_of(client.add_peer_endpoint(&there, &remote)), 404);
-    client.set_peer(&there, address).unwrap();
+    client.set_peer(&there, address, None).unwrap();
     assert_eq!(client.add_peer_endpoint(&there, &remote).unwrap(), remote);
     assert_eq!(client.peers().unwrap().hosts[0].endpoints, std::slice::from_ref(&remote));
     let taken = CreateEndpoint { addresses: vec!["10.7.0.2".parse().unwrap()], ..request("a") };
@@ -310,14 +312,15 @@ fn peers_are_added_and_removed_by_the_api() {
 #[test]
 fn peers_that_cannot_be_are_refused() {
     let router = Router::start_with(config_with_underlay);
-    let set = |name: &str, address: &str| router.client.set_peer(&name.parse().unwrap(), address.parse().unwrap());
+    let set =
+        |name: &str, address: &str| router.client.set_peer(&name.parse().unwrap(), address.parse().unwrap(), None);
     assert_eq!(status_of(set("here", "192.0.2.2")), 400);
     assert_eq!(status_of(set("there", "2001:db8::2")), 400);
     let own = router.client.status().unwrap().underlay.unwrap().to_string();
     assert_eq!(status_of(set("there", &own)), 409);
     router.stop();
     let alone = Router::start();
-    assert_eq!(status_of(alone.client.set_peer(&"there".parse().unwrap(), "192.0.2.2".parse().unwrap())), 400);
+    assert_eq!(status_of(alone.client.set_peer(&"there".parse().unwrap(), "192.0.2.2".parse().unwrap(), None)), 400);
     alone.stop();
 }
 
@@ -347,7 +350,7 @@ fn all_hosts_may_have_the_same_peers_file() {
 #[test]
 fn an_underlay_that_this_host_does_not_have_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let io = IoConfig { underlay: Some("192.0.2.1".parse().unwrap()), faults: None };
+    let io = IoConfig { underlay: Some("192.0.2.1".parse().unwrap()), faults: None, is_insecure: true };
     fs::create_dir_all(host_endpoints(&directory)).unwrap();
     let started = Host::start(DaemonConfig { io, ..config(&directory) });
     assert!(matches!(started, Err(HostError::Underlay(_))));

@@ -1,7 +1,7 @@
 //! The router's sockets: the engine's datagrams from and to other machines.
 //!
-//! Nothing here knows what a datagram says. Workers receive in batches, with segments that the kernel has put together,
-//! and hand datagrams to the engine; they take trains of datagrams from it, and send each with one message.
+//! Nothing here knows what a datagram says; what goes through the tunnel is sealed and opened here. Workers receive in
+//! batches, with segments that the kernel has put together, and hand datagrams to the engine; they take trains of datagrams from it, and send each with one message.
 //!
 //! * [`Sockets`]: one worker's.
 //! * [`Plains`]: those of the programs' network namespaces.
@@ -31,11 +31,12 @@ pub use plain::{Interface, PlainError, PlainSockets};
 pub use plains::{Place, PlainUse, Plains};
 pub use probe::{ProbeError, probe};
 pub use sockets::Sockets;
+pub use tunnel::{StrangersSeen, TunnelState};
 
 pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;
 pub(crate) use plain::open_namespace;
-pub(crate) use tunnel::Tunnel;
+pub(crate) use tunnel::{Sessions, Table, Tunnel, pair_key};
 
 use std::net::IpAddr;
 
@@ -44,6 +45,8 @@ use std::net::IpAddr;
 pub struct IoConfig {
     /// This host's address towards the other routers; none where it is the only one.
     pub underlay: Option<IpAddr>,
+    /// Whether packets in the tunnel prove no sender: whoever can send with another host's address is believed.
+    pub is_insecure: bool,
     /// Faults to begin with.
     pub faults: Option<Faults>,
 }

@@ -54,6 +54,8 @@ pub(super) struct Outbox<T = Transmits> {
     /// The train that has to be sent datagram by datagram, and the ways where that goes for all.
     split: Option<usize>,
     unsegmented: Vec<Way>,
+    /// Trains that must not be sent, a bit for each.
+    withheld: u64,
     complaints: Vec<Errno>,
 }
 
@@ -76,6 +78,7 @@ impl<T: Trains> Outbox<T> {
             blocked: None,
             split: None,
             unsegmented: Vec::new(),
+            withheld: 0,
             complaints: Vec::new(),
         }
     }
@@ -85,11 +88,25 @@ impl<T: Trains> Outbox<T> {
         self.blocked
     }
 
+    /// The train with this number is not to be sent.
+    pub(super) fn withhold(&mut self, train: usize) {
+        self.withheld |= 1u64.checked_shl(train as u32).unwrap_or_default();
+    }
+
+    /// Whether nothing of what is here has been tried to be sent.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.at == Position::default() && self.blocked.is_none()
+    }
+
     /// Sends what the sockets take. Returns whether anything left.
     pub(super) fn flush(&mut self, ways: &impl Ways, counters: &Counters) -> bool {
         self.blocked = None;
         let mut worked = false;
         while self.at.train < self.transmits.trains().len() {
+            if self.is_withheld(self.at.train) {
+                self.drop_train(counters);
+                continue;
+            }
             let way = Way::of(&self.transmits.trains()[self.at.train].target);
             let Some((socket, scope)) = ways.find(way) else {
                 // It has been closed since.
@@ -122,8 +139,12 @@ impl<T: Trains> Outbox<T> {
         }
         self.transmits.clear();
         self.at = Position::default();
-        self.split = None;
+        (self.split, self.withheld) = (None, 0);
         worked
+    }
+
+    fn is_withheld(&self, train: usize) -> bool {
+        self.withheld.checked_shr(train as u32).unwrap_or_default() & 1 != 0
     }
 
     /// The next messages, all of them for the socket of `way`.
@@ -132,6 +153,7 @@ impl<T: Trains> Outbox<T> {
         let mut at = self.at;
         while let Some(train) = self.transmits.trains().get(at.train)
             && Way::of(&train.target) == way
+            && !self.is_withheld(at.train)
             && !messages.is_full()
         {
             let (message, next) = self.message(train, at, scope);

@@ -9,8 +9,8 @@ use super::outbox::{Outbox, Way, Ways};
 use super::plain::PlainSockets;
 use super::raw::{BATCH, Name, Slot};
 use super::socket::Socket;
-use super::tunnel::Tunnel;
-use rdmesh_nic::{Datagram, Origin, PlainId, Time, Transmits};
+use super::tunnel::{Guard, Table, Tunnel};
+use rdmesh_nic::{Datagram, Origin, PlainId, Target, Time, Transmits};
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
 use std::mem::MaybeUninit;
@@ -64,6 +64,8 @@ impl Sockets {
         tunnel: Option<Tunnel>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
+        let is_sealed = tunnel.as_ref().is_some_and(|tunnel| tunnel.guard.is_some());
+        let transmits = if is_sealed { Transmits::for_sealing() } else { Transmits::new() };
         let mut sockets = Self {
             worker,
             clock,
@@ -71,7 +73,7 @@ impl Sockets {
             receiving: Vec::new(),
             open: Open { tunnel, plains: Vec::new() },
             slots: Vec::new(),
-            outbox: Outbox::new(Transmits::new()),
+            outbox: Outbox::new(transmits),
             injector: None,
             passes: 0,
             busy_until: Time::default(),
@@ -86,6 +88,13 @@ impl Sockets {
     /// Puts faults into what is received, from now on; none ends them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.injector = faults.map(|faults| Box::new(Injector::new(faults, self.worker as u64)));
+    }
+
+    /// Says which hosts there are, and what is shared with each.
+    pub(crate) fn set_peers(&mut self, table: &Table) {
+        if let Some(guard) = self.open.guard() {
+            guard.set_peers(table);
+        }
     }
 
     /// Takes a namespace's sockets into use.
@@ -151,6 +160,7 @@ impl Sockets {
         if self.outbox.transmits.is_empty() {
             return false;
         }
+        self.seal();
         let worked = self.outbox.flush(&self.open, &self.counters);
         if worked {
             // Answers will come.
@@ -186,10 +196,21 @@ impl Sockets {
         self.look_at_once();
     }
 
-    fn release_held(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) {
-        if let Some(injector) = &mut self.injector {
-            injector.release(now, &mut |datagram| deliver(now, datagram));
+    /// Seals what goes through the tunnel, once. What cannot be sealed is not sent.
+    fn seal(&mut self) {
+        let Self { open, outbox, .. } = self;
+        let Some(guard) = open.guard().filter(|_| outbox.is_untouched()) else { return };
+        for number in 0..outbox.transmits.trains().len() {
+            let Target::Host(to) = outbox.transmits.trains()[number].target else { continue };
+            if !outbox.transmits.datagrams_mut(number).all(|datagram| guard.seal(to, datagram)) {
+                outbox.withhold(number);
+            }
         }
+    }
+
+    fn release_held(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) {
+        let Self { injector: Some(injector), open, .. } = self else { return };
+        injector.release(now, &mut |datagram| open.admit(datagram, |datagram| deliver(now, datagram)));
     }
 
     fn watch(&mut self, source: Source) -> io::Result<()> {
@@ -228,10 +249,10 @@ impl Sockets {
         let Some(receiving) = receiving.iter_mut().find(|receiving| Some(receiving.source) == source) else {
             return false;
         };
-        let Some(socket) = open.receiver(receiving.source) else { return false };
         let (mut worked, mut congested) = (false, 0);
         for _ in 0..BATCHES {
             // An error other than that nothing is there belongs to a datagram that was sent.
+            let Some(socket) = open.receiver(receiving.source) else { return worked };
             let Ok(count) = socket.receive(slots) else { break };
             let reader = clock.reader();
             for slot in &slots[..count] {
@@ -252,9 +273,11 @@ impl Sockets {
                     counters.received_datagrams.add(1);
                     let datagram = Datagram { origin, traffic_class, received, bytes };
                     match injector {
-                        None => deliver(reader.now, &datagram),
+                        None => open.admit(&datagram, |datagram| deliver(reader.now, datagram)),
                         Some(injector) => {
-                            injector.apply(reader.now, &datagram, &mut |datagram| deliver(reader.now, datagram));
+                            injector.apply(reader.now, &datagram, &mut |datagram| {
+                                open.admit(datagram, |datagram| deliver(reader.now, datagram));
+                            });
                             counters.faults.add(injector.take_count());
                         }
                     }
@@ -265,13 +288,29 @@ impl Sockets {
                 break;
             }
             // As a switch does with a long queue: senders without acknowledgements have no other brake.
-            congested = if socket.is_backed_up() { CONGESTION_EXPERIENCED } else { 0 };
+            let is_backed_up = open.receiver(receiving.source).is_some_and(Socket::is_backed_up);
+            congested = if is_backed_up { CONGESTION_EXPERIENCED } else { 0 };
         }
         worked
     }
 }
 
 impl Open {
+    /// Gives a datagram to `deliver`, unless it came through the tunnel and is not what another host sealed.
+    fn admit(&mut self, datagram: &Datagram<'_>, deliver: impl FnOnce(&Datagram<'_>)) {
+        if let Origin::Host(from) = datagram.origin
+            && let Some(guard) = self.guard()
+            && !guard.open(from, datagram.bytes)
+        {
+            return;
+        }
+        deliver(datagram);
+    }
+
+    fn guard(&mut self) -> Option<&mut Guard> {
+        self.tunnel.as_mut()?.guard.as_mut()
+    }
+
     fn plain(&self, id: PlainId) -> Option<&PlainSockets> {
         self.plains.iter().find(|plain| plain.id == id).map(Arc::as_ref)
     }

@@ -108,7 +108,7 @@ fn send(socket: &Socket, made: Made) -> IoStats {
 }
 
 fn tunnel(address: IpAddr) -> Tunnel {
-    Tunnel::open(address, 1).unwrap().remove(0)
+    Tunnel::open(address, 1, None).unwrap().remove(0)
 }
 
 fn trains_arrive(from: IpAddr, to: IpAddr) {
@@ -190,14 +190,14 @@ fn what_the_kernel_refuses_is_lost_and_counted() {
 
 #[test]
 fn the_tunnels_port_is_not_shared_with_others() {
-    let _first = Tunnel::open(underlay(7), 2).unwrap();
-    assert_eq!(Tunnel::open(underlay(7), 2).err(), Some(rustix::io::Errno::ADDRINUSE));
+    let _first = Tunnel::open(underlay(7), 2, None).unwrap();
+    assert_eq!(Tunnel::open(underlay(7), 2, None).err(), Some(rustix::io::Errno::ADDRINUSE));
 }
 
 #[test]
 fn each_worker_receives_what_is_for_its_queue_pairs() {
     const WORKERS: usize = 3;
-    let tunnels = Tunnel::open(underlay(8), WORKERS).unwrap();
+    let tunnels = Tunnel::open(underlay(8), WORKERS, None).unwrap();
     let mut receivers: Vec<Receiver> = tunnels.into_iter().map(|tunnel| Receiver::new(Some(tunnel))).collect();
     let sender = UdpSocket::bind((underlay(9), 0)).unwrap();
     for (protocol, transport) in [([0x08, 0x00], 36), ([0x86, 0xdd], 56)] {

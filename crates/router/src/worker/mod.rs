@@ -10,6 +10,7 @@ mod mads;
 mod patience;
 mod served;
 mod shard;
+mod tunnels;
 mod wait;
 
 pub use events::EventSocket;
@@ -18,7 +19,7 @@ pub(crate) use patience::Patience;
 pub use shard::Shard;
 pub use wait::Mode;
 
-use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sockets, Tunnel};
+use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sessions, Sockets};
 use crate::memory::Memory;
 use crossbeam_queue::ArrayQueue;
 use exchange::Exchange;
@@ -54,6 +55,8 @@ pub struct WorkerConfig {
 pub struct Workers {
     shards: Vec<ShardHandle>,
     threads: Vec<JoinHandle<()>>,
+    /// With the routers of other hosts; none where there is no tunnel, or an insecure one.
+    sessions: Option<Sessions>,
 }
 
 /// A way to reach one worker.
@@ -144,21 +147,22 @@ impl Workers {
             links.push(Arc::new(link));
             receivers.push(receiver);
         }
-        let tunnels = config.io.underlay.map_or(Ok(Vec::new()), |underlay| {
-            Tunnel::open(underlay, count).map_err(|source| StartError::Tunnel { underlay, source })
-        });
-        let mut tunnels = tunnels?.into_iter();
         let clock = net::Clock::start();
+        let (sessions, tunnels) = tunnels::open(&config.io, count, clock)?;
+        let mut tunnels = tunnels.into_iter();
         let all: Arc<[Arc<Link>]> = links.clone().into();
-        let mut workers = Self { shards: links.iter().cloned().map(ShardHandle).collect(), threads: Vec::new() };
+        let shards = links.iter().cloned().map(ShardHandle).collect();
+        let mut workers = Self { shards, threads: Vec::new(), sessions };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, shards: count as u32, seed: seed()?, limits: config.limits };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
             waiter.watch().add_level(sockets.poll_fd())?;
+            let mut shard = Shard::new(engine, clock, sockets);
+            shard.engine().set_tunnel_sealed(workers.sessions.is_some());
             let exchange = Exchange::new(Arc::clone(&all), number);
-            let served = Served::new(Shard::new(engine, clock, sockets), exchange, commands, waiter.watch());
+            let served = Served::new(shard, exchange, commands, waiter.watch());
             *links[number].serve() = Some(served);
             let worker = Worker { link: Arc::clone(&links[number]), waiter, awake_since: Time::default() };
             let thread = std::thread::Builder::new().name(format!("rdmesh-worker-{number}"));

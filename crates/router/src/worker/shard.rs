@@ -2,7 +2,7 @@
 
 use super::events::{EventBytes, EventSocket};
 use super::mads::{MadCounters, MadSink};
-use crate::io::{Clock, Faults, PlainSockets, Sockets};
+use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
@@ -72,6 +72,11 @@ impl Shard {
     /// Puts faults into what is received from the network; none ends them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.sockets.set_faults(faults);
+    }
+
+    /// Says which hosts there are at the other ends of the tunnel.
+    pub(super) fn set_peers(&mut self, table: &Table) {
+        self.sockets.set_peers(table);
     }
 
     /// Says where received management datagrams go; before that they go nowhere.

@@ -44,7 +44,7 @@ fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
 #[test]
 fn a_datagram_wakes_a_worker_that_sleeps() {
     for (number, mode) in [(100, Mode::Sleep), (101, Mode::Adaptive), (102, Mode::Spin)] {
-        let io = IoConfig { underlay: Some(underlay(number)), faults: None };
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
         let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
         let shard = &workers.shards()[0];
         let sender = std::net::UdpSocket::bind((underlay(99), 0)).unwrap();
@@ -59,7 +59,7 @@ fn a_datagram_wakes_a_worker_that_sleeps() {
 
 #[test]
 fn a_worker_without_traffic_sleeps_on() {
-    let io = IoConfig { underlay: Some(underlay(103)), faults: None };
+    let io = IoConfig { underlay: Some(underlay(103)), faults: None, is_insecure: true };
     let config = WorkerConfig { count: 1, mode: Mode::Adaptive, limits: DeviceLimits::default(), io };
     let workers = Workers::start(config).unwrap();
     let shard = &workers.shards()[0];
@@ -89,14 +89,14 @@ fn a_datagram_for_another_worker_is_handed_over_or_counted() {
 
 #[test]
 fn an_underlay_address_that_is_not_ours_is_named() {
-    let io = IoConfig { underlay: Some([192, 0, 2, 1].into()), faults: None };
+    let io = IoConfig { underlay: Some([192, 0, 2, 1].into()), faults: None, is_insecure: true };
     let config = WorkerConfig { count: 1, mode: Mode::Sleep, limits: DeviceLimits::default(), io };
     let error = Workers::start(config).err().unwrap();
     assert!(error.to_string().starts_with("UDP port 6081 of the underlay address 192.0.2.1: "), "{error}");
 }
 
 fn workers(count: usize, number: u8) -> Workers {
-    let io = IoConfig { underlay: Some(underlay(number)), faults: None };
+    let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
     Workers::start(WorkerConfig { count, mode: Mode::Adaptive, limits: DeviceLimits::default(), io }).unwrap()
 }
 
@@ -240,7 +240,7 @@ fn whoever_has_a_command_stands_in_for_a_worker_that_sleeps() {
 fn commands_run_one_at_a_time_and_in_order() {
     const CALLS: u64 = 3000;
     for (number, mode) in [(112, Mode::Sleep), (113, Mode::Adaptive), (114, Mode::Spin)] {
-        let io = IoConfig { underlay: Some(underlay(number)), faults: None };
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
         let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
         let total = AtomicU64::new(0);
         let total: &'static AtomicU64 = Box::leak(Box::new(total));

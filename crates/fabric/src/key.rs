@@ -1,0 +1,143 @@
+//! Secrets by which hosts know each other.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// A secret of 32 bytes that two hosts share, or all hosts of a mesh. As text it is 64 hexadecimal digits. It is never shown:
+/// only [`TunnelKey::to_text`], for the one who made it.
+#[derive(Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
+pub struct TunnelKey([u8; TunnelKey::LEN]);
+
+/// Why a text or a file is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Not the text of one.
+    #[error("a key has 64 hexadecimal digits: `rdmesh peer key > FILE` makes one")]
+    Form,
+    /// Others may read it.
+    #[error(
+        "others can read it or its group can change it (mode {0:o}): `chmod 600` it, and make a new key if somebody may have seen this one"
+    )]
+    Public(u32),
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl TunnelKey {
+    /// Bytes of a key.
+    pub const LEN: usize = 32;
+
+    /// The key with these bytes.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// A new key, from the kernel's random numbers.
+    pub fn generate() -> io::Result<Self> {
+        let mut bytes = [0; Self::LEN];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// Its text.
+    pub fn to_text(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The key in a file that only its owner, and at most its group, can read.
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        read_secret(path)?.trim().parse()
+    }
+}
+
+/// The text in a file, if others cannot read it.
+pub fn read_secret(path: &Path) -> Result<String, KeyError> {
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    let mode = metadata.mode() & 0o777;
+    if metadata.is_file() && mode & OTHERS != 0 {
+        return Err(KeyError::Public(mode));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl std::str::FromStr for TunnelKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let digits = text.as_bytes();
+        let digit = |c: u8| char::from(c).to_digit(16).ok_or(KeyError::Form);
+        let mut bytes = [0; Self::LEN];
+        if digits.len() != 2 * Self::LEN {
+            return Err(KeyError::Form);
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Debug for TunnelKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TunnelKey(..)")
+    }
+}
+
+impl Serialize for TunnelKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_text())
+    }
+}
+
+impl<'de> Deserialize<'de> for TunnelKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Others reading or writing, and the group writing.
+const OTHERS: u32 = 0o027;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_its_text_and_shows_in_no_log() {
+        let key = TunnelKey::generate().unwrap();
+        assert_eq!(key.to_text().parse::<TunnelKey>().unwrap(), key);
+        assert_ne!(key, TunnelKey::generate().unwrap());
+        assert!(!format!("{key:?}").contains(&key.to_text()[..8]));
+        for text in ["", "abc", &"g".repeat(64), &"a".repeat(63), &"ä".repeat(32)] {
+            assert!(text.parse::<TunnelKey>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let key = TunnelKey::generate().unwrap();
+        std::fs::write(file.path(), format!("{}\n", key.to_text())).unwrap();
+        for (mode, is_good) in [(0o600, true), (0o640, true), (0o644, false), (0o604, false), (0o660, false)] {
+            std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            let read = TunnelKey::read(file.path());
+            assert_eq!(read.is_ok(), is_good, "{mode:o}: {read:?}");
+        }
+    }
+}

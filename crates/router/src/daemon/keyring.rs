@@ -1,0 +1,120 @@
+//! What this host shares with others, and how the tunnel to each is.
+
+use super::error::HostError;
+use super::host::Host;
+use crate::io::{TunnelState, pair_key};
+use rdmesh_fabric::api::{Tunnel, TunnelHost};
+use rdmesh_fabric::{Name, TunnelKey};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Keys by which hosts know each other. They are nowhere else, and are not shown.
+#[derive(Default)]
+pub(super) struct Keyring {
+    /// What all hosts have.
+    mesh: Option<TunnelKey>,
+    /// What single hosts have.
+    own: HashMap<Name, TunnelKey>,
+}
+
+impl Keyring {
+    pub(super) fn new(mesh: Option<TunnelKey>) -> Self {
+        Self { mesh, own: HashMap::new() }
+    }
+
+    /// The key of the host `name` at `address`.
+    fn find(&self, name: &Name, address: IpAddr, here: IpAddr) -> Option<TunnelKey> {
+        let made = || self.mesh.as_ref().map(|mesh| pair_key(mesh, here, address));
+        self.own.get(name).cloned().or_else(made)
+    }
+}
+
+impl Host {
+    /// The key of the host `name` at `address`: `given`, or what is known; none where nothing is authenticated.
+    pub(super) fn key_for(
+        &self,
+        name: &Name,
+        address: IpAddr,
+        given: Option<&TunnelKey>,
+    ) -> Result<Option<TunnelKey>, HostError> {
+        let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
+        if self.config.io.is_insecure {
+            return if given.is_some() { Err(HostError::Insecure) } else { Ok(None) };
+        }
+        let key = given.cloned().or_else(|| self.keyring().find(name, address, here));
+        key.map(Some).ok_or_else(|| HostError::NoKey(name.clone()))
+    }
+
+    /// Keeps the key of a host of its own.
+    pub(super) fn keep_key(&self, name: &Name, key: TunnelKey) {
+        self.keyring().own.insert(name.clone(), key);
+    }
+
+    /// Forgets the key of a host.
+    pub(super) fn forget_key(&self, name: &Name) {
+        self.keyring().own.remove(name);
+    }
+
+    /// Changes the secret of the mesh, and with it the keys of all hosts that have none of their own.
+    pub fn set_mesh_key(&self, key: TunnelKey) -> Result<Tunnel, HostError> {
+        if self.config.io.is_insecure {
+            return Err(HostError::Insecure);
+        }
+        let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
+        self.keyring().mesh = Some(key);
+        for host in self.registry.hosts()?.into_iter().filter(|host| host.name != self.config.host) {
+            let key = self.keyring().find(&host.name, host.address, here);
+            key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key));
+        }
+        tracing::info!("the secret of the mesh has changed");
+        self.tunnel()
+    }
+
+    /// Endpoints of this host that reach each other through the tunnel need a key as well.
+    pub(super) fn set_key_of_own(&self) -> Result<(), HostError> {
+        if let Some(own) = self.config.io.underlay {
+            self.workers.set_tunnel_key(own, &TunnelKey::generate().map_err(HostError::Random)?);
+        }
+        Ok(())
+    }
+
+    /// The tunnel to other hosts, and who tried to get in.
+    pub fn tunnel(&self) -> Result<Tunnel, HostError> {
+        let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
+        let hosts = self.registry.hosts()?;
+        let of_host = |state: TunnelState| {
+            let name = hosts.iter().find(|host| host.address == state.address)?.name.clone();
+            Some(told(name, state))
+        };
+        let strangers = self.workers.strangers();
+        Ok(Tunnel {
+            is_authenticated: true,
+            hosts: states.into_iter().filter_map(of_host).collect(),
+            stranger_packets: strangers.packets,
+            last_stranger: strangers.last,
+        })
+    }
+
+    fn keyring(&self) -> MutexGuard<'_, Keyring> {
+        self.keyring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn told(name: Name, state: TunnelState) -> TunnelHost {
+    let TunnelState { address, sends, receives, is_changing_key, .. } = state;
+    let TunnelState { unsealed, unknown_session, wrong_tag, replayed, other_key, unsent, .. } = state;
+    TunnelHost {
+        name,
+        address,
+        sends,
+        receives,
+        is_changing_key,
+        unsealed,
+        unknown_session,
+        wrong_tag,
+        replayed,
+        other_key,
+        unsent,
+    }
+}

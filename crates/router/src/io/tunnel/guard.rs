@@ -1,0 +1,124 @@
+//! Seals what a worker sends through the tunnel and opens what it receives, before anything else looks at it.
+//!
+//! What comes from an address that is no host's, in no session, or that has been here, is refused without a look at its tag.
+//! All else costs the tag's computation and no more: no lock, no memory, no state that changes.
+
+use super::inbox::Inbox;
+use super::link::{PeerLink, Sessions, bump};
+use super::session::{ReceiveSession, Refused};
+use rdmesh_nic::wire::geneve::{self, Seal};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The other hosts, by address.
+pub(crate) type Table = HashMap<IpAddr, Arc<PeerLink>>;
+
+/// One worker's.
+pub(crate) struct Guard {
+    worker: usize,
+    inbox: Arc<Inbox>,
+    views: Vec<View>,
+    places: HashMap<IpAddr, usize>,
+    /// Whom the last packet was to or from: mostly that of the next one too.
+    last: usize,
+}
+
+/// Another host as a worker sees it.
+struct View {
+    link: Arc<PeerLink>,
+    generation: u64,
+    sessions: Sessions,
+}
+
+impl Guard {
+    pub(super) fn new(worker: usize, inbox: Arc<Inbox>) -> Self {
+        Self { worker, inbox, views: Vec::new(), places: HashMap::new(), last: 0 }
+    }
+
+    /// Takes another table into use.
+    pub(crate) fn set_peers(&mut self, table: &Table) {
+        self.views = table.values().map(|link| View::new(Arc::clone(link))).collect();
+        self.places = self.views.iter().enumerate().map(|(at, view)| (view.link.address(), at)).collect();
+        self.last = 0;
+    }
+
+    /// Seals a packet to the host at `to`; false where it cannot be, and must not be sent.
+    pub(crate) fn seal(&mut self, to: IpAddr, packet: &mut [u8]) -> bool {
+        let worker = self.worker;
+        let Some(view) = self.view(to) else { return false };
+        let sealed = view.sessions.send.as_ref().is_some_and(|session| session.seal(worker, packet).is_ok());
+        if !sealed {
+            bump(&view.link.refusals.unsent);
+        }
+        sealed
+    }
+
+    /// Whether `packet`, from the address `from`, was sealed by the host there and has not been here before.
+    pub(crate) fn open(&mut self, from: IpAddr, packet: &[u8]) -> bool {
+        if let Some(body) = geneve::decode_control(packet) {
+            self.inbox.post(from, body);
+            return false;
+        }
+        let seal = geneve::read_seal(packet);
+        let Some(at) = self.place(from) else {
+            // The check whether somebody listens, which `rdmesh doctor` makes.
+            if !packet.is_empty() {
+                self.inbox.strangers().note(from);
+            }
+            return false;
+        };
+        let view = &self.views[at];
+        let refusals = &view.link.refusals;
+        let counter = match seal.map(|seal| (seal, view.session(seal))) {
+            None if packet.is_empty() => return false,
+            None => &refusals.unsealed,
+            Some((seal, None)) => {
+                if view.link.note_lost(seal.session) {
+                    self.inbox.wake();
+                }
+                &refusals.unknown_session
+            }
+            Some((seal, Some(session))) => match session.open(seal, packet) {
+                Ok(()) => return true,
+                Err(Refused::Replayed) => &refusals.replayed,
+                Err(Refused::WrongTag) => &refusals.wrong_tag,
+            },
+        };
+        bump(counter);
+        false
+    }
+
+    fn view(&mut self, address: IpAddr) -> Option<&View> {
+        self.place(address).map(|at| &self.views[at])
+    }
+
+    /// Where the host at `address` is in the views, whose sessions are the present ones then.
+    fn place(&mut self, address: IpAddr) -> Option<usize> {
+        if self.views.get(self.last).is_none_or(|view| view.link.address() != address) {
+            self.last = *self.places.get(&address)?;
+        }
+        self.views[self.last].refresh();
+        Some(self.last)
+    }
+}
+
+impl View {
+    fn new(link: Arc<PeerLink>) -> Self {
+        Self { link, generation: 0, sessions: Sessions::default() }
+    }
+
+    fn refresh(&mut self) {
+        let generation = self.link.generation();
+        if generation != self.generation {
+            self.sessions = self.link.sessions().clone();
+            self.generation = generation;
+        }
+    }
+
+    fn session(&self, seal: Seal) -> Option<&ReceiveSession> {
+        let Sessions { receive, previous, .. } = &self.sessions;
+        let found = [receive, previous].into_iter().flatten().find(|session| session.reference() == seal.session);
+        found.map(Arc::as_ref)
+    }
+}

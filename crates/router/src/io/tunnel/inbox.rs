@@ -1,0 +1,80 @@
+//! Control messages on their way from the workers to the thread of the handshakes, and who else has sent something.
+
+use crossbeam_queue::ArrayQueue;
+use rdmesh_nic::wire::geneve::CONTROL_BODY;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// Messages that wait, few enough that a flood of them costs little; who is not heard asks again.
+pub(super) struct Inbox {
+    messages: ArrayQueue<(IpAddr, [u8; CONTROL_BODY])>,
+    dropped: AtomicU64,
+    strangers: Strangers,
+    thread: OnceLock<Thread>,
+}
+
+/// Addresses that are no host's and that packets came from.
+#[derive(Default)]
+pub(super) struct Strangers {
+    packets: AtomicU64,
+    last: Mutex<Option<IpAddr>>,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        let (dropped, strangers) = (AtomicU64::new(0), Strangers::default());
+        Self { messages: ArrayQueue::new(ROOM), dropped, strangers, thread: OnceLock::new() }
+    }
+
+    /// Who is to be woken.
+    pub(super) fn set_reader(&self, thread: Thread) {
+        let _ = self.thread.set(thread);
+    }
+
+    pub(super) fn post(&self, from: IpAddr, body: &[u8; CONTROL_BODY]) {
+        match self.messages.push((from, *body)) {
+            Ok(()) => self.wake(),
+            Err(_) => drop(self.dropped.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<(IpAddr, [u8; CONTROL_BODY])> {
+        self.messages.pop()
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    pub(super) fn strangers(&self) -> &Strangers {
+        &self.strangers
+    }
+
+    /// Messages for which there was no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Strangers {
+    pub(super) fn note(&self, from: IpAddr) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        // Whoever reads it, or another worker, is not waited for.
+        if let Ok(mut last) = self.last.try_lock() {
+            *last = Some(from);
+        }
+    }
+
+    /// How many packets, and where the last one came from.
+    pub(super) fn seen(&self) -> (u64, Option<IpAddr>) {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.packets.load(Ordering::Relaxed), last)
+    }
+}
+
+/// Messages that may wait.
+const ROOM: usize = 32;

@@ -1,0 +1,213 @@
+//! The thread that keeps sessions with the other hosts.
+
+use super::guard::{Guard, Table};
+use super::handshake::{Handshake, Outcome, Unheard};
+use super::inbox::Inbox;
+use super::link::{PeerLink, TunnelState, bump};
+use super::session::{ReceiveSession, SendSession};
+use crate::io::clock::Clock;
+use rdmesh_fabric::TunnelKey;
+use rdmesh_nic::{TUNNEL_PORT, Time};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The sessions with all other hosts. Dropping it ends the thread.
+pub(crate) struct Sessions {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    own: IpAddr,
+    workers: usize,
+    clock: Clock,
+    /// For the cookies of this process.
+    secret: [u8; 32],
+    socket: UdpSocket,
+    inbox: Arc<Inbox>,
+    peers: Mutex<BTreeMap<IpAddr, Peer>>,
+    stop: AtomicBool,
+}
+
+struct Peer {
+    link: Arc<PeerLink>,
+    handshake: Handshake,
+}
+
+/// What came from addresses that are no host's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StrangersSeen {
+    /// Packets.
+    pub packets: u64,
+    /// Where the last one came from.
+    pub last: Option<IpAddr>,
+    /// Control messages that were not read, because too many came at once.
+    pub unread: u64,
+}
+
+impl Sessions {
+    /// Of the host at `own`, whose router has so many workers.
+    pub(crate) fn start(own: IpAddr, workers: usize, clock: Clock) -> Result<Self, Errno> {
+        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let socket = UdpSocket::bind((own, 0)).map_err(errno)?;
+        socket.set_nonblocking(true).map_err(errno)?;
+        let mut secret = [0; 32];
+        getrandom(&mut secret, GetRandomFlags::empty())?;
+        let (inbox, peers, stop) = (Arc::new(Inbox::new()), Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { own, workers, clock, secret, socket, inbox, peers, stop });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("rdmesh-sessions".to_owned()).spawn(move || theirs.run());
+        let thread = thread.map_err(errno)?;
+        shared.inbox.set_reader(thread.thread().clone());
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// What a worker seals and opens with.
+    pub(crate) fn guard(&self, worker: usize) -> Guard {
+        Guard::new(worker, Arc::clone(&self.shared.inbox))
+    }
+
+    /// The host at `address` has `key`. Returns the table for the workers.
+    pub(crate) fn set_peer(&self, address: IpAddr, key: &TunnelKey) -> Table {
+        let Shared { own, clock, secret, .. } = &*self.shared;
+        let mut peers = self.shared.peers();
+        peers.entry(address).and_modify(|peer| peer.handshake.set_key(key, clock.now())).or_insert_with(|| {
+            let handshake = Handshake::new(*own, address, key, *secret, clock.now());
+            Peer { link: Arc::new(PeerLink::new(address)), handshake }
+        });
+        drop(peers);
+        self.shared.inbox.wake();
+        self.table()
+    }
+
+    /// There is no host at `address` any more.
+    pub(crate) fn remove_peer(&self, address: IpAddr) -> Table {
+        self.shared.peers().remove(&address);
+        self.table()
+    }
+
+    /// The tunnel to each host.
+    pub(crate) fn states(&self) -> Vec<TunnelState> {
+        let peers = self.shared.peers();
+        peers.values().map(|peer| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing())).collect()
+    }
+
+    /// What came from elsewhere.
+    pub(crate) fn strangers(&self) -> StrangersSeen {
+        let (packets, last) = self.shared.inbox.strangers().seen();
+        StrangersSeen { packets, last, unread: self.shared.inbox.dropped() }
+    }
+
+    fn table(&self) -> Table {
+        self.shared.peers().iter().map(|(address, peer)| (*address, Arc::clone(&peer.link))).collect()
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.inbox.wake();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let was_busy = self.read();
+            let deadline = self.tend();
+            let wait = deadline.map_or(LONGEST, |at| Duration::from_nanos(at.0.saturating_sub(self.clock.now().0)));
+            if was_busy {
+                // However many messages come, they cost a small part of a processor.
+                thread::sleep(PACE);
+            } else {
+                thread::park_timeout(wait.min(LONGEST));
+            }
+        }
+    }
+
+    /// Reads the messages that wait. Returns whether there were any.
+    fn read(&self) -> bool {
+        let mut was_busy = false;
+        while let Some((from, body)) = self.inbox.take() {
+            was_busy = true;
+            let mut peers = self.peers();
+            let Some(peer) = peers.get_mut(&from) else {
+                self.inbox.strangers().note(from);
+                continue;
+            };
+            match peer.handshake.handle(self.clock.now(), &body) {
+                Ok(outcome) => self.follow(peer, outcome),
+                Err(Unheard::OtherKey) => bump(&peer.link.refusals.other_key),
+                Err(Unheard::Forged) => bump(&peer.link.refusals.wrong_tag),
+            }
+        }
+        was_busy
+    }
+
+    /// Does what is due; returns when there is something again.
+    fn tend(&self) -> Option<Time> {
+        let mut peers = self.peers();
+        for peer in peers.values_mut() {
+            let now = self.clock.now();
+            let outcome = peer.handshake.poll(now, &mut random);
+            self.follow(peer, outcome);
+            if let Some(reference) = peer.link.take_lost()
+                && let Some(packet) = peer.handshake.lost(now, reference)
+            {
+                self.send(peer, &packet);
+            }
+        }
+        peers.values().filter_map(|peer| peer.handshake.deadline()).min()
+    }
+
+    fn follow(&self, peer: &Peer, outcome: Outcome) {
+        let Outcome { packet, send, receive, forget_previous } = outcome;
+        if let Some(secret) = receive {
+            let session = Arc::new(ReceiveSession::new(&secret));
+            peer.link.update(|sessions| sessions.previous = sessions.receive.replace(session));
+            tracing::info!(host = %peer.link.address(), "the tunnel from there is authenticated");
+        }
+        if let Some(secret) = send {
+            let session = Arc::new(SendSession::new(&secret, self.workers));
+            peer.link.update(|sessions| sessions.send = Some(session));
+        }
+        if forget_previous {
+            peer.link.update(|sessions| sessions.previous = None);
+        }
+        // Last: whoever is told that a session is open may use it at once.
+        if let Some(packet) = packet {
+            self.send(peer, &packet);
+        }
+    }
+
+    /// A message that does not leave is as one that is lost.
+    fn send(&self, peer: &Peer, packet: &[u8]) {
+        let _ = self.socket.send_to(packet, (peer.link.address(), TUNNEL_PORT));
+    }
+
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Chance, from the kernel.
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // A kernel that had some when the thread began has some now.
+    getrandom(&mut bytes, GetRandomFlags::empty()).expect("the kernel's random numbers");
+    bytes
+}
+
+/// Between two looks at the inbox while messages come.
+const PACE: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(60);

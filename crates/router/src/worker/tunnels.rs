@@ -1,0 +1,55 @@
+//! The tunnel to other hosts: its sockets, one for each worker, and with whom there are sessions.
+
+use super::{StartError, Workers};
+use crate::io::{Clock, IoConfig, Sessions, StrangersSeen, Table, Tunnel, TunnelState};
+use rdmesh_fabric::TunnelKey;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The tunnel's ends of so many workers, and what keeps its sessions.
+pub(super) fn open(
+    config: &IoConfig,
+    workers: usize,
+    clock: Clock,
+) -> Result<(Option<Sessions>, Vec<Tunnel>), StartError> {
+    let Some(underlay) = config.underlay else { return Ok((None, Vec::new())) };
+    let failed = |source| StartError::Tunnel { underlay, source };
+    let sessions = (!config.is_insecure).then(|| Sessions::start(underlay, workers, clock)).transpose();
+    let sessions = sessions.map_err(failed)?;
+    let tunnels = Tunnel::open(underlay, workers, sessions.as_ref()).map_err(failed)?;
+    Ok((sessions, tunnels))
+}
+
+impl Workers {
+    /// The host at `address` shares `key` with this one. A key that it had before is accepted until it uses this one.
+    pub fn set_tunnel_key(&self, address: IpAddr, key: &TunnelKey) {
+        if let Some(sessions) = &self.sessions {
+            self.set_table(sessions.set_peer(address, key));
+        }
+    }
+
+    /// Nothing is taken from the host at `address` any more.
+    pub fn remove_tunnel_key(&self, address: IpAddr) {
+        if let Some(sessions) = &self.sessions {
+            self.set_table(sessions.remove_peer(address));
+        }
+    }
+
+    /// How the tunnel to each host is; none where nothing is authenticated.
+    pub fn tunnel_states(&self) -> Option<Vec<TunnelState>> {
+        self.sessions.as_ref().map(Sessions::states)
+    }
+
+    /// What came from addresses that are no host's.
+    pub fn strangers(&self) -> StrangersSeen {
+        self.sessions.as_ref().map_or_else(StrangersSeen::default, Sessions::strangers)
+    }
+
+    fn set_table(&self, table: Table) {
+        let table = Arc::new(table);
+        for shard in &self.shards {
+            let table = Arc::clone(&table);
+            shard.call(move |shard| shard.set_peers(&table));
+        }
+    }
+}
