@@ -3,10 +3,12 @@
 use crate::lab::{Endpoint, Lab, Options};
 use crate::pair::Pair;
 use crate::program::Program;
+use crate::wait::until;
 use serde_json::{Value, json};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tempfile::NamedTempFile;
 
 /// Hosts 0, 1, …, called `host0` and so on, at 192.0.2.1 and so on. Each has an endpoint on network `blue` and one on network
 /// `red`, both with address 10.7.0.2 for host 0 and so on.
@@ -15,9 +17,14 @@ pub struct Hosts {
     labs: Vec<Lab>,
     wire: Wire,
     options: Options,
+    /// What routers read when they start.
+    files: Vec<NamedTempFile>,
 }
 
 impl Hosts {
+    /// The secret of all hosts, unless another is said.
+    pub const KEY: &str = "6b1f0ce2a9d34785b0c1d2e3f4a5968778695a4b3c2d1e0f9e8d7c6b5a493827";
+
     /// Two hosts, as machines on an Ethernet are.
     pub fn start() -> Self {
         Self::start_with(1500, Options::default())
@@ -25,25 +32,67 @@ impl Hosts {
 
     /// Two hosts with an MTU between them, whose routers are started with `options`.
     pub fn start_with(mtu: u32, options: Options) -> Self {
-        let mut hosts = Self { labs: Vec::new(), wire: Wire::new(mtu), options };
+        let hosts = Self::start_with_keys(mtu, options, [Self::KEY; 2]);
+        hosts.wait_for_sessions();
+        hosts
+    }
+
+    /// The same with a secret of each, which need not be the same; nobody waits until they know each other.
+    pub fn start_with_keys(mtu: u32, options: Options, keys: [&str; 2]) -> Self {
+        let mut hosts = Self { labs: Vec::new(), wire: Wire::new(mtu), options, files: Vec::new() };
         let peers = json!({ "hosts": [Self::description(0), Self::description(1)] });
-        for _ in 0..2 {
-            hosts.add(&peers);
+        for key in keys {
+            hosts.add_with_key(&peers, key);
         }
         hosts
     }
 
+    /// Waits until the first two hosts have proven to each other who they are.
+    pub fn wait_for_sessions(&self) {
+        for lab in &self.labs[..2] {
+            until(LIMIT, "the tunnel is authenticated", || {
+                let tunnel = lab.api("/v1/tunnel");
+                let is_open = |host: &Value| host["sends"] == true && host["receives"] == true;
+                let hosts = tunnel["hosts"].as_array().expect("a list of hosts");
+                (tunnel["is_authenticated"] == false || hosts.iter().all(is_open)).then_some(())
+            });
+        }
+    }
+
+    /// A file with a secret.
+    pub fn key_file(&mut self, key: &str) -> String {
+        let file = NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), key).expect("the file is ours");
+        let path = file.path().display().to_string();
+        self.files.push(file);
+        path
+    }
+
     /// Adds a host that is told of `peers`, in the form of `rdmesh up --peers`.
     pub fn add(&mut self, peers: &Value) {
+        self.add_with_key(peers, Self::KEY);
+    }
+
+    fn add_with_key(&mut self, peers: &Value, key: &str) {
+        if !self.options.up.iter().any(|option| option == "--insecure") {
+            let path = self.key_file(key);
+            return self.add_with(peers, &["--key", &path]);
+        }
+        self.add_with(peers, &[]);
+    }
+
+    fn add_with(&mut self, peers: &Value, up: &[&str]) {
         let number = self.labs.len();
         let mut options = self.options.clone();
         let address = Self::address(number);
         options.netns = Some(self.wire.connect(&address));
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        options.up.extend(up.iter().copied().map(str::to_owned));
+        let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), peers.to_string()).expect("the file is ours");
         let name = format!("host{number}");
         let path = file.path().display().to_string();
         options.up.extend(["--host", &name, "--underlay", &address, "--peers", &path].map(str::to_owned));
+        self.files.push(file);
         self.labs.push(Lab::start_with(options));
     }
 
@@ -104,7 +153,8 @@ impl Hosts {
         self.labs.iter().map(|lab| lab.metric(name)).sum()
     }
 
-    fn address(number: usize) -> String {
+    /// The address of a host itself.
+    pub fn address(number: usize) -> String {
         format!("192.0.2.{}", number + 1)
     }
 }

@@ -91,6 +91,13 @@ impl Lab {
         until(Duration::from_secs(30), "the router serves", || UnixStream::connect(self.dir().join("api.sock")).ok());
     }
 
+    /// Starts a router again that was killed or taken down, as the first one was started.
+    pub fn up_again(&self) {
+        let mut up = self.rdmesh();
+        up.arg("up").args(&self.options.up);
+        Program::start(up).finish(Duration::from_secs(30)).ok();
+    }
+
     /// Ends a traced router; returns how many system calls it made in all its life, yields apart.
     pub fn end_traced(&mut self) -> u64 {
         let strace = self.traced.take().expect("the router was started to be traced");
