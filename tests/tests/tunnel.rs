@@ -53,6 +53,15 @@ fn start(hosts: &Hosts, number: usize, arguments: &[&str]) -> Peer {
     Peer::start(hosts.lab(number), &Hosts::endpoint(number, "blue"), arguments)
 }
 
+/// A queue pair for datagrams on host 0, with a receive request.
+fn datagram_receiver(hosts: &Hosts) -> Peer {
+    let mut receiver = start(hosts, 0, &["ud"]);
+    let own = receiver.local().to_owned();
+    receiver.connect_to(&own);
+    receiver.ask("recv");
+    receiver
+}
+
 /// Two ends of a connection, one on each host, over which something was sent.
 fn connection(hosts: &Hosts) -> (Peer, Peer) {
     let (mut victim, mut friend) = (start(hosts, 0, &PATIENT), start(hosts, 1, &PATIENT));
@@ -81,8 +90,7 @@ fn an_insecure_tunnel_believes_anybody() {
     assert_eq!(number(&queue_pair(lab)["cnps_received"]), 1);
     drop((victim, friend));
     lab.wait_until_empty();
-    let mut victim = start(&hosts, 0, &["ud"]);
-    victim.ask("recv");
+    let mut victim = datagram_receiver(&hosts);
     forge::send(&hosts, &from, &[forge::datagram(&target(lab, &victim), QKEY, Look::Plain)]);
     assert_eq!(victim.completion().0, "success");
 }
@@ -112,8 +120,7 @@ fn forged_packets_reach_no_tenant_and_are_counted() {
     assert_eq!(friend.ask("check 1 4096"), "match");
     drop((victim, friend));
     lab.wait_until_empty();
-    let mut victim = start(&hosts, 0, &["ud"]);
-    victim.ask("recv");
+    let victim = datagram_receiver(&hosts);
     let at = target(lab, &victim);
     forge::send(&hosts, &from, &looks.map(|look| forge::datagram(&at, QKEY, look)));
     until(LIMIT, "all are refused", || (refused(lab) == before + 16).then_some(()));

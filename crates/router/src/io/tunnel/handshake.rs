@@ -2,7 +2,7 @@
 //!
 //! | message | from | says |
 //! |---|---|---|
-//! | `Ask` | sender | chance of its own, the *nonce* |
+//! | `Ask` | sender | chance of its own, the *nonce*, and which session it accepts from the other |
 //! | `Grant` | receiver | the nonce, and a *cookie*: the time, and a tag of it and the nonce under a secret of this process |
 //! | `Open` | sender | both again |
 //! | `Opened` | receiver | the same |
@@ -177,8 +177,7 @@ impl Handshake {
             return None;
         }
         self.told = Some(now);
-        let mut nonce = [0; 16];
-        nonce[..8].copy_from_slice(&reference.to_be_bytes());
+        let nonce = told(reference);
         let keys = &self.keys[0];
         Some(Message { kind: Kind::Lost, key: keys.id(), nonce, cookie: [0; 16] }.packet(keys))
     }
@@ -198,7 +197,7 @@ impl Handshake {
         self.attempt = Some(attempt);
         let keys = self.keys.iter().find(|keys| keys.id() == attempt.key).unwrap_or(&self.keys[0]);
         let kind = if attempt.cookie.is_some() { Kind::Open } else { Kind::Ask };
-        let cookie = attempt.cookie.unwrap_or_default();
+        let cookie = attempt.cookie.unwrap_or_else(|| told(self.receiving.map_or(0, |receiving| receiving.reference)));
         Message { kind, key: keys.id(), nonce: attempt.nonce, cookie }.packet(keys)
     }
 
@@ -212,6 +211,10 @@ impl Handshake {
         // It may have the newer key now, or run again.
         if self.sending.is_none_or(|sending| at == 0 && sending.key != self.keys[0].id()) && self.tries > 1 {
             self.begin(now);
+        }
+        // Where it has restarted it knows nothing of the session to it.
+        if self.sending.is_some_and(|sending| told(sending.reference) != asked.cookie) {
+            self.doubt(now);
         }
         self.granted = now.0.max(self.granted + 1);
         let cookie = self.cookie(self.granted, asked);
@@ -247,10 +250,6 @@ impl Handshake {
         self.opened = issued;
         self.receiving = Some(Agreed { reference: secret.reference, key: open.key, since: now });
         self.previous_until = Some(now.after(GRACE));
-        // It may have restarted: then it knows nothing of the session from here.
-        if self.sending.is_some_and(|sending| now > sending.since.after(LONGEST)) {
-            self.doubt(now);
-        }
         self.retire();
         Outcome { packet, receive: Some(secret), ..Outcome::default() }
     }
@@ -274,18 +273,18 @@ impl Handshake {
     }
 
     fn on_lost(&mut self, now: Time, lost: &Message) -> Outcome {
-        let reference = u64::from_be_bytes(std::array::from_fn(|i| lost.nonce[i]));
-        if self.sending.is_some_and(|sending| sending.reference == reference) {
+        if self.sending.is_some_and(|sending| told(sending.reference) == lost.nonce) {
             self.doubt(now);
         }
         Outcome::default()
     }
 
-    /// Has the session to the other host replaced, by one with either key.
+    /// Has the session to the other host replaced, by one with either key. Not more often than packets in the one before are
+    /// gone by: what makes it doubtful may be recorded.
     fn doubt(&mut self, now: Time) {
         if !self.is_doubtful {
             self.is_doubtful = true;
-            self.begin(now);
+            self.begin(self.sending.map_or(now, |sending| now.max(sending.since.after(LONGEST))));
         }
     }
 
@@ -303,6 +302,13 @@ impl Handshake {
         let tag = mac.chain_update(issued).chain_update(asked.key.0).chain_update(asked.nonce).finalize().into_bytes();
         std::array::from_fn(|i| if i < 8 { issued[i] } else { tag[i] })
     }
+}
+
+/// The reference of a session in a message.
+fn told(reference: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&reference.to_be_bytes());
+    bytes
 }
 
 /// Between the first two tries, and between two complaints.

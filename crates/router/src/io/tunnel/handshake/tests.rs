@@ -186,6 +186,36 @@ fn a_host_that_restarts_is_agreed_with_anew_in_both_directions() {
 }
 
 #[test]
+fn one_that_restarts_at_once_is_agreed_with_anew_too() {
+    let mut world = World::new([7, 7]);
+    world.run(Duration::from_millis(5), |_, _| false);
+    assert!(world.is_agreed());
+    world.hosts[1] = Host { seed: 99, ..Host::new(B, A, 7, 3) };
+    world.hosts[1].handshake.next = Some(world.now);
+    world.settle();
+    assert!(world.is_agreed());
+}
+
+#[test]
+fn recorded_messages_do_not_replace_sessions_again_and_again() {
+    let mut world = World::new([7, 7]);
+    world.settle();
+    let asks: Vec<_> =
+        world.said.iter().copied().filter(|(_, packet)| packet[packet.len() - CONTROL_BODY] == 1).collect();
+    let before = world.hosts[0].sends.len() + world.hosts[1].sends.len();
+    for _ in 0..50 {
+        for (from, packet) in &asks {
+            let _ = world.hosts[1 - from].handle(world.now, packet);
+        }
+        world.run(Duration::from_millis(10), |_, _| false);
+    }
+    let after = world.hosts[0].sends.len() + world.hosts[1].sends.len();
+    assert!(after - before <= 4, "{} sessions in half a second", after - before);
+    world.settle();
+    assert!(world.is_agreed());
+}
+
+#[test]
 fn who_is_told_that_a_session_is_lost_asks_for_another() {
     let mut world = World::new([7, 7]);
     world.settle();
