@@ -19,6 +19,12 @@
 enum { IN_REQUEST = 56, IN_REPLY = 196, IN_REFUSAL = 148 };
 // What a text's bytes follow from.
 enum { REQUEST = 1, REPLY, REFUSAL, QUESTION, ANSWER };
+// What each side can do: READs that it answers and asks for at a time, and retries after receiver-not-ready. They differ, so
+// that each must be where it belongs. A client like iSER's answers more than it asks for.
+static const struct rdma_conn_param CLIENT = {.responder_resources = 5, .initiator_depth = 1, .flow_control = 1,
+                                              .retry_count = 6, .rnr_retry_count = 7};
+static const struct rdma_conn_param SERVER = {.responder_resources = 1, .initiator_depth = 3, .flow_control = 0,
+                                              .rnr_retry_count = 6};
 enum { PATIENCE_MS = 60000, MESSAGE = 4096, RESOLVE_MS = 5000, CONSUMER_DEFINED = 28 };
 
 struct connection {
@@ -55,6 +61,23 @@ static void expect_private(const struct rdma_cm_event *event, size_t len, uint64
     CHECK(matches(event->param.conn.private_data, len, seed));
 }
 
+// The peer's parameters, as seen from here: it asks for what is answered here.
+static void expect_parameters(const struct rdma_cm_event *event, const struct rdma_conn_param *peer) {
+    const struct rdma_conn_param *told = &event->param.conn;
+    CHECK(told->responder_resources == peer->initiator_depth && told->initiator_depth == peer->responder_resources,
+          "%u to answer, %u to ask for", told->responder_resources, told->initiator_depth);
+    CHECK(told->flow_control == peer->flow_control && told->retry_count == peer->retry_count && told->srq == 0 &&
+              told->rnr_retry_count == peer->rnr_retry_count && told->qp_num != 0,
+          "flow control %u, %u retries, %u after RNR, SRQ %u, QP %u", told->flow_control, told->retry_count,
+          told->rnr_retry_count, told->srq, told->qp_num);
+}
+
+// An event that says nothing of the peer.
+static void expect_no_parameters(const struct rdma_cm_event *event) {
+    CHECK(event->param.conn.private_data_len == 0 && event->param.conn.qp_num == 0, "%d bytes of private data",
+          event->param.conn.private_data_len);
+}
+
 static void expect_success(int result, const char *what) {
     CHECK(result == 0, "%s: %s", what, strerror(errno));
 }
@@ -89,8 +112,10 @@ static void close_queues(struct connection *c) {
 }
 
 static struct rdma_conn_param param_with(const char *private, size_t len) {
-    return (struct rdma_conn_param){.private_data = private, .private_data_len = (uint8_t)len,
-                                    .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
+    struct rdma_conn_param param = is_server ? SERVER : CLIENT;
+    param.private_data = private;
+    param.private_data_len = (uint8_t)len;
+    return param;
 }
 
 static void ask(struct connection *c) {
@@ -124,11 +149,13 @@ static void listen_at(struct rdma_addrinfo *at) {
         struct rdma_cm_event *event = next_event();
         if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
             expect_private(event, IN_REQUEST, REQUEST);
+            expect_parameters(event, &CLIENT);
             struct connection *c = &connections[asked++];
             c->id = event->id;
             answer(c);
         } else {
             expect_event(event, RDMA_CM_EVENT_ESTABLISHED, 0);
+            expect_no_parameters(event);
             made++;
         }
         rdma_ack_cm_event(event);
@@ -140,6 +167,7 @@ static void check_answer(const struct rdma_cm_event *event) {
     if (refused_status < 0) {
         expect_event(event, RDMA_CM_EVENT_ESTABLISHED, 0);
         expect_private(event, IN_REPLY, REPLY);
+        expect_parameters(event, &SERVER);
     } else {
         expect_event(event, RDMA_CM_EVENT_REJECTED, refused_status);
         if (refused_status == CONSUMER_DEFINED) expect_private(event, IN_REFUSAL, REFUSAL);
@@ -198,6 +226,7 @@ static void disconnect(void) {
         struct rdma_cm_event *event = next_event();
         if (event->event != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
             expect_event(event, RDMA_CM_EVENT_DISCONNECTED, 0);
+            expect_no_parameters(event);
             ended++;
             if (!is_mine) expect_success(rdma_disconnect(event->id), "rdma_disconnect");
         }

@@ -73,7 +73,7 @@ impl Cm {
         let Some(c) = self.table.get(id) else { return };
         let (state, guid) = (c.state, c.local_guid);
         if state == CmState::DreqSent {
-            self.tell(id, Event::Disconnected);
+            self.tell(id, Event::DisconnectTimedOut);
             return self.enter_time_wait(now, id);
         }
         if state != CmState::SidrReqSent {

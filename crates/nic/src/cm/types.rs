@@ -215,8 +215,10 @@ pub enum Event {
         /// From the peer's owner.
         private: ArrayVec<u8, 220>,
     },
-    /// The own `disconnect` was answered, was given up, or met the peer's.
+    /// The own `disconnect` was answered, or met the peer's.
     Disconnected,
+    /// The own `disconnect` was never answered.
+    DisconnectTimedOut,
     /// No packet of the connection can be under way any more.
     TimeWaitExit,
     /// Somebody asks for a datagram service; the id is new. To be answered by `answer_service` or `destroy`.

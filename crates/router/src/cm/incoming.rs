@@ -16,6 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 const MAX_REASONS: usize = 64;
 /// How long a program may take to answer a request, as a code: 69 s (`CMA_CM_MRA_SETTING`).
 const PROGRAM_TIME: u8 = REPEATED | 24;
+/// What events say of a peer that did not answer.
+const TIMED_OUT: i32 = -Errno::TIMEDOUT.raw_os_error();
 /// Only a peer that asks again is told to wait.
 const REPEATED: u8 = 0x80;
 
@@ -93,21 +95,22 @@ impl ConnectionManager {
         }
         let event = match event {
             cm::Event::Reply(rep) => Event::new(Kind::ConnectResponse).with_connection(reply_param(rep)),
-            cm::Event::Established { private } => Event::new(Kind::Established).with_private(private),
+            // What the kernel does not pass on of RTU and DREQ, their private data, is not passed on here.
+            cm::Event::Established { .. } => Event::new(Kind::Established),
             cm::Event::Rejected { reason, private, .. } => {
                 if self.rejected.len() < MAX_REASONS || self.rejected.contains_key(&reason.0) {
                     *self.rejected.entry(reason.0).or_default() += 1;
                 }
                 Event::new(Kind::Rejected).with_status(reason.0.into()).with_private(private)
             }
-            cm::Event::Unreachable => Event::new(Kind::Unreachable).with_status(-Errno::TIMEDOUT.raw_os_error()),
-            cm::Event::DisconnectRequested { private } => {
-                id.state = State::Disconnect;
-                Event::new(Kind::Disconnected).with_private(private)
-            }
-            cm::Event::Disconnected => {
+            cm::Event::Unreachable => Event::new(Kind::Unreachable).with_status(TIMED_OUT),
+            cm::Event::DisconnectRequested { .. } | cm::Event::Disconnected => {
                 id.state = State::Disconnect;
                 Event::new(Kind::Disconnected)
+            }
+            cm::Event::DisconnectTimedOut => {
+                id.state = State::Disconnect;
+                Event::new(Kind::Disconnected).with_status(TIMED_OUT)
             }
             cm::Event::TimeWaitExit => Event::new(Kind::TimeWaitExit),
             cm::Event::ServiceResolved(answer) => service_event(id, answer),
@@ -219,13 +222,14 @@ impl Id {
     }
 }
 
-/// What a request says of the peer's queue pair (`cma_set_req_event_data`).
+/// What a request says of the peer's queue pair, and what it wants of the receiver's: READs that the peer asks for are READs
+/// that the receiver answers (`cm_format_req_event`, `cma_set_req_event_data`).
 fn request_param(req: &Req) -> ConnParam {
     ConnParam {
         qp_num: req.qpn.value(),
         srq: req.srq.into(),
-        responder_resources: req.responder_resources,
-        initiator_depth: req.initiator_depth,
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
         flow_control: req.flow_control.into(),
         retry_count: req.retry_count,
         rnr_retry_count: req.rnr_retry_count,
@@ -233,7 +237,7 @@ fn request_param(req: &Req) -> ConnParam {
     }
 }
 
-/// What an answer says of it (`cma_set_rep_event_data`).
+/// What an answer says of it (`cm_format_rep_event`, `cma_set_rep_event_data`).
 fn reply_param(rep: &Rep) -> ConnParam {
     let (private_data, private_data_len) = padded(&rep.private);
     ConnParam {
@@ -241,8 +245,8 @@ fn reply_param(rep: &Rep) -> ConnParam {
         private_data,
         private_data_len,
         srq: rep.srq.into(),
-        responder_resources: rep.responder_resources,
-        initiator_depth: rep.initiator_depth,
+        responder_resources: rep.initiator_depth,
+        initiator_depth: rep.responder_resources,
         flow_control: rep.flow_control.into(),
         rnr_retry_count: rep.rnr_retry_count,
         ..Default::default()
@@ -252,7 +256,8 @@ fn reply_param(rep: &Rep) -> ConnParam {
 /// The answer to a question after a datagram service.
 fn service_event(id: &mut Id, answer: &SidrRep) -> Event {
     if answer.status != SERVICE_FOUND {
-        return Event::new(Kind::Unreachable).with_status(answer.status.into()).with_private(&answer.private);
+        let param = datagram(0, 0, Default::default(), &answer.private);
+        return Event::new(Kind::Unreachable).with_status(answer.status.into()).with_datagram(param);
     }
     // As the kernel does, the service's Q_Key becomes the identifier's own.
     let qkey = answer.qkey.0;

@@ -216,7 +216,7 @@ impl World {
                 }
             }
             Event::DisconnectRequested { .. } => self.later(node, id, Todo::Disconnect),
-            Event::Disconnected => {
+            Event::Disconnected | Event::DisconnectTimedOut => {
                 assert!(known.is_disconnecting && !known.is_disconnected);
                 known.is_disconnected = true;
             }

@@ -66,6 +66,54 @@ fn both_sides_tell_their_queue_pairs_what_fits() {
 }
 
 #[test]
+fn events_tell_the_receiver_what_it_is_to_have() {
+    for mut world in [World::one_host(), World::two_hosts()] {
+        let (server, client) = (world.open(0), world.open(1));
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{A}:1")).unwrap();
+        let mut asked = Connect { id: active, conn_param: param(qpn_of(active), &[1]), ..Default::default() };
+        let (retry_count, rnr_retry_count) = (6, 4);
+        let of_both = ConnParam { rnr_retry_count, srq: 1, flow_control: 1, valid: 1, ..Default::default() };
+        asked.conn_param =
+            ConnParam { responder_resources: 5, initiator_depth: 1, retry_count, qp_num: qpn_of(active), ..of_both };
+        world.tell(&client, cm_command::CONNECT, &asked).unwrap();
+        let request = world.expect(&server, Kind::ConnectRequest);
+        let told = request.connection();
+        assert_eq!((told.responder_resources, told.initiator_depth), (1, 5));
+        assert_eq!((told.retry_count, told.rnr_retry_count, told.srq, told.flow_control), (6, 4, 1, 1));
+        // The peer's queue pair answers one READ at a time, and asks for three.
+        let conn_param =
+            ConnParam { responder_resources: 1, initiator_depth: 3, qp_num: qpn_of(request.id), ..of_both };
+        let answered = Accept { id: request.id, uid: 2, conn_param, ..Default::default() };
+        world.tell(&server, cm_command::ACCEPT, &answered).unwrap();
+        let answer = world.expect(&client, Kind::ConnectResponse).connection();
+        assert_eq!((answer.responder_resources, answer.initiator_depth), (3, 1));
+        assert_eq!((answer.retry_count, answer.rnr_retry_count, answer.srq, answer.flow_control), (0, 4, 1, 1));
+        world.ready(&client, active).unwrap();
+        for kind in [Kind::Established, Kind::Disconnected] {
+            let told = world.expect(&server, kind);
+            assert_eq!((told.status, told.response.param), (0, [0; 304]));
+            if kind == Kind::Established {
+                world.disconnect(&client, active).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_disconnect_without_an_answer_says_so() {
+    let mut world = World::one_host();
+    let (server, client) = (world.open(0), world.open(1));
+    world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
+    let (_, active) = world.connected(&server, &client, 1);
+    let (manager, now) = (&mut world.managers[0], world.now);
+    let comm = manager.ids[&active].comm.unwrap();
+    manager.handle_event(now, comm, rdmesh_nic::cm::Event::DisconnectTimedOut);
+    assert_eq!(world.expect(&client, Kind::Disconnected).status, -Errno::TIMEDOUT.raw_os_error());
+}
+
+#[test]
 fn a_request_waits_for_a_server_that_listens_again() {
     for mut world in [World::one_host(), World::two_hosts()] {
         let (server, client) = (world.open(0), world.open(1));
@@ -233,7 +281,8 @@ fn datagram_services_answer_with_queue_pair_and_key() {
         let other = world.create(&client, cm_port_space::UDP, 1);
         world.resolve(&client, other, &format!("{A}:2")).unwrap();
         world.connect(&client, other, &[]).unwrap();
-        assert_eq!(world.expect(&client, Kind::Unreachable).status, 1);
+        let refusal = world.expect(&client, Kind::Unreachable);
+        assert_eq!((refusal.status, refusal.datagram().private_data_len), (1, 136));
         world.close(client);
         world.close(server);
         world.expect_nothing_left();

@@ -89,7 +89,7 @@ fn a_disconnect_without_answer_ends_too() {
         assert_eq!(kinds(&all(&mut two.a)), [Kind::Dreq]);
         two.wait(REQ_INTERVAL);
     }
-    assert_eq!(two.a.poll_event(), Some((a, Event::Disconnected)));
+    assert_eq!(two.a.poll_event(), Some((a, Event::DisconnectTimedOut)));
 }
 
 #[test]
