@@ -183,6 +183,7 @@ real! {
         else readlinkat(at, path, buffer, len.min(room));
     fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, else no_pointer();
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, else unsupported();
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int, else raw_madvise(addr, len, advice);
@@ -231,7 +232,6 @@ real! {
     fn semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int, else unsupported();
     fn semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int,
         else unsupported();
-    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t, else unsupported();
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t, else read(fd, buffer, len);
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
@@ -297,6 +297,15 @@ pub(crate) fn early_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_
 fn raw_openat2(at: c_int, path: *const c_char, how: *const libc::open_how, size: size_t) -> c_int {
     // SAFETY: the program's own call, passed on.
     unsafe { libc::syscall(libc::SYS_openat2, at, path, how, size) as c_int }
+}
+
+/// `read`, likewise.
+pub(crate) fn early_read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    if ALL_KNOWN.load(Ordering::Acquire) {
+        return read(fd, buffer, count);
+    }
+    // SAFETY: the program's own call, passed on.
+    unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) as ssize_t }
 }
 
 fn raw_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {

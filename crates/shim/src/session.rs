@@ -4,7 +4,7 @@
 //! * [`command`]: a `write()` on the command descriptor.
 //! * [`completion`]: completion channels.
 //! * [`doorbell`]: the two commands that never become messages.
-//! * [`events`]: the descriptor of asynchronous events.
+//! * [`events`]: the descriptor of asynchronous events; [`gone`]: what is read from it when the router has gone.
 //! * [`ioctl`]: the newer form of the ABI.
 //! * [`counters`]: figures that the router is asked for.
 //! * [`cm`]: the connection manager's device.
@@ -19,6 +19,7 @@ mod context;
 pub(crate) mod counters;
 mod doorbell;
 mod events;
+mod gone;
 mod ioctl;
 mod link;
 mod response;
@@ -28,4 +29,5 @@ mod tests;
 pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
+pub(crate) use gone::end_of_events;
 pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};

@@ -16,6 +16,14 @@ const NETLINK_RDMA: c_int = 20;
 const MAX_COMMAND: usize = 0x10_0000;
 
 replace! {
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+        match waits::on_socket(fd, Way::In, || real::early_read(fd, buffer, count)) {
+            // Of all descriptors few end, and of those that do few are the device's.
+            0 if count != 0 => session::end_of_events(fd, buffer, count),
+            result => result,
+        }
+    }
+
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         let device = match descriptors::glance(fd) {
             Glance::Other => return waits::on_socket(fd, Way::Out, || real::write(fd, buffer, count)),

@@ -149,10 +149,6 @@ replace! {
         timed(timeout, |timeout| real::semtimedop(set, operations, count, timeout))
     }
 
-    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
-        on_socket(fd, Way::In, || real::read(fd, buffer, len))
-    }
-
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         on_socket(fd, Way::In, || real::__read_chk(fd, buffer, len, room))
     }

@@ -42,6 +42,11 @@ pub(super) fn number(context: &Context, fd: RawFd) -> Result<u32, Errno> {
     found.map(|entry| entry.number).ok_or(Errno::BADF)
 }
 
+/// Whether the program's `fd` is a channel.
+pub(super) fn is_channel(fd: RawFd) -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && lock().iter().any(|entry| entry.fd == fd)
+}
+
 /// The program is about to close `fd`.
 #[inline]
 pub(crate) fn closed(fd: RawFd) {

@@ -9,6 +9,7 @@ use crate::descriptors::OwnFd;
 use crate::memory;
 use rustix::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// What is known of the descriptor.
@@ -17,6 +18,8 @@ pub(super) struct Events {
     /// Device and inode, by which its duplicates are known too.
     identity: OnceLock<(u64, u64)>,
     waiting: Mutex<Option<OwnFd>>,
+    /// The program was told that the device has gone.
+    is_over: AtomicBool,
 }
 
 impl Events {
@@ -51,6 +54,16 @@ impl Events {
         let fd = rustix::io::fcntl_dupfd_cloexec(waiting.as_ref().ok_or(refusal)?.as_fd(), 0)?;
         *waiting = None;
         Ok(fd.into_raw_fd())
+    }
+
+    /// Whether the device has gone and the program was told so.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// The program is told that the device has gone; whether it was not before.
+    pub(super) fn end(&self) -> bool {
+        !self.is_over.swap(true, Ordering::AcqRel)
     }
 
     /// Checks that the program's `fd` is the descriptor, or a duplicate of it.

@@ -47,6 +47,49 @@ fn a_router_that_has_gone_is_an_io_error() {
     close(fd);
 }
 
+/// What the replaced `read` does.
+fn read_events(fd: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let read = match rustix::io::read(unsafe { BorrowedFd::borrow_raw(fd) }, &mut *buffer)? {
+        0 => end_of_events(fd, buffer.as_mut_ptr().cast(), buffer.len()),
+        len => return Ok(len),
+    };
+    usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap())
+}
+
+#[test]
+fn a_router_that_has_gone_is_one_fatal_event_and_then_an_error() {
+    use std::os::fd::AsRawFd;
+    let router = Router::start();
+    let fd = router.open();
+    let Kind::Device(context) = descriptors::kind(fd) else { panic!("no device") };
+    let Router { page, events, program, .. } = router;
+    let number = program.as_raw_fd();
+    context.events().made(number);
+    completion::add(&context, number + 1000, 7);
+    page.set_qp_state(3, 3);
+    let post_send = || {
+        let command = legacy(28, 1, &[0, pair(3, 0), pair(1, 0)]);
+        write_command(fd, &command)
+    };
+    assert_eq!(post_send(), Ok(()));
+    rustix::io::write(&events, &[7; 16]).unwrap();
+    drop(events);
+    let mut event = [1; 16];
+    assert_eq!((read_events(number, &mut event), event), (Ok(16), [7; 16]), "what came before is read first");
+    assert_eq!(read_events(number, &mut [0; 8]), Err(Errno::INVAL));
+    let mut fatal = [0; 16];
+    fatal[8] = 8;
+    assert_eq!((read_events(number, &mut event), event), (Ok(16), fatal));
+    assert_eq!(read_events(number, &mut event), Err(Errno::IO));
+    assert_eq!(post_send(), Err(Errno::IO));
+    assert_eq!(end_of_events(number + 1000, event.as_mut_ptr().cast(), 8), -1, "a completion channel ends too");
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(read_events(file.as_raw_fd(), &mut event), Ok(0), "other descriptors end as they do");
+    close(fd);
+    assert_eq!(read_events(number, &mut event), Ok(0), "what the program has closed is no news");
+    completion::closed(number + 1000);
+}
+
 #[test]
 fn a_number_that_became_something_else_is_no_device() {
     let router = Router::start();

@@ -1,0 +1,67 @@
+//! The end of event descriptors whose router has died: the device is gone, as one that is pulled out.
+//!
+//! The kernel tells a program of that by one IBV_EVENT_DEVICE_FATAL, and every later read and command is EIO
+//! (`ib_uverbs_event_read` after `ib_uverbs_disassociate_ucontext`). The descriptors are sockets, which end when the router
+//! does: poll and epoll show them readable, and a thread that waits wakes up, with nothing replaced but the read of the end.
+#![allow(unsafe_code)]
+
+use super::{Context, completion};
+use crate::descriptors::{self, Kind};
+use crate::errno::minus_one;
+use crate::memory;
+use libc::{c_int, c_void, size_t, ssize_t};
+use rdmesh_uverbs::page::MAX_HANDLES;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// `ib_uverbs_async_event_desc`: the element, the type, a reserved word.
+const EVENT_LEN: usize = 16;
+/// `IB_EVENT_DEVICE_FATAL`.
+const DEVICE_FATAL: u32 = 8;
+
+/// What a program that reads from `fd`, which has come to its end, is to get.
+#[cold]
+pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    let _gate = memory::gate();
+    let Some(context) = context_of(fd) else {
+        return if completion::is_channel(fd) { minus_one(Errno::IO) } else { 0 };
+    };
+    if context.events().is_over() {
+        return minus_one(Errno::IO);
+    }
+    if count < EVENT_LEN {
+        return minus_one(Errno::INVAL);
+    }
+    if !context.events().end() {
+        // Another thread was faster.
+        return minus_one(Errno::IO);
+    }
+    context.forget_queue_pairs();
+    let mut event = [0; EVENT_LEN];
+    event[8..12].copy_from_slice(&DEVICE_FATAL.to_ne_bytes());
+    // SAFETY: the program hands `count` writable bytes, which are enough.
+    unsafe { std::ptr::copy_nonoverlapping(event.as_ptr(), buffer.cast(), EVENT_LEN) };
+    EVENT_LEN as ssize_t
+}
+
+/// The open context whose asynchronous events `fd` brings. None for one that the program has closed: that it ends is no
+/// news then.
+fn context_of(fd: RawFd) -> Option<Arc<Context>> {
+    let mut found = None;
+    descriptors::for_each(|number| {
+        if let Kind::Device(context) = descriptors::kind(number)
+            && context.events().check(fd).is_ok()
+        {
+            found = Some(context);
+        }
+    });
+    found
+}
+
+impl Context {
+    /// Lets every later post fail, as it does where the kernel has let go of the device.
+    fn forget_queue_pairs(&self) {
+        (0..MAX_HANDLES).for_each(|qp| self.page().set_qp_state(qp, 0));
+    }
+}
