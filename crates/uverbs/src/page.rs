@@ -1,11 +1,16 @@
 //! The context page: what tenant and router tell each other without a message.
 //!
 //! One per device context, in its own sealed memfd. The tenant sets doorbells and arms completion queues; the router
-//! clears both, and publishes QP states so that a post in the wrong state fails at once, as the kernel's does.
-//! A second, read-only page per router worker says whether the worker sleeps.
+//! clears both, and publishes QP states so that a post in the wrong state fails at once, as the kernel's does. Threads that
+//! have polled in vain sleep on a futex of the page, and the router wakes them.
+//! A second, read-only page per router worker says whether the worker sleeps, and whether the processors are contended.
 
 use crate::shared::SharedMemory;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 /// Most QPs, and most CQs, of one context: handles are below this.
 pub const MAX_HANDLES: u32 = 16_384;
@@ -16,11 +21,17 @@ pub const WORKER_PAGE_LEN: usize = 4096;
 
 const WORDS: usize = MAX_HANDLES as usize / 64;
 const SUMMARY_WORDS: usize = WORDS / 64;
+/// Where a worker's page says that the processors are contended: in another cache line than whether the worker sleeps.
+const CONTENDED: usize = 64;
+/// Most threads of one context that are woken at once; others sleep for their time. A tenant may have any number.
+const MOST_WOKEN: u32 = 16;
 
 #[repr(C, align(64))]
 struct Layout {
     summary: [AtomicU64; SUMMARY_WORDS],
-    _pad: [u64; 4],
+    completions: AtomicU32,
+    sleepers: AtomicU32,
+    _pad: [u64; 3],
     doorbells: [AtomicU64; WORDS],
     cq_arm: [AtomicU32; MAX_HANDLES as usize],
     qp_state: [AtomicU8; MAX_HANDLES as usize],
@@ -40,12 +51,14 @@ pub enum Arm {
 #[derive(Clone)]
 pub struct ContextPage {
     memory: SharedMemory,
+    /// Router: how many completions there were. What the page says of it the tenant may change.
+    added: Arc<AtomicU32>,
 }
 
 impl ContextPage {
     /// Wraps a mapping of at least [`CONTEXT_PAGE_LEN`] bytes; none where it is shorter.
     pub fn new(memory: SharedMemory) -> Option<Self> {
-        (memory.len() >= CONTEXT_PAGE_LEN).then_some(Self { memory })
+        (memory.len() >= CONTEXT_PAGE_LEN).then(|| Self { memory, added: Arc::default() })
     }
 
     /// Tenant: marks send queue `qp` as having new work. Handles out of range are ignored.
@@ -92,10 +105,15 @@ impl ContextPage {
         }
     }
 
-    /// Router: after a completion was added to `cq`, whether an event is due. Disarms the queue if so.
+    /// Router: counts a completion that was added to `cq`; returns whether an event is due, and disarms the queue if so.
     pub fn take_arm(&self, cq: u32, solicited: bool) -> bool {
-        let Some(word) = self.layout().cq_arm.get(cq as usize) else { return false };
+        let layout = self.layout();
+        // Only the thread that serves the context adds.
+        let added = self.added().wrapping_add(1);
+        self.added.store(added, Ordering::Relaxed);
+        layout.completions.store(added, Ordering::Release);
         fence(Ordering::SeqCst);
+        let Some(word) = layout.cq_arm.get(cq as usize) else { return false };
         match word.load(Ordering::Relaxed) {
             0 => false,
             armed if armed == Arm::Solicited as u32 && !solicited => false,
@@ -103,6 +121,42 @@ impl ContextPage {
                 word.store(0, Ordering::Relaxed);
                 true
             }
+        }
+    }
+
+    /// Router: how many completions it has counted, modulo 2^32.
+    pub fn added(&self) -> u32 {
+        self.added.load(Ordering::Relaxed)
+    }
+
+    /// Router: wakes threads in [`ContextPage::wait_completion`]. To be called after completions were counted. Returns
+    /// whether there may have been some.
+    pub fn wake_sleepers(&self) -> bool {
+        let sleepers = &self.layout().sleepers;
+        if sleepers.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        sleepers.store(0, Ordering::Relaxed);
+        // Where it fails nobody sleeps there.
+        let _ = futex::wake(sleepers, futex::Flags::empty(), MOST_WOKEN);
+        true
+    }
+
+    /// Tenant: how many completions the router has counted, modulo 2^32. A completion that is counted can be polled.
+    pub fn completions(&self) -> u32 {
+        self.layout().completions.load(Ordering::Acquire)
+    }
+
+    /// Tenant: sleeps until the router has counted more than `seen` completions, but not longer than `limit`.
+    pub fn wait_completion(&self, seen: u32, limit: Duration) {
+        let layout = self.layout();
+        layout.sleepers.store(ASLEEP, Ordering::Relaxed);
+        // Either the count is new here, or the router sees that somebody sleeps (`take_arm` has the other fence).
+        fence(Ordering::SeqCst);
+        if layout.completions.load(Ordering::Relaxed) == seen {
+            let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+            // Woken, interrupted or at its limit: the caller polls in any case.
+            let _ = futex::wait(&layout.sleepers, futex::Flags::empty(), ASLEEP, Some(&limit));
         }
     }
 
@@ -151,13 +205,31 @@ impl WorkerPage {
         self.flag().load(Ordering::Relaxed) != 0
     }
 
-    #[allow(unsafe_code)]
+    /// Router: says whether threads that wait should sleep rather than yield, because other programs want the processors.
+    pub fn set_contended(&self, contended: bool) {
+        self.word(CONTENDED).store(u32::from(contended), Ordering::Relaxed);
+    }
+
+    /// Tenant: what the router said last.
+    pub fn is_contended(&self) -> bool {
+        self.word(CONTENDED).load(Ordering::Relaxed) != 0
+    }
+
     fn flag(&self) -> &AtomicU32 {
-        // SAFETY: the mapping is page-aligned, at least four bytes long and lives as long as `self.memory`. A tenant's
-        // mapping is read-only; the tenant side only loads.
-        unsafe { &*self.memory.as_ptr().cast::<AtomicU32>() }
+        self.word(0)
+    }
+
+    #[allow(unsafe_code)]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= WORKER_PAGE_LEN);
+        // SAFETY: in bounds and aligned (asserted; the mapping is page-aligned), and it lives as long as `self.memory`. A
+        // tenant's mapping is read-only; the tenant side only loads.
+        unsafe { &*self.memory.as_ptr().add(at).cast::<AtomicU32>() }
     }
 }
+
+/// What [`ContextPage::wait_completion`] sleeps on.
+const ASLEEP: u32 = 1;
 
 #[cfg(test)]
 mod tests {

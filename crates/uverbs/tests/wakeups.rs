@@ -9,10 +9,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const ROUNDS: u32 = 20_000;
 /// Long after every wake-up that is not lost.
 const LOST: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const NEVER: Duration = Duration::from_secs(10);
 
 fn page() -> ContextPage {
     ContextPage::new(SharedMemory::create("context", CONTEXT_PAGE_LEN).unwrap().0).unwrap()
@@ -109,6 +111,67 @@ fn a_completion_always_wakes_an_armed_program() {
             }
         }
     });
+}
+
+/// Two threads poll a queue each in vain and sleep; the device adds one completion to each of them a round.
+#[test]
+fn a_completion_always_wakes_threads_that_polled_in_vain() {
+    let device = page();
+    let file = QueueFile::create().unwrap();
+    let mut made: Vec<_> = (0..2).map(|_| CompletionRing::create(&file, 3).unwrap()).collect();
+    let polled = [AtomicU32::new(0), AtomicU32::new(0)];
+    let sleeps = AtomicU32::new(0);
+    let memory = |at: usize| SharedMemory::map(file.fd(), made[at].offset, made[at].len as usize, true).unwrap();
+    let memories = [memory(0), memory(1)];
+    let is_lost = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for (memory, polled) in memories.iter().zip(&polled) {
+            let (program, sleeps, is_lost) = (device.clone(), &sleeps, &is_lost);
+            scope.spawn(move || {
+                let mut taken = 0;
+                while taken < ROUNDS && !is_lost.load(Ordering::Relaxed) {
+                    let seen = program.completions();
+                    let some = drain(memory, taken);
+                    taken += some;
+                    polled.store(taken, Ordering::Release);
+                    if some == 0 {
+                        sleeps.fetch_add(1, Ordering::Relaxed);
+                        let begin = Instant::now();
+                        program.wait_completion(seen, NEVER);
+                        if begin.elapsed() >= NEVER {
+                            is_lost.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        for id in 0..ROUNDS {
+            for (cq, made) in made.iter_mut().enumerate() {
+                assert!(made.ring.push(&completion(id)));
+                device.take_arm(cq as u32, false);
+                device.wake_sleepers();
+            }
+            // Every other round is in a hurry, so that both orders come up.
+            while polled.iter().any(|polled| polled.load(Ordering::Acquire) <= id) && !is_lost.load(Ordering::Relaxed) {
+                if id % 2 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
+            }
+        }
+    });
+    assert!(!is_lost.into_inner(), "a thread slept on");
+    assert!(sleeps.into_inner() > 0);
+}
+
+/// A sleep ends by itself, and a completion that was counted before ends it at once.
+#[test]
+fn a_sleep_for_a_completion_is_bounded() {
+    let device = page();
+    let seen = device.completions();
+    device.wait_completion(seen, Duration::from_millis(1));
+    assert!(device.wake_sleepers(), "it had said that it sleeps");
+    assert!(!device.wake_sleepers(), "once");
+    device.take_arm(0, false);
+    device.wait_completion(seen, NEVER);
+    assert_eq!((device.completions(), device.added()), (seen + 1, 1));
 }
 
 fn completion(id: u32) -> Completion {
