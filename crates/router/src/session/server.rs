@@ -117,7 +117,7 @@ impl Server {
         // Nobody has this thread poll for ever: it is not in the way of data.
         let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
         // The two programs that set up a connection poll as well.
-        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR);
+        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
         Ok(Self {
             shards,
             limits,

@@ -4,6 +4,7 @@
 //! with the other workers, and sends events to programs. Commands are closures that run between two polls: on the worker,
 //! or, while it sleeps or has yielded, on the thread that has the command (see [`served`]).
 
+mod contention;
 mod events;
 mod exchange;
 mod mads;
@@ -13,6 +14,7 @@ mod shard;
 mod tunnels;
 mod wait;
 
+pub(crate) use contention::Contention;
 pub use events::EventSocket;
 pub use mads::MadSink;
 pub(crate) use patience::Patience;
@@ -21,6 +23,7 @@ pub use wait::Mode;
 
 use crate::io::{self as net, Faults, IoConfig, IoStats, Mailbox, Sessions, Sockets};
 use crate::memory::Memory;
+use contention::Probe;
 use crossbeam_queue::ArrayQueue;
 use exchange::Exchange;
 use mads::MadCounters;
@@ -57,11 +60,12 @@ pub struct Workers {
     threads: Vec<JoinHandle<()>>,
     /// With the routers of other hosts; none where there is no tunnel, or an insecure one.
     sessions: Option<Sessions>,
+    _probe: Probe,
 }
 
 /// A way to reach one worker.
 #[derive(Clone)]
-pub struct ShardHandle(Arc<Link>);
+pub struct ShardHandle(Arc<Link>, Arc<Contention>);
 
 /// What other threads share with a worker.
 struct Link {
@@ -151,11 +155,13 @@ impl Workers {
         let (sessions, tunnels) = tunnels::open(&config.io, count, clock)?;
         let mut tunnels = tunnels.into_iter();
         let all: Arc<[Arc<Link>]> = links.clone().into();
-        let shards = links.iter().cloned().map(ShardHandle).collect();
-        let mut workers = Self { shards, threads: Vec::new(), sessions };
+        let contention = Contention::new(links.iter().map(|link| link.page.clone()).collect());
+        let shards = links.iter().map(|link| ShardHandle(link.clone(), contention.clone())).collect();
+        let probe = Probe::start(contention.clone())?;
+        let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, shards: count as u32, seed: seed()?, limits: config.limits };
-            let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd())?;
+            let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd(), contention.clone())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
             waiter.watch().add_level(sockets.poll_fd())?;
@@ -213,7 +219,7 @@ impl ShardHandle {
             if others.is_empty() {
                 break;
             }
-            others.into_iter().for_each(|other| Self(other).call_settled(|_| ()));
+            others.into_iter().for_each(|other| Self(other, Arc::clone(&self.1)).call_settled(|_| ()));
         }
     }
 
@@ -276,6 +282,11 @@ impl ShardHandle {
     /// Where the addresses of tenant networks are, as the worker was told last.
     pub fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.0.routes())
+    }
+
+    /// Whether other programs want the processors.
+    pub(crate) fn contention(&self) -> Arc<Contention> {
+        self.1.clone()
     }
 
     /// The worker's page, for programs.

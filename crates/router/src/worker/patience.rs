@@ -2,15 +2,15 @@
 //!
 //! Meanwhile it spins, or, where processors are few, yields: three pollers on two processors that never yield would stop
 //! each other for whole scheduler slices. Yielding is for pollers among themselves: to a thread that computes it gives a
-//! whole slice away, and the scheduler holds that against the poller. So where a yield was slow the thread sleeps instead for
-//! a while: who sleeps is woken promptly.
+//! whole slice away. So under [`Contention`] the thread sleeps at once: who sleeps is woken promptly.
 
 use super::Mode;
+use super::contention::Contention;
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The patience of one thread.
-#[derive(Debug)]
 pub(crate) struct Patience {
     mode: Mode,
     yields: bool,
@@ -18,15 +18,16 @@ pub(crate) struct Patience {
     /// Looks without work since the last one with.
     idle: u32,
     idle_since: u64,
-    /// Until when yields are not tried again.
-    crowded_until: u64,
+    /// When it looked at the clock last.
+    looked_at: u64,
+    contention: Arc<Contention>,
 }
 
 impl Patience {
     /// Of a thread that looks for `spin_for` while `pollers` threads, itself among them, may do so.
-    pub(crate) fn new(mode: Mode, pollers: usize, spin_for: Duration) -> Self {
+    pub(crate) fn new(mode: Mode, pollers: usize, spin_for: Duration, contention: Arc<Contention>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { mode, yields: processors < pollers, spin_for, idle: 0, idle_since: 0, crowded_until: 0 }
+        Self { mode, yields: processors < pollers, spin_for, idle: 0, idle_since: 0, looked_at: 0, contention }
     }
 
     /// Whether it yields rather than spins.
@@ -45,8 +46,11 @@ impl Patience {
         if self.mode == Mode::Sleep {
             return self.idle > 1;
         }
+        if self.mode == Mode::Adaptive && self.contention.is_present() {
+            return true;
+        }
         if self.yields {
-            if self.is_crowded() {
+            if self.yield_was_slow() {
                 return true;
             }
         } else {
@@ -56,25 +60,21 @@ impl Patience {
             return false;
         }
         let now = nanoseconds();
+        let last = std::mem::replace(&mut self.looked_at, now);
         if self.idle == CLOCK_EVERY {
             self.idle_since = now;
+        } else if !self.yields && self.contention.has_taken(Duration::from_nanos(now.saturating_sub(last))) {
+            // Somebody else had the processor meanwhile.
+            return true;
         }
         now.saturating_sub(self.idle_since) > self.spin_for.as_nanos() as u64
     }
 
-    /// Yields, unless it was slow lately; true where it was.
-    fn is_crowded(&mut self) -> bool {
+    fn yield_was_slow(&mut self) -> bool {
         let before = nanoseconds();
-        if self.mode == Mode::Adaptive && before < self.crowded_until {
-            return true;
-        }
         rustix::thread::sched_yield();
-        let after = nanoseconds();
-        let slow = self.mode == Mode::Adaptive && after - before > SLOW_YIELD.as_nanos() as u64;
-        if slow {
-            self.crowded_until = after + CROWDED_FOR.as_nanos() as u64;
-        }
-        slow
+        let time = Duration::from_nanos(nanoseconds() - before);
+        self.mode == Mode::Adaptive && self.contention.has_taken(time)
     }
 }
 
@@ -85,7 +85,3 @@ fn nanoseconds() -> u64 {
 
 /// Looks between two at the clock.
 const CLOCK_EVERY: u32 = 16;
-/// Pollers give the processor back sooner than this; whoever computes does not.
-const SLOW_YIELD: Duration = Duration::from_millis(1);
-/// How long the thread sleeps rather than yields after a slow yield.
-const CROWDED_FOR: Duration = Duration::from_millis(20);

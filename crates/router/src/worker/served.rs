@@ -32,6 +32,10 @@ impl Served {
         worked |= exchange.receive(shard);
         worked |= shard.pass_mads(&exchange.link().counters.mads);
         worked |= shard.engine().poll(now);
+        if worked {
+            // Before anything is sent: a program that waits can run meanwhile.
+            shard.wake_sleepers();
+        }
         worked |= exchange.send_packets(shard);
         worked |= shard.transmit(now);
         shard.deliver();
@@ -117,6 +121,7 @@ impl Served {
         for wake in self.shard.take_retired() {
             self.watch.remove(&wake);
         }
+        self.shard.wake_sleepers();
         self.shard.deliver();
         result
     }

@@ -32,6 +32,8 @@ pub struct Shard {
 struct Attached {
     id: ContextId,
     page: ContextPage,
+    /// Completions of which sleeping threads were told.
+    told: u32,
     wake: OwnedFd,
     events: EventSocket,
     channels: HashMap<u32, EventSocket>,
@@ -132,6 +134,7 @@ impl Shard {
         let id = self.engine.open(network);
         self.contexts.push(Attached {
             id,
+            told: page.added(),
             page,
             wake,
             events,
@@ -278,6 +281,20 @@ impl Shard {
     /// Whether a doorbell waits.
     pub(super) fn has_doorbell(&self) -> bool {
         self.contexts.iter().any(|context| context.page.has_rung())
+    }
+
+    /// Wakes threads that sleep because they have polled in vain, where there are completions now. Returns how many contexts
+    /// had some.
+    pub(super) fn wake_sleepers(&mut self) -> usize {
+        let mut woken = 0;
+        for context in &mut self.contexts {
+            let added = context.page.added();
+            if added != context.told {
+                context.told = added;
+                woken += usize::from(context.page.wake_sleepers());
+            }
+        }
+        woken
     }
 
     /// Sends the engine's events to the programs.

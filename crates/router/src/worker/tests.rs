@@ -265,3 +265,48 @@ fn commands_run_one_at_a_time_and_in_order() {
         assert_eq!(total.load(Ordering::Relaxed), 2 * 3 * CALLS, "{mode:?}");
     }
 }
+
+#[test]
+fn a_worker_beside_other_load_sleeps_and_is_woken_for_every_datagram() {
+    const DATAGRAMS: u64 = 50;
+    let workers = workers(1, 115);
+    let shard = &workers.shards()[0];
+    let sender = std::net::UdpSocket::bind((underlay(99), 0)).unwrap();
+    let mut sent = 0;
+    // The probe may end the contention in between, on a machine that is quiet; then it begins again.
+    while shard.stats().io.received_datagrams < DATAGRAMS {
+        shard.contention().has_taken(Duration::from_secs(1));
+        wait_until("it sleeps", || shard.0.page.is_sleeping());
+        let before = shard.stats();
+        sender.send_to(&[0; 100], (underlay(115), TUNNEL_PORT)).unwrap();
+        sent += 1;
+        wait_until("it receives", || shard.stats().io.received_datagrams == sent);
+        wait_until("it sleeps again", || shard.stats().sleeps > before.sleeps);
+        assert!(shard.stats().wakeups > before.wakeups, "a datagram has woken it");
+    }
+}
+
+#[test]
+fn threads_that_sleep_are_woken_for_their_own_completions_only() {
+    let mut sockets = Vec::new();
+    let workers = workers(1, 116);
+    let pages: Vec<ContextPage> =
+        (0..2).map(|_| ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap()).collect();
+    let mut open = |page: ContextPage| {
+        let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
+        sockets.push(program);
+        let network = Network { vni: Vni(1), gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+        workers.shards()[0].call(move |shard| shard.open(network, page, wake, events));
+    };
+    pages.iter().cloned().for_each(&mut open);
+    // Both say that they sleep; what a tenant writes wakes nobody without a completion.
+    pages.iter().for_each(|page| page.wait_completion(page.completions(), Duration::from_micros(1)));
+    assert_eq!(workers.shards()[0].call(|shard| shard.wake_sleepers()), 0);
+    let device = pages[1].clone();
+    let woken = workers.shards()[0].call(move |shard| {
+        device.take_arm(0, false);
+        (shard.wake_sleepers(), shard.wake_sleepers())
+    });
+    assert_eq!(woken, (1, 0));
+    assert!(pages[0].wake_sleepers(), "the other was left alone");
+}

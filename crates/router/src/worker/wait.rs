@@ -3,6 +3,7 @@
 //! While there is work the worker polls. When there has been none for a while ([`Patience`]) it sleeps in `epoll_wait`,
 //! having said so on its page, and programs wake it through an eventfd.
 
+use super::contention::Contention;
 use super::patience::Patience;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
@@ -35,11 +36,16 @@ pub(super) struct Watch(Arc<OwnedFd>);
 
 impl Waiter {
     /// A waiter that `inbox`, an eventfd, wakes too.
-    pub(super) fn new(mode: Mode, workers: usize, inbox: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(super) fn new(
+        mode: Mode,
+        workers: usize,
+        inbox: BorrowedFd<'_>,
+        contention: Arc<Contention>,
+    ) -> io::Result<Self> {
         let watch = Watch(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?));
         epoll::add(&watch.0, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         // Two programs that poll are the least that a transfer has besides.
-        Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR), watch })
+        Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR, contention), watch })
     }
 
     /// What wakes the worker.

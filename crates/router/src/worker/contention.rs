@@ -1,0 +1,205 @@
+//! Contention: whether other programs want the processors, and the probe that finds out when they no longer do.
+//!
+//! Threads that wait for work yield to each other. To a thread that computes, a yield gives a whole slice of the scheduler
+//! away. So after one slow yield all who wait sleep instead, until what they wait for wakes them: the scheduler lets a thread
+//! that has slept run at once. Sleeping does not tell when the contention ends, so a thread of its own, the probe, yields now
+//! and then: it may lose a slice, and no message waits for it.
+
+use rdmesh_uverbs::page::WorkerPage;
+use rustix::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// Whether the processors are contended, as far as the router knows.
+#[derive(Default)]
+pub(crate) struct Contention {
+    is_contended: AtomicBool,
+    /// Whether a thread has asked since the probe looked last.
+    is_used: AtomicBool,
+    stop: AtomicBool,
+    /// Where programs see it.
+    pages: Vec<WorkerPage>,
+    probe: OnceLock<Thread>,
+}
+
+/// The probe. Dropping it ends its thread.
+pub(super) struct Probe {
+    contention: Arc<Contention>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// When to believe that contention has ended.
+#[derive(Debug)]
+struct Calm {
+    /// Quick probes in a row, and how many are enough.
+    quick: u32,
+    enough: u32,
+    /// Probes in a row before which no thread had asked.
+    unused: u32,
+}
+
+impl Contention {
+    /// None yet; programs are told on `pages`.
+    pub(super) fn new(pages: Vec<WorkerPage>) -> Arc<Self> {
+        Arc::new(Self { pages, ..Self::default() })
+    }
+
+    /// Whether whoever waits should sleep.
+    #[inline]
+    pub(crate) fn is_present(&self) -> bool {
+        let is_contended = self.is_contended.load(Ordering::Relaxed);
+        if is_contended && !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+        is_contended
+    }
+
+    /// A yield, or a moment of spinning, took `time`. Returns whether that was contention.
+    pub(crate) fn has_taken(&self, time: Duration) -> bool {
+        let is_slow = time > SLOW;
+        if is_slow && !self.is_contended.swap(true, Ordering::Relaxed) {
+            self.publish(true);
+            if let Some(probe) = self.probe.get() {
+                probe.unpark();
+            }
+        }
+        is_slow
+    }
+
+    fn end(&self) {
+        self.is_contended.store(false, Ordering::Relaxed);
+        self.publish(false);
+    }
+
+    fn publish(&self, is_contended: bool) {
+        self.pages.iter().for_each(|page| page.set_contended(is_contended));
+    }
+
+    /// Waits for contention, and then for its end, until told to stop.
+    fn probe(&self) {
+        let mut calm = Calm { quick: 0, enough: FEW, unused: 0 };
+        let mut ended: Option<Instant> = None;
+        while !self.stop.load(Ordering::Acquire) {
+            if !self.is_contended.load(Ordering::Relaxed) {
+                std::thread::park();
+                continue;
+            }
+            calm.begin(ended.is_some_and(|ended| ended.elapsed() < SOON));
+            while !self.stop.load(Ordering::Acquire) {
+                std::thread::park_timeout(INTERVAL);
+                if calm.on_probe(yields_are_slow(), self.is_used.swap(false, Ordering::Relaxed)) {
+                    self.end();
+                    ended = Some(Instant::now());
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Probe {
+    /// Starts the thread.
+    pub(super) fn start(contention: Arc<Contention>) -> io::Result<Self> {
+        let shared = Arc::clone(&contention);
+        let builder = std::thread::Builder::new().name("rdmesh-probe".to_owned());
+        let thread = builder.spawn(move || shared.probe()).map_err(|_| io::Errno::AGAIN)?;
+        // There is one probe.
+        let _ = contention.probe.set(thread.thread().clone());
+        Ok(Self { contention, thread: Some(thread) })
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.contention.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A probe that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Calm {
+    /// There is contention; `soon` after the last had seemed to end. Then it comes and goes, and more probes are needed.
+    fn begin(&mut self, soon: bool) {
+        let enough = if soon { (self.enough * 2).min(MANY) } else { FEW };
+        *self = Self { quick: 0, enough, unused: 0 };
+    }
+
+    /// Takes the result of a probe; returns whether contention has ended, or matters no more.
+    fn on_probe(&mut self, is_slow: bool, is_used: bool) -> bool {
+        self.quick = if is_slow { 0 } else { self.quick + 1 };
+        self.unused = if is_used { 0 } else { self.unused + 1 };
+        self.quick >= self.enough || self.unused >= UNUSED
+    }
+}
+
+fn yields_are_slow() -> bool {
+    let begin = Instant::now();
+    (0..YIELDS).any(|_| {
+        rustix::thread::sched_yield();
+        begin.elapsed() > SLOW
+    })
+}
+
+/// Pollers give the processor back sooner than this; threads that compute do not.
+const SLOW: Duration = Duration::from_millis(1);
+/// Between two probes.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Yields of a probe. The first may find a neighbour that is about to sleep.
+const YIELDS: u32 = 8;
+/// Quick probes after which yielding is tried again, and most of them where it has failed before.
+const FEW: u32 = 3;
+const MANY: u32 = 128;
+/// Contention that begins this soon after the last ended is taken for the same.
+const SOON: Duration = Duration::from_secs(2);
+/// Probes without use after which the probe rests.
+const UNUSED: u32 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contention_that_comes_back_takes_longer_to_end() {
+        let mut calm = Calm { quick: 0, enough: FEW, unused: 0 };
+        calm.begin(false);
+        let quick_probes = |calm: &mut Calm| (1..).find(|_| calm.on_probe(false, true));
+        assert_eq!(quick_probes(&mut calm), Some(FEW));
+        for enough in [2 * FEW, 4 * FEW, 8 * FEW] {
+            calm.begin(true);
+            assert!(!calm.on_probe(false, true) && !calm.on_probe(true, true), "a slow one begins the count anew");
+            assert_eq!(quick_probes(&mut calm), Some(enough));
+        }
+        (0..10).for_each(|_| calm.begin(true));
+        assert_eq!(quick_probes(&mut calm), Some(MANY));
+        calm.begin(false);
+        assert_eq!(quick_probes(&mut calm), Some(FEW));
+    }
+
+    #[test]
+    fn the_probe_rests_when_no_thread_asks() {
+        let mut calm = Calm { quick: 0, enough: MANY, unused: 0 };
+        assert!((1..UNUSED).all(|_| !calm.on_probe(true, false)));
+        assert!(calm.on_probe(true, false));
+    }
+
+    #[test]
+    fn a_slow_yield_is_told_to_programs_until_the_probe_ends_it() {
+        use rdmesh_uverbs::{page::WORKER_PAGE_LEN, shared::SharedMemory};
+        let page = WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap();
+        let contention = Contention::new(vec![page.clone()]);
+        assert!(!contention.has_taken(SLOW) && !contention.is_present() && !page.is_contended());
+        assert!(contention.has_taken(SLOW * 2) && contention.is_present() && page.is_contended());
+        let probe = Probe::start(Arc::clone(&contention)).unwrap();
+        // Nothing asks: in the end it rests, whatever else this machine does.
+        while page.is_contended() {
+            std::thread::yield_now();
+        }
+        assert!(!contention.is_present());
+        drop(probe);
+    }
+}
