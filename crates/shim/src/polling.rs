@@ -1,26 +1,22 @@
-//! Yields the processor after empty polls.
+//! Gives way to others after empty polls.
 //!
 //! The provider's `poll_cq` never yields. Where the programs that poll and the router's workers are more than the
 //! processors, they stop each other for whole slices of the scheduler. So the poll functions of our contexts are
-//! wrapped: after some empty polls in a row a thread lets others run.
+//! wrapped: after some empty polls in a row a thread lets others run ([`pause`]).
 #![allow(unsafe_code)]
+
+mod pause;
 
 use crate::session::Context;
 use crate::{descriptors, interpose::replace};
 use libc::{c_int, c_void};
-use rustix::thread::nanosleep;
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::cell::Cell;
 use std::ffi::CStr;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Part of the name of the provider's file.
 const PROVIDER: &[u8] = b"librxe";
-/// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
-const YIELD_ENV: &str = "RDMESH_YIELD";
 
 type OpenDevice = extern "C" fn(*mut c_void) -> *mut VerbsContext;
 type PollCq = extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
@@ -79,17 +75,6 @@ const _: () = {
 static POLL_CQ: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static CREATE_CQ_EX: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static START_POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-thread_local! {
-    /// Empty polls in a row.
-    static EMPTY: Cell<u32> = const { Cell::new(0) };
-    /// When the first of them ended in a yield; 0 for none.
-    static SINCE: Cell<u64> = const { Cell::new(0) };
-    /// How often this thread may still be spared a yield because it waits by events.
-    static ARMED: Cell<u32> = const { Cell::new(0) };
-    /// When it began to poll, after something else, and when it polled last.
-    static MOMENT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-}
 
 replace! {
     /// libibverbs' own, and after it the wrapping.
@@ -174,7 +159,7 @@ fn wrap(context: *mut VerbsContext) {
     let Some(verbs) = (unsafe { context.as_ref() }) else { return };
     let Some(device) = descriptors::peek(verbs.cmd_fd) else { return };
     device.functions_are_wrapped();
-    if yield_after() == u32::MAX {
+    if !pause::is_wanted() {
         return;
     }
     replace_function(&verbs.poll_cq, &POLL_CQ, poll_cq as *mut c_void);
@@ -207,7 +192,7 @@ extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, completions: *mut c_void)
     // SAFETY: set before this function was put in its place.
     let original = unsafe { transmute::<*mut c_void, PollCq>(POLL_CQ.load(Ordering::Relaxed)) };
     let found = original(cq, entries, completions);
-    note(found == 0);
+    note(cq, found == 0);
     found
 }
 
@@ -226,103 +211,26 @@ extern "C" fn start_poll(cq: *mut CqEx, attributes: *mut c_void) -> c_int {
     // SAFETY: set before this function was put in its place.
     let original = unsafe { transmute::<*mut c_void, StartPoll>(START_POLL.load(Ordering::Relaxed)) };
     let result = original(cq, attributes);
-    note(result == libc::ENOENT);
+    note(cq.cast(), result == libc::ENOENT);
     result
-}
-
-#[inline]
-fn note(empty: bool) {
-    EMPTY.with(|count| {
-        if !empty {
-            count.set(0);
-            return SINCE.with(|since| since.set(0));
-        }
-        let now = count.get() + 1;
-        if now < yield_after() {
-            count.set(now);
-        } else {
-            count.set(0);
-            if !sleeps_soon() {
-                SINCE.with(|since| since.set(pause(since.get())));
-            }
-        }
-    });
 }
 
 /// The program has asked for an event of a completion queue.
 #[inline]
 pub(crate) fn armed() {
-    ARMED.with(|budget| budget.set(ARMED_POLLS));
+    pause::armed();
 }
 
-/// Whether this thread waits by events: then it polls for a moment only before it sleeps. It must not be made to wait meanwhile:
-/// rsocket, whose moments are 10 µs, takes a longer one for the end of its caller's time-out, and not well.
-#[cold]
-fn sleeps_soon() -> bool {
-    let budget = ARMED.get();
-    if budget == 0 {
-        return false;
-    }
-    ARMED.set(budget - 1);
-    let now = now();
-    let (begin, last) = MOMENT.get();
-    let begin = if now - last > MOMENT_GAP { now } else { begin };
-    MOMENT.set((begin, now));
-    now - begin < LONGEST_MOMENT
-}
-
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Lets others run. Where processors are scarce, a thread that has waited for long, since `since`, sleeps for a moment: whoever it
-/// waits for is slowed down by every yield. Returns since when it has waited.
-#[cold]
-fn pause(since: u64) -> u64 {
-    let now = now();
-    let since = if since == 0 { now } else { since };
-    if yield_after() <= SCARCE && now - since > PATIENCE {
-        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: NAP });
-    } else {
-        rustix::thread::sched_yield();
-    }
-    since
-}
-
-/// Empty polls after which a thread yields.
+/// A poll of `cq` was `empty` or not.
 #[inline]
-fn yield_after() -> u32 {
-    static AFTER: OnceLock<u32> = OnceLock::new();
-    *AFTER.get_or_init(|| {
-        let asked = std::env::var(YIELD_ENV).ok().and_then(|value| value.parse().ok());
-        match asked {
-            Some(0) => u32::MAX,
-            Some(polls) => polls,
-            None => for_processors(std::thread::available_parallelism().map_or(1, |number| number.get())),
-        }
-    })
-}
-
-/// Empty polls before a yield where processors are scarce.
-const SCARCE: u32 = 8;
-/// Nanoseconds of empty polls before a thread naps: longer than any round trip within a data centre.
-const PATIENCE: u64 = 100_000;
-/// How often a thread that has asked for an event may come to where others yield before it is taken for one that polls.
-const ARMED_POLLS: u32 = 512;
-/// Nanoseconds that a thread polls before it sleeps.
-const LONGEST_MOMENT: u64 = 15_000;
-/// Nanoseconds without a poll between two such moments.
-const MOMENT_GAP: u64 = 100_000;
-/// Nanoseconds of a nap; the kernel's timers add some.
-const NAP: i64 = 20_000;
-
-/// With two ends and a router to run, up to three processors are scarce. With more, a yield now and then costs a spinning
-/// thread nothing and saves the others when it was one too many all the same.
-fn for_processors(processors: usize) -> u32 {
-    match processors {
-        0..=3 => SCARCE,
-        4..=7 => 256,
-        _ => 16_384,
+fn note(cq: *mut c_void, empty: bool) {
+    if !empty {
+        return pause::found();
+    }
+    // SAFETY: `struct ibv_cq` and `struct ibv_cq_ex` begin with their context, and the program has just polled this one.
+    let context = unsafe { cq.cast::<*mut VerbsContext>().read() };
+    if pause::is_due(context.addr()) {
+        // SAFETY: a context is there as long as its queues.
+        pause::pause(descriptors::peek(unsafe { (*context).cmd_fd }));
     }
 }

@@ -13,6 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 pub(super) use super::link::borrow;
@@ -83,6 +84,21 @@ impl Context {
 
     pub(super) fn worker(&self) -> &WorkerPage {
         &self.worker
+    }
+
+    /// Whether the router says that other programs want the processors.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.worker.is_contended()
+    }
+
+    /// How many completions there have been.
+    pub(crate) fn completions(&self) -> u32 {
+        self.page.completions()
+    }
+
+    /// Sleeps until there are more than `seen`, but not longer than `limit`.
+    pub(crate) fn wait_completion(&self, seen: u32, limit: Duration) {
+        self.page.wait_completion(seen, limit);
     }
 
     /// Wakes the router's worker.

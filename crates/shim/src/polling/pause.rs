@@ -1,0 +1,214 @@
+//! What a thread does that polls in vain: it yields, and where the processors are contended, or it has waited for long, it
+//! sleeps until a completion wakes it.
+//!
+//! A sleep is short in any case, because a program may wait for something else too, and a thread sleeps only if it has just
+//! polled twice in a row as often as it would before a yield, queues of one context only, with nothing in between: what it does
+//! between its polls is not delayed.
+
+use crate::session::Context;
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
+const YIELD_ENV: &str = "RDMESH_YIELD";
+
+/// What is known of a thread's polling.
+struct Polling {
+    /// Empty polls since the last pause.
+    empty: Cell<u32>,
+    /// When the first pause was since something was found; 0 for none.
+    since: Cell<u64>,
+    /// The context that it polled last, and whether it polled another since the last pause.
+    context: Cell<usize>,
+    is_mixed: Cell<bool>,
+    /// At the last pause: the context, its completions, and when that was.
+    seen: Cell<(usize, u32, u64)>,
+    /// How often this thread may still be spared a pause because it waits by events.
+    armed: Cell<u32>,
+    /// When it began to poll, after something else, and when it polled last.
+    moment: Cell<(u64, u64)>,
+}
+
+thread_local! {
+    static POLLING: Polling = const {
+        Polling {
+            empty: Cell::new(0),
+            since: Cell::new(0),
+            context: Cell::new(0),
+            is_mixed: Cell::new(false),
+            seen: Cell::new((0, 0, 0)),
+            armed: Cell::new(0),
+            moment: Cell::new((0, 0)),
+        }
+    };
+}
+
+/// Whether this process found the processors contended at its last pause.
+static CONTENDED: AtomicBool = AtomicBool::new(false);
+/// Yields are not tried before that time, after one that was slow, and for how long not.
+static NO_YIELD_UNTIL: AtomicU64 = AtomicU64::new(0);
+static NO_YIELD_FOR: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the poll functions are to be watched at all.
+pub(super) fn is_wanted() -> bool {
+    yield_after() != u32::MAX
+}
+
+/// A poll has found something.
+#[inline]
+pub(super) fn found() {
+    POLLING.with(|polling| {
+        polling.empty.set(0);
+        polling.since.set(0);
+    });
+}
+
+/// A poll of a queue of the context at `context` has found nothing. Returns whether it is time for a [`pause`].
+#[inline]
+pub(super) fn is_due(context: usize) -> bool {
+    POLLING.with(|polling| {
+        let empty = polling.empty.get() + 1;
+        if polling.context.get() != context {
+            polling.context.set(context);
+            polling.is_mixed.set(true);
+        }
+        let limit = if CONTENDED.load(Ordering::Relaxed) { SCARCE } else { yield_after() };
+        let is_due = empty >= limit;
+        polling.empty.set(if is_due { 0 } else { empty });
+        is_due
+    })
+}
+
+/// The program has asked for an event of a completion queue.
+#[inline]
+pub(super) fn armed() {
+    POLLING.with(|polling| polling.armed.set(ARMED_POLLS));
+}
+
+/// Lets others run. `device` is the context that was polled last.
+#[cold]
+pub(super) fn pause(device: Option<&Context>) {
+    POLLING.with(|polling| {
+        let now = now();
+        if polling.sleeps_soon(now) {
+            return;
+        }
+        if polling.since.get() == 0 {
+            polling.since.set(now);
+        }
+        let is_mixed = polling.is_mixed.replace(false);
+        let contended = device.is_some_and(Context::is_contended) || now < NO_YIELD_UNTIL.load(Ordering::Relaxed);
+        if CONTENDED.load(Ordering::Relaxed) != contended {
+            CONTENDED.store(contended, Ordering::Relaxed);
+        }
+        let is_long = now - polling.since.get() > PATIENCE;
+        match device {
+            Some(device) if !is_mixed && (contended || is_long && yield_after() <= SCARCE) => {
+                polling.sleep(device, now)
+            }
+            _ if is_long && (contended || yield_after() <= SCARCE) => nap(),
+            _ if contended => {}
+            _ => give_way(now),
+        }
+    });
+}
+
+impl Polling {
+    /// Whether this thread waits by events: then it polls for a moment only before it sleeps. It must not be made to wait
+    /// meanwhile: rsocket, whose moments are 10 µs, takes a longer one for the end of its caller's time-out, and not well.
+    fn sleeps_soon(&self, now: u64) -> bool {
+        let budget = self.armed.get();
+        if budget == 0 {
+            return false;
+        }
+        self.armed.set(budget - 1);
+        let (begin, last) = self.moment.get();
+        let begin = if now - last > MOMENT_GAP { now } else { begin };
+        self.moment.set((begin, now));
+        now - begin < LONGEST_MOMENT
+    }
+
+    /// Sleeps until there is a completion, if there was none since the last pause, which was just before. All queues of the
+    /// context that the program polls in turn, it has polled since then.
+    fn sleep(&self, device: &Context, now: u64) {
+        let (context, completions) = (self.context.get(), device.completions());
+        let (last_context, last_completions, last) = self.seen.replace((context, completions, now));
+        if last_context == context && last_completions == completions && now - last < WITHOUT_PAUSE {
+            device.wait_completion(completions, LONGEST_SLEEP);
+            self.seen.set((0, 0, 0));
+        }
+    }
+}
+
+fn nap() {
+    let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: NAP });
+}
+
+/// Yields. Where that takes a slice of the scheduler, it is not tried again for a while.
+fn give_way(before: u64) {
+    rustix::thread::sched_yield();
+    let after = now();
+    if after - before < SLOW_YIELD {
+        return;
+    }
+    let recent = after.saturating_sub(NO_YIELD_UNTIL.load(Ordering::Relaxed)) < SOON;
+    let time = if recent { (NO_YIELD_FOR.load(Ordering::Relaxed) * 2).min(SOON) } else { NO_YIELD_AT_FIRST };
+    NO_YIELD_FOR.store(time, Ordering::Relaxed);
+    NO_YIELD_UNTIL.store(after + time, Ordering::Relaxed);
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Empty polls after which a thread yields.
+#[inline]
+fn yield_after() -> u32 {
+    static AFTER: OnceLock<u32> = OnceLock::new();
+    *AFTER.get_or_init(|| {
+        let asked = std::env::var(YIELD_ENV).ok().and_then(|value| value.parse().ok());
+        match asked {
+            Some(0) => u32::MAX,
+            Some(polls) => polls,
+            None => for_processors(std::thread::available_parallelism().map_or(1, |number| number.get())),
+        }
+    })
+}
+
+/// With two ends and a router to run, up to three processors are scarce. With more, a yield now and then costs a spinning
+/// thread nothing and saves the others when it was one too many all the same.
+fn for_processors(processors: usize) -> u32 {
+    match processors {
+        0..=3 => SCARCE,
+        4..=7 => 256,
+        _ => 16_384,
+    }
+}
+
+/// Empty polls before a pause where processors are scarce, or contended.
+const SCARCE: u32 = 8;
+/// Nanoseconds of empty polls before a thread sleeps even if yields are quick: longer than any round trip within a data
+/// centre. Who it waits for is slowed down by every yield.
+const PATIENCE: u64 = 100_000;
+/// How long a thread sleeps for a completion.
+const LONGEST_SLEEP: Duration = Duration::from_micros(100);
+/// Nanoseconds between two pauses of a thread that does nothing but poll.
+const WITHOUT_PAUSE: u64 = 20_000;
+/// Nanoseconds of a yield to threads that compute; pollers give the processor back sooner.
+const SLOW_YIELD: u64 = 1_000_000;
+/// Nanoseconds without yields after a slow one; twice as long each time, up to [`SOON`].
+const NO_YIELD_AT_FIRST: u64 = 20_000_000;
+const SOON: u64 = 2_000_000_000;
+/// How often a thread that has asked for an event may come to where others yield before it is taken for one that polls.
+const ARMED_POLLS: u32 = 512;
+/// Nanoseconds that a thread polls before it sleeps.
+const LONGEST_MOMENT: u64 = 15_000;
+/// Nanoseconds without a poll between two such moments.
+const MOMENT_GAP: u64 = 100_000;
+/// Nanoseconds of a nap where no completion would wake the thread; the kernel's timers add some.
+const NAP: i64 = 20_000;
