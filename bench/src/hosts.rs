@@ -32,6 +32,16 @@ pub(crate) const SIZES: [u64; 3] = [8 << 10, 64 << 10, 1 << 20];
 pub(crate) const LOSSES: [&str; 4] = ["0%", "0.1%", "1%", "5%"];
 
 impl Wire {
+    /// Its MTU.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// What perftest's programs have to be told.
+    pub(crate) fn options(&self) -> String {
+        format!("-m {}", self.packet)
+    }
+
     /// Name of a group of figures on this wire.
     pub(crate) fn group(&self, what: &str) -> String {
         format!("two hosts, {}", self.label(what))
@@ -74,7 +84,7 @@ struct Bench {
 
 impl Bench {
     fn perftest(&self) -> Perftest<'_> {
-        Perftest { pair: self.hosts.pair(), options: format!("-m {}", self.wire.packet), effort: self.effort }
+        Perftest { pair: self.hosts.pair(), options: self.wire.options(), effort: self.effort }
     }
 
     /// Whether all is measured. A quick run is to see that everything runs, which one wire shows.

@@ -4,6 +4,7 @@
 //! figures of a run come from the same machine in the same minutes.
 
 mod chart;
+mod contention;
 mod copy;
 mod crc;
 mod device;
@@ -30,10 +31,10 @@ const SIZES: [u64; 4] = [2 << 10, 8 << 10, 64 << 10, 1 << 20];
 #[derive(Parser)]
 struct Arguments {
     /// Rounds; medians are reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, global = true)]
     rounds: usize,
     /// One short round: to see that everything runs.
-    #[arg(long)]
+    #[arg(long, global = true)]
     quick: bool,
     /// Copy the results to docs/ too.
     #[arg(long)]
@@ -45,7 +46,7 @@ struct Arguments {
     #[arg(long, conflicts_with = "publish")]
     setup: bool,
     /// How the router's workers wait: spin, adaptive or sleep.
-    #[arg(long, default_value = "adaptive")]
+    #[arg(long, default_value = "adaptive", global = true)]
     mode: String,
     #[command(subcommand)]
     part: Option<Part>,
@@ -66,6 +67,11 @@ enum Part {
     /// A TCP client: prints its figure.
     #[command(hide = true)]
     TcpClient(tcp::Client),
+    /// A program that computes until its parent goes.
+    #[command(hide = true)]
+    BusyLoop,
+    /// Only latency and bandwidth beside other load, on one host and on two.
+    Contention,
 }
 
 fn main() {
@@ -73,8 +79,11 @@ fn main() {
     match arguments.part {
         Some(Part::Player(player)) => player.play(),
         Some(Part::TcpServer { port }) => tcp::serve(port),
-        Some(Part::TcpClient(client)) => println!("{}", client.measure()),
-        None => benchmark(&arguments),
+        Some(Part::TcpClient(client)) => {
+            println!("{}", client.measure().iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
+        }
+        Some(Part::BusyLoop) => contention::compute(),
+        Some(Part::Contention) | None => benchmark(&arguments),
     }
 }
 
@@ -85,6 +94,11 @@ fn benchmark(arguments: &Arguments) {
     for round in 1..=rounds {
         let begin = Instant::now();
         eprint!("round {round} of {rounds}: ");
+        if matches!(arguments.part, Some(Part::Contention)) {
+            contention::measure_one_host(&mut results, effort, &arguments.mode);
+            contention::measure_two_hosts(&mut results, effort, &arguments.mode);
+            continue;
+        }
         if arguments.setup {
             device::measure_setup(&mut results, effort, &arguments.mode);
             hosts::measure_setup(&mut results, effort, &arguments.mode);

@@ -62,9 +62,9 @@ fn serve_one(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 impl Client {
-    /// MB/s that arrived, or microseconds of half a round trip.
-    pub(crate) fn measure(&self) -> f64 {
-        let run = || if self.size == PING { self.ping() } else { self.stream() };
+    /// MB/s that arrived, or microseconds of half a round trip: mean, median and 99th percentile.
+    pub(crate) fn measure(&self) -> Vec<f64> {
+        let run = || if self.size == PING { self.ping() } else { Ok(vec![self.stream()?]) };
         run().expect("the server answers")
     }
 
@@ -93,17 +93,23 @@ impl Client {
         Ok(u64::from_le_bytes(received) as f64 / begin.elapsed().as_secs_f64() / 1e6)
     }
 
-    fn ping(&self) -> std::io::Result<f64> {
+    fn ping(&self) -> std::io::Result<Vec<f64>> {
         let mut stream = self.connect()?;
         let mut word = [1; 2];
         let (begin, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
-        let mut rounds = 0u32;
-        while !rounds.is_multiple_of(100) || begin.elapsed() < limit {
+        let mut times = Vec::new();
+        let mut last = begin;
+        while last - begin < limit || times.len() < 100 {
             stream.write_all(&word)?;
             stream.read_exact(&mut word)?;
-            rounds += 1;
+            let now = Instant::now();
+            times.push((now - last).as_secs_f64() * 1e6 / 2.0);
+            last = now;
         }
-        Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0)
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        times.sort_by(f64::total_cmp);
+        let percentile = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+        Ok(vec![mean, percentile(50), percentile(99)])
     }
 }
 
@@ -131,6 +137,47 @@ pub(crate) fn between(pair: &Pair<'_>) -> impl Fn(Side, &[String]) -> Program {
     }
 }
 
+/// A server, and what starts clients of it.
+pub(crate) struct Tcp<'a, S> {
+    server: Program,
+    address: &'a str,
+    start: S,
+}
+
+impl<'a, S: Fn(Side, &[String]) -> Program> Tcp<'a, S> {
+    /// A server at `address`. `start` starts the commands, where each belongs.
+    pub(crate) fn start(address: &'a str, start: S) -> Self {
+        let mut server = start(Side::Server, &[program(), "tcp-server".to_owned(), PORT.to_string()]);
+        server.wait_listening(PORT);
+        Self { server, address, start }
+    }
+
+    /// See [`Client::measure`].
+    pub(crate) fn ping(&self, seconds: f64) -> Vec<f64> {
+        self.client(PING, seconds)
+    }
+
+    /// MB/s of messages of `size` bytes.
+    pub(crate) fn bandwidth(&self, size: u64, seconds: f64) -> f64 {
+        self.client(size, seconds)[0]
+    }
+
+    fn client(&self, size: u64, seconds: f64) -> Vec<f64> {
+        let server = format!("{}:{PORT}", self.address);
+        let words = [program(), "tcp-client".to_owned(), server, size.to_string(), seconds.to_string()];
+        let text = (self.start)(Side::Client, &words).finish(LIMIT).ok().text;
+        let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert!(!figures.is_empty(), "the TCP client said: {text}");
+        figures
+    }
+}
+
+impl<S> Drop for Tcp<'_, S> {
+    fn drop(&mut self) {
+        self.server.kill();
+    }
+}
+
 /// Measures latency, and bandwidth by size, to a server at `address`. `start` starts the commands, where each belongs.
 pub(crate) fn measure(
     results: &mut Results,
@@ -140,20 +187,16 @@ pub(crate) fn measure(
     address: &str,
     start: impl Fn(Side, &[String]) -> Program,
 ) {
-    let program = std::env::current_exe().expect("this program has a path").display().to_string();
-    let mut server = start(Side::Server, &[program.clone(), "tcp-server".to_owned(), PORT.to_string()]);
-    server.wait_listening(PORT);
-    let figure = |size: u64| {
-        let words = ["tcp-client", &format!("{address}:{PORT}"), &size.to_string(), &effort.to_string()];
-        let words: Vec<String> = [program.as_str()].into_iter().chain(words).map(str::to_owned).collect();
-        let text = start(Side::Client, &words).finish(LIMIT).ok().text;
-        text.trim().parse::<f64>().unwrap_or_else(|_| panic!("the TCP client said: {text}"))
-    };
-    results.add(group, LATENCY, Unit::Microseconds, figure(PING));
+    let tcp = Tcp::start(address, start);
+    results.add(group, LATENCY, Unit::Microseconds, tcp.ping(effort)[0]);
     for &bytes in sizes {
-        results.add(group, &size_name(bytes), Unit::MegabytesPerSecond, figure(bytes));
+        results.add(group, &size_name(bytes), Unit::MegabytesPerSecond, tcp.bandwidth(bytes, effort));
     }
-    server.kill();
+}
+
+/// This program.
+fn program() -> String {
+    std::env::current_exe().expect("this program has a path").display().to_string()
 }
 
 /// What a client may take.
