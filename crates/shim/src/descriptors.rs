@@ -5,6 +5,7 @@
 //! it did not open does not close them.
 #![allow(unsafe_code)]
 
+use crate::netlink::NetlinkSocket;
 use crate::session::{CmChannel, Context};
 use arrayvec::ArrayVec;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -31,8 +32,11 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 const OWN: *mut () = std::ptr::without_provenance_mut(1);
 /// Set in an entry that points to a [`CmChannel`], not a [`Context`].
 const CM: usize = 2;
+/// Set in one that points to a [`NetlinkSocket`].
+const NETLINK: usize = 4;
 
-const _: () = assert!(align_of::<Context>() > CM && align_of::<CmChannel>() > CM);
+const _: () = assert!(align_of::<Context>() > CM | NETLINK && align_of::<CmChannel>() > CM | NETLINK);
+const _: () = assert!(align_of::<NetlinkSocket>() > CM | NETLINK);
 
 /// What a descriptor is.
 pub(crate) enum Kind {
@@ -42,6 +46,8 @@ pub(crate) enum Kind {
     Device(Arc<Context>),
     /// A channel of the connection manager.
     Cm(Arc<CmChannel>),
+    /// A socket of NETLINK_RDMA.
+    Netlink(Arc<NetlinkSocket>),
     /// Used by this library.
     Own,
 }
@@ -54,6 +60,8 @@ pub(crate) enum Glance<'a> {
     Device(&'a Context),
     /// A channel of the connection manager.
     Cm,
+    /// A socket of NETLINK_RDMA.
+    Netlink,
 }
 
 /// What `fd` is, without taking hold of it.
@@ -62,6 +70,7 @@ pub(crate) fn glance<'a>(fd: RawFd) -> Glance<'a> {
     match load(fd) {
         entry if entry.is_null() || entry == OWN => Glance::Other,
         entry if entry.addr() & CM != 0 => Glance::Cm,
+        entry if entry.addr() & NETLINK != 0 => Glance::Netlink,
         // SAFETY: the table holds a count of the Arc. A program that closes the descriptor while another of its threads
         // uses it still finds the context alive for `RETIRED` more closes.
         entry => Glance::Device(unsafe { &*entry.cast() }),
@@ -73,7 +82,7 @@ pub(crate) fn glance<'a>(fd: RawFd) -> Glance<'a> {
 pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a Context> {
     match glance(fd) {
         Glance::Device(context) => Some(context),
-        Glance::Other | Glance::Cm => None,
+        Glance::Other | Glance::Cm | Glance::Netlink => None,
     }
 }
 
@@ -86,6 +95,7 @@ pub(crate) fn kind(fd: RawFd) -> Kind {
         Kind::Foreign => Kind::Foreign,
         Kind::Device(context) => Kind::Device(context.clone()),
         Kind::Cm(channel) => Kind::Cm(channel.clone()),
+        Kind::Netlink(socket) => Kind::Netlink(socket.clone()),
         Kind::Own => Kind::Own,
     }
 }
@@ -96,6 +106,7 @@ pub(crate) fn set(fd: RawFd, kind: Kind) {
         match &kind {
             Kind::Device(context) => context.gained_descriptor(),
             Kind::Cm(channel) => channel.gained_descriptor(),
+            Kind::Netlink(socket) => socket.gained_descriptor(),
             Kind::Foreign | Kind::Own => {}
         }
         replace(fd, kind);
@@ -162,6 +173,7 @@ fn into_entry(kind: Kind) -> *mut () {
         Kind::Foreign => null_mut(),
         Kind::Device(context) => Arc::into_raw(context).cast_mut().cast(),
         Kind::Cm(channel) => Arc::into_raw(channel).cast_mut().cast::<()>().map_addr(|address| address | CM),
+        Kind::Netlink(socket) => Arc::into_raw(socket).cast_mut().cast::<()>().map_addr(|address| address | NETLINK),
         Kind::Own => OWN,
     }
 }
@@ -174,6 +186,10 @@ fn from_entry(entry: *mut ()) -> Kind {
         OWN => Kind::Own,
         // SAFETY: the mark says what the pointer came from.
         entry if entry.addr() & CM != 0 => Kind::Cm(unsafe { Arc::from_raw(entry.map_addr(|a| a & !CM).cast()) }),
+        entry if entry.addr() & NETLINK != 0 => {
+            // SAFETY: so does this one.
+            Kind::Netlink(unsafe { Arc::from_raw(entry.map_addr(|a| a & !NETLINK).cast()) })
+        }
         // SAFETY: there is nothing else.
         entry => Kind::Device(unsafe { Arc::from_raw(entry.cast()) }),
     }
@@ -191,6 +207,7 @@ fn replace(fd: RawFd, new: Kind) {
     match &old {
         Kind::Device(context) => context.lost_descriptor(),
         Kind::Cm(channel) => channel.lost_descriptor(),
+        Kind::Netlink(socket) => socket.lost_descriptor(),
         Kind::Foreign | Kind::Own => return,
     }
     retire(old);

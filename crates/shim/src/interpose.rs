@@ -9,7 +9,8 @@
 //! * [`stats`]: the `stat` family; [`attributes`]: other things that are asked of a path.
 //! * [`cwd`]: the working directory.
 //! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.
-//! * [`calls`]: functions that take a descriptor, `socket` and `fork`.
+//! * [`calls`]: functions that take a descriptor, and `fork`.
+//! * [`sockets`]: functions of sockets.
 //! * [`waits`]: functions that wait.
 //! * [`raw`]: `syscall`, `_Fork` and `clone`.
 
@@ -21,6 +22,7 @@ mod fts;
 mod listing;
 mod raw;
 mod route;
+mod sockets;
 mod stats;
 mod waits;
 mod walks;

@@ -9,6 +9,7 @@
 //! * [`descriptors`]: which file descriptors are the device's.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`memory`]: registered memory: pages turned into shared ones, fork, `rdmesh_malloc`.
+//! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
 //! * [`sanitizer`]: what AddressSanitizer is told, so that it starts.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
@@ -19,6 +20,7 @@ mod endpoint;
 mod errno;
 mod interpose;
 mod memory;
+mod netlink;
 mod place;
 mod polling;
 mod real;

@@ -185,6 +185,13 @@ real! {
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, else unsupported();
     fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, else unsupported();
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, else unsupported();
+    fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int, else unsupported();
+    fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int, else unsupported();
+    fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int, else unsupported();
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int,
+        else unsupported();
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int,
+        else unsupported();
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, else unsupported();
     fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int, else raw_madvise(addr, len, advice);
     fn close(fd: c_int) -> c_int, else unsupported();

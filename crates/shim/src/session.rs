@@ -26,8 +26,10 @@ mod response;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use channel::Channel;
 pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use gone::end_of_events;
 pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};
+pub(crate) use link::{connect, identity};

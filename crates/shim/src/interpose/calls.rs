@@ -1,17 +1,15 @@
-//! Functions that take a descriptor, `socket` and `fork`.
+//! Functions that take a descriptor, and `fork`.
 #![allow(unsafe_code)]
 
-use super::replace;
 use super::waits::{self, Way};
+use super::{replace, sockets};
 use crate::descriptors::{self, Glance, Kind};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::session::{self, Written, cm, completion};
-use crate::{endpoint, memory, real};
+use crate::{memory, real};
 use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
 use rustix::io::Errno;
 
-/// `NETLINK_RDMA`: the list of the host's RDMA devices.
-const NETLINK_RDMA: c_int = 20;
 /// More than any command of the ABI.
 const MAX_COMMAND: usize = 0x10_0000;
 
@@ -36,7 +34,11 @@ replace! {
         let command = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
         let written = match device {
             Glance::Device(context) => session::write(context, fd, command),
-            _ => cm::write(fd, command),
+            Glance::Cm => cm::write(fd, command),
+            Glance::Netlink | Glance::Other => match sockets::write_netlink(fd, command) {
+                Some(written) => return written,
+                None => Written::Foreign,
+            },
         };
         match written {
             Written::Command(Ok(())) => count as ssize_t,
@@ -68,7 +70,7 @@ replace! {
         match descriptors::kind(fd) {
             Kind::Own => return minus_one(Errno::BADF),
             // Forgotten before its number can be given to something else.
-            Kind::Device(_) | Kind::Cm(_) => become_foreign(fd),
+            Kind::Device(_) | Kind::Cm(_) | Kind::Netlink(_) => become_foreign(fd),
             Kind::Foreign => completion::closed(fd),
         }
         real::close(fd)
@@ -113,14 +115,6 @@ replace! {
     fn fork() -> c_int {
         memory::fork()
     }
-
-    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        // Without it libibverbs lists the devices of sysfs, which is ours.
-        if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && endpoint::present().is_some() {
-            return minus_one(Errno::PROTONOSUPPORT);
-        }
-        real::socket(domain, kind, protocol)
-    }
 }
 
 fn is_dup(command: c_int) -> bool {
@@ -138,7 +132,7 @@ fn replaced(old: c_int, new: c_int) {
 fn inherit(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         match descriptors::kind(old) {
-            device @ (Kind::Device(_) | Kind::Cm(_)) => {
+            device @ (Kind::Device(_) | Kind::Cm(_) | Kind::Netlink(_)) => {
                 let _gate = memory::gate();
                 descriptors::set(new, device);
             }

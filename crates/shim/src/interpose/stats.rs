@@ -45,7 +45,7 @@ pub(super) fn functions() -> [*const c_void; 2] {
 /// The device that `fd` is a descriptor of.
 fn device_of(fd: c_int) -> Option<Device> {
     match descriptors::glance(fd) {
-        Glance::Other => None,
+        Glance::Other | Glance::Netlink => None,
         Glance::Device(_) => Some(Device::Verbs),
         Glance::Cm => Some(Device::Cm),
     }

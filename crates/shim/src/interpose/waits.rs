@@ -7,7 +7,7 @@
 
 use super::replace;
 use crate::{errno, memory, real};
-use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_uint, c_void, mmsghdr, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
 use std::ptr::{null, null_mut};
 
@@ -161,52 +161,8 @@ replace! {
         on_socket(fd, Way::Out, || real::writev(fd, parts, count))
     }
 
-    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-        on_socket(fd, Way::In, || real::recv(fd, buffer, len, flags))
-    }
-
-    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
-        on_socket(fd, Way::In, || real::__recv_chk(fd, buffer, len, room, flags))
-    }
-
-    fn recvfrom(
-        fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t
-    ) -> ssize_t {
-        on_socket(fd, Way::In, || real::recvfrom(fd, buffer, len, flags, from, from_len))
-    }
-
-    fn __recvfrom_chk(
-        fd: c_int,
-        buffer: *mut c_void,
-        len: size_t,
-        room: size_t,
-        flags: c_int,
-        from: *mut sockaddr,
-        from_len: *mut socklen_t,
-    ) -> ssize_t {
-        on_socket(fd, Way::In, || real::__recvfrom_chk(fd, buffer, len, room, flags, from, from_len))
-    }
-
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        on_socket(fd, Way::In, || real::recvmsg(fd, message, flags))
-    }
-
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         on_socket(fd, Way::In, || real::recvmmsg(fd, messages, count, flags, timeout))
-    }
-
-    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-        on_socket(fd, Way::Out, || real::send(fd, buffer, len, flags))
-    }
-
-    fn sendto(
-        fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t
-    ) -> ssize_t {
-        on_socket(fd, Way::Out, || real::sendto(fd, buffer, len, flags, to, to_len))
-    }
-
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        on_socket(fd, Way::Out, || real::sendmsg(fd, message, flags))
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
@@ -219,10 +175,6 @@ replace! {
 
     fn accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int {
         on_socket(fd, Way::In, || real::accept4(fd, from, from_len, flags))
-    }
-
-    fn connect(fd: c_int, to: *const sockaddr, to_len: socklen_t) -> c_int {
-        on_socket(fd, Way::Out, || real::connect(fd, to, to_len))
     }
 }
 
@@ -326,8 +278,7 @@ impl End {
         };
         let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let mut len = size_of::<libc::timeval>() as socklen_t;
-        // SAFETY: the kernel writes `len` bytes at most.
-        let known = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len) };
+        let known = real::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len);
         let nanoseconds = value.tv_sec.saturating_mul(SECOND).saturating_add(value.tv_usec * 1000);
         (known == 0 && nanoseconds > 0).then(|| Self::after(libc::CLOCK_MONOTONIC, nanoseconds))
     }

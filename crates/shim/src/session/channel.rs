@@ -11,12 +11,12 @@ use std::io::IoSlice;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The buffer for replies.
-pub(super) struct Channel {
+pub(crate) struct Channel {
     buffer: Box<[u8]>,
 }
 
 /// A reply of the router that is not an error.
-pub(super) struct Reply<'a> {
+pub(crate) struct Reply<'a> {
     head: ReplyHeader,
     response: &'a mut [u8],
     fds: ArrayVec<ReceivedFd, MAX_FDS>,
@@ -31,13 +31,13 @@ pub(super) struct ReceivedFd {
 }
 
 impl Channel {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice() }
     }
 
     /// Sends a request and waits for its reply. An error of the router's is returned as it is; a router that has gone,
     /// or makes no sense, is EIO.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         socket: BorrowedFd<'_>,
         kind: RequestKind,
@@ -81,7 +81,7 @@ impl<'a> Reply<'a> {
     }
 
     /// The response of the command.
-    pub(super) fn response(&self) -> &[u8] {
+    pub(crate) fn response(&self) -> &[u8] {
         self.response
     }
 

@@ -103,12 +103,12 @@ impl Link {
 }
 
 /// Device and inode of an open file: tells it from a later one of the same number.
-pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Connects to the router.
-pub(super) fn connect(endpoint: &Endpoint) -> Result<OwnedFd, Errno> {
+pub(crate) fn connect(endpoint: &Endpoint) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let connected = match SocketAddrUnix::new(endpoint.socket()) {
         Ok(address) => rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)),
