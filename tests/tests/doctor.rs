@@ -29,9 +29,14 @@ fn assert_says(text: &str, wanted: &[&str]) {
 fn a_router_without_mistakes_is_healthy() {
     let lab = Lab::start();
     let text = lab.command(&["doctor"]).ok().text;
-    for wanted in
-        ["ok    rdma_cm: ", "ok    locked memory: ", "ok    mappings: ", "ok    descriptors: ", "ok    programs: "]
-    {
+    for wanted in [
+        "ok    rdma_cm: ",
+        "ok    netlink: `rdma link` shows",
+        "ok    locked memory: ",
+        "ok    mappings: ",
+        "ok    descriptors: ",
+        "ok    programs: ",
+    ] {
         assert!(text.contains(wanted), "no {wanted} in:\n{text}");
     }
 }

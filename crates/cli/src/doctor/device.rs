@@ -14,7 +14,7 @@ pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
     }
     match endpoint(client) {
         Ok(info) => {
-            let findings = vec![sysfs(&info), device(&info)];
+            let findings = vec![sysfs(&info), device(&info), netlink(&info)];
             // It goes with this process in any case.
             let _ = client.remove_endpoint(&info.endpoint.network, &info.endpoint.name);
             findings
@@ -49,13 +49,15 @@ fn sysfs(info: &EndpointInfo) -> Finding {
     }
 }
 
+/// `program`, to be run in the endpoint.
+fn command(info: &EndpointInfo, program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", info.directory.join("librdmesh.so")).env("RDMESH_ENDPOINT", &info.directory);
+    command
+}
+
 fn device(info: &EndpointInfo) -> Finding {
-    let output = Command::new("ibv_devinfo")
-        .args(["-d", DEVICE_NAME])
-        .env("LD_PRELOAD", info.directory.join("librdmesh.so"))
-        .env("RDMESH_ENDPOINT", &info.directory)
-        .output();
-    match output {
+    match command(info, "ibv_devinfo").args(["-d", DEVICE_NAME]).output() {
         Ok(output) if output.status.success() && String::from_utf8_lossy(&output.stdout).contains("PORT_ACTIVE") => {
             Finding::ok("device", "ibv_devinfo opens it, and its port is active")
         }
@@ -76,6 +78,22 @@ fn device(info: &EndpointInfo) -> Finding {
         Err(error) => {
             Finding::warn("device", format!("not tried: ibv_devinfo: {error}"), "make ibv_devinfo executable")
         }
+    }
+}
+
+/// Whether `rdma` of iproute2 shows the device, as some programs and test suites expect.
+fn netlink(info: &EndpointInfo) -> Finding {
+    const SUBJECT: &str = "netlink";
+    match command(info, "rdma").args(["link", "show"]).output() {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains(DEVICE_NAME) => {
+            Finding::ok(SUBJECT, "`rdma link` shows the device")
+        }
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            let text = format!("`rdma link` does not show the device: {}", String::from_utf8_lossy(&text).trim());
+            Finding::warn(SUBJECT, text, RESTART)
+        }
+        Err(_) => Finding::ok(SUBJECT, "not tried: `rdma` of iproute2 is not installed; few programs need it"),
     }
 }
 
