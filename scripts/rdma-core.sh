@@ -25,39 +25,49 @@ fetch_rdma_core() {
 
 configure_rdma_core() {
     cmake -S "$1/source" -B "$1/build" -GNinja -DIOCTL_MODE=ioctl -DIN_PLACE=1 -DCMAKE_BUILD_TYPE=Release \
-        -DNO_MAN_PAGES=1 -DNO_PYVERBS=1 -DENABLE_VALGRIND=0
+        -DNO_MAN_PAGES=1 -DENABLE_VALGRIND=0 -DPYTHON_EXECUTABLE=/usr/bin/python3
 }
 
 rdma_core_provider() {
     ninja -C "$1" -t targets all | grep -o '^lib/librxe-rdmav[0-9]*\.so'
 }
 
-# Leaves the programs and libraries, no provider but rxe's, and a few tests.
+# The modules of pyverbs.
+rdma_core_modules() {
+    ninja -C "$1" -t targets all | grep -o '^python/[^:]*\.so'
+}
+
+# Leaves the programs and libraries, no provider but rxe's, pyverbs, the whole suite, and a few tests of it.
 strip_rdma_core() {
-    find "$1/build/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
+    cp -rL "$1/build/python" "$1/python" &&
+        find "$1/build/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
         find "$1/build" -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name etc -exec rm -r {} + &&
-        mkdir "$1/build/tests" && cp "${RDMA_CORE_TESTS[@]/#/$1/source/tests/}" "$1/build/tests/"
+        mv "$1/python" "$1/build/python" &&
+        mkdir "$1/build/suite" "$1/build/tests" && cp "$1"/source/tests/*.py "$1/build/suite/" &&
+        cp "${RDMA_CORE_TESTS[@]/#/$1/source/tests/}" "$1/build/tests/" &&
+        sed -n 's/^set(PACKAGE_VERSION "\(.*\)").*/\1/p' "$1/source/CMakeLists.txt" >"$1/build/version"
 }
 
 # What it is built from and how: when anything of it changes, it is built anew.
 rdma_core_recipe() {
-    { declare -p RDMA_CORE_TARGETS RDMA_CORE_TESTS && declare -f configure_rdma_core strip_rdma_core build_rdma_core; } |
+    { declare -p RDMA_CORE_TARGETS RDMA_CORE_TESTS && declare -f configure_rdma_core rdma_core_modules strip_rdma_core build_rdma_core; } |
         sha256sum | cut -c 1-16
 }
 
 # The paths of the folder are compiled into the libraries: it cannot be moved when all is done.
 build_rdma_core() {
-    local tar=$1 folder=$2
+    local tar=$1 folder=$2 modules
     rm -rf "$folder" && mkdir -p "$folder/source" &&
         tar -xf "$tar" -C "$folder/source" --strip-components=1 &&
         configure_rdma_core "$folder" &&
-        ninja -C "$folder/build" "${RDMA_CORE_TARGETS[@]}" "$(rdma_core_provider "$folder/build")" &&
+        mapfile -t modules < <(rdma_core_modules "$folder/build") &&
+        ninja -C "$folder/build" "${RDMA_CORE_TARGETS[@]}" "${modules[@]}" "$(rdma_core_provider "$folder/build")" &&
         strip_rdma_core "$folder" &&
         rm -r "$folder/source" "$tar" &&
         rdma_core_recipe >"$folder/complete"
 }
 
-# Sets RDMESH_RDMA_CORE to the folder with `bin`, `lib` and `tests`.
+# Sets RDMESH_RDMA_CORE to the folder with `bin`, `lib`, `python`, `suite` and `tests`.
 prepare_rdma_core() {
     local source version folder tar recipe
     recipe=$(rdma_core_recipe)

@@ -3,14 +3,14 @@ import importlib.util
 import sys
 import types
 
-import pyverbs.enums
-
 ENUMS = "pyverbs.libibverbs_enums"
 
 
 def name_enums():
     """Newer versions have each C enum by its name in a module of their own, older ones all constants in one module."""
     if importlib.util.find_spec(ENUMS) is None:
+        import pyverbs.enums
+
         module = types.ModuleType(ENUMS)
         module.__getattr__ = lambda name: pyverbs.enums
         sys.modules[ENUMS] = module

@@ -12,6 +12,9 @@ pub const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// A file of the suite takes seconds; one that needs longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(180);
 
+/// What the whole of the newest suite may take. It takes two minutes where nothing else runs.
+const WHOLE_LIMIT: Duration = Duration::from_secs(900);
+
 /// What a test did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -57,6 +60,26 @@ pub fn run(lab: &Lab, endpoint: &Endpoint) -> BTreeMap<String, Outcome> {
         fs::write(&results, so_far + &complaint).expect("the results can be written");
     }
     parse_results(&fs::read_to_string(&results).unwrap_or_default())
+}
+
+/// Runs the whole suite of the rdma-core that was built in `build`, as it is and with its own pyverbs, in one process.
+pub fn run_newest(lab: &Lab, endpoint: &Endpoint, build: &Path) -> BTreeMap<String, Outcome> {
+    let folder = lab.shared().join("newest");
+    let script = "mkdir -p $2 && cp $1/*.py $3/*.py $2 && chmod -R a+rwX $2";
+    let helpers = crate::root().join("tests/pyverbs");
+    let copied =
+        Command::new("sh").args(["-ec", script, "sh"]).args([&build.join("suite"), &folder, &helpers]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "no suite in {}", build.display());
+    let modules = format!("PYTHONPATH={}", build.join("python").display());
+    let folder_name = folder.display().to_string();
+    let python = ["/usr/bin/python3", "-X", "faulthandler", "results.py", "results.tsv", "run_tests.py"];
+    let mut command = vec!["env", "-C", &folder_name, &modules];
+    command.extend(python.iter().chain(&["--dev", "rxe0", "-v"]));
+    let output = lab.start_in(endpoint, &command).finish_or_kill(WHOLE_LIMIT);
+    let text = output.as_ref().map_or("", |output| &output.text);
+    let has_ended = text.contains("\nRan ");
+    assert!(has_ended, "the suite did not end; the last that it said:\n{}", tail(text));
+    parse_results(&fs::read_to_string(folder.join("results.tsv")).unwrap_or_default())
 }
 
 /// Compares outcomes with the table `expected`.

@@ -1,11 +1,12 @@
 //! The newest rdma-core, built without the `write()` path: everything that it asks of the device comes by `ioctl()`.
 
-use rdmesh_tests::{Endpoint, Lab, Pair, Program, until};
+use rdmesh_tests::{Endpoint, HugePages, Lab, Pair, Program, suite, system, until};
 use std::path::PathBuf;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.7.0.2";
+const EXPECTED: &str = include_str!("../pyverbs/newest.tsv");
 
 /// Where it was built; none, with the reason printed, where it was not. Where CI runs the tests, that is a failure.
 fn build() -> Option<PathBuf> {
@@ -35,6 +36,28 @@ fn wait_listening(lab: &Lab, server: &mut Program) {
         assert!(server.is_running(), "{}", server.text());
         lab.has_listener(server).then_some(())
     });
+}
+
+/// Its own suite, nothing changed and nothing left out.
+#[test]
+fn its_suite_holds() {
+    let Some(build) = build() else { return };
+    if !system::is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let version = std::fs::read_to_string(build.join("version")).unwrap_or_default();
+    let is_known = EXPECTED.lines().next().is_some_and(|line| line.ends_with(&format!(" {}", version.trim())));
+    if !is_known {
+        println!("skipped: the table is not that of rdma-core {version}");
+        return;
+    }
+    let _pages = HugePages::reserve(8);
+    let lab = Lab::start();
+    let verdict = suite::judge(&suite::run_newest(&lab, &Endpoint::new("suite"), &build), EXPECTED);
+    println!("{} passed, {} failed, {} skipped", verdict.passed, verdict.wrong.len(), verdict.skipped);
+    assert!(verdict.wrong.is_empty(), "not as expected:\n{}", verdict.wrong.join("\n"));
+    lab.wait_until_empty();
 }
 
 #[test]
