@@ -84,6 +84,9 @@ pub trait CompletionQueue: Send {
     fn push(&mut self, completion: &Completion) -> Result<(), Overrun>;
     /// Asked after each entry: whether the program wants an event for it, as armed. Disarms. `cq` is the queue's own handle.
     fn take_arm(&mut self, cq: u32, solicited: bool) -> bool;
+    /// Told of each remote WRITE that adds no entry to it, of a queue pair that receives into it: who polls memory for the
+    /// data may sleep where who polls the queue does.
+    fn on_write(&mut self) {}
     /// Entries that the program has not polled.
     fn len(&self) -> u32;
     /// Whether the program has polled everything.

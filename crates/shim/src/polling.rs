@@ -192,7 +192,7 @@ extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, completions: *mut c_void)
     // SAFETY: set before this function was put in its place.
     let original = unsafe { transmute::<*mut c_void, PollCq>(POLL_CQ.load(Ordering::Relaxed)) };
     let found = original(cq, entries, completions);
-    note(cq, found == 0);
+    note(cq, found.max(0) as u32);
     found
 }
 
@@ -211,7 +211,7 @@ extern "C" fn start_poll(cq: *mut CqEx, attributes: *mut c_void) -> c_int {
     // SAFETY: set before this function was put in its place.
     let original = unsafe { transmute::<*mut c_void, StartPoll>(START_POLL.load(Ordering::Relaxed)) };
     let result = original(cq, attributes);
-    note(cq.cast(), result == libc::ENOENT);
+    note(cq.cast(), u32::from(result != libc::ENOENT));
     result
 }
 
@@ -221,16 +221,29 @@ pub(crate) fn armed() {
     pause::armed();
 }
 
-/// A poll of `cq` was `empty` or not.
+/// The program is about to post a request of `device`.
 #[inline]
-fn note(cq: *mut c_void, empty: bool) {
-    if !empty {
-        return pause::found();
+pub(crate) fn posts(device: &Context) {
+    if pause::is_contended() {
+        pause::posts(device);
     }
+}
+
+/// A poll of `cq` has found so many completions.
+#[inline]
+fn note(cq: *mut c_void, found: u32) {
     // SAFETY: `struct ibv_cq` and `struct ibv_cq_ex` begin with their context, and the program has just polled this one.
     let context = unsafe { cq.cast::<*mut VerbsContext>().read() };
-    if pause::is_due(context.addr()) {
-        // SAFETY: a context is there as long as its queues.
-        pause::pause(descriptors::peek(unsafe { (*context).cmd_fd }));
+    // SAFETY: a context is there as long as its queues.
+    let device = || descriptors::peek(unsafe { (*context).cmd_fd });
+    if found == 0 {
+        if pause::is_due(context.addr()) {
+            pause::pause(device());
+        }
+    } else {
+        pause::found();
+        if pause::is_contended() {
+            pause::before_memory(device(), found);
+        }
     }
 }

@@ -29,7 +29,7 @@ const MOST_WOKEN: u32 = 16;
 #[repr(C, align(64))]
 struct Layout {
     summary: [AtomicU64; SUMMARY_WORDS],
-    completions: AtomicU32,
+    arrivals: AtomicU32,
     sleepers: AtomicU32,
     _pad: [u64; 3],
     doorbells: [AtomicU64; WORDS],
@@ -51,14 +51,14 @@ pub enum Arm {
 #[derive(Clone)]
 pub struct ContextPage {
     memory: SharedMemory,
-    /// Router: how many completions there were. What the page says of it the tenant may change.
-    added: Arc<AtomicU32>,
+    /// Router: how many arrivals there were. What the page says of it the tenant may change.
+    counted: Arc<AtomicU32>,
 }
 
 impl ContextPage {
     /// Wraps a mapping of at least [`CONTEXT_PAGE_LEN`] bytes; none where it is shorter.
     pub fn new(memory: SharedMemory) -> Option<Self> {
-        (memory.len() >= CONTEXT_PAGE_LEN).then(|| Self { memory, added: Arc::default() })
+        (memory.len() >= CONTEXT_PAGE_LEN).then(|| Self { memory, counted: Arc::default() })
     }
 
     /// Tenant: marks send queue `qp` as having new work. Handles out of range are ignored.
@@ -107,13 +107,9 @@ impl ContextPage {
 
     /// Router: counts a completion that was added to `cq`; returns whether an event is due, and disarms the queue if so.
     pub fn take_arm(&self, cq: u32, solicited: bool) -> bool {
-        let layout = self.layout();
-        // Only the thread that serves the context adds.
-        let added = self.added().wrapping_add(1);
-        self.added.store(added, Ordering::Relaxed);
-        layout.completions.store(added, Ordering::Release);
+        self.count_arrival();
         fence(Ordering::SeqCst);
-        let Some(word) = layout.cq_arm.get(cq as usize) else { return false };
+        let Some(word) = self.layout().cq_arm.get(cq as usize) else { return false };
         match word.load(Ordering::Relaxed) {
             0 => false,
             armed if armed == Arm::Solicited as u32 && !solicited => false,
@@ -124,15 +120,25 @@ impl ContextPage {
         }
     }
 
-    /// Router: how many completions it has counted, modulo 2^32.
-    pub fn added(&self) -> u32 {
-        self.added.load(Ordering::Relaxed)
+    /// Router: counts something that a thread may wait for: a completion, which [`ContextPage::take_arm`] counts, or data
+    /// that a peer has written. To be called when it is there.
+    pub fn count_arrival(&self) {
+        // Only the thread that serves the context counts.
+        let counted = self.counted().wrapping_add(1);
+        self.counted.store(counted, Ordering::Relaxed);
+        self.layout().arrivals.store(counted, Ordering::Release);
     }
 
-    /// Router: wakes threads in [`ContextPage::wait_completion`]. To be called after completions were counted. Returns
-    /// whether there may have been some.
+    /// Router: how many arrivals it has counted, modulo 2^32.
+    pub fn counted(&self) -> u32 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Router: wakes threads in [`ContextPage::wait_arrival`]. To be called after arrivals were counted. Returns whether
+    /// there may have been some.
     pub fn wake_sleepers(&self) -> bool {
         let sleepers = &self.layout().sleepers;
+        fence(Ordering::SeqCst);
         if sleepers.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -142,18 +148,18 @@ impl ContextPage {
         true
     }
 
-    /// Tenant: how many completions the router has counted, modulo 2^32. A completion that is counted can be polled.
-    pub fn completions(&self) -> u32 {
-        self.layout().completions.load(Ordering::Acquire)
+    /// Tenant: how many arrivals the router has counted, modulo 2^32. What is counted is there.
+    pub fn arrivals(&self) -> u32 {
+        self.layout().arrivals.load(Ordering::Acquire)
     }
 
-    /// Tenant: sleeps until the router has counted more than `seen` completions, but not longer than `limit`.
-    pub fn wait_completion(&self, seen: u32, limit: Duration) {
+    /// Tenant: sleeps until the router has counted other than `seen` arrivals, but not longer than `limit`.
+    pub fn wait_arrival(&self, seen: u32, limit: Duration) {
         let layout = self.layout();
         layout.sleepers.store(ASLEEP, Ordering::Relaxed);
-        // Either the count is new here, or the router sees that somebody sleeps (`take_arm` has the other fence).
+        // Either the count is new here, or the router sees that somebody sleeps (`wake_sleepers` has the other fence).
         fence(Ordering::SeqCst);
-        if layout.completions.load(Ordering::Relaxed) == seen {
+        if layout.arrivals.load(Ordering::Relaxed) == seen {
             let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
             // Woken, interrupted or at its limit: the caller polls in any case.
             let _ = futex::wait(&layout.sleepers, futex::Flags::empty(), ASLEEP, Some(&limit));

@@ -130,14 +130,14 @@ fn a_completion_always_wakes_threads_that_polled_in_vain() {
             scope.spawn(move || {
                 let mut taken = 0;
                 while taken < ROUNDS && !is_lost.load(Ordering::Relaxed) {
-                    let seen = program.completions();
+                    let seen = program.arrivals();
                     let some = drain(memory, taken);
                     taken += some;
                     polled.store(taken, Ordering::Release);
                     if some == 0 {
                         sleeps.fetch_add(1, Ordering::Relaxed);
                         let begin = Instant::now();
-                        program.wait_completion(seen, NEVER);
+                        program.wait_arrival(seen, NEVER);
                         if begin.elapsed() >= NEVER {
                             is_lost.store(true, Ordering::Relaxed);
                         }
@@ -165,13 +165,13 @@ fn a_completion_always_wakes_threads_that_polled_in_vain() {
 #[test]
 fn a_sleep_for_a_completion_is_bounded() {
     let device = page();
-    let seen = device.completions();
-    device.wait_completion(seen, Duration::from_millis(1));
+    let seen = device.arrivals();
+    device.wait_arrival(seen, Duration::from_millis(1));
     assert!(device.wake_sleepers(), "it had said that it sleeps");
     assert!(!device.wake_sleepers(), "once");
     device.take_arm(0, false);
-    device.wait_completion(seen, NEVER);
-    assert_eq!((device.completions(), device.added()), (seen + 1, 1));
+    device.wait_arrival(seen, NEVER);
+    assert_eq!((device.arrivals(), device.counted()), (seen + 1, 1));
 }
 
 fn completion(id: u32) -> Completion {

@@ -101,6 +101,10 @@ impl CompletionQueue for HostCompletionQueue {
         self.page.take_arm(cq, solicited)
     }
 
+    fn on_write(&mut self) {
+        self.page.count_arrival();
+    }
+
     fn len(&self) -> u32 {
         self.ring.len()
     }

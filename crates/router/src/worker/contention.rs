@@ -2,11 +2,13 @@
 //!
 //! Threads that wait for work yield to each other. To a thread that computes, a yield gives a whole slice of the scheduler
 //! away. So after one slow yield all who wait sleep instead, until what they wait for wakes them: the scheduler lets a thread
-//! that has slept run at once. Sleeping does not tell when the contention ends, so a thread of its own, the probe, yields now
-//! and then: it may lose a slice, and no message waits for it.
+//! that has slept run at once. Sleeping does not tell when the contention ends, and a yield that found out would cost whoever is
+//! woken meanwhile a slice too. So a thread of its own, the probe, with the lowest priority there is, sees how late it is run
+//! after short sleeps: late as long as others want all processors, at once when one has nothing to do.
 
 use rdmesh_uverbs::page::WorkerPage;
 use rustix::io;
+use rustix::process::setpriority_process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -79,6 +81,8 @@ impl Contention {
 
     /// Waits for contention, and then for its end, until told to stop.
     fn probe(&self) {
+        // Without it the probe would be run sooner than it should, and end contention too soon, now and then.
+        let _ = setpriority_process(None, LOWEST);
         let mut calm = Calm { quick: 0, enough: FEW, unused: 0 };
         let mut ended: Option<Instant> = None;
         while !self.stop.load(Ordering::Acquire) {
@@ -88,8 +92,9 @@ impl Contention {
             }
             calm.begin(ended.is_some_and(|ended| ended.elapsed() < SOON));
             while !self.stop.load(Ordering::Acquire) {
+                let begin = Instant::now();
                 std::thread::park_timeout(INTERVAL);
-                if calm.on_probe(yields_are_slow(), self.is_used.swap(false, Ordering::Relaxed)) {
+                if calm.on_probe(begin.elapsed() > INTERVAL + SLOW, self.is_used.swap(false, Ordering::Relaxed)) {
                     self.end();
                     ended = Some(Instant::now());
                     break;
@@ -137,22 +142,14 @@ impl Calm {
     }
 }
 
-fn yields_are_slow() -> bool {
-    let begin = Instant::now();
-    (0..YIELDS).any(|_| {
-        rustix::thread::sched_yield();
-        begin.elapsed() > SLOW
-    })
-}
-
-/// Pollers give the processor back sooner than this; threads that compute do not.
+/// Pollers give the processor back sooner than this; threads that compute do not. And a processor that is free is given sooner.
 const SLOW: Duration = Duration::from_millis(1);
 /// Between two probes.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Yields of a probe. The first may find a neighbour that is about to sleep.
-const YIELDS: u32 = 8;
+/// What `nice` calls its priority.
+const LOWEST: i32 = 19;
 /// Quick probes after which yielding is tried again, and most of them where it has failed before.
-const FEW: u32 = 3;
+const FEW: u32 = 10;
 const MANY: u32 = 128;
 /// Contention that begins this soon after the last ended is taken for the same.
 const SOON: Duration = Duration::from_secs(2);

@@ -32,7 +32,7 @@ pub struct Shard {
 struct Attached {
     id: ContextId,
     page: ContextPage,
-    /// Completions of which sleeping threads were told.
+    /// Arrivals of which sleeping threads were told.
     told: u32,
     wake: OwnedFd,
     events: EventSocket,
@@ -134,7 +134,7 @@ impl Shard {
         let id = self.engine.open(network);
         self.contexts.push(Attached {
             id,
-            told: page.added(),
+            told: page.counted(),
             page,
             wake,
             events,
@@ -283,14 +283,14 @@ impl Shard {
         self.contexts.iter().any(|context| context.page.has_rung())
     }
 
-    /// Wakes threads that sleep because they have polled in vain, where there are completions now. Returns how many contexts
+    /// Wakes threads that sleep because they have polled in vain, where something has arrived. Returns how many contexts
     /// had some.
     pub(super) fn wake_sleepers(&mut self) -> usize {
         let mut woken = 0;
         for context in &mut self.contexts {
-            let added = context.page.added();
-            if added != context.told {
-                context.told = added;
+            let counted = context.page.counted();
+            if counted != context.told {
+                context.told = counted;
                 woken += usize::from(context.page.wake_sleepers());
             }
         }

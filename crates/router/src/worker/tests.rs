@@ -300,7 +300,7 @@ fn threads_that_sleep_are_woken_for_their_own_completions_only() {
     };
     pages.iter().cloned().for_each(&mut open);
     // Both say that they sleep; what a tenant writes wakes nobody without a completion.
-    pages.iter().for_each(|page| page.wait_completion(page.completions(), Duration::from_micros(1)));
+    pages.iter().for_each(|page| page.wait_arrival(page.arrivals(), Duration::from_micros(1)));
     assert_eq!(workers.shards()[0].call(|shard| shard.wake_sleepers()), 0);
     let device = pages[1].clone();
     let woken = workers.shards()[0].call(move |shard| {

@@ -4,6 +4,10 @@
 //! A sleep is short in any case, because a program may wait for something else too, and a thread sleeps only if it has just
 //! polled twice in a row as often as it would before a yield, queues of one context only, with nothing in between: what it does
 //! between its polls is not delayed.
+//!
+//! A program may also poll memory for what a peer writes, in loops of its own. Under contention such a loop uses up the
+//! thread's share of the processor, which is then missing when the data comes. So a thread that was seen to do so sleeps when it
+//! takes the completion of its last request, until something arrives ([`before_memory`]).
 
 use crate::session::Context;
 use rustix::thread::nanosleep;
@@ -27,10 +31,27 @@ struct Polling {
     is_mixed: Cell<bool>,
     /// At the last pause: the context, its completions, and when that was.
     seen: Cell<(usize, u32, u64)>,
+    /// How it polls memory.
+    memory: Cell<Memory>,
     /// How often this thread may still be spared a pause because it waits by events.
     armed: Cell<u32>,
     /// When it began to poll, after something else, and when it polled last.
     moment: Cell<(u64, u64)>,
+}
+
+/// What is known of a thread that may poll memory for data that a peer writes.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// Arrivals when it posted its last request.
+    posted: u32,
+    /// When it took completions since, and the arrivals then.
+    taken: Option<(u64, u32)>,
+    /// Whether it slept then, until something arrived.
+    slept: bool,
+    /// How often in a row something arrived while it was busy between taking a completion and posting; negative after it was
+    /// busy with something else, by so much as it is doubted.
+    trust: i32,
+    doubt: i32,
 }
 
 thread_local! {
@@ -41,6 +62,7 @@ thread_local! {
             context: Cell::new(0),
             is_mixed: Cell::new(false),
             seen: Cell::new((0, 0, 0)),
+            memory: Cell::new(Memory { posted: 0, taken: None, slept: false, trust: 0, doubt: FIRST_DOUBT }),
             armed: Cell::new(0),
             moment: Cell::new((0, 0)),
         }
@@ -81,6 +103,64 @@ pub(super) fn is_due(context: usize) -> bool {
         polling.empty.set(if is_due { 0 } else { empty });
         is_due
     })
+}
+
+/// Whether the processors were contended at the last pause.
+#[inline]
+pub(super) fn is_contended() -> bool {
+    CONTENDED.load(Ordering::Relaxed)
+}
+
+/// The thread is about to post a request.
+#[cold]
+pub(super) fn posts(device: &Context) {
+    POLLING.with(|polling| {
+        let mut memory = polling.memory.get();
+        memory.on_post(now(), device.arrivals());
+        polling.memory.set(memory);
+    });
+}
+
+/// The thread has taken so many completions, and will poll memory if it does what it did before: it sleeps until something
+/// arrives, unless something else than these has arrived since it posted.
+#[cold]
+pub(super) fn before_memory(device: Option<&Context>, found: u32) {
+    let Some(device) = device else { return };
+    POLLING.with(|polling| {
+        let mut memory = polling.memory.get();
+        let expected = memory.posted.wrapping_add(found);
+        memory.slept = memory.is_trusted() && device.arrivals() == expected;
+        if memory.slept {
+            device.wait_arrival(expected, LONGEST_SLEEP);
+        }
+        let arrivals = device.arrivals();
+        memory.slept &= arrivals != expected;
+        memory.taken = Some((now(), arrivals));
+        polling.memory.set(memory);
+    });
+}
+
+impl Memory {
+    fn is_trusted(&self) -> bool {
+        self.trust >= TRUSTED
+    }
+
+    /// A request is posted at `now`, after so many arrivals.
+    fn on_post(&mut self, now: u64, arrivals: u32) {
+        if let Some((since, taken)) = self.taken.take() {
+            let is_prompt = now - since < PROMPT;
+            if self.slept && is_prompt {
+                self.doubt = (self.doubt / 2).max(FIRST_DOUBT);
+            } else if self.slept {
+                // It had something else to do than to wait for what arrived.
+                self.trust = -self.doubt;
+                self.doubt = (self.doubt * 2).min(MOST_DOUBT);
+            } else if !is_prompt && arrivals != taken {
+                self.trust = (self.trust + 1).min(TRUSTED);
+            }
+        }
+        self.posted = arrivals;
+    }
 }
 
 /// The program has asked for an event of a completion queue.
@@ -135,10 +215,10 @@ impl Polling {
     /// Sleeps until there is a completion, if there was none since the last pause, which was just before. All queues of the
     /// context that the program polls in turn, it has polled since then.
     fn sleep(&self, device: &Context, now: u64) {
-        let (context, completions) = (self.context.get(), device.completions());
+        let (context, completions) = (self.context.get(), device.arrivals());
         let (last_context, last_completions, last) = self.seen.replace((context, completions, now));
         if last_context == context && last_completions == completions && now - last < WITHOUT_PAUSE {
-            device.wait_completion(completions, LONGEST_SLEEP);
+            device.wait_arrival(completions, LONGEST_SLEEP);
             self.seen.set((0, 0, 0));
         }
     }
@@ -204,6 +284,12 @@ const SLOW_YIELD: u64 = 1_000_000;
 /// Nanoseconds without yields after a slow one; twice as long each time, up to [`SOON`].
 const NO_YIELD_AT_FIRST: u64 = 20_000_000;
 const SOON: u64 = 2_000_000_000;
+/// Nanoseconds within which a thread that has waited for data posts again.
+const PROMPT: u64 = 10_000;
+/// See [`Memory`].
+const TRUSTED: i32 = 2;
+const FIRST_DOUBT: i32 = 4;
+const MOST_DOUBT: i32 = 1024;
 /// How often a thread that has asked for an event may come to where others yield before it is taken for one that polls.
 const ARMED_POLLS: u32 = 512;
 /// Nanoseconds that a thread polls before it sleeps.

@@ -91,14 +91,14 @@ impl Context {
         self.worker.is_contended()
     }
 
-    /// How many completions there have been.
-    pub(crate) fn completions(&self) -> u32 {
-        self.page.completions()
+    /// How many completions, and WRITEs of peers, there have been.
+    pub(crate) fn arrivals(&self) -> u32 {
+        self.page.arrivals()
     }
 
     /// Sleeps until there are more than `seen`, but not longer than `limit`.
-    pub(crate) fn wait_completion(&self, seen: u32, limit: Duration) {
-        self.page.wait_completion(seen, limit);
+    pub(crate) fn wait_arrival(&self, seen: u32, limit: Duration) {
+        self.page.wait_arrival(seen, limit);
     }
 
     /// Wakes the router's worker.

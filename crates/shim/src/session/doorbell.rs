@@ -34,6 +34,7 @@ fn post_send(context: &Context, command: &[u8]) -> Result<(), Errno> {
         // Of a device that has gone no queue pair has a state.
         return Err(if context.events().is_over() { Errno::IO } else { Errno::INVAL });
     }
+    polling::posts(context);
     context.page().ring(qp);
     if context.worker().is_sleeping() {
         context.wake();

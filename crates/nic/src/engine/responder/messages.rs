@@ -5,7 +5,7 @@ use super::remote::Range;
 use crate::engine::active::Active;
 use crate::engine::packet::{Nak, Request};
 use crate::memory::{CopyError, Source};
-use crate::platform::{Platform, RecvQueue};
+use crate::platform::{CompletionQueue, Platform, RecvQueue};
 use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
@@ -64,6 +64,9 @@ impl<P: Platform> Active<'_, P> {
         }
         let len = self.qp.recv.received;
         self.count(request, len);
+        if let Some(cq) = self.cx.cqs.get_mut(self.qp.recv_cq) {
+            cq.queue.on_write();
+        }
         Ok(())
     }
 
