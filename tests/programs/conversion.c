@@ -181,7 +181,10 @@ static atomic_long handled;
 static void on_signal(int number) { handled += number > 0; }
 
 static void *signalled(void *arg) {
-    ready++;
+    // Away from where the thread's own area is, which is left alone.
+    volatile char deep[1 << 16];
+    deep[0] = 1;
+    ready += deep[0];
     while (!done) sched_yield();
     return arg;
 }
@@ -440,6 +443,17 @@ static int case_heap(void) {
     return 0;
 }
 
+// Memory that stays private, for which the router must reach into the process; and the end of that.
+static int case_private(void) {
+    char *at = fresh(4096);
+    CHECK(mprotect(at, 4096, PROT_READ) == 0);
+    struct ibv_mr *mr = ibv_reg_mr(pd, at, 4096, 0);
+    CHECK(mr && ibv_dereg_mr(mr) == 0);
+    struct ibv_context *context = pd->context;
+    CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+    return 0;
+}
+
 static void refuse_userfaultfd(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -465,6 +479,7 @@ int main(int argc, char **argv) {
     } CASES[] = {
         {"calls", case_calls}, {"reads", case_reads}, {"signals", case_signals}, {"futex", case_futex},
         {"iouring", case_iouring}, {"forks", case_forks}, {"kept", case_kept}, {"heap", case_heap},
+        {"private", case_private},
     };
     if (argc > 1 && strcmp(argv[1], "--no-userfaultfd") == 0) refuse_userfaultfd(), argc--, argv++;
     struct ibv_context *context = open_device();

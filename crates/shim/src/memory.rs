@@ -13,6 +13,7 @@
 //! * [`waiters`]: threads that wait for a futex on converted pages.
 //! * [`traits`]: what mappings have beyond their rights.
 //! * [`pinned`]: pages that the kernel has pinned for others.
+//! * [`tracer`]: the router's permission to reach into this process.
 //! * [`status`]: what the kernel says of the process.
 //! * [`own`]: memory that is in use while pages are turned, and must be left alone.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
@@ -37,6 +38,7 @@ mod status;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod tracer;
 mod traits;
 mod turn;
 mod waiters;
@@ -53,6 +55,7 @@ use turn::{Turned, Turner};
 pub(crate) use cut::cuts;
 pub(crate) use fork::{Start, clone_by, fork, fork_by, forks, watch as watch_forks};
 pub(crate) use gate::enter as gate;
+pub(crate) use tracer::{allow_router, device_closed, device_opened};
 pub(crate) use traits::may_have_traits;
 
 /// Bytes of a page.
@@ -179,20 +182,4 @@ pub(crate) fn discard(start: u64, len: u64) {
     if arena::exists() {
         arena::empty(start, start.saturating_add(len.next_multiple_of(PAGE)));
     }
-}
-
-/// Lets the router at the other end of `socket` read and write this process's memory, where Yama restricts that to
-/// parents. Only a router that this process can see is named: an id from another namespace is none.
-pub(crate) fn allow_router(socket: BorrowedFd<'_>) {
-    let Ok(router) = rustix::net::sockopt::socket_peercred(socket) else { return };
-    // SAFETY: takes numbers only. Kernels without Yama refuse it, and need none.
-    unsafe {
-        libc::prctl(
-            libc::PR_SET_PTRACER,
-            libc::c_ulong::from(router.pid.as_raw_nonzero().get().unsigned_abs()),
-            0,
-            0,
-            0,
-        )
-    };
 }

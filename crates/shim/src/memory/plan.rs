@@ -50,7 +50,7 @@ pub(super) enum Refusal {
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
     let maps = Maps::open().map_err(|_| Refusal::Unknown)?;
     // Found out only where something is to be turned: what is in the arena already is registered without another look.
-    let left_alone = OnceCell::new();
+    let known = OnceCell::new();
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
     let visited = maps.visit(start, end, |vma| {
         refused |= vma.start > at || !vma.readable || (write && !vma.writable);
@@ -58,9 +58,9 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
         at = to;
         match fate(&vma, from, arena) {
             Fate::Turn(what) => {
-                let (areas, no_dump) = left_alone.get_or_init(|| left_alone_in(start, end));
-                let what = Turnable { no_dump: no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
-                let mut keep_out = areas.clone();
+                let known = known.get_or_init(|| traits(start, end));
+                let what = Turnable { no_dump: known.no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
+                let mut keep_out = known.private.clone();
                 keep_out.extend(own::heap_heads(from, to));
                 split(&mut pieces, from, to, Fate::Turn(what), &keep_out);
             }
@@ -71,13 +71,12 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
     if refused || at < end { Err(Refusal::NotThere) } else { Ok(pieces) }
 }
 
-/// What must be left alone in a range, and what is not to be dumped.
-fn left_alone_in(start: u64, end: u64) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
-    let traits = Traits::of(start, end);
-    let mut areas = own::areas(start, end);
-    areas.extend(pinned::areas(start, end));
-    areas.extend(traits.private);
-    (areas, traits.no_dump)
+/// What must be left alone in a range, for whatever reason, and what is not to be dumped.
+fn traits(start: u64, end: u64) -> Traits {
+    let mut traits = Traits::of(start, end);
+    traits.private.extend(own::areas(start, end));
+    traits.private.extend(pinned::areas(start, end));
+    traits
 }
 
 fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {

@@ -89,7 +89,9 @@ impl Link {
 
     /// The program has one more descriptor of this device.
     pub(super) fn gained_descriptor(&self) {
-        self.descriptors.fetch_add(1, Ordering::AcqRel);
+        if self.descriptors.fetch_add(1, Ordering::AcqRel) == 0 {
+            memory::device_opened();
+        }
     }
 
     /// The program has one less; with the last one the connections end, and with them the device.
@@ -98,6 +100,7 @@ impl Link {
             let mut state = self.lock();
             state.opener = None;
             state.own = None;
+            memory::device_closed();
         }
     }
 }

@@ -166,6 +166,14 @@ fn memory_is_registered_with_its_pieces() {
         next += segment.len;
     }
     assert_eq!(next, start + 150_000);
+    // A page that the router misses is made, and it is asked again; once.
+    let missed = || Answer { errno: Errno::FAULT.raw_os_error() as u32, ..Answer::default() };
+    for (answers, result) in [(vec![missed()], Ok(())), (vec![missed(), missed()], Err(Errno::FAULT))] {
+        answers.into_iter().for_each(|answer| router.answer_next(answer));
+        assert_eq!(write_command(fd, &command), result);
+        assert_eq!([router.request().command, router.request().command], [command.clone(), command.clone()]);
+        assert!(router.heard_nothing());
+    }
     let nowhere = legacy(REG_MR, 0, &[0, 0x1000, 100, 0x1000, pair(1, 1)]);
     assert_eq!(write_command(fd, &nowhere), Err(Errno::FAULT));
     assert!(router.heard_nothing());
