@@ -83,7 +83,7 @@ part_newest() {
 part_rootless() {
     need run test
     build_product
-    run_tests rootless
+    run_tests rootless state restart
 }
 
 part_docker() {

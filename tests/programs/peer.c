@@ -9,9 +9,12 @@
 //   wait                         prints the next completion: "wc STATUS MILLISECONDS-SINCE-THE-LAST-POST"
 //   flood OP LEN                 posts and reaps until one fails: "wc STATUS MILLISECONDS-SINCE-THE-LAST-SUCCESS"
 //   trickle OP LEN COUNT         posts and reaps COUNT, one at a time: "done"
-//   events                       prints the asynchronous events that are there, by name, then "end"
+//   events                       prints the asynchronous events that are there, by name, then "end"; an error as "errno N"
+//   alloc                        asks the device for something: "done" or "errno N"
+//   reopen                       closes the device, whatever has become of it, and begins anew: "local GID QPN RKEY ADDR"
 //   quit                         destroys everything and exits 0
 #include "verbs.h"
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,11 +82,37 @@ static void print_events(void) {
     struct pollfd p = {.fd = side.context->async_fd, .events = POLLIN};
     while (poll(&p, 1, 0) == 1) {
         struct ibv_async_event event;
-        CHECK(ibv_get_async_event(side.context, &event) == 0);
+        if (ibv_get_async_event(side.context, &event)) {
+            printf("errno %d\n", errno);
+            break;
+        }
         puts(ibv_event_type_str(event.event_type));
         ibv_ack_async_event(&event);
     }
     puts("end");
+}
+
+static void try_alloc(void) {
+    struct ibv_pd *pd = ibv_alloc_pd(side.context);
+    if (!pd) {
+        printf("errno %d\n", errno);
+        return;
+    }
+    CHECK(ibv_dealloc_pd(pd) == 0);
+    puts("done");
+}
+
+static void reopen(void) {
+    struct options options = side.options;
+    // A device that has gone refuses all of these but the last.
+    ibv_destroy_qp(side.qp);
+    ibv_destroy_cq(side.cq);
+    ibv_dereg_mr(side.mr);
+    ibv_dealloc_pd(side.pd);
+    CHECK(ibv_close_device(side.context) == 0);
+    memset(&side, 0, sizeof side);
+    side_open(&side, &options);
+    print_local();
 }
 
 static bool obey(const char *line) {
@@ -116,6 +145,10 @@ static bool obey(const char *line) {
         puts("done");
     } else if (strcmp(line, "events") == 0) {
         print_events();
+    } else if (strcmp(line, "alloc") == 0) {
+        try_alloc();
+    } else if (strcmp(line, "reopen") == 0) {
+        reopen();
     } else if (strcmp(line, "quit") == 0) {
         side_close(&side);
         return false;

@@ -39,6 +39,22 @@ impl Peer {
         assert_eq!(self.ask(&format!("connect {address}")), "connected");
     }
 
+    /// Lets it close the device, whatever has become of that, and open it again.
+    pub fn reopen(&mut self) {
+        let line = self.ask("reopen");
+        self.local = line.strip_prefix("local ").expect("its address").to_owned();
+    }
+
+    /// The asynchronous events that it finds, by name; an error of the device as "errno N".
+    pub fn events(&mut self) -> Vec<String> {
+        let mut events = vec![self.ask("events")];
+        while events.last().is_some_and(|event| event != "end") {
+            events.push(self.line());
+        }
+        events.pop();
+        events
+    }
+
     /// Says a command and returns the line that answers it.
     pub fn ask(&mut self, command: &str) -> String {
         self.program.say(command);

@@ -43,6 +43,10 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         status.pid,
         state.log().display()
     ))?;
+    if status.endpoints > 0 {
+        let plural = if status.endpoints == 1 { " is" } else { "s are" };
+        print_line(format!("The last one had died: its {} endpoint{plural} restored.", status.endpoints))?;
+    }
     print_line("Next, each in a terminal of its own:")?;
     let (network, server) = if options.router.rootless { ("--host-network ", "localhost") } else { ("", "10.77.0.2") };
     print_line(format!("  rdmesh run {network}--name a -- ib_write_bw"))?;

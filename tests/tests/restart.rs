@@ -1,0 +1,181 @@
+//! A router that is killed: its programs are told, and the next one begins with what it had.
+
+use rdmesh_tests::{Endpoint, Lab, Options, Peer, Program, system, until};
+use serde_json::Value;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// `ibv_event_type_str(IBV_EVENT_DEVICE_FATAL)`.
+const DEVICE_FATAL: &str = "local catastrophic error";
+/// EIO, as every command and every later read of events says of a device that has gone.
+const GONE: &str = "errno 5";
+
+/// Kills the router as a fault would.
+fn kill_router(lab: &Lab) {
+    system::kill(lab.router_pid());
+    until(LIMIT, "the router is dead", || UnixStream::connect(lab.dir().join("api.sock")).is_err().then_some(()));
+}
+
+fn up(lab: &Lab, options: &[&str]) -> String {
+    lab.command(&[&["up"], options].concat()).ok().text
+}
+
+fn endpoints(lab: &Lab) -> Vec<Value> {
+    serde_json::from_str(&lab.command(&["endpoint", "ls", "--json"]).ok().text).expect("JSON")
+}
+
+/// Waits until `peer` is told that its device has gone.
+fn expect_fatal(peer: &mut Peer) {
+    let events = until(LIMIT, "an event", || Some(peer.events()).filter(|events| !events.is_empty()));
+    assert_eq!(events, [DEVICE_FATAL, GONE]);
+    assert_eq!(peer.events(), [GONE], "told once");
+    assert_eq!(peer.ask("alloc"), GONE);
+}
+
+fn exchange(a: &mut Peer, b: &mut Peer) {
+    Peer::connect(a, b);
+    a.ask("fill 7 4096");
+    a.ask("post write 4096");
+    assert_eq!(a.completion().0, "success");
+    assert_eq!(b.ask("check 7 4096"), "match");
+}
+
+#[test]
+fn programs_see_a_pulled_device_and_open_it_again() {
+    let lab = Lab::start();
+    let mut a = Peer::start(&lab, &Endpoint::at("a", "blue", "10.7.0.2"), &["rc"]);
+    let mut b = Peer::start(&lab, &Endpoint::at("b", "blue", "10.7.0.3"), &["rc"]);
+    let add = ["endpoint", "add", "kept", "--net", "blue", "--ip", "10.7.0.9", "--namespace", "--max-qps", "7"];
+    lab.command(&add).ok();
+    exchange(&mut a, &mut b);
+    let before = endpoints(&lab);
+    kill_router(&lab);
+    expect_fatal(&mut a);
+    expect_fatal(&mut b);
+    let said = up(&lab, &[]);
+    assert!(said.contains("3 endpoints are restored"), "{said}");
+    assert_eq!(endpoints(&lab), before, "addresses, quotas, namespaces, owners");
+    a.reopen();
+    b.reopen();
+    exchange(&mut a, &mut b);
+    // The network, too, is what it was: a new endpoint finds the old ones on it, by verbs and by IP.
+    let mut c = Peer::start(&lab, &Endpoint::at("c", "blue", "10.7.0.4"), &["rc"]);
+    a.reopen();
+    exchange(&mut c, &mut a);
+    let target = "import socket; s = socket.socket(); s.settimeout(30)\ntry: s.connect(('10.7.0.9', 9))\nexcept ConnectionRefusedError: print('answered')";
+    let ip = lab.run_in(&Endpoint::at("d", "blue", "10.7.0.5"), LIMIT, &["/usr/bin/python3", "-c", target]).ok().text;
+    assert_eq!(ip.trim(), "answered");
+    [a, b, c].into_iter().for_each(Peer::quit);
+    until(LIMIT, "owned endpoints go with their programs", || (endpoints(&lab).len() == 1).then_some(()));
+}
+
+#[test]
+fn what_ended_while_there_was_no_router_is_not_restored() {
+    let lab = Lab::start();
+    let mut a = Peer::start(&lab, &Endpoint::at("a", "blue", "10.7.0.2"), &["rc"]);
+    kill_router(&lab);
+    a.kill();
+    drop(a);
+    up(&lab, &[]);
+    assert_eq!(endpoints(&lab), Vec::<Value>::new());
+    let namespaces = std::fs::read_dir(lab.dir().join("netns")).expect("the router has namespaces");
+    assert_eq!(namespaces.count(), 0);
+}
+
+#[test]
+fn a_container_finds_the_next_router_in_the_directory_that_it_has_mounted() {
+    let lab = Lab::start();
+    lab.command(&["endpoint", "add", "c"]).ok();
+    let (directory, inside) = (Endpoint::new("c").dir(&lab), lab.shared());
+    std::fs::create_dir_all(&inside).expect("the folder is ours");
+    let script = format!(
+        "mount --bind {} {inside} && echo mounted && read go && LD_PRELOAD={inside}/librdmesh.so ibv_devinfo",
+        directory.display(),
+        inside = inside.display()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "slave", "sh", "-c", &script]);
+    let mut container = Program::start(unshare);
+    assert_eq!(container.next_line(LIMIT), "mounted");
+    kill_router(&lab);
+    up(&lab, &[]);
+    container.say("go");
+    let text = container.finish(LIMIT).ok().text;
+    assert!(text.contains("PORT_ACTIVE"), "{text}");
+}
+
+#[test]
+fn an_ordinary_users_router_is_restored_too() {
+    let lab = Lab::start_with(Options::ordinary_user());
+    let mut a = Peer::start(&lab, &Endpoint::new("a"), &["rc"]);
+    lab.command(&["endpoint", "add", "kept"]).ok();
+    let before = endpoints(&lab);
+    kill_router(&lab);
+    expect_fatal(&mut a);
+    up(&lab, &["--rootless"]);
+    assert_eq!(endpoints(&lab), before);
+    a.reopen();
+    let mut b = Peer::start(&lab, &Endpoint::new("b"), &["rc"]);
+    exchange(&mut a, &mut b);
+}
+
+#[test]
+fn down_removes_what_a_dead_router_left() {
+    let lab = Lab::start();
+    lab.command(&["endpoint", "add", "a", "--namespace"]).ok();
+    kill_router(&lab);
+    let said = lab.command(&["down"]).ok().text;
+    assert!(said.contains("it had died"), "{said}");
+    let mut left: Vec<_> =
+        std::fs::read_dir(lab.dir()).expect("it is there").flatten().map(|e| e.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["lock", "router.log"]);
+    up(&lab, &[]);
+    assert_eq!(endpoints(&lab), Vec::<Value>::new());
+}
+
+#[test]
+fn a_removed_endpoint_is_a_pulled_device() {
+    let lab = Lab::start();
+    let mut a = Peer::start(&lab, &Endpoint::new("a"), &["rc"]);
+    lab.command(&["endpoint", "rm", "a"]).ok();
+    expect_fatal(&mut a);
+}
+
+/// A network namespace with a name, which stands for a host.
+struct Host(String);
+
+impl Host {
+    fn new() -> Self {
+        let host = Self(format!("rdmesh-restart-{}", std::process::id()));
+        host.ip(&["netns", "add", &host.0]);
+        host.ip(&["-n", &host.0, "link", "set", "lo", "up"]);
+        host.ip(&["-n", &host.0, "link", "add", "nic0", "type", "veth", "peer", "name", "cable0"]);
+        host
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        assert!(Command::new("ip").args(arguments).status().expect("ip(8)").success(), "{arguments:?}");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+#[test]
+fn attached_interfaces_stay_attached() {
+    let host = Host::new();
+    let lab = Lab::start_with(Options { netns: Some(host.0.clone()), ..Options::default() });
+    lab.command(&["network", "attach", "blue", "nic0"]).ok();
+    kill_router(&lab);
+    up(&lab, &[]);
+    let networks: Value = serde_json::from_str(&lab.command(&["network", "ls", "--json"]).ok().text).expect("JSON");
+    assert_eq!((&networks[0]["name"], &networks[0]["interfaces"][0]), (&"blue".into(), &"nic0".into()));
+    lab.command(&["network", "detach", "blue", "nic0"]).ok();
+    host.ip(&["-n", &host.0, "link", "show", "nic0"]);
+}
