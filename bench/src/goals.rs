@@ -66,7 +66,7 @@ fn one_host(results: &Results) -> [Option<Goal>; 11] {
     ]
 }
 
-fn two_hosts(results: &Results) -> [Option<Goal>; 8] {
+fn two_hosts(results: &Results) -> [Option<Goal>; 12] {
     let median = |wire: &Wire, what, name| results.median(&wire.group(what), name);
     let bandwidth = |wire, what| median(wire, what, "1 MB");
     let against_tcp = |wire| ratio(bandwidth(wire, device::WRITE), bandwidth(wire, hosts::VXLAN));
@@ -74,12 +74,40 @@ fn two_hosts(results: &Results) -> [Option<Goal>; 8] {
         |tcp| ratio(median(&ETHERNET, device::LATENCY, WRITE_LATENCY), median(&ETHERNET, tcp, tcp::LATENCY));
     let goodput = |loss| median(&ETHERNET, hosts::GOODPUT, loss);
     let kept = |loss| ratio(goodput(loss), goodput("0%"));
+    let by_authentication = |wire, what| [hosts::WITH, hosts::WITHOUT].map(|name| median(wire, what, name));
+    let authenticated = |wire| {
+        let [with, without] = by_authentication(wire, hosts::AUTHENTICATED_WRITE);
+        ratio(with, without)
+    };
+    let later = |wire| {
+        let [with, without] = by_authentication(wire, hosts::AUTHENTICATED_LATENCY);
+        Some(with? - without?)
+    };
     [
         goal("two hosts, MTU 1500: 1 MB WRITE bandwidth / kernel TCP over VXLAN", against_tcp(&ETHERNET), 1.0, true),
         goal("two hosts, MTU 1500: 1 MB WRITE bandwidth, MB/s", bandwidth(&ETHERNET, device::WRITE), 1250.0, true),
         goal("two hosts, MTU 9000: 1 MB WRITE bandwidth / kernel TCP over VXLAN", against_tcp(&JUMBO), 1.0, true),
         goal("two hosts: 2 B WRITE half round trip / kernel TCP between the hosts", half_trip(hosts::TCP), 0.7, false),
         goal("two hosts: 2 B WRITE half round trip / kernel TCP over VXLAN", half_trip(hosts::VXLAN), 0.7, false),
+        goal(
+            "two hosts, MTU 1500: 1 MB WRITE bandwidth with authentication / without",
+            authenticated(&ETHERNET),
+            0.95,
+            true,
+        ),
+        goal(
+            "two hosts, MTU 9000: 1 MB WRITE bandwidth with authentication / without",
+            authenticated(&JUMBO),
+            0.95,
+            true,
+        ),
+        goal(
+            "two hosts, MTU 1500: 2 B WRITE half round trip, what authentication adds, µs",
+            later(&ETHERNET),
+            0.5,
+            false,
+        ),
+        goal("two hosts, MTU 9000: 2 B WRITE half round trip, what authentication adds, µs", later(&JUMBO), 0.5, false),
         goal("two hosts: goodput with 0.1% of the packets lost / without loss", kept("0.1%"), 0.88, true),
         goal("two hosts: goodput with 1% of the packets lost / without loss", kept("1%"), 0.42, true),
         goal("two hosts: goodput with 5% of the packets lost / without loss", kept("5%"), 0.10, true),

@@ -8,7 +8,7 @@ use rdmesh_tests::{Hosts, Options, Program};
 use std::process::Command;
 
 /// A wire between two hosts.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wire {
     /// Its MTU.
     mtu: u32,
@@ -24,7 +24,15 @@ pub(crate) const JUMBO: Wire = Wire { mtu: 9000, packet: 4096 };
 /// Groups of figures, by wire; those of rdmesh are called as on one host.
 pub(crate) const TCP: &str = "kernel TCP between the hosts";
 pub(crate) const VXLAN: &str = "kernel TCP over VXLAN";
+pub(crate) const AUTHENTICATED_WRITE: &str = "rdmesh WRITE, 1 MB, by authentication";
+pub(crate) const AUTHENTICATED_LATENCY: &str = "rdmesh WRITE, 2 B, half round trip, by authentication";
 pub(crate) const GOODPUT: &str = "rdmesh WRITE, 64 KB, by lost packets";
+
+/// Names of their figures.
+pub(crate) const WITH: &str = "with";
+pub(crate) const WITHOUT: &str = "without";
+/// How often each is measured in a round, by turns.
+const TURNS: usize = 3;
 
 /// Bytes of the messages whose bandwidth is measured.
 pub(crate) const SIZES: [u64; 3] = [8 << 10, 64 << 10, 1 << 20];
@@ -59,6 +67,30 @@ pub(crate) fn measure_setup(results: &mut Results, effort: f64, mode: &str) {
     Bench { hosts, wire: ETHERNET, effort }.connections(results);
 }
 
+/// Measures only what authentication of the tunnel costs, once on both wires.
+pub(crate) fn measure_authentication(results: &mut Results, effort: f64, mode: &str) {
+    for wire in [ETHERNET, JUMBO] {
+        authentication(results, wire, effort, mode);
+    }
+}
+
+/// The same WRITEs through a tunnel with and one without authentication, by turns.
+fn authentication(results: &mut Results, wire: Wire, effort: f64, mode: &str) {
+    let start = |further: &[&str]| {
+        let up = device::up(mode).into_iter().chain(further.iter().copied().map(str::to_owned)).collect();
+        let hosts = Hosts::start_with(wire.mtu, Options { up, ..Options::default() });
+        Bench { hosts, wire, effort }
+    };
+    let benches = [(WITH, start(&[])), (WITHOUT, start(&["--insecure"]))];
+    for _ in 0..TURNS {
+        for (name, bench) in &benches {
+            let perftest = bench.perftest();
+            results.add(&wire.group(AUTHENTICATED_WRITE), name, Unit::MegabytesPerSecond, perftest.write(2 << 30));
+            results.add(&wire.group(AUTHENTICATED_LATENCY), name, Unit::Microseconds, perftest.write_latency(30_000));
+        }
+    }
+}
+
 /// Measures everything once on both wires, with fresh routers.
 pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
     for wire in [ETHERNET, JUMBO] {
@@ -73,6 +105,8 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
             bench.connections(results);
             bench.losses(results);
         }
+        let Bench { wire, .. } = bench;
+        authentication(results, wire, effort, mode);
     }
 }
 

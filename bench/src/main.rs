@@ -45,6 +45,9 @@ struct Arguments {
     /// Only what it takes to make queue pairs and connections.
     #[arg(long, conflicts_with = "publish")]
     setup: bool,
+    /// Only what authentication of the tunnel costs.
+    #[arg(long, conflicts_with_all = ["publish", "setup", "hosts"])]
+    authentication: bool,
     /// How the router's workers wait: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive", global = true)]
     mode: String,
@@ -102,6 +105,10 @@ fn benchmark(arguments: &Arguments) {
         if arguments.setup {
             device::measure_setup(&mut results, effort, &arguments.mode);
             hosts::measure_setup(&mut results, effort, &arguments.mode);
+            continue;
+        }
+        if arguments.authentication {
+            hosts::measure_authentication(&mut results, effort, &arguments.mode);
             continue;
         }
         if arguments.hosts != Some(2) {

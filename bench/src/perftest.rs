@@ -57,6 +57,16 @@ impl Perftest<'_> {
         }
     }
 
+    /// MB/s of WRITEs of 1 MB, about `total` bytes.
+    pub(crate) fn write(&self, total: u64) -> f64 {
+        self.bandwidth("ib_write_bw", total >> 20, "-s 1048576").0
+    }
+
+    /// Microseconds of half a round trip of WRITEs of 2 bytes.
+    pub(crate) fn write_latency(&self, messages: u64) -> f64 {
+        self.latency("ib_write_lat", messages, "-s 2")
+    }
+
     /// MB/s of WRITEs of 64 KB within so many seconds.
     pub(crate) fn goodput(&self, seconds: u64) -> f64 {
         self.pair.bandwidth("ib_write_bw", &format!("-s 65536 -D {seconds} {}", self.options))[0].figures[1] * MIB

@@ -18,6 +18,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn tunnel(bytes: &[u8]) {
+    assert!(geneve::read_seal(bytes).is_none() || geneve::decode_control(bytes).is_none());
     let Ok((vni, inner)) = geneve::decode(bytes) else { return };
     let mut again = vec![0; geneve::LEN];
     geneve::encode(vni, inner[0] >> 4 == 6, &mut again);

@@ -150,11 +150,11 @@ impl Tap {
 
     /// The session of the next packet.
     pub fn session(&mut self) -> u64 {
-        geneve::read_seal(&self.next()).expect("a sealed packet").session
+        geneve::read_seal(&self.packet()).expect("a sealed packet").session
     }
 
     /// The next packet that is sealed.
-    pub fn next(&mut self) -> Vec<u8> {
+    pub fn packet(&mut self) -> Vec<u8> {
         loop {
             let line = self.0.next_line(LIMIT);
             let byte = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).expect("hexadecimal digits");

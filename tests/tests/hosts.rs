@@ -300,7 +300,9 @@ fn a_host_that_claims_anothers_endpoint_is_not_believed() {
     impostor.ask("post write 4096");
     assert_eq!(impostor.completion().0, "transport retry counter exceeded");
     assert_eq!(victim.ask("check 1 4096"), "match");
-    assert!(hosts.lab(0).metric("rdmesh_wire_wrong_source_total") > 0.0);
+    // It knows the mesh's secret, but the victim's host does not know it.
+    assert!(hosts.lab(2).metric("rdmesh_tunnel_unsent_total") > 0.0, "it was tried");
+    assert!(hosts.lab(0).metric("rdmesh_tunnel_stranger_packets_total") > 0.0);
     friend.ask("post read 4096");
     assert_eq!(friend.completion().0, "success");
 }

@@ -97,6 +97,8 @@ impl From<HostError> for Refusal {
             | HostError::NoNamespaces
             | HostError::NoUnderlay
             | HostError::OwnHost(_)
+            | HostError::NoKey(_)
+            | HostError::Insecure
             | HostError::Family { .. }
             | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -17,7 +17,7 @@ use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_nic::{Route, WireCounters};
-use rdmesh_overlay::{Firewall, Overlay, Underlay};
+use rdmesh_overlay::{Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -126,9 +126,8 @@ impl Host {
         if host.config.local_path == LocalPath::Tunnel {
             host.set_key_of_own()?;
         }
-        if host.config.firewall {
-            Firewall::new(host.config.state.path()).install()?;
-        }
+        host.set_firewall()?;
+        host.restore_keys()?;
         host.restore(survivors)?;
         host.add_peers(&host.config.peers)?;
         Ok(host)

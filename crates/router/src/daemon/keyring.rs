@@ -4,7 +4,8 @@ use super::error::HostError;
 use super::host::Host;
 use crate::io::{TunnelState, pair_key};
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Name, TunnelKey};
+use rdmesh_fabric::{Host as Place, Name, TunnelKey};
+use rdmesh_overlay::Firewall;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
@@ -63,7 +64,7 @@ impl Host {
         }
         let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         self.keyring().mesh = Some(key);
-        for host in self.registry.hosts()?.into_iter().filter(|host| host.name != self.config.host) {
+        for host in self.other_hosts()? {
             let key = self.keyring().find(&host.name, host.address, here);
             key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key));
         }
@@ -79,21 +80,45 @@ impl Host {
         Ok(())
     }
 
+    /// Hosts that a router which has died knew have their keys again, unless those were their own: such are noted nowhere.
+    pub(super) fn restore_keys(&self) -> Result<(), HostError> {
+        for host in self.other_hosts()? {
+            match self.key_for(&host.name, host.address, None) {
+                Ok(key) => key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key)),
+                Err(error) => tracing::warn!(%error, "a host of the router that has died is not reached"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the firewall rules that are wanted, or removes those of a router that has died.
+    pub(super) fn set_firewall(&self) -> Result<(), HostError> {
+        let firewall = Firewall::new(self.config.state.path());
+        match (self.config.firewall, self.config.rootless) {
+            (true, _) => Ok(firewall.install()?),
+            (false, false) => Ok(firewall.remove()?),
+            (false, true) => Ok(()),
+        }
+    }
+
     /// The tunnel to other hosts, and who tried to get in.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
-        let hosts = self.registry.hosts()?;
-        let of_host = |state: TunnelState| {
-            let name = hosts.iter().find(|host| host.address == state.address)?.name.clone();
-            Some(told(name, state))
+        let of_host = |host: Place| {
+            let state = states.iter().find(|state| state.address == host.address);
+            told(host.name, state.copied().unwrap_or(TunnelState::none(host.address)))
         };
         let strangers = self.workers.strangers();
         Ok(Tunnel {
             is_authenticated: true,
-            hosts: states.into_iter().filter_map(of_host).collect(),
+            hosts: self.other_hosts()?.into_iter().map(of_host).collect(),
             stranger_packets: strangers.packets,
             last_stranger: strangers.last,
         })
+    }
+
+    fn other_hosts(&self) -> Result<Vec<Place>, HostError> {
+        Ok(self.registry.hosts()?.into_iter().filter(|host| host.name != self.config.host).collect())
     }
 
     fn keyring(&self) -> MutexGuard<'_, Keyring> {

@@ -202,7 +202,10 @@ impl Sockets {
         let Some(guard) = open.guard().filter(|_| outbox.is_untouched()) else { return };
         for number in 0..outbox.transmits.trains().len() {
             let Target::Host(to) = outbox.transmits.trains()[number].target else { continue };
-            if !outbox.transmits.datagrams_mut(number).all(|datagram| guard.seal(to, datagram)) {
+            let mut datagrams = outbox.transmits.datagrams_mut(number);
+            if !datagrams.by_ref().all(|datagram| guard.seal(to, datagram)) {
+                let left = datagrams.count() as u64;
+                guard.count_unsent(to, 1 + left);
                 outbox.withhold(number);
             }
         }

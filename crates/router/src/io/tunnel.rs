@@ -6,6 +6,7 @@
 //! * [`session`], [`gmac`], [`ghash`], [`replay`]: what that takes.
 //! * [`service`], [`handshake`], [`control`], [`keys`]: how two hosts agree on sessions.
 //! * [`link`], [`inbox`]: what workers and the thread of the handshakes share.
+//! * [`rehearsal`]: all of it without sockets, for tests.
 
 mod control;
 mod ghash;
@@ -15,6 +16,7 @@ mod handshake;
 mod inbox;
 mod keys;
 mod link;
+mod rehearsal;
 mod replay;
 mod service;
 mod session;
@@ -22,6 +24,7 @@ mod session;
 pub(crate) use guard::{Guard, Table};
 pub(crate) use keys::pair_key;
 pub use link::TunnelState;
+pub use rehearsal::Rehearsal;
 pub(crate) use service::Sessions;
 pub use service::StrangersSeen;
 

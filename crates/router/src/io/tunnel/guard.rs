@@ -10,6 +10,7 @@ use rdmesh_nic::wire::geneve::{self, Seal};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The other hosts, by address.
 pub(crate) type Table = HashMap<IpAddr, Arc<PeerLink>>;
@@ -47,20 +48,18 @@ impl Guard {
     pub(crate) fn seal(&mut self, to: IpAddr, packet: &mut [u8]) -> bool {
         let worker = self.worker;
         let Some(view) = self.view(to) else { return false };
-        let sealed = view.sessions.send.as_ref().is_some_and(|session| session.seal(worker, packet).is_ok());
-        if !sealed {
-            bump(&view.link.refusals.unsent);
+        view.sessions.send.as_ref().is_some_and(|session| session.seal(worker, packet).is_ok())
+    }
+
+    /// So many packets to the host at `to` could not be sealed.
+    pub(crate) fn count_unsent(&mut self, to: IpAddr, count: u64) {
+        if let Some(view) = self.view(to) {
+            view.link.refusals.unsent.fetch_add(count, Ordering::Relaxed);
         }
-        sealed
     }
 
     /// Whether `packet`, from the address `from`, was sealed by the host there and has not been here before.
     pub(crate) fn open(&mut self, from: IpAddr, packet: &[u8]) -> bool {
-        if let Some(body) = geneve::decode_control(packet) {
-            self.inbox.post(from, body);
-            return false;
-        }
-        let seal = geneve::read_seal(packet);
         let Some(at) = self.place(from) else {
             // The check whether somebody listens, which `rdmesh doctor` makes.
             if !packet.is_empty() {
@@ -68,6 +67,11 @@ impl Guard {
             }
             return false;
         };
+        if let Some(body) = geneve::decode_control(packet) {
+            self.inbox.post(from, body);
+            return false;
+        }
+        let seal = geneve::read_seal(packet);
         let view = &self.views[at];
         let refusals = &view.link.refusals;
         let counter = match seal.map(|seal| (seal, view.session(seal))) {

@@ -61,6 +61,13 @@ pub struct TunnelState {
     pub unsent: u64,
 }
 
+impl TunnelState {
+    /// That of a host with which nothing is shared.
+    pub(crate) fn none(address: IpAddr) -> Self {
+        PeerLink::new(address).state((false, false), false)
+    }
+}
+
 impl PeerLink {
     pub(super) fn new(address: IpAddr) -> Self {
         Self {

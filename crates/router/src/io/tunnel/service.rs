@@ -123,11 +123,11 @@ impl Drop for Sessions {
 impl Shared {
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
-            let was_busy = self.read();
-            let deadline = self.tend();
+            let has_read = self.read();
+            let (deadline, has_lost) = self.tend();
             let wait = deadline.map_or(LONGEST, |at| Duration::from_nanos(at.0.saturating_sub(self.clock.now().0)));
-            if was_busy {
-                // However many messages come, they cost a small part of a processor.
+            if has_read || has_lost {
+                // However many packets provoke this, it costs a small part of a processor.
                 thread::sleep(PACE);
             } else {
                 thread::park_timeout(wait.min(LONGEST));
@@ -154,20 +154,21 @@ impl Shared {
         was_busy
     }
 
-    /// Does what is due; returns when there is something again.
-    fn tend(&self) -> Option<Time> {
+    /// Does what is due; returns when there is something again, and whether packets came in sessions that there are not.
+    fn tend(&self) -> (Option<Time>, bool) {
+        let mut has_lost = false;
         let mut peers = self.peers();
         for peer in peers.values_mut() {
             let now = self.clock.now();
             let outcome = peer.handshake.poll(now, &mut random);
             self.follow(peer, outcome);
-            if let Some(reference) = peer.link.take_lost()
-                && let Some(packet) = peer.handshake.lost(now, reference)
-            {
-                self.send(peer, &packet);
+            if let Some(reference) = peer.link.take_lost() {
+                has_lost = true;
+                let complaint = peer.handshake.lost(now, reference);
+                complaint.iter().for_each(|packet| self.send(peer, packet));
             }
         }
-        peers.values().filter_map(|peer| peer.handshake.deadline()).min()
+        (peers.values().filter_map(|peer| peer.handshake.deadline()).min(), has_lost)
     }
 
     fn follow(&self, peer: &Peer, outcome: Outcome) {
