@@ -11,7 +11,7 @@ use crate::platform::Memory;
 use crate::roce::{ACK, ICRC_LEN, header, part};
 use crate::time::Time;
 use crate::wire::{Aeth, Header, IpUdp, Op, Reth, Service, Syndrome, geneve, icrc, padded};
-use rdmesh_verbs::{Gid, Vni};
+use rdmesh_verbs::{Gid, QpType, Qpn, Vni};
 use std::collections::VecDeque;
 
 /// Whose packets to copy, and how much of each.
@@ -174,6 +174,17 @@ fn encode_ip(ip: &IpUdp, udp_len: usize, bytes: &mut [u8]) {
 /// The header that a packet within this host would have, and its data; none for what a wire would not show.
 fn as_on_a_wire<M>(packet: &Packet<M>) -> Option<(Header, Option<&Payload<M>>)> {
     let head = &packet.head;
+    let service = match head.qp_type {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud => Service::Ud,
+    };
+    // Every engine has a copy of a datagram to a group. On a wire there is one, and nothing is answered but on a reliable
+    // connection.
+    let is_copy = head.dst == Qpn::MULTICAST && head.shard != 0;
+    if is_copy || service != Service::Rc && matches!(packet.body, Body::Reply(_)) {
+        return None;
+    }
     let (op, payload, solicited) = match &packet.body {
         Body::Request(request) => (request_op(head, request), Some(&request.payload), request.solicited),
         Body::Reply(Reply::Data(payload)) => {
@@ -182,7 +193,6 @@ fn as_on_a_wire<M>(packet: &Packet<M>) -> Option<(Header, Option<&Payload<M>>)> 
         }
         Body::Reply(reply) => (reply_op(reply)?, None, false),
     };
-    let service = if matches!(op, Op::Datagram { .. }) { Service::Ud } else { Service::Rc };
     let last = matches!(&packet.body, Body::Request(request) if request.last);
     let ack_request = last && service == Service::Rc;
     Some((Header { solicited, ack_request, ..header(service, op, head.dst, head.psn) }, payload))

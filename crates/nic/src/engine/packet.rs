@@ -6,7 +6,7 @@
 //! time-out that a wire would have caused.
 
 use crate::memory::Payload;
-use rdmesh_verbs::{Gid, Key, Psn, Qkey, Qpn, Vni};
+use rdmesh_verbs::{Gid, Key, Psn, Qkey, QpType, Qpn, Vni};
 
 /// A packet between two queue pairs of this host.
 pub struct Packet<M> {
@@ -17,6 +17,8 @@ pub struct Packet<M> {
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) vni: Vni,
+    /// What kind of queue pair the request comes from.
+    pub(crate) qp_type: QpType,
     pub(crate) src: Qpn,
     pub(crate) dst: Qpn,
     pub(crate) sgid: Gid,

@@ -8,7 +8,7 @@ use crate::memory::gather_bytes;
 use crate::net::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::wire::{Header, IpUdp, Op, Service};
-use rdmesh_verbs::{AddressVector, Gid, Qpn, SendFlags, SendOp, Vni, WcStatus};
+use rdmesh_verbs::{AddressVector, Gid, QpType, Qpn, SendFlags, SendOp, Vni, WcStatus};
 use std::net::IpAddr;
 
 impl<P: Platform> Active<'_, P> {
@@ -143,6 +143,7 @@ impl<P: Platform> Active<'_, P> {
         let Op::Datagram { qkey, source, imm } = header.op else { return };
         let head = Head {
             vni,
+            qp_type: QpType::Ud,
             src: source,
             dst: header.dest,
             sgid: ip.source,

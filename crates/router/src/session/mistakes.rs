@@ -161,6 +161,8 @@ impl Endpoint {
             _ if errno == Errno::AGAIN => None,
             // A tool that is told no says so itself.
             _ if kind == RequestKind::Netlink => None,
+            // Nor is it a mistake to look at every entry of the GID table, most of which are empty.
+            _ if errno == Errno::NODATA => None,
             subject => Some(Mistake::Refused { what: subject.name(), errno }),
         };
         if let Some(mistake) = mistake {

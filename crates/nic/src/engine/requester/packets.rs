@@ -88,6 +88,7 @@ impl<P: Platform> Active<'_, P> {
         let group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
         let head = Head {
             vni: self.cx.network.vni,
+            qp_type: self.qp.qp_type,
             src: self.qp.qpn,
             dst: if group { Qpn::MULTICAST } else { dst },
             sgid,

@@ -114,7 +114,8 @@ impl<P: Platform> Active<'_, P> {
         let completion = Completion {
             byte_len: len as u32,
             imm,
-            flags,
+            // As rxe does, for every message that came in an IP packet.
+            flags: flags | WcFlags::GRH,
             ..self.received(self.qp.recv.current.wr_id, WcStatus::Success, opcode)
         };
         self.out

@@ -20,7 +20,7 @@ fn send_is_scattered_and_completes_on_both_sides() {
         assert_eq!(a.done(), Some((5, WcStatus::Success)));
         let wc = b.poll().unwrap();
         assert_eq!((wc.wr_id, wc.byte_len, wc.imm, wc.opcode), (7, 300, 0x0102_0304, WcOpcode::Recv));
-        assert_eq!((wc.qpn, wc.src_qp, wc.flags), (b.qpn, a.qpn, WcFlags::WITH_IMM));
+        assert_eq!((wc.qpn, wc.src_qp, wc.flags), (b.qpn, a.qpn, WcFlags::GRH | WcFlags::WITH_IMM));
         assert_eq!([b.memory.get(10, 100), b.memory.get(1000, 200)].concat(), pattern(300));
     }
 }

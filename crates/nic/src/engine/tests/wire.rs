@@ -469,6 +469,34 @@ fn captures_show_both_ways_and_both_paths() {
     }
 }
 
+#[test]
+fn captures_show_no_answers_to_what_is_not_answered() {
+    const UC_SEND_ONLY: u8 = 0x24;
+    const UD_SEND_ONLY: u8 = 0x64;
+    for (qp_type, opcode) in [(QpType::Uc, UC_SEND_ONLY), (QpType::Ud, UD_SEND_ONLY)] {
+        for mut world in [World::new(1), World::new(2)] {
+            let (a, b) = world.pair(Setup { qp_type, ..Setup::default() });
+            let filter = CaptureFilter { vni: Vni(1), gids: vec![a.gid], snap_len: 1 << 16 };
+            let captures: Vec<_> = world.engines.iter_mut().map(|e| e.start_capture(filter.clone())).collect();
+            let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
+            let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+            b.post_recv(1, &[b.sge(0, 100)]);
+            let op = match qp_type {
+                QpType::Ud => SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: None },
+                _ => SendOp::Send { imm: None },
+            };
+            world.post(&a, wr(1, op, &[a.sge(0, 20)]));
+            world.settle();
+            assert_eq!(b.poll().map(|wc| wc.status), Some(WcStatus::Success));
+            for (engine, capture) in world.engines.iter_mut().zip(captures) {
+                while let Some(captured) = engine.poll_capture(capture) {
+                    assert_eq!(IpUdp::decode(&captured.bytes).unwrap().1[0], opcode, "{qp_type:?}");
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
