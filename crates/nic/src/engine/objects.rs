@@ -48,6 +48,18 @@ impl<P: Platform> Engine<P> {
         cx.keys.add_region(pd, iova, len, access, memory).ok_or(Exhausted)
     }
 
+    /// Gives registered memory another protection domain, other access, or both. Returns its key, which stays.
+    pub fn rereg_mr(&mut self, id: ContextId, mr: u32, pd: Option<u32>, access: Option<Access>) -> Result<Key> {
+        let cx = self.context_mut(id)?;
+        if let Some(pd) = pd {
+            cx.pds.get(pd).ok_or(NoSuchObject)?;
+        }
+        if access.is_some_and(|access| !access.is_valid_for_mr()) {
+            return Err(Invalid);
+        }
+        cx.keys.change_region(mr, pd, access).ok_or(NoSuchObject)
+    }
+
     /// Deregisters memory. Packets on their way keep it reachable until they are done.
     pub fn dereg_mr(&mut self, id: ContextId, mr: u32) -> Result<Remains> {
         let cx = self.context_mut(id)?;

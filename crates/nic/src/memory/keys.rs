@@ -100,6 +100,15 @@ impl<M: Memory> KeyTable<M> {
         }
     }
 
+    /// Changes a region's protection domain, its access, or both; windows keep what they were bound to. Returns its key.
+    pub(crate) fn change_region(&mut self, handle: u32, pd: Option<u32>, access: Option<Access>) -> Option<Key> {
+        let slot = self.slots.get_mut(handle as usize)?;
+        let Entry::Region(region) = &mut slot.entry else { return None };
+        region.pd = pd.unwrap_or(region.pd);
+        region.access = access.unwrap_or(region.access);
+        Some(Key::from_parts(handle as usize, slot.tag))
+    }
+
     /// The protection domain of the window with `handle`.
     pub(crate) fn window(&self, handle: u32) -> Option<u32> {
         match &self.slots.get(handle as usize)?.entry {

@@ -50,6 +50,14 @@ impl Regions {
         Some(region)
     }
 
+    /// What was changed by `rereg_mr`.
+    pub(super) fn change(&mut self, handle: u32, pd: Option<u32>, access: Option<Access>) {
+        if let Some(region) = self.by_handle.get_mut(&handle) {
+            region.pd = pd.unwrap_or(region.pd);
+            region.access = access.unwrap_or(region.access);
+        }
+    }
+
     pub(super) fn get(&self, handle: u32) -> Option<&Region> {
         self.by_handle.get(&handle)
     }

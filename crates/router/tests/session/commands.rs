@@ -57,8 +57,8 @@ fn the_device_describes_itself() {
 fn unknown_commands_are_not_supported() {
     let world = World::new(1);
     let mut client = world.device(1);
-    // REREG_MR, OPEN_XRCD, POLL_CQ, and CREATE_FLOW of the extended family.
-    for number in [11, 37, 21] {
+    // QUERY_MR, OPEN_XRCD, POLL_CQ, and CREATE_FLOW of the extended family.
+    for number in [12, 37, 21] {
         assert_eq!(client.order(number, &[0u8; 40]).err(), Some(Errno::OPNOTSUPP), "{number}");
     }
     let bytes = extended(50, &[0u8; 32], 8, 0);
@@ -383,6 +383,49 @@ fn the_gid_table_is_told_without_its_empty_entries() {
     let noted: Vec<_> = world.server.mistakes().iter().map(|info| info.mistake.to_string()).collect();
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(noted[0].contains("Invalid argument"), "{noted:?}");
+}
+
+#[test]
+fn regions_change_their_domain_and_their_access() {
+    const LOCAL_WRITE: u32 = 1;
+    const REMOTE_READ: u32 = 4;
+    const ON_DEMAND: u32 = 1 << 6;
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (first, second) = (client.alloc_pd(), client.alloc_pd());
+    let (memory, arena) = rdmesh_uverbs::shared::SharedMemory::create("arena", 4096).unwrap();
+    let (addr, kind) = (memory.as_ptr() as u64, SegmentKind::Arena as u32);
+    let segment = Segment { addr, len: 4096, kind, reserved: 0, offset: 0 };
+    let request = RegMr { start: addr, length: 4096, hca_va: addr, pd_handle: first, ..Default::default() };
+    let region = client.reg_mr(&request, &[segment], Some(arena.as_fd())).unwrap();
+    let mut change = |flags, pd_handle, access_flags| {
+        let (start, mr_handle) = (addr, region.mr_handle);
+        let change = ReregMr {
+            mr_handle,
+            flags,
+            start,
+            hca_va: addr,
+            length: 64,
+            pd_handle,
+            access_flags,
+            ..Default::default()
+        };
+        let made = client.command::<ReregMrResponse>(number::REREG_MR, &change, 0);
+        made.map(|(keys, _)| (keys.lkey, keys.rkey))
+    };
+    assert_eq!(change(0, second, 0), Err(Errno::INVAL));
+    // Other memory, which rxe does not take, and what nobody knows.
+    assert_eq!([change(1, 0, 0), change(8, 0, 0)], [Err(Errno::OPNOTSUPP); 2]);
+    assert_eq!(change(2, 99, 0), Err(Errno::INVAL));
+    // A peer may only write what the program itself may.
+    assert_eq!(change(4, 0, 2), Err(Errno::INVAL));
+    assert_eq!(change(4, 0, ON_DEMAND), Err(Errno::OPNOTSUPP));
+    assert_eq!(change(2, second, 0), Ok((region.lkey, region.rkey)));
+    assert_eq!(change(6, second, LOCAL_WRITE | REMOTE_READ), Ok((region.lkey, region.rkey)));
+    client.order(number::DEALLOC_PD, &DeallocPd { pd_handle: first }).unwrap();
+    assert_eq!(client.order(number::DEALLOC_PD, &DeallocPd { pd_handle: second }).err(), Some(Errno::BUSY));
+    client.order(number::DEREG_MR, &DeregMr { mr_handle: region.mr_handle }).unwrap();
+    client.order(number::DEALLOC_PD, &DeallocPd { pd_handle: second }).unwrap();
 }
 
 #[test]

@@ -33,6 +33,24 @@ uapi! {
         rkey: u32,
     }
 
+    /// `ib_uverbs_rereg_mr`.
+    struct ReregMr: 48 {
+        response: u64,
+        mr_handle: u32,
+        flags: u32,
+        start: u64,
+        length: u64,
+        hca_va: u64,
+        pd_handle: u32,
+        access_flags: u32,
+    }
+
+    /// `ib_uverbs_rereg_mr_resp`.
+    struct ReregMrResponse: 8 {
+        lkey: u32,
+        rkey: u32,
+    }
+
     /// `ib_uverbs_dereg_mr`.
     struct DeregMr: 4 {
         mr_handle: u32,

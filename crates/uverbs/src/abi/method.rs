@@ -13,6 +13,7 @@ pub mod number {
     pub const CREATE_AH: u8 = 5;
     pub const DESTROY_AH: u8 = 8;
     pub const REG_MR: u8 = 9;
+    pub const REREG_MR: u8 = 11;
     pub const DEREG_MR: u8 = 13;
     pub const ALLOC_MW: u8 = 14;
     pub const DEALLOC_MW: u8 = 16;
@@ -62,6 +63,7 @@ impl Method {
             number::CREATE_AH => Self::driver::<CreateAh, CreateAhResponse>(),
             number::DESTROY_AH => Self::plain::<DestroyAh, ()>(),
             number::REG_MR => Self::driver::<RegMr, RegMrResponse>(),
+            number::REREG_MR => Self::driver::<ReregMr, ReregMrResponse>(),
             number::DEREG_MR => Self::plain::<DeregMr, ()>(),
             number::ALLOC_MW => Self::driver::<AllocMw, AllocMwResponse>(),
             number::DEALLOC_MW => Self::plain::<DeallocMw, ()>(),

@@ -58,7 +58,8 @@ pub use ioctl::{
     GidEntry, MrInfo, QpCap, attr as ioctl_attr, find_method, ioctl_method, ioctl_object,
 };
 pub use memory::{
-    AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
+    AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse, ReregMr,
+    ReregMrResponse,
 };
 pub use method::{Method, number};
 pub use qp::{

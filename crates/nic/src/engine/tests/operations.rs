@@ -296,3 +296,24 @@ fn bytes_are_counted_by_the_way_they_went() {
         assert_eq!((other.rx_bytes, other.served_bytes, other.tx_bytes, other.read_bytes), (12_008, 7008, 0, 0));
     }
 }
+
+#[test]
+fn a_region_is_reached_as_it_is_registered_now() {
+    for mut world in World::kinds() {
+        let (a, b) = world.pair(Setup::default());
+        let engine = world.engines.len() - 1;
+        let change = |world: &mut World, pd, access| {
+            assert_eq!(world.engines[engine].rereg_mr(b.context, b.mr, pd, access), Ok(b.key));
+        };
+        change(&mut world, None, Some(Access::LOCAL_WRITE | Access::REMOTE_READ));
+        let read = |n| wr(n, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 8)]);
+        world.post(&a, read(1));
+        world.settle();
+        assert_eq!(a.done(), Some((1, WcStatus::Success)));
+        let other = world.engines[engine].alloc_pd(b.context).unwrap();
+        change(&mut world, Some(other), None);
+        world.post(&a, read(2));
+        world.settle();
+        assert_eq!(a.done(), Some((2, WcStatus::RemoteAccessError)));
+    }
+}

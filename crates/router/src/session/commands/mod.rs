@@ -7,6 +7,7 @@ mod ioctl;
 mod memory;
 mod modify;
 mod qp;
+mod rereg;
 mod srq;
 
 pub(crate) use device::PORT;
@@ -91,6 +92,7 @@ fn execute(call: &mut Call<'_>) -> Result<Reply, Errno> {
         number::ALLOC_PD => memory::alloc_pd(call),
         number::DEALLOC_PD => memory::dealloc_pd(call),
         number::REG_MR => memory::reg_mr(call),
+        number::REREG_MR => rereg::rereg_mr(call),
         number::DEREG_MR => memory::dereg_mr(call),
         number::ALLOC_MW => memory::alloc_mw(call),
         number::DEALLOC_MW => memory::dealloc_mw(call),

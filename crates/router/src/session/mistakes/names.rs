@@ -79,6 +79,7 @@ fn verb(command: u8) -> &'static str {
         number::CREATE_AH => "ibv_create_ah",
         number::DESTROY_AH => "ibv_destroy_ah",
         number::REG_MR => "ibv_reg_mr",
+        number::REREG_MR => "ibv_rereg_mr",
         number::DEREG_MR => "ibv_dereg_mr",
         number::ALLOC_MW => "ibv_alloc_mw",
         number::DEALLOC_MW => "ibv_dealloc_mw",
