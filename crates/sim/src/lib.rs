@@ -7,11 +7,13 @@
 //! * [`plan`]: what a seed decides.
 //! * [`world`]: hosts, links and programs at work.
 //! * [`model`]: what must hold.
+//! * [`endings`]: what was posted before a queue pair ends.
 //! * [`golden`]: what is carried under loss.
 //! * [`schedules`]: every order of the packets of a short exchange.
 
 pub mod chance;
 pub mod coverage;
+pub mod endings;
 pub mod golden;
 pub mod layout;
 pub mod link;

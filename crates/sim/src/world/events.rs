@@ -71,11 +71,12 @@ impl World {
     }
 
     /// A program moves its queue pair to ERR.
-    fn break_(&mut self, end: usize) -> Check {
+    pub(super) fn break_(&mut self, end: usize) -> Check {
         if !self.model.ends[end].alive {
             return Ok(());
         }
         self.model.seen.count(Seen::ProgramError);
+        self.settle_posted(end)?;
         self.model.ends[end].excused = true;
         let (node, handle) = (self.node_of(end), self.model.ends[end].handle);
         let at = self.plan.nodes[node];

@@ -43,6 +43,11 @@ impl World {
         if self.post(end, &Wish { kind, len, fault: None, key })? { Ok(()) } else { violated("sim", "no room") }
     }
 
+    /// Ends a queue pair by a command: moves it to ERR, or destroys it.
+    pub(crate) fn end(&mut self, end: usize, destroys: bool) -> Check {
+        if destroys { self.destroy(end) } else { self.break_(end) }
+    }
+
     /// Lets a host work.
     pub(crate) fn work(&mut self, host: usize) -> Check {
         self.serve(host)

@@ -5,7 +5,7 @@ use crate::coverage::Seen;
 use crate::model::{Check, violated};
 use crate::platform::Sim;
 use crate::trace::digest;
-use rdmesh_nic::{Config, Datagram, Engine, Origin, Owners, PlainId, Target, Time};
+use rdmesh_nic::{Budget, Config, Datagram, Engine, Origin, Owners, PlainId, Target, Time, Transmits};
 use rdmesh_verbs::DeviceLimits;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -137,6 +137,53 @@ impl World {
         let mut transmits = self.transmits.take().unwrap_or_default();
         let worked = self.hosts[host].engines[shard].poll_transmit(self.now, &mut transmits);
         self.check_effects(host)?;
+        self.send_all(host, transmits);
+        Ok(worked)
+    }
+
+    /// Has the engines execute what a queue pair's program has posted, as a router does before a command that ends it.
+    pub(super) fn settle_posted(&mut self, end: usize) -> Check {
+        let (node, handle) = (self.node_of(end), self.model.ends[end].handle);
+        let (at, context) = (self.plan.nodes[node], self.nodes[node].context);
+        let is_stalled = self.hosts[at.host].stalled_until > self.now;
+        for _ in 0..SETTLE_ROUNDS {
+            let mut transmits = self.transmits.take().unwrap_or_default();
+            let to = (!is_stalled).then_some(&mut transmits);
+            let engine = &mut self.hosts[at.host].engines[at.shard as usize];
+            let has_more = engine.settle_qp(self.now, context, handle, &mut Budget::of_command(), to);
+            let is_away = engine.has_packets_away(context, handle);
+            self.check_effects(at.host)?;
+            self.send_all(at.host, transmits);
+            if is_away {
+                self.exchange(at.host)?;
+            } else if !has_more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the engines of a host do what they have for each other.
+    fn exchange(&mut self, host: usize) -> Check {
+        let shards = self.hosts[host].engines.len();
+        for shard in 0..shards {
+            while let Some(packet) = self.hosts[host].engines[shard].poll_packet() {
+                let to = packet.shard(shards as u32) as usize;
+                self.hosts[host].engines[to].handle_packet(packet);
+            }
+        }
+        for shard in 0..shards {
+            self.hosts[host].engines[shard].poll(self.now);
+            self.check_effects(host)?;
+            while let Some(packet) = self.hosts[host].engines[shard].poll_packet() {
+                let to = packet.shard(shards as u32) as usize;
+                self.hosts[host].engines[to].handle_packet(packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_all(&mut self, host: usize, mut transmits: Transmits) {
         for train in transmits.trains() {
             for bytes in transmits.bytes(train).chunks(train.segment.max(1)) {
                 self.send(host, train.target, train.traffic_class, bytes);
@@ -144,7 +191,6 @@ impl World {
         }
         transmits.clear();
         self.transmits = Some(transmits);
-        Ok(worked)
     }
 
     fn send(&mut self, from: usize, target: Target, traffic_class: u8, bytes: &[u8]) {
@@ -184,5 +230,7 @@ impl World {
 
 /// Turns after which a host that still has work is taken to have it for ever.
 const ROUNDS: usize = 20_000;
+/// How often engines exchange what a command waits for.
+const SETTLE_ROUNDS: usize = 4;
 /// Datagrams after which a run is taken to be a flood: hundreds of times what most runs send.
 const FLOOD: u64 = 300_000;

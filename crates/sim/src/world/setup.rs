@@ -288,6 +288,7 @@ impl World {
         if !self.model.ends[end].alive {
             return Ok(());
         }
+        self.settle_posted(end)?;
         self.retire(end);
         let at = self.plan.nodes[self.node_of(end)];
         let context = self.nodes[self.node_of(end)].context;
