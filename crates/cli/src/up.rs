@@ -92,7 +92,10 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
         Ok(lock) => return forget_dead(lock, state),
         Err(error) if error.kind() == ErrorKind::NotFound => return print_line("No router is running."),
         // Root's: to talk to it fails in the same way, and says what to do.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(drop(client.shutdown()?)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            client.shutdown()?;
+            return Ok(());
+        }
         Err(error) => return Err(Failure::new(format!("{}: {error}", state.lock().display()))),
     };
     match client.shutdown() {
