@@ -1,5 +1,5 @@
-# The newest rdma-core that Debian has the source of, built without the write() path, so that its programs reach the
-# device by ioctl() and nothing else; made once and kept in the user's cache folder.
+# The newest rdma-core that Debian has the source of, made once and kept in the user's cache folder: built without the
+# write() path, so that its programs reach the device by ioctl() and nothing else, and built with musl.
 # shellcheck shell=bash
 . scripts/setup.sh
 
@@ -13,6 +13,8 @@ RDMA_CORE_SOURCES=(
 # perftest is linked with the libraries of two vendors, which must be of the same version.
 RDMA_CORE_TARGETS=(ibverbs rdmacm rspreload mlx5 efa ibv_{devices,devinfo} ibv_{rc,uc,ud,srq}_pingpong
     rping ucmatose udaddy mckey rdma_{server,client} rstream riostream)
+# The same with musl instead of glibc: what a program in Alpine is linked with.
+MUSL_TARGETS=(ibverbs rdmacm ibv_{devices,devinfo,rc_pingpong,srq_pingpong} rping)
 # Tests of its suite that Debian's stable release does not have.
 RDMA_CORE_TESTS=(test_srq.py)
 
@@ -24,8 +26,19 @@ fetch_rdma_core() {
 }
 
 configure_rdma_core() {
-    cmake -S "$1/source" -B "$1/build" -GNinja -DIOCTL_MODE=ioctl -DIN_PLACE=1 -DCMAKE_BUILD_TYPE=Release \
-        -DNO_MAN_PAGES=1 -DENABLE_VALGRIND=0 -DPYTHON_EXECUTABLE=/usr/bin/python3
+    local folder=$1 flavour=$2 options=(-DIOCTL_MODE=ioctl -DPYTHON_EXECUTABLE=/usr/bin/python3)
+    if [[ $flavour == musl ]]; then
+        link_kernel_headers "$folder/include"
+        options=(-DCMAKE_C_COMPILER=musl-gcc "-DCMAKE_C_FLAGS=-isystem $folder/include" -DENABLE_RESOLVE_NEIGH=0 -DNO_PYVERBS=1)
+    fi
+    cmake -S "$folder/source" -B "$folder/build" -GNinja -DIN_PLACE=1 -DCMAKE_BUILD_TYPE=Release \
+        -DNO_MAN_PAGES=1 -DENABLE_VALGRIND=0 "${options[@]}"
+}
+
+# The kernel's headers, which musl-gcc does not look for, without glibc's beside them.
+link_kernel_headers() {
+    mkdir -p "$1"
+    ln -sfn /usr/include/linux /usr/include/asm-generic "/usr/include/$(gcc -print-multiarch)/asm" "$1/"
 }
 
 rdma_core_provider() {
@@ -39,7 +52,7 @@ rdma_core_modules() {
 
 # Leaves the programs and libraries, no provider but rxe's, pyverbs, the whole suite, and a few tests of it.
 strip_rdma_core() {
-    cp -rL "$1/build/python" "$1/python" &&
+    mkdir -p "$1/build/python" && cp -rL "$1/build/python" "$1/python" &&
         find "$1/build/etc/libibverbs.d" -type f ! -name rxe.driver -delete &&
         find "$1/build" -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name etc -exec rm -r {} + &&
         mv "$1/python" "$1/build/python" &&
@@ -50,18 +63,20 @@ strip_rdma_core() {
 
 # What it is built from and how: when anything of it changes, it is built anew.
 rdma_core_recipe() {
-    { declare -p RDMA_CORE_TARGETS RDMA_CORE_TESTS && declare -f configure_rdma_core rdma_core_modules strip_rdma_core build_rdma_core; } |
+    { declare -p RDMA_CORE_TARGETS MUSL_TARGETS RDMA_CORE_TESTS &&
+        declare -f configure_rdma_core link_kernel_headers rdma_core_modules strip_rdma_core build_rdma_core; } |
         sha256sum | cut -c 1-16
 }
 
 # The paths of the folder are compiled into the libraries: it cannot be moved when all is done.
 build_rdma_core() {
-    local tar=$1 folder=$2 modules
+    local tar=$1 folder=$2 flavour=$3 targets=("${RDMA_CORE_TARGETS[@]}") modules=()
+    if [[ $flavour == musl ]]; then targets=("${MUSL_TARGETS[@]}"); fi
     rm -rf "$folder" && mkdir -p "$folder/source" &&
         tar -xf "$tar" -C "$folder/source" --strip-components=1 &&
-        configure_rdma_core "$folder" &&
-        mapfile -t modules < <(rdma_core_modules "$folder/build") &&
-        ninja -C "$folder/build" "${RDMA_CORE_TARGETS[@]}" "${modules[@]}" "$(rdma_core_provider "$folder/build")" &&
+        configure_rdma_core "$folder" "$flavour" &&
+        if [[ $flavour != musl ]]; then mapfile -t modules < <(rdma_core_modules "$folder/build"); fi &&
+        ninja -C "$folder/build" "${targets[@]}" "${modules[@]}" "$(rdma_core_provider "$folder/build")" &&
         strip_rdma_core "$folder" &&
         rm -r "$folder/source" "$tar" &&
         rdma_core_recipe >"$folder/complete"
@@ -69,24 +84,35 @@ build_rdma_core() {
 
 # Sets RDMESH_RDMA_CORE to the folder with `bin`, `lib`, `python`, `suite` and `tests`.
 prepare_rdma_core() {
-    local source version folder tar recipe
+    prepare_flavour ioctl
+    export RDMESH_RDMA_CORE=$PREPARED
+}
+
+# Sets RDMESH_MUSL to the same, built with musl.
+prepare_musl_rdma_core() {
+    need musl
+    prepare_flavour musl
+    export RDMESH_MUSL=$PREPARED
+}
+
+# Sets PREPARED to where it was built.
+prepare_flavour() {
+    local flavour=$1 source version folder tar recipe
     recipe=$(rdma_core_recipe)
     for source in "${RDMA_CORE_SOURCES[@]}"; do
-        folder=$RDMA_CORE_CACHE/rdma-core-${source%:*}-ioctl
-        if [[ $(cat "$folder/complete" 2>/dev/null) == "$recipe" ]]; then
-            export RDMESH_RDMA_CORE=$folder/build
-            return
-        fi
+        folder=$RDMA_CORE_CACHE/rdma-core-${source%:*}-$flavour
+        PREPARED=$folder/build
+        if [[ $(cat "$folder/complete" 2>/dev/null) == "$recipe" ]]; then return; fi
     done
     need build source
     mkdir -p "$RDMA_CORE_CACHE"
     for source in "${RDMA_CORE_SOURCES[@]}"; do
         version=${source%:*}
-        folder=$RDMA_CORE_CACHE/rdma-core-$version-ioctl
+        folder=$RDMA_CORE_CACHE/rdma-core-$version-$flavour
+        PREPARED=$folder/build
         tar=$folder.tar.gz
         if step "downloading the source of rdma-core $version" fetch_rdma_core "$version" "${source#*:}" "$tar"; then
-            step "building rdma-core $version without write()" build_rdma_core "$tar" "$folder"
-            export RDMESH_RDMA_CORE=$folder/build
+            step "building rdma-core $version ($flavour)" build_rdma_core "$tar" "$folder" "$flavour"
             return
         fi
     done

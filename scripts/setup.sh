@@ -3,7 +3,7 @@
 
 PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
-PACKAGES_TEST=(libibverbs-dev librdmacm-dev python3-pyverbs ucx-utils iperf3 strace util-linux nftables shellcheck)
+PACKAGES_TEST=(libibverbs-dev librdmacm-dev python3-pyverbs ucx-utils iperf3 strace valgrind util-linux nftables shellcheck)
 # The programs of docs/software.md, and what the examples are compiled with.
 PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
@@ -11,6 +11,7 @@ PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(ucx-utils libibverbs-dev)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)
+PACKAGES_MUSL=(musl-tools linux-libc-dev)
 
 missing_packages() {
     local package
@@ -73,13 +74,14 @@ need() {
             guest) need_packages "${PACKAGES_GUEST[@]}" ;;
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
             source) need_packages "${PACKAGES_SOURCE[@]}" ;;
-            *) die "unknown part: $part (build, run, test, software, docker, guest, bench, source)" ;;
+            musl) need_packages "${PACKAGES_MUSL[@]}" ;;
+            *) die "unknown part: $part (build, run, test, software, docker, guest, bench, source, musl)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test software docker guest bench source; fi
+    if (($# == 0)); then set -- build run test software docker guest bench source musl; fi
     need "$@"
     say "everything is there"
 }

@@ -38,7 +38,7 @@ part_lint() {
 part_programs() {
     need run test
     build_product
-    run_tests programs verify isolation netlink faults economy scale doctor conversion
+    run_tests programs verify isolation netlink faults economy scale doctor conversion preload
 }
 
 part_hosts() {
@@ -75,9 +75,10 @@ part_newest() {
     # shellcheck source=/dev/null
     . scripts/rdma-core.sh
     prepare_rdma_core
+    prepare_musl_rdma_core
     need run test
     build_product
-    run_tests newest
+    run_tests newest musl
 }
 
 part_rootless() {

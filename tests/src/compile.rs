@@ -10,6 +10,16 @@ pub fn helper(name: &str) -> PathBuf {
     FOLDER.get_or_init(|| build_all("tests/programs")).join(name)
 }
 
+/// The helper program `name`, compiled for AddressSanitizer.
+pub fn sanitized_helper(name: &str) -> PathBuf {
+    let program = crate::root().join("target/test-programs/sanitized").join(name);
+    let mut make = Command::new("make");
+    make.args(["--quiet", "CFLAGS=-O1 -g -fsanitize=address", "-C"]).arg(crate::root().join("tests/programs"));
+    make.arg(format!("OUT={}", crate::root().join("target/test-programs/sanitized").display())).arg(&program);
+    run(&mut make, "compiling for AddressSanitizer");
+    program
+}
+
 /// The folder with the MPI program, one for each MPI.
 pub fn mpi_programs() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();

@@ -19,7 +19,10 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
             "{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons"
         )));
     }
-    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}", preload()))
+    // Some programs look at the limit although nothing is locked. A container without root's rights could not be started
+    // with another one.
+    let limit = if client.status()?.rootless { "" } else { " --ulimit memlock=-1" };
+    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload()))
 }
 
 /// Writes a CDI file.

@@ -11,6 +11,7 @@ mod failure;
 mod faults;
 mod network;
 mod peer;
+mod program;
 mod run;
 mod show;
 mod table;

@@ -2,9 +2,11 @@
 
 use crate::args::RunOptions;
 use crate::failure::Failure;
+use crate::program;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime};
 use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation, Name, StateDir};
 use rdmesh_overlay::Sandbox;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -31,8 +33,13 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
     })?;
     let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
+    if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
+        eprintln!("rdmesh: {}", obstacle.warning(&file));
+    }
+    raise_locked_memory();
     let error = Command::new(program)
         .args(arguments)
+        .env("ASAN_OPTIONS", sanitizer_options(std::env::var_os("ASAN_OPTIONS").as_deref()))
         .env("LD_PRELOAD", preload(&directory, std::env::var_os("LD_PRELOAD").as_deref()))
         .env("RDMESH_ENDPOINT", &directory)
         .exec();
@@ -59,6 +66,27 @@ fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Result<PathBu
     Ok(mount_point)
 }
 
+/// Registered memory is not locked, but some programs look whether it could be, and refuse where the limit is low.
+fn raise_locked_memory() {
+    let limit = getrlimit(Resource::Memlock);
+    if setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None }).is_err() {
+        // Only root may raise the hard limit. Where not even this is allowed, all stays as it was.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+/// The value of `ASAN_OPTIONS`: the runtime of AddressSanitizer may come behind the library. The library says that too, but
+/// not to programs that have defaults of their own.
+fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
+    let mut value = OsString::from("verify_asan_link_order=0");
+    if let Some(existing) = existing.filter(|e| !e.is_empty()) {
+        // What comes later is what holds.
+        value.push(":");
+        value.push(existing);
+    }
+    value
+}
+
 /// The value of `LD_PRELOAD`: our library, then what was there.
 fn preload(directory: &Path, existing: Option<&OsStr>) -> OsString {
     let mut value = directory.join("librdmesh.so").into_os_string();
@@ -72,6 +100,12 @@ fn preload(directory: &Path, existing: Option<&OsStr>) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_users_options_for_the_sanitizer_hold() {
+        assert_eq!(sanitizer_options(None), "verify_asan_link_order=0");
+        assert_eq!(sanitizer_options(Some(OsStr::new("a=1"))), "verify_asan_link_order=0:a=1");
+    }
 
     #[test]
     fn other_preloads_stay() {

@@ -8,6 +8,7 @@
 //! * [`files`]: functions that open a path, ask for access to it, or read it as a link.
 //! * [`stats`]: the `stat` family; [`attributes`]: other things that are asked of a path.
 //! * [`cwd`]: the working directory.
+//! * [`limits`]: the limit on locked memory.
 //! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.
 //! * [`calls`]: functions that take a descriptor, and `fork`.
 //! * [`sockets`]: functions of sockets.
@@ -19,6 +20,7 @@ mod calls;
 mod cwd;
 mod files;
 mod fts;
+mod limits;
 mod listing;
 mod raw;
 mod route;

@@ -10,7 +10,7 @@
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`memory`]: registered memory: pages turned into shared ones, fork, `rdmesh_malloc`.
 //! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
-//! * [`sanitizer`]: what AddressSanitizer is told, so that it starts.
+//! * [`sanitizer`], [`valgrind`]: what AddressSanitizer and valgrind are told, under which programs run too.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
 //! Inside the library system calls are made directly (rustix), never through a function that it replaces.
@@ -27,3 +27,4 @@ mod real;
 mod sanitizer;
 mod session;
 mod start;
+mod valgrind;

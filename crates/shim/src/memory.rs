@@ -43,6 +43,7 @@ mod traits;
 mod turn;
 mod waiters;
 
+use crate::valgrind::Unreported;
 use arena::ARENA;
 use hold::Holds;
 use plan::Fate;
@@ -114,6 +115,7 @@ pub(crate) fn register(start: u64, len: u64, access: u32) -> Result<Registration
 }
 
 fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    let _unreported = Unreported::begin();
     let mut registration = Registration::default();
     let on_demand = access & ACCESS_ON_DEMAND != 0;
     // The router has an answer for both: an empty range is an error, the other is all of the memory (implicit ODP).

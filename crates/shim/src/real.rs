@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "one function's name is not")]
 
-use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, pid_t, rlimit, size_t, ssize_t};
 use libc::{
     clockid_t, iovec, mmsghdr, msghdr, nfds_t, pollfd, sem_t, sembuf, siginfo_t, sigset_t, sockaddr, socklen_t,
 };
@@ -171,6 +171,13 @@ real! {
     fn name_to_handle_at(
         at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int
     ) -> c_int, else unsupported();
+    fn getrlimit(resource: c_uint, out: *mut rlimit) -> c_int, else unsupported();
+    fn getrlimit64(resource: c_uint, out: *mut rlimit) -> c_int, else getrlimit(resource, out);
+    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int, else unsupported();
+    fn setrlimit64(resource: c_uint, new: *const rlimit) -> c_int, else setrlimit(resource, new);
+    fn prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int, else unsupported();
+    fn prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int,
+        else prlimit(process, resource, new, old);
     fn access(path: *const c_char, mode: c_int) -> c_int, else unsupported();
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int, else unsupported();
     fn eaccess(path: *const c_char, mode: c_int) -> c_int, else unsupported();

@@ -3,4 +3,5 @@
 
 mod connections;
 mod data;
+mod sysfs;
 mod world;

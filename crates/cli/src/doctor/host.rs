@@ -20,19 +20,33 @@ pub(super) fn check(status: Option<&Status>, state: &StateDir) -> Vec<Finding> {
     findings
 }
 
-/// Our memory is shared, not locked, so this limit does not bind us; but libibverbs complains when it is tiny.
+/// Our memory is shared, not locked, so this limit does not bind us; but programs look at it.
 fn locked_memory() -> Finding {
-    match getrlimit(Resource::Memlock).current {
-        Some(limit) if limit <= 32_768 && !geteuid().is_root() => Finding::warn(
-            "locked memory",
-            format!("the limit is {limit} bytes: libibverbs will warn on stderr (rdmesh itself does not need it)"),
-            "ulimit -l 65536, or `memlock` in /etc/security/limits.conf",
+    let limit = getrlimit(Resource::Memlock);
+    locked_memory_within(if geteuid().is_root() { None } else { limit.maximum }, limit.current)
+}
+
+/// `reachable` is what `rdmesh run` can raise the limit to.
+fn locked_memory_within(reachable: Option<u64>, limit: Option<u64>) -> Finding {
+    const SUBJECT: &str = "locked memory";
+    match (reachable, limit) {
+        (Some(reachable), Some(_)) if reachable < ENOUGH_LOCKED => Finding::warn(
+            SUBJECT,
+            format!(
+                "the limit is {} KiB: rdmesh needs none, its memory is shared, not locked, and programs with libibverbs are \
+                 told that there is none; what looks at it otherwise (a launcher, a script) may refuse",
+                reachable >> 10
+            ),
+            "`memlock` in /etc/security/limits.conf, or LimitMEMLOCK=infinity in the unit that starts it",
         ),
-        Some(limit) => Finding::ok(
-            "locked memory",
-            format!("limit {limit} bytes; rdmesh needs none: registered memory is shared, not locked"),
+        (_, Some(limit)) => Finding::ok(
+            SUBJECT,
+            format!(
+                "limit {} KiB here, raised by `rdmesh run`; rdmesh needs none: memory is shared, not locked",
+                limit >> 10
+            ),
         ),
-        None => Finding::ok("locked memory", "no limit"),
+        (_, None) => Finding::ok(SUBJECT, "no limit"),
     }
 }
 
@@ -119,4 +133,23 @@ fn network_namespaces(state: &StateDir) -> Finding {
 
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Programs that look at the limit want more than the usual 8 MiB.
+const ENOUGH_LOCKED: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+
+    #[test]
+    fn a_limit_on_locked_memory_that_cannot_be_raised_is_worth_a_word() {
+        const USUAL: Option<u64> = Some(8 << 20);
+        assert_eq!(locked_memory_within(USUAL, Some(65_536)).level, Level::Warn);
+        assert!(locked_memory_within(USUAL, Some(65_536)).message.contains("8192 KiB"));
+        assert_eq!(locked_memory_within(None, USUAL).level, Level::Ok);
+        assert_eq!(locked_memory_within(Some(1 << 40), USUAL).level, Level::Ok);
+        assert_eq!(locked_memory_within(None, None).message, "no limit");
+    }
 }
