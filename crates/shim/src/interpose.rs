@@ -39,3 +39,4 @@ macro_rules! replace {
     )*};
 }
 pub(crate) use replace;
+pub(crate) use waits::again;

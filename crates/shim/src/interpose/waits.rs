@@ -189,7 +189,7 @@ pub(super) enum Way {
 
 /// Makes a call until it ends otherwise than by a stop; it is told whether it is the first time.
 #[inline]
-pub(super) fn again<R: Copy + PartialEq + From<i8>>(mut call: impl FnMut(bool) -> R) -> R {
+pub(crate) fn again<R: Copy + PartialEq + From<i8>>(mut call: impl FnMut(bool) -> R) -> R {
     let mut first = true;
     loop {
         let cuts = memory::cuts();

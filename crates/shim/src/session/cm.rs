@@ -13,6 +13,7 @@ use super::channel::Channel;
 use super::link::{Link, borrow, connect, identity};
 use crate::descriptors::{self, Kind};
 use crate::endpoint::Endpoint;
+use crate::interpose;
 use crate::{memory, real};
 use command::Command;
 use rdmesh_uverbs::session::{FdUse, OpenCmReply, RequestKind};
@@ -129,8 +130,8 @@ fn channel_number(fd: RawFd) -> Result<u32, Errno> {
 }
 
 fn wait_for_a_signal() -> Errno {
-    // SAFETY: has no preconditions.
-    unsafe { libc::pause() };
+    // SAFETY: has no preconditions. By the library's own function, which only a signal of the program's ends.
+    interpose::again(|_| unsafe { libc::pause() });
     Errno::INTR
 }
 
