@@ -9,7 +9,7 @@ PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin l
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
-PACKAGES_BENCH=(ucx-utils libibverbs-dev)
+PACKAGES_BENCH=(ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)
 PACKAGES_MUSL=(musl-tools linux-libc-dev)
 

@@ -42,15 +42,21 @@ const NINETY_NINTH: usize = 5;
 
 /// The group of figures of a site under a load.
 pub(crate) fn group(site: Site, load: Load) -> String {
-    let site = match site {
-        Site::One => "one host",
-        Site::Two => "two hosts",
-    };
     let load = match load {
         Load::Idle => "nothing else runs",
         Load::Busy => "a busy loop on every processor",
     };
-    format!("contention, {site}, {load}")
+    format!("contention, {}, {load}", site.name())
+}
+
+impl Site {
+    /// As in names of groups and goals.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "one host",
+            Self::Two => "two hosts",
+        }
+    }
 }
 
 /// The name of a latency figure.

@@ -1,16 +1,17 @@
 //! What the figures should be, as ratios within one run.
 
+use crate::contention::{self, Load, Site};
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
 use crate::{copy, device, pingpong, registration, setup, tcp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A goal and what became of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Goal {
     /// What is compared.
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
     /// The ratio or value that was measured.
     pub(crate) value: f64,
     /// The bound.
@@ -23,7 +24,27 @@ pub(crate) struct Goal {
 
 /// Holds the figures to the goals. A goal whose figures are missing is left out.
 pub(crate) fn judge(results: &Results) -> Vec<Goal> {
-    one_host(results).into_iter().chain(two_hosts(results)).flatten().collect()
+    let contended = [Site::One, Site::Two].map(|site| beside_load(results, site));
+    one_host(results).into_iter().chain(two_hosts(results)).chain(contended.into_iter().flatten()).flatten().collect()
+}
+
+/// Latency beside busy loops, and how much of the bandwidth remains there, against kernel TCP.
+fn beside_load(results: &Results, site: Site) -> Vec<Option<Goal>> {
+    let of = |load, name: &str| results.median(&contention::group(site, load), name);
+    let latency = |what, percentile| {
+        let figure = |what| of(Load::Busy, &contention::name(what, percentile));
+        let text = format!("{}, beside busy loops: 2 B {what}, {percentile} / kernel TCP", site.name());
+        goal(&text, ratio(figure(what), figure(contention::TCP)), 3.0, false)
+    };
+    let kept = |name| ratio(of(Load::Busy, name), of(Load::Idle, name));
+    let mut goals = Vec::new();
+    for what in [contention::SEND, contention::WRITE] {
+        goals.extend([contention::P50, contention::P99].map(|percentile| latency(what, percentile)));
+    }
+    let text =
+        format!("{}, beside busy loops: part of the 64 KB WRITE bandwidth that is kept / of kernel TCP's", site.name());
+    goals.push(goal(&text, ratio(kept(contention::WRITE_BANDWIDTH), kept(contention::TCP_BANDWIDTH)), 1.0, true));
+    goals
 }
 
 fn one_host(results: &Results) -> [Option<Goal>; 11] {
@@ -118,10 +139,10 @@ fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(a? / b?)
 }
 
-fn goal(what: &'static str, value: Option<f64>, bound: f64, at_least: bool) -> Option<Goal> {
+fn goal(what: &str, value: Option<f64>, bound: f64, at_least: bool) -> Option<Goal> {
     let value = value?;
     let met = if at_least { value >= bound } else { value <= bound };
-    Some(Goal { what, value, bound, at_least, met })
+    Some(Goal { what: what.to_owned(), value, bound, at_least, met })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod crc;
 mod device;
 mod goals;
 mod hosts;
+mod page;
 mod perftest;
 mod pingpong;
 mod registration;
@@ -21,7 +22,9 @@ mod tcp;
 mod ucx;
 
 use clap::{Parser, Subcommand};
+use report::Files;
 use results::Results;
+use std::process::ExitCode;
 use std::time::Instant;
 
 /// Bytes of the messages whose bandwidth is measured.
@@ -36,7 +39,7 @@ struct Arguments {
     /// One short round: to see that everything runs.
     #[arg(long, global = true)]
     quick: bool,
-    /// Copy the results to docs/ too.
+    /// Copy the results to docs/ too, and write the figures into the page there; not of a quick run.
     #[arg(long)]
     publish: bool,
     /// Only what is measured on one host, or on two.
@@ -75,9 +78,12 @@ enum Part {
     BusyLoop,
     /// Only latency and bandwidth beside other load, on one host and on two.
     Contention,
+    /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
+    #[command(hide = true)]
+    Page,
 }
 
-fn main() {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.part {
         Some(Part::Player(player)) => player.play(),
@@ -86,45 +92,70 @@ fn main() {
             println!("{}", client.measure().iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
         }
         Some(Part::BusyLoop) => contention::compute(),
-        Some(Part::Contention) | None => benchmark(&arguments),
+        Some(Part::Page) => page::update(&rdmesh_tests::root()),
+        Some(Part::Contention) | None => return benchmark(&arguments),
     }
+    ExitCode::SUCCESS
 }
 
-fn benchmark(arguments: &Arguments) {
+/// Measures all parts, or those that were asked for. What was measured is written after each of them, whatever becomes of the
+/// next.
+fn benchmark(arguments: &Arguments) -> ExitCode {
     let rounds = if arguments.quick { 1 } else { arguments.rounds.max(1) };
     let effort = if arguments.quick { 0.1 } else { 1.0 };
     let mut results = Results::new(&arguments.mode, rounds);
+    let files = Files::new(if arguments.part.is_some() { "contention" } else { "results" });
     for round in 1..=rounds {
         let begin = Instant::now();
         eprint!("round {round} of {rounds}: ");
-        if matches!(arguments.part, Some(Part::Contention)) {
-            contention::measure_one_host(&mut results, effort, &arguments.mode);
-            contention::measure_two_hosts(&mut results, effort, &arguments.mode);
-            continue;
-        }
-        if arguments.setup {
-            device::measure_setup(&mut results, effort, &arguments.mode);
-            hosts::measure_setup(&mut results, effort, &arguments.mode);
-            continue;
-        }
-        if arguments.authentication {
-            hosts::measure_authentication(&mut results, effort, &arguments.mode);
-            continue;
-        }
-        if arguments.hosts != Some(2) {
-            pingpong::measure(&mut results, effort);
-            copy::measure(&mut results, effort);
-            tcp::measure_loopback(&mut results, effort);
-            ucx::measure(&mut results, effort);
-            device::measure(&mut results, effort, &arguments.mode);
-        }
-        if arguments.hosts != Some(1) {
-            crc::measure(&mut results, effort);
-            hosts::measure(&mut results, effort, &arguments.mode);
+        for (name, measure) in parts(arguments) {
+            results.part(round, name, |results| measure(results, effort, &arguments.mode));
+            files.write(&results, &goals::judge(&results));
         }
         eprintln!("{:.0} s", begin.elapsed().as_secs_f64());
     }
     let goals = goals::judge(&results);
     print!("{}", report::table(&results, &goals));
-    report::write(&results, &goals, arguments.publish);
+    files.draw(&results);
+    match (arguments.publish, arguments.quick || arguments.part.is_some()) {
+        (true, true) => eprintln!("not published: a quick run, or a part, is not the benchmark"),
+        (true, false) => files.publish(),
+        (false, _) => {}
+    }
+    if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+type Measure = fn(&mut Results, f64, &str);
+
+fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
+    let contention: [(&str, Measure); 2] = [
+        ("contention, one host", contention::measure_one_host),
+        ("contention, two hosts", contention::measure_two_hosts),
+    ];
+    let setup: [(&str, Measure); 2] =
+        [("setup, one host", device::measure_setup), ("setup, two hosts", hosts::measure_setup)];
+    if matches!(arguments.part, Some(Part::Contention)) {
+        return contention.to_vec();
+    }
+    if arguments.setup {
+        return setup.to_vec();
+    }
+    if arguments.authentication {
+        return vec![("authentication", hosts::measure_authentication)];
+    }
+    let one: [(&str, Measure); 6] = [
+        ("shared memory", |results, effort, _| pingpong::measure(results, effort)),
+        ("memcpy", |results, effort, _| copy::measure(results, effort)),
+        ("kernel TCP, loopback", |results, effort, _| tcp::measure_loopback(results, effort)),
+        ("UCX", |results, effort, _| ucx::measure(results, effort)),
+        ("one host", device::measure),
+        contention[0],
+    ];
+    let two: [(&str, Measure); 3] = [
+        ("invariant CRC", |results, effort, _| crc::measure(results, effort)),
+        ("two hosts", hosts::measure),
+        contention[1],
+    ];
+    let one = one.into_iter().filter(|_| arguments.hosts != Some(2));
+    one.chain(two.into_iter().filter(|_| arguments.hosts != Some(1))).collect()
 }

@@ -2,11 +2,12 @@
 
 use crate::chart;
 use crate::goals::Goal;
+use crate::page;
 use crate::results::Results;
 use serde_json::json;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// The table for the terminal.
 pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
@@ -25,6 +26,9 @@ pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
             let _ = writeln!(text, "  {:<42}{:>12} {}", figure.name, number(figure.median), figure.unit.name());
         }
     }
+    for failure in &results.failures {
+        let _ = writeln!(text, "\nFAILED in round {}: {}\n{}", failure.round, failure.part, failure.reason);
+    }
     let _ = writeln!(text, "\ngoals");
     for goal in goals {
         let verdict = if goal.met { "met" } else { "MISSED" };
@@ -35,27 +39,52 @@ pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
     text
 }
 
-/// Writes results.json and results.svg under bench/results, and under docs/ when they are to be published.
-pub(crate) fn write(results: &Results, goals: &[Goal], publish: bool) {
-    let root = rdmesh_tests::root();
-    let folder = root.join("bench/results");
-    fs::create_dir_all(&folder).expect("the folder can be made");
-    let all = json!({ "results": results, "goals": goals });
-    let text = serde_json::to_string_pretty(&all).expect("figures are plain data");
-    fs::write(folder.join("results.json"), text + "\n").expect("the file can be written");
-    chart::draw(&folder.join("results.svg"), results).expect("the picture can be drawn");
-    eprintln!("written: bench/results/results.json bench/results/results.svg");
-    if publish {
-        let copy = |from: &str, to: &str| fs::copy(folder.join(from), root.join(Path::new("docs")).join(to));
-        copy("results.json", "benchmark.json")
-            .and_then(|_| copy("results.svg", "benchmark.svg"))
-            .expect("docs/ is there");
-        eprintln!("published: docs/benchmark.json docs/benchmark.svg");
+/// Where the results of a run of the whole benchmark, or of one part of it, go.
+pub(crate) struct Files {
+    folder: PathBuf,
+    name: &'static str,
+}
+
+impl Files {
+    /// In bench/results.
+    pub(crate) fn new(name: &'static str) -> Self {
+        let folder = rdmesh_tests::root().join("bench/results");
+        fs::create_dir_all(&folder).expect("the folder can be made");
+        Self { folder, name }
+    }
+
+    /// Writes what there is.
+    pub(crate) fn write(&self, results: &Results, goals: &[Goal]) {
+        let text = serde_json::to_string_pretty(&json!({ "results": results, "goals": goals })).expect("plain data");
+        fs::write(self.path("json"), text + "\n").expect("the file can be written");
+    }
+
+    /// Draws the picture.
+    pub(crate) fn draw(&self, results: &Results) {
+        if let Err(error) = chart::draw(&self.path("svg"), results) {
+            eprintln!("no picture: {error}");
+        }
+        eprintln!("written: {}", self.path("json").display());
+    }
+
+    /// Copies all to docs/, and writes the figures into the page there.
+    pub(crate) fn publish(&self) {
+        let docs = rdmesh_tests::root().join("docs");
+        for kind in ["json", "svg"] {
+            let to = docs.join("benchmark").with_extension(kind);
+            fs::copy(self.path(kind), to).expect("docs/ is there");
+        }
+        page::update(&rdmesh_tests::root());
+        eprintln!("published: docs/benchmark.json docs/benchmark.svg docs/benchmark.md");
+    }
+
+    fn path(&self, kind: &str) -> PathBuf {
+        self.folder.join(self.name).with_extension(kind)
     }
 }
 
 /// Three digits that count.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),

@@ -1,10 +1,11 @@
 //! The figures of a run.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a figure is in, and whether more of it is better.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Unit {
     /// Half a round trip, or the like.
     #[serde(rename = "µs")]
@@ -49,7 +50,7 @@ impl Unit {
 }
 
 /// One kind of figure, taken once a round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// Heading that it is shown under.
     pub(crate) group: String,
@@ -64,29 +65,55 @@ pub(crate) struct Figure {
 }
 
 /// All figures, in the order in which they first came.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     /// Version of rdmesh.
-    pub(crate) version: &'static str,
+    pub(crate) version: String,
     /// How the router's workers waited.
     pub(crate) mode: String,
     /// Processor, cores and kernel.
-    pub(crate) machine: BTreeMap<&'static str, String>,
+    pub(crate) machine: BTreeMap<String, String>,
     /// Rounds.
     pub(crate) rounds: usize,
     /// The figures.
     pub(crate) figures: Vec<Figure>,
+    /// Parts that failed.
+    #[serde(default)]
+    pub(crate) failures: Vec<Failure>,
+}
+
+/// A part that was not measured to its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// Which.
+    pub(crate) part: String,
+    /// In which round.
+    pub(crate) round: usize,
+    /// Why.
+    pub(crate) reason: String,
 }
 
 impl Results {
     /// No figures yet.
     pub(crate) fn new(mode: &str, rounds: usize) -> Self {
         Self {
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: mode.to_owned(),
             machine: machine(),
             rounds,
             figures: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Measures a part. What it panics of is kept, with what it had measured before.
+    pub(crate) fn part(&mut self, round: usize, part: &str, measure: impl FnOnce(&mut Self)) {
+        // What it adds are whole figures: nothing is half done.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| measure(self))) {
+            let text = panic.downcast_ref::<String>().cloned();
+            let reason = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default();
+            eprintln!("\n{part} failed; the other parts go on");
+            self.failures.push(Failure { part: part.to_owned(), round, reason });
         }
     }
 
@@ -126,21 +153,35 @@ fn median(samples: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-fn machine() -> BTreeMap<&'static str, String> {
+fn machine() -> BTreeMap<String, String> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split(": ").nth(1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    BTreeMap::from([
+    let parts = [
         ("processor", model.unwrap_or("unknown").to_owned()),
         ("cores", cores.to_string()),
         ("kernel", kernel.trim().to_owned()),
-    ])
+    ];
+    parts.map(|(what, value)| (what.to_owned(), value)).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_part_measured_before_it_failed_is_kept() {
+        let mut results = Results::new("spin", 1);
+        results.part(1, "first", |results| {
+            results.add("g", "n", Unit::Microseconds, 1.0);
+            panic!("no {}", "header");
+        });
+        results.part(1, "second", |results| results.add("g", "m", Unit::Microseconds, 2.0));
+        assert_eq!((results.median("g", "n"), results.median("g", "m")), (Some(1.0), Some(2.0)));
+        let [failure] = &results.failures[..] else { panic!("one part failed") };
+        assert_eq!((failure.part.as_str(), failure.reason.as_str()), ("first", "no header"));
+    }
 
     #[test]
     fn the_median_is_the_middle_of_the_samples() {
