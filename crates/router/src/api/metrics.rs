@@ -4,7 +4,7 @@ use crate::daemon::Host;
 use crate::io::IoStats;
 use crate::session::{CmTotals, ContextInfo, SessionTotals};
 use crate::worker::WorkerStats;
-use rdmesh_fabric::api::{Metric, TunnelHost};
+use rdmesh_fabric::api::Metric;
 use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -105,15 +105,15 @@ fn tunnel(host: &Host) -> [Family; 4] {
     // Without a tunnel, or with a failing store, there is nothing to tell.
     let tunnel = host.tunnel().unwrap_or_default();
     for host in &tunnel.hosts {
-        let reasons: [(_, fn(&TunnelHost) -> u64); 5] = [
-            ("unsealed", |h| h.unsealed),
-            ("unknown_session", |h| h.unknown_session),
-            ("wrong_tag", |h| h.wrong_tag),
-            ("replayed", |h| h.replayed),
-            ("other_key", |h| h.other_key),
+        let reasons = [
+            ("unsealed", host.unsealed),
+            ("unknown_session", host.unknown_session),
+            ("wrong_tag", host.wrong_tag),
+            ("replayed", host.replayed),
+            ("other_key", host.other_key),
         ];
         for (reason, count) in reasons {
-            refused.push(&[("host", host.name.as_str()), ("reason", reason)], count(host) as f64);
+            refused.push(&[("host", host.name.as_str()), ("reason", reason)], count as f64);
         }
         unsent.push(&[("host", host.name.as_str())], host.unsent as f64);
     }

@@ -192,7 +192,8 @@ impl Handshake {
         self.next = Some(now.after(wait.min(LONGEST)));
         self.tries = self.tries.saturating_add(1);
         let key = self.key_to_try();
-        let goes_on = |attempt: &Attempt| self.tries % AFRESH != 0 && (attempt.cookie.is_some() || attempt.key == key);
+        let goes_on =
+            |attempt: &Attempt| !self.tries.is_multiple_of(AFRESH) && (attempt.cookie.is_some() || attempt.key == key);
         let attempt = self.attempt.filter(goes_on).unwrap_or_else(|| Attempt { key, nonce: random(), cookie: None });
         self.attempt = Some(attempt);
         let keys = self.keys.iter().find(|keys| keys.id() == attempt.key).unwrap_or(&self.keys[0]);
