@@ -1,6 +1,7 @@
 //! The per-host daemon, as a library.
 //!
 //! * [`api`]: HTTP and JSON on a Unix socket.
+//! * [`budget`]: what the router can run out of, and who holds how much.
 //! * `cm`: rdma_cm, the names and events of connections.
 //! * [`daemon`]: the router as a process.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
@@ -11,6 +12,7 @@
 //! * [`worker`]: the threads that run the engine, and the work done on them.
 
 pub mod api;
+pub mod budget;
 mod cm;
 pub mod daemon;
 pub mod endpoint;

@@ -1,8 +1,7 @@
 //! The library as programs meet it: preloaded, with an endpoint or without.
 #![allow(clippy::unwrap_used)]
 
-use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, WORKER_PAGE_LEN};
-use rdmesh_uverbs::ring::QueueFile;
+use rdmesh_uverbs::page::WORKER_PAGE_LEN;
 use rdmesh_uverbs::session::{self, FdUse, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind, Token};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -97,11 +96,9 @@ fn answer(socket: BorrowedFd<'_>, kind: RequestKind, events: &mut Option<OwnedFd
     let (mut response, mut fds) = (Vec::new(), Vec::new());
     if kind == RequestKind::Open {
         response = OpenReply { token: Token([0; 16]), rdev: 0 }.as_bytes().to_vec();
-        fds.push(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().1);
         fds.push(SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap().1);
         fds.push(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        fds.push(QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap());
-        head.fds[..4].fill(FdUse::Open as u32);
+        head.fds[..2].fill(FdUse::Open as u32);
     } else if kind == RequestKind::OpenCm {
         response = OpenCmReply { token: Token([0; 16]), number: 1, reserved: 0 }.as_bytes().to_vec();
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -7,12 +7,15 @@
 //! the context with the token it inherited.
 //!
 //! Bodies:
-//! * `Open`: none. Reply: [`OpenReply`]; descriptors: context page, worker page, wake eventfd, queue
-//!   memory.
+//! * `Open`: none; descriptors: context page ([`crate::page`]), its pages filled in, and queue memory
+//!   ([`crate::ring::QueueFile::memfd`]), both made by the program, whose memory they are. Reply: [`OpenReply`];
+//!   descriptors: worker page, wake eventfd.
 //! * `Attach`: a [`Token`]. Reply: none.
 //! * `Verbs`: the program's own `write()` bytes, from `ib_uverbs_cmd_hdr` on. Reply: the response bytes, to be copied to
 //!   the address that the command names (as many as the command allows for); see [`ReplyHeader`] for the rest.
-//!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena.
+//!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena. EFAULT
+//!   where pages of it are missing: the program fills them in first. A command that makes a queue may fail with ENODATA:
+//!   then the program fills in what [`ReplyHeader::wanted`] says of the queue memory, and sends the command again.
 //! * `OpenCm`: none. Reply: [`OpenCmReply`]; descriptor: the event socket, which is what the program gets as its
 //!   rdma_cm descriptor. It holds one byte for each event that waits, so the program polls it as it would the kernel's.
 //!   The tenant only looks at the bytes; the router, which has that end too, takes one out with each event it hands over.
@@ -37,7 +40,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of these messages; router and library must agree.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the largest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Descriptors in one message.
@@ -115,6 +118,8 @@ pub struct ReplyHeader {
     pub places: [u64; MAX_FDS],
     /// `modify_srq` of rxe returns its `mminfo` through a pointer in the command: bytes to put there, all zero for none.
     pub mminfo: [u8; 16],
+    /// With ENODATA: offset and length in the queue memory of what is to be filled in.
+    pub wanted: [u64; 2],
 }
 
 /// What the tenant does with a descriptor of a reply.

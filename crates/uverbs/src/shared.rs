@@ -1,12 +1,16 @@
 //! Sealed memory shared between tenant and router.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use crate::guard::{self, Alarm, Watched};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Shared memory that is mapped, or a part of it; unmapped when the last clone and the last part are dropped.
 ///
@@ -23,8 +27,9 @@ pub struct SharedMemory {
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Counts such mappings.
-    count: Option<Arc<AtomicU32>>,
+    watched: Option<Watched>,
+    /// Dropped once it is unmapped.
+    _keep: Box<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the mapping is plain memory with no thread affinity; all access is through raw pointers or atomics.
@@ -48,21 +53,31 @@ pub enum MapError {
     Os(#[from] io::Errno),
 }
 
+impl From<MapError> for io::Errno {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::NotSealed | MapError::TooShort => Self::INVAL,
+            MapError::Os(errno) => errno,
+        }
+    }
+}
+
 impl SharedMemory {
-    /// Makes `len` zeroed bytes in a new memfd, sealed against change of size, and maps them.
+    /// Makes `len` zeroed bytes in a new memfd, sealed against change of size, and maps them. Their pages are there, and
+    /// charged to the caller.
     pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
+        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE, None)?;
-        Ok((memory, fd))
+        Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, Box::new(()))?, fd))
     }
 
     /// Like [`SharedMemory::create`], but whoever receives the descriptor can only map it for reading.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
-        let memory = Self::map_raw(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE, None)?;
+        let memory = Self::map_raw(fd.as_fd(), 0, len, WRITABLE, Box::new(()))?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok((memory, fd))
     }
@@ -70,16 +85,40 @@ impl SharedMemory {
     /// Maps `len` bytes at `offset` of a memfd from the other side, which must be sealed against shrinking.
     /// `offset` must be a multiple of the page size.
     pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, MapError> {
-        // Only shmem: a page of hugetlbfs that cannot be had would be a SIGBUS.
-        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) || fstatfs(fd)?.f_type != TMPFS_MAGIC {
-            return Err(MapError::NotSealed);
+        let prot = if writable { WRITABLE } else { ProtFlags::READ };
+        check(fd, offset, len)?;
+        Ok(Self::map_raw(fd, offset, len, prot, Box::new(()))?)
+    }
+
+    /// The same for a process that must not make pages of it, if the guard is installed there: for reading and writing by
+    /// way of [`guard::attempt`]. `keep` is dropped when it is unmapped.
+    pub fn map_keeping(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        keep: impl Send + Sync + 'static,
+    ) -> Result<Self, MapError> {
+        check(fd, offset, len)?;
+        let memory = Self::map_raw(fd, offset, len, WRITABLE, Box::new(keep))?;
+        guard::protect(memory.mapping.base, len)?;
+        Ok(memory)
+    }
+
+    /// The same, for reading and writing by any means: where pages are missing, `alarm` is raised and the whole mapping
+    /// becomes private zeros. Only in a process in which the guard is installed.
+    pub fn map_watched(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        alarm: &Alarm,
+        keep: impl Send + Sync + 'static,
+    ) -> Result<Self, MapError> {
+        let mut memory = Self::map_keeping(fd, offset, len, keep)?;
+        let watched = Watched::new(memory.mapping.base, len, alarm)?;
+        if let Some(mapping) = Arc::get_mut(&mut memory.mapping) {
+            mapping.watched = Some(watched);
         }
-        let end = offset.checked_add(len as u64).ok_or(MapError::TooShort)?;
-        if end > fstat(fd)?.st_size as u64 {
-            return Err(MapError::TooShort);
-        }
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        Ok(Self::map_raw(fd, offset, len, prot, None)?)
+        Ok(memory)
     }
 
     /// The first byte.
@@ -87,23 +126,48 @@ impl SharedMemory {
         self.mapping.base.as_ptr().wrapping_add(self.at)
     }
 
-    /// Maps `len` bytes at `offset` of a memfd of this process's own making; as long as it is mapped, `count` counts it.
-    pub(crate) fn map_own(fd: BorrowedFd<'_>, offset: u64, len: usize, count: &Arc<AtomicU32>) -> io::Result<Self> {
-        Self::map_raw(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, Some(Arc::clone(count)))
-    }
-
     /// The `len` bytes at `at`, which must be within.
-    pub(crate) fn part(&self, at: usize, len: usize) -> Self {
+    pub fn part(&self, at: usize, len: usize) -> Self {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
         Self { mapping: Arc::clone(&self.mapping), at: self.at + at, len }
     }
 
-    /// Faults the pages in, up to `max` bytes; a hint, so errors do not matter.
+    /// Whether there are other clones or parts of the mapping.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.mapping) > 1
+    }
+
+    /// Enters the pages of a part into the page table, so that accesses find them. EFAULT where one is missing and the
+    /// guard is complete; otherwise it is made.
     #[allow(unsafe_code)]
-    pub fn populate(&self, max: usize) {
-        let len = self.len.min(max);
+    pub fn populate(&self, at: usize, len: usize) -> io::Result<()> {
+        let len = self.len.saturating_sub(at).min(len);
+        let from = at / PAGE * PAGE;
+        let address = self.as_ptr().wrapping_add(from);
+        // Reading, because it enters several pages at a time, and for writing too.
         // SAFETY: the range is this mapping's own, and populating changes no content.
-        let _ = unsafe { madvise(self.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        let populated =
+            io::retry_on_intr(|| unsafe { madvise(address.cast(), len + (at - from), Advice::LinuxPopulateRead) });
+        match populated {
+            // Kernels before 5.14 have no such call: the first access tells.
+            Err(io::Errno::INVAL) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether all pages of a part are in memory. A page that is swapped out is not, and one may go at any time.
+    #[allow(unsafe_code)]
+    pub fn is_resident(&self, at: usize, len: usize) -> bool {
+        const PAGES: usize = 1024;
+        let (from, to) = (at / PAGE * PAGE, self.len.min(at.saturating_add(len)));
+        (from..to).step_by(PAGES * PAGE).all(|part| {
+            let mut present = [0; PAGES];
+            let len = (to - part).min(PAGES * PAGE);
+            let address = self.as_ptr().wrapping_add(part);
+            // SAFETY: the range is this mapping's own, and the call writes one byte for each of its pages.
+            let failed = unsafe { libc::mincore(address.cast(), len, present.as_mut_ptr()) };
+            failed == 0 && present[..len.div_ceil(PAGE)].iter().all(|page| page & 1 != 0)
+        })
     }
 
     /// Bytes mapped.
@@ -122,27 +186,35 @@ impl SharedMemory {
         offset: u64,
         len: usize,
         prot: ProtFlags,
-        count: Option<Arc<AtomicU32>>,
+        keep: Box<dyn Any + Send + Sync>,
     ) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
-        if let Some(count) = &count {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(Self { mapping: Arc::new(Mapping { base, len, count }), at: 0, len })
+        Ok(Self { mapping: Arc::new(Mapping { base, len, watched: None, _keep: keep }), at: 0, len })
     }
 }
 
 impl Drop for Mapping {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
+        // Before its addresses can be another mapping's.
+        self.watched = None;
         // SAFETY: this value owns the mapping and no pointer into it outlives the last clone.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        if let Some(count) = &self.count {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
+/// Whether `len` bytes at `offset` of a memfd are there to stay.
+fn check(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), MapError> {
+    // Only shmem: a page of hugetlbfs that cannot be had would be a SIGBUS.
+    if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) || fstatfs(fd)?.f_type != TMPFS_MAGIC {
+        return Err(MapError::NotSealed);
+    }
+    let end = offset.checked_add(len as u64).ok_or(MapError::TooShort)?;
+    if end > fstat(fd)?.st_size as u64 { Err(MapError::TooShort) } else { Ok(()) }
+}
+
+const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+const PAGE: usize = 4096;

@@ -79,23 +79,24 @@ const LOOKS: u32 = 500;
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done.
 pub(super) fn run(
     patience: &Patience,
-    fill: impl FnOnce(&mut Buffer),
+    fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
-    drain: impl FnOnce(&Buffer),
+    drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     if patience.is_exhausted() {
         return Err(Fault);
     }
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault) };
-        fill(&mut present.buffer);
-        let Some(result) = present.execute(Box::new(job)) else {
+        let result = match fill(&mut present.buffer) {
+            Ok(()) => present.execute(Box::new(job)),
+            Err(fault) => Some(Err(fault)),
+        };
+        let Some(result) = result else {
             patience.strike();
             return Err(Fault);
         };
-        if result.is_ok() {
-            drain(&present.buffer);
-        }
+        let result = result.and_then(|()| drain(&present.buffer));
         *helper = Some(present);
         result
     })
@@ -190,13 +191,13 @@ mod tests {
             let (release, wait) = channel::<()>();
             stuck.push(release);
             let never = move |_: &mut Buffer| wait.recv().map_err(|_| Fault);
-            assert_eq!(run(&patience, |_| {}, never, |_| panic!("nothing came")), Err(Fault));
+            assert_eq!(run(&patience, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault));
         }
         let start = Instant::now();
-        assert_eq!(run(&patience, |_| {}, |_| Ok(()), |_| {}), Err(Fault));
+        assert_eq!(run(&patience, |_| Ok(()), |_| Ok(()), |_| Ok(())), Err(Fault));
         assert!(start.elapsed() < DEADLINE);
         // Another endpoint is served.
-        assert_eq!(run(&Patience::default(), |_| {}, |_| Ok(()), |_| {}), Ok(()));
+        assert_eq!(run(&Patience::default(), |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
     }
 
     #[test]
@@ -206,13 +207,17 @@ mod tests {
             let fill = |buffer: &mut Buffer| {
                 buffer.clear();
                 buffer.extend(i.to_ne_bytes());
+                Ok(())
             };
             let job = move |buffer: &mut Buffer| {
                 buffer.reverse();
                 if i % 7 == 0 { Err(Fault) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let result = run(&patience, fill, job, |buffer| seen = buffer.clone());
+            let result = run(&patience, fill, job, |buffer| {
+                seen = buffer.clone();
+                Ok(())
+            });
             assert_eq!(result.is_err(), i % 7 == 0);
             assert_eq!(seen, if i % 7 == 0 { vec![] } else { i.swap_bytes().to_ne_bytes().to_vec() });
         }

@@ -3,19 +3,21 @@
 //! A region is a row of parts: pages of the tenant's arena, which the router has mapped too, and private pages, which it
 //! reaches through `/proc/PID/mem`. Nearly every region is one mapped part, and a copy is one `memmove`.
 
+mod arenas;
 mod helper;
 mod platform;
 mod process;
 mod raw;
 
+pub use arenas::Arenas;
 pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
 
+use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::{MapError, SharedMemory};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that the NIC may reach: a region, or a queue's inline data.
@@ -30,6 +32,7 @@ pub enum Memory {
 /// A registered region.
 pub struct Region {
     parts: Vec<Part>,
+    _charge: Option<Charge>,
 }
 
 /// Where a part of a region is. `begin` is its offset in the region.
@@ -40,7 +43,7 @@ struct Part {
 }
 
 enum Place {
-    Mapped { memory: SharedMemory, at: usize },
+    Mapped(SharedMemory),
     Private { process: ProcessMemory, addr: u64 },
 }
 
@@ -56,6 +59,12 @@ pub enum RegionError {
     /// They are too many that cannot be joined.
     #[error("the range lies in too many pieces")]
     TooMany,
+    /// Pages of the arena are not there.
+    #[error("pages of the range are missing")]
+    Missing,
+    /// The endpoint has too much already.
+    #[error(transparent)]
+    Exhausted(Exhausted),
     /// There are private pages and no way to reach the process.
     #[error("the process's memory cannot be reached")]
     NoProcess,
@@ -69,37 +78,37 @@ enum Run<'a> {
 
 impl Memory {
     /// A region of `len` bytes at `start` in the tenant, made of `segments`, which must cover it without gap or overlap.
-    pub fn region(
+    /// `map` finds a piece of the arena, by offset and length.
+    fn region(
         start: u64,
         len: u64,
         segments: &[Segment],
-        arena: Option<BorrowedFd<'_>>,
         process: Option<ProcessMemory>,
+        share: &Share,
+        mut map: impl FnMut(u64, u64) -> Result<SharedMemory, RegionError>,
     ) -> Result<Self, RegionError> {
         let pieces = join(start, len, segments)?;
+        let size = pieces.len().saturating_sub(1) * size_of::<Part>();
+        let charge = if size == 0 { None } else { Some(share.take(Resource::Memory, size as u64)?) };
         let mut parts = Vec::with_capacity(pieces.len());
-        let mut populate = POPULATE_MAX;
         for piece in &pieces {
-            let place = place(piece, arena, process.as_ref(), &mut populate)?;
+            let place = match piece.kind {
+                ARENA => Place::Mapped(map(piece.offset, piece.len)?),
+                PRIVATE => {
+                    let process = process.clone().ok_or(RegionError::NoProcess)?;
+                    Place::Private { process, addr: piece.addr }
+                }
+                _ => return Err(RegionError::Gap),
+            };
             parts.push(Part { begin: piece.addr - start, len: piece.len, place });
         }
-        Ok(Self::Region(Arc::new(Region { parts })))
-    }
-
-    /// Mappings that it takes.
-    pub fn mappings(&self) -> u32 {
-        match self {
-            Self::Ring(_) => 1,
-            Self::Region(region) => {
-                region.parts.iter().filter(|part| matches!(part.place, Place::Mapped { .. })).count() as u32
-            }
-        }
+        Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
     /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.
     pub fn whole_process(process: ProcessMemory) -> Self {
         let place = Place::Private { process, addr: 0 };
-        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, place }] }))
+        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, place }], _charge: None }))
     }
 
     /// The run of bytes at `offset`, and how many of the `len` wanted it holds.
@@ -140,29 +149,7 @@ fn join(start: u64, len: u64, segments: &[Segment]) -> Result<Vec<Segment>, Regi
 /// Whether `segment` goes on where `last` ends, in the memory that both are made of.
 fn is_next(last: &Segment, segment: &Segment) -> bool {
     let follows = || last.offset.checked_add(last.len) == Some(segment.offset);
-    last.kind == segment.kind && (segment.kind == SegmentKind::Private as u32 || follows())
-}
-
-fn place(
-    segment: &Segment,
-    arena: Option<BorrowedFd<'_>>,
-    process: Option<&ProcessMemory>,
-    populate: &mut usize,
-) -> Result<Place, RegionError> {
-    if segment.kind == SegmentKind::Private as u32 {
-        let process = process.cloned().ok_or(RegionError::NoProcess)?;
-        return Ok(Place::Private { process, addr: segment.addr });
-    }
-    if segment.kind != SegmentKind::Arena as u32 {
-        return Err(RegionError::Gap);
-    }
-    let arena = arena.ok_or(RegionError::Map(MapError::TooShort))?;
-    let at = segment.offset % PAGE;
-    let len = segment.len.checked_add(at).and_then(|len| usize::try_from(len).ok()).ok_or(RegionError::Gap)?;
-    let memory = SharedMemory::map(arena, segment.offset - at, len, true)?;
-    memory.populate(*populate);
-    *populate = populate.saturating_sub(len);
-    Ok(Place::Mapped { memory, at: at as usize })
+    last.kind == segment.kind && (segment.kind == PRIVATE || follows())
 }
 
 impl Region {
@@ -174,7 +161,7 @@ impl Region {
         let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault)?;
         let left = usize::try_from(part.len - within).unwrap_or(usize::MAX).min(len);
         Ok(match &part.place {
-            Place::Mapped { memory, at } => (Run::Mapped(memory.as_ptr().wrapping_add(at + within as usize)), left),
+            Place::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
             Place::Private { process, addr } => (Run::Private(process, addr + within), left),
         })
     }
@@ -187,7 +174,7 @@ impl rdmesh_nic::platform::Memory for Memory {
             let (from, from_len) = self.run(offset + done as u64, len - done)?;
             let (dest, run_len) = to.run(to_offset + done as u64, from_len)?;
             match (from, dest) {
-                (Run::Mapped(from), Run::Mapped(dest)) => raw::copy(from, dest, run_len),
+                (Run::Mapped(from), Run::Mapped(dest)) => raw::copy(from, dest, run_len)?,
                 (Run::Mapped(from), Run::Private(process, addr)) => process.write_raw(addr, from, run_len)?,
                 (Run::Private(process, addr), Run::Mapped(dest)) => process.read_raw(addr, dest, run_len)?,
                 (Run::Private(source, from), Run::Private(process, addr)) => {
@@ -205,7 +192,7 @@ impl rdmesh_nic::platform::Memory for Memory {
             let (from, len) = self.run(offset + done as u64, to.len() - done)?;
             let dest = to[done..].as_mut_ptr();
             match from {
-                Run::Mapped(from) => raw::copy(from, dest, len),
+                Run::Mapped(from) => raw::copy(from, dest, len)?,
                 Run::Private(process, addr) => process.read_raw(addr, dest, len)?,
             }
             done += len;
@@ -219,7 +206,7 @@ impl rdmesh_nic::platform::Memory for Memory {
             let (dest, len) = self.run(offset + done as u64, from.len() - done)?;
             let source = from[done..].as_ptr();
             match dest {
-                Run::Mapped(dest) => raw::copy(source, dest, len),
+                Run::Mapped(dest) => raw::copy(source, dest, len)?,
                 Run::Private(process, addr) => process.write_raw(addr, source, len)?,
             }
             done += len;
@@ -251,13 +238,13 @@ impl Memory {
     fn atomic(
         &self,
         offset: u64,
-        mapped: impl FnOnce(*mut u8) -> u64,
+        mapped: impl FnOnce(*mut u8) -> Result<u64, Fault>,
         private: impl FnOnce(u64) -> u64,
     ) -> Result<u64, Fault> {
         static PRIVATE_ATOMICS: Mutex<()> = Mutex::new(());
         let (run, len) = self.run(offset, 8)?;
         match run {
-            Run::Mapped(cell) if len == 8 && cell.addr().is_multiple_of(8) => Ok(mapped(cell)),
+            Run::Mapped(cell) if len == 8 && cell.addr().is_multiple_of(8) => mapped(cell),
             _ => {
                 let _guard = PRIVATE_ATOMICS.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut bytes = [0; 8];
@@ -270,47 +257,51 @@ impl Memory {
     }
 }
 
-const PAGE: u64 = 4096;
+const ARENA: u32 = SegmentKind::Arena as u32;
+const PRIVATE: u32 = SegmentKind::Private as u32;
 /// Pieces of one region.
 const MAX_PARTS: usize = 1024;
-/// Bytes of a region that are faulted in at registration, so that the first transfers find their pages.
-/// No more: the session thread does it.
-const POPULATE_MAX: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, Limits};
     use std::os::fd::AsFd;
 
+    const PAGE: u64 = 4096;
+
     fn arena(addr: u64, offset: u64) -> Segment {
-        Segment { addr, len: PAGE, kind: SegmentKind::Arena as u32, reserved: 0, offset }
+        Segment { addr, len: PAGE, kind: ARENA, reserved: 0, offset }
+    }
+
+    fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
+        let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
+        let mut arenas = Arenas::new(Budget::new(Limits::of_this_process()).share(u32::MAX));
+        arenas.region(1, (start, len), segments, Some(fd.as_fd()), None)
+    }
+
+    fn parts(memory: &Memory) -> usize {
+        if let Memory::Region(region) = memory { region.parts.len() } else { 0 }
     }
 
     #[test]
-    fn neighbours_share_a_mapping() {
-        let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
-        let region = |segments: &[Segment]| {
-            let len = segments.len() as u64 * PAGE;
-            Memory::region(PAGE, len, segments, Some(fd.as_fd()), None).unwrap().mappings()
-        };
-        assert_eq!(region(&[arena(PAGE, 0), arena(2 * PAGE, PAGE), arena(3 * PAGE, 2 * PAGE)]), 1);
-        assert_eq!(region(&[arena(PAGE, 0), arena(2 * PAGE, 2 * PAGE), arena(3 * PAGE, 3 * PAGE)]), 2);
+    fn neighbours_are_one_part() {
+        let count = |segments: &[Segment]| parts(&register(segments, PAGE, segments.len() as u64 * PAGE).unwrap());
+        assert_eq!(count(&[arena(PAGE, 0), arena(2 * PAGE, PAGE), arena(3 * PAGE, 2 * PAGE)]), 1);
+        assert_eq!(count(&[arena(PAGE, 0), arena(2 * PAGE, 2 * PAGE), arena(3 * PAGE, 3 * PAGE)]), 2);
     }
 
     #[test]
     fn pieces_that_cannot_be_joined_are_limited() {
-        let (_memory, fd) = SharedMemory::create("test", PAGE as usize).unwrap();
         let segments: Vec<_> = (1..=MAX_PARTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
-        let region =
-            |count: usize| Memory::region(PAGE, count as u64 * PAGE, &segments[..count], Some(fd.as_fd()), None);
+        let region = |count: usize| register(&segments[..count], PAGE, count as u64 * PAGE);
         assert!(region(MAX_PARTS).is_ok());
         assert!(matches!(region(MAX_PARTS + 1), Err(RegionError::TooMany)));
     }
 
     #[test]
     fn lengths_that_overflow_are_no_region() {
-        let (_memory, fd) = SharedMemory::create("test", PAGE as usize).unwrap();
-        let all = Segment { addr: 0, len: u64::MAX, kind: SegmentKind::Arena as u32, reserved: 0, offset: PAGE - 1 };
-        assert!(matches!(Memory::region(0, u64::MAX, &[all], Some(fd.as_fd()), None), Err(RegionError::Gap)));
+        let all = Segment { addr: 0, len: u64::MAX, kind: ARENA, reserved: 0, offset: PAGE - 1 };
+        assert!(matches!(register(&[all], 0, u64::MAX), Err(RegionError::Gap)));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::helper::{self, CHUNK, Patience};
 use super::raw;
+use crate::budget::{Charge, Resource, Share};
 use rdmesh_nic::platform::Fault;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{self, Errno, pread, pwrite};
@@ -14,16 +15,22 @@ use std::sync::Arc;
 /// number be used again, reads give nothing; another process's memory is never reached.
 #[derive(Clone)]
 pub struct ProcessMemory {
-    file: Arc<OwnedFd>,
+    file: Arc<File>,
     patience: Patience,
+}
+
+struct File {
+    fd: OwnedFd,
+    _charge: Charge,
 }
 
 impl ProcessMemory {
     /// Opens the memory of process `pid`. The router must be allowed to trace it. Accesses that take too long count
-    /// against `patience`.
-    pub fn open(pid: i32, patience: &Patience) -> io::Result<Self> {
-        let file = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file: Arc::new(file), patience: patience.clone() })
+    /// against `patience`, the descriptor against `share`.
+    pub fn open(pid: i32, patience: &Patience, share: &Share) -> io::Result<Self> {
+        let charge = share.take(Resource::Descriptors, 1)?;
+        let fd = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { file: Arc::new(File { fd, _charge: charge }), patience: patience.clone() })
     }
 
     /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
@@ -32,8 +39,11 @@ impl ProcessMemory {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
             helper::run(
                 &self.patience,
-                |buffer| buffer.resize(part, 0),
-                move |buffer| transfer(part, |done| pread(&file, &mut buffer[done..], at + done as u64)),
+                |buffer| {
+                    buffer.resize(part, 0);
+                    Ok(())
+                },
+                move |buffer| transfer(part, |done| pread(&file.fd, &mut buffer[done..], at + done as u64)),
                 |buffer| raw::copy(buffer.as_ptr(), to.wrapping_add(done), part),
             )?;
         }
@@ -48,10 +58,10 @@ impl ProcessMemory {
                 &self.patience,
                 |buffer| {
                     buffer.resize(part, 0);
-                    raw::copy(from.wrapping_add(done), buffer.as_mut_ptr(), part);
+                    raw::copy(from.wrapping_add(done), buffer.as_mut_ptr(), part)
                 },
-                move |buffer| transfer(part, |done| pwrite(&file, &buffer[done..], at + done as u64)),
-                |_| {},
+                move |buffer| transfer(part, |done| pwrite(&file.fd, &buffer[done..], at + done as u64)),
+                |_| Ok(()),
             )?;
         }
         Ok(())

@@ -1,10 +1,22 @@
 //! Copies and atomics on memory that another process writes at the same time.
 
+use rdmesh_nic::platform::Fault;
+use rdmesh_uverbs::guard;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+struct Copy {
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+}
+
 /// Copies `len` bytes; the ranges may overlap. The last bytes arrive last: programs that poll the end of a buffer for
-/// the arrival of a message rely on it, as every NIC does it so.
-pub(super) fn copy(from: *const u8, to: *mut u8, len: usize) {
+/// the arrival of a message rely on it, as every NIC does it so. A fault where pages have gone.
+pub(super) fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Fault> {
+    attempt(copy_all, &mut Copy { from, to, len })
+}
+
+extern "C" fn copy_all(&mut Copy { from, to, len }: &mut Copy) {
     const TAIL: usize = 8;
     let head = len.saturating_sub(TAIL);
     #[allow(unsafe_code)]
@@ -38,18 +50,45 @@ unsafe fn copy_tail(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-pub(super) fn compare_swap(cell: *mut u8, compare: u64, swap: u64) -> u64 {
-    match word(cell).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(old) | Err(old) => old,
+/// An atomic on eight aligned bytes, and what it finds there.
+struct Atomic {
+    cell: *mut u8,
+    operands: [u64; 2],
+    old: u64,
+}
+
+pub(super) fn compare_swap(cell: *mut u8, compare: u64, swap: u64) -> Result<u64, Fault> {
+    extern "C" fn execute(atomic: &mut Atomic) {
+        let [compare, swap] = atomic.operands;
+        let result = word(atomic.cell).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+        atomic.old = result.unwrap_or_else(|old| old);
     }
+    run(execute, cell, [compare, swap])
 }
 
-pub(super) fn fetch_add(cell: *mut u8, add: u64) -> u64 {
-    word(cell).fetch_add(add, Ordering::SeqCst)
+pub(super) fn fetch_add(cell: *mut u8, add: u64) -> Result<u64, Fault> {
+    extern "C" fn execute(atomic: &mut Atomic) {
+        atomic.old = word(atomic.cell).fetch_add(atomic.operands[0], Ordering::SeqCst);
+    }
+    run(execute, cell, [add, 0])
 }
 
-pub(super) fn swap(cell: *mut u8, value: u64) -> u64 {
-    word(cell).swap(value, Ordering::SeqCst)
+pub(super) fn swap(cell: *mut u8, value: u64) -> Result<u64, Fault> {
+    extern "C" fn execute(atomic: &mut Atomic) {
+        atomic.old = word(atomic.cell).swap(atomic.operands[0], Ordering::SeqCst);
+    }
+    run(execute, cell, [value, 0])
+}
+
+fn run(execute: extern "C" fn(&mut Atomic), cell: *mut u8, operands: [u64; 2]) -> Result<u64, Fault> {
+    let mut atomic = Atomic { cell, operands, old: 0 };
+    attempt(execute, &mut atomic)?;
+    Ok(atomic.old)
+}
+
+#[inline]
+fn attempt<A>(f: extern "C" fn(&mut A), args: &mut A) -> Result<(), Fault> {
+    guard::attempt(f, args).map_err(|guard::Missing| Fault)
 }
 
 #[allow(unsafe_code)]
@@ -67,7 +106,7 @@ mod tests {
         let from: Vec<u8> = (0..100).collect();
         for len in 0..64 {
             let mut to = [0xff; 100];
-            copy(from.as_ptr(), to[1..].as_mut_ptr(), len);
+            copy(from.as_ptr(), to[1..].as_mut_ptr(), len).unwrap();
             assert_eq!(to[1..=len], from[..len]);
             assert_eq!((to[0], to[len + 1]), (0xff, 0xff));
         }

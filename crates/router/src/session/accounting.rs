@@ -1,4 +1,6 @@
-//! Counts of objects, by kind.
+//! Counts of objects, by kind, and what they cost.
+
+use crate::budget::{Charge, Exhausted, Resource, Share};
 
 /// What a context can hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +13,57 @@ pub(super) enum ObjectKind {
     Srq,
     Ah,
     Channel,
+}
+
+/// What an object costs the router, until it is destroyed.
+pub(super) struct Admission {
+    memory: Charge,
+    descriptors: Charge,
+}
+
+impl ObjectKind {
+    /// Charges for one more.
+    pub(super) fn admit(self, share: &Share) -> Result<Admission, Exhausted> {
+        Admission::new(share, self.memory(), self.descriptors())
+    }
+
+    /// Bytes of the router's memory that one takes, with what is kept of it in tables, but without its queues.
+    fn memory(self) -> u64 {
+        match self {
+            Self::Pd => 128,
+            Self::Mr => 640,
+            Self::Mw => 384,
+            Self::Cq => 1024,
+            Self::Qp => 8192,
+            Self::Srq => 1024,
+            Self::Ah => 384,
+            Self::Channel => 8192,
+        }
+    }
+
+    fn descriptors(self) -> u64 {
+        if self == Self::Channel { 2 } else { 0 }
+    }
+}
+
+impl Admission {
+    /// Charges for something that takes so many bytes and descriptors.
+    pub(super) fn new(share: &Share, memory: u64, descriptors: u64) -> Result<Self, Exhausted> {
+        let memory = share.take(Resource::Memory, memory)?;
+        Ok(Self { memory, descriptors: share.take(Resource::Descriptors, descriptors)? })
+    }
+
+    /// One more object of the same account.
+    pub(super) fn add(&self, other: Self) {
+        self.memory.absorb(other.memory);
+        self.descriptors.absorb(other.descriptors);
+    }
+
+    /// An object has been destroyed.
+    pub(super) fn remove(&self, kind: ObjectKind) {
+        self.memory.shrink(kind.memory());
+        self.descriptors.shrink(kind.descriptors());
+    }
 }
 
 /// How many objects of each kind are held.

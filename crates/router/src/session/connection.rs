@@ -1,5 +1,6 @@
 //! A connection, and the framing of the messages on it.
 
+use super::accounting::Admission;
 use super::peer::Peer;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
 use std::os::fd::OwnedFd;
@@ -14,6 +15,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
+    /// What it costs.
+    pub(super) _charge: Admission,
 }
 
 /// What a connection is for.

@@ -1,16 +1,18 @@
 //! A context: one opened device.
 
 use super::EndpointId;
-use super::accounting::ObjectCounts;
+use super::accounting::{Admission, ObjectCounts};
 use super::endpoint::Endpoint;
 use super::info::{ContextInfo, QpRow};
 use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
+use crate::budget::{Charge, Exhausted, Resource, Share};
 use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
+use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
@@ -20,13 +22,19 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
 
 /// Queue pairs of one context of which it is noted what is wrong.
 const MAX_MISTAKES: usize = 4;
+
+/// Bytes of the router's memory that a context takes: tables that grow with its objects are counted with those.
+const MEMORY: u64 = 32 << 10;
+/// The wake-up, both ends of the asynchronous events, the queue memory.
+const DESCRIPTORS: u64 = 4;
+const PAGE: u64 = 4096;
 
 /// A completion channel.
 #[derive(Default)]
@@ -46,6 +54,10 @@ pub(super) struct Context {
     pub(super) page: ContextPage,
     /// The memory of its queues.
     pub(super) queues: QueueFile,
+    /// Raised where pages of its page or its queues have been taken away.
+    pub(super) alarm: Alarm,
+    /// What it and its objects cost.
+    pub(super) charge: Admission,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     pub(super) async_fd: Option<OwnedFd>,
@@ -74,27 +86,29 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens a context on `shard`; also makes the answer for the opener.
+    /// Opens a context on `shard`, with the page and the queue memory that the opener sent; also makes the answer for it.
     pub(super) fn open(
         endpoint: &Endpoint,
         peer: &Peer,
-        shard: &ShardHandle,
-        shard_index: usize,
+        fds: &[OwnedFd],
+        (shard, shard_index): (&ShardHandle, usize),
         place: Place,
     ) -> io::Result<(Self, Reply)> {
-        let (memory, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
-        let page = ContextPage::new(memory).ok_or(io::Errno::INVAL)?;
-        let queues = QueueFile::create_counted(endpoint.queue_mappings.clone())?;
+        let [page, queues] = fds else { return Err(io::Errno::INVAL) };
+        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
+        let alarm = Alarm::default();
+        let page = map_page(page.as_fd(), &alarm, &endpoint.share)?;
+        let share = endpoint.share.clone();
+        let queues = io::fcntl_dupfd_cloexec(queues, 0)?;
+        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&share, len)?)))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
         // The program can make its descriptor block, and with it every copy: the router only ever waits for this one.
         let program_wake = io::fcntl_dupfd_cloexec(&wake, 0)?;
         let reply = Reply::new(&OpenReply { token, rdev: RDEV })
-            .with_open(page_fd)
             .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
-            .with_open(program_wake)
-            .with_open(io::fcntl_dupfd_cloexec(queues.fd(), 0)?);
+            .with_open(program_wake);
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
@@ -108,6 +122,8 @@ impl Context {
             id,
             page,
             queues,
+            alarm,
+            charge,
             token,
             async_fd: Some(async_fd),
             connections: 1,
@@ -184,6 +200,33 @@ impl Context {
             qps,
         }
     }
+}
+
+/// What a mapping of queues costs.
+struct Mapped {
+    _address_space: Charge,
+    _mapping: Charge,
+    _memory: Charge,
+}
+
+impl Mapped {
+    fn charge(share: &Share, len: usize) -> Result<Self, Exhausted> {
+        let len = len as u64;
+        Ok(Self {
+            _address_space: share.take(Resource::AddressSpace, len)?,
+            _mapping: share.take(Resource::Mappings, 1)?,
+            // For its pages of the page table, all of which are used if the queues are.
+            _memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
+        })
+    }
+}
+
+/// Maps a context page from the other side. EFAULT where it is not filled in.
+fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, share: &Share) -> io::Result<ContextPage> {
+    let keep = Mapped::charge(share, CONTEXT_PAGE_LEN)?;
+    let memory = SharedMemory::map_watched(fd, 0, CONTEXT_PAGE_LEN, alarm, keep)?;
+    memory.populate(0, CONTEXT_PAGE_LEN)?;
+    ContextPage::new(memory).ok_or(io::Errno::INVAL)
 }
 
 /// The same for the engine.

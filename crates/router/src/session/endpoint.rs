@@ -5,16 +5,15 @@ use super::accounting::{ObjectCounts, ObjectKind};
 use super::disposal::Disposal;
 use super::mistakes::Mistakes;
 use super::traffic::{Told, Traffic};
+use crate::budget::{Budget, Resource, Share};
 use crate::io::PlainError;
-use crate::memory::Patience;
+use crate::memory::{Arenas, Patience};
 use rdmesh_fabric::Quota;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::io::{self, Errno};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Complaints about an endpoint's programs that are logged.
 const MAX_COMPLAINTS: u32 = 32;
@@ -73,10 +72,10 @@ pub(super) struct Endpoint {
     pub(super) connections: u32,
     pub(super) counts: ObjectCounts,
     pub(super) pinned: u64,
-    /// Mappings of memory regions.
-    pub(super) pieces: u32,
-    /// Mappings of queues.
-    pub(super) queue_mappings: Arc<AtomicU32>,
+    /// What the router holds for it.
+    pub(super) share: Share,
+    /// Its programs' registered memory.
+    pub(super) arenas: Arenas,
     /// Memberships in multicast groups.
     pub(super) groups: u32,
     /// The listener is not polled, because descriptors had run out, or too many are being closed.
@@ -98,7 +97,8 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd, budget: &Budget) -> io::Result<Self> {
+        let share = budget.share(spec.quota.mappings);
         Ok(Self {
             spec,
             listener,
@@ -106,8 +106,7 @@ impl Endpoint {
             connections: 0,
             counts: ObjectCounts::default(),
             pinned: 0,
-            pieces: 0,
-            queue_mappings: Arc::default(),
+            arenas: Arenas::new(share.clone()),
             groups: 0,
             paused: false,
             patience: Patience::default(),
@@ -118,6 +117,7 @@ impl Endpoint {
             refusal: None,
             warned: HashSet::new(),
             complaints: 0,
+            share,
         })
     }
 
@@ -148,14 +148,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether the router may have the mappings of queues that it has, and so many more.
-    pub(super) fn admit_mappings(&mut self, more: u32) -> Result<(), Errno> {
-        let limit = self.spec.quota.mappings;
-        let queues = self.queue_mappings.load(Ordering::Relaxed);
-        if queues.saturating_add(self.pieces).saturating_add(more) <= limit {
-            return Ok(());
-        }
-        self.refuse("mappings of queues and memory: raise the quota `mappings`", limit.into())
+    /// Notes that the router has no more of something for it.
+    pub(super) fn exhausted(&mut self, resource: Resource) {
+        let _ = self.refuse(resource.advice(), self.share.held(resource));
     }
 
     /// Whether one more membership in a multicast group is possible.
@@ -215,6 +210,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Limits;
 
     fn spec(gids: Vec<Gid>) -> EndpointSpec {
         EndpointSpec {
@@ -237,9 +233,9 @@ mod tests {
 
     #[test]
     fn pinned_bytes_cannot_overflow_the_account() {
-        let mut endpoint =
-            Endpoint::new(spec(vec![]), rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap())
-                .unwrap();
+        let listener = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let budget = Budget::new(Limits::of_this_process());
+        let mut endpoint = Endpoint::new(spec(vec![]), listener, &budget).unwrap();
         endpoint.pinned = 4096;
         assert_eq!(endpoint.admit_pinned(u64::MAX), Err(Errno::NOMEM));
         assert_eq!(endpoint.admit_pinned(4096), Ok(()));

@@ -5,8 +5,10 @@ use super::connection::{Frame, Subject};
 use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
+use crate::budget::Resource;
 use crate::io::{Place, PlainError};
 use crate::worker::ShardHandle;
+use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;
@@ -32,16 +34,18 @@ impl Server {
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
         let answer = match (frame.kind, connection.subject) {
-            (RequestKind::Open, None) => self.open(id),
+            (RequestKind::Open, None) => self.with_room(id, |server| server.open(id, fds)),
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::OpenCm, None) => self.open_cm(id),
+            (RequestKind::OpenCm, None) => self.with_room(id, |server| server.open_cm(id)),
             (RequestKind::AttachCm, None) => self.attach_cm(id, frame.body),
             (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
-                self.command(id, context, &frame, fds)
+                self.with_room(id, |server| server.command(id, context, &frame, fds))
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
             (RequestKind::Netlink, _) => self.netlink(id, frame.body),
-            (RequestKind::Cm, Some(Subject::Channel(channel))) => self.cm_command(id, channel, frame.body),
+            (RequestKind::Cm, Some(Subject::Channel(channel))) => {
+                self.with_room(id, |server| server.cm_command(id, channel, frame.body))
+            }
             (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
                 return self.expel(id, "command before the device was opened");
             }
@@ -55,7 +59,7 @@ impl Server {
         }
         let sent = match &answer {
             Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
-            Err(errno) => reply::send_error(connection.socket.as_fd(), *errno),
+            Err(errno) => reply::send_error(connection.socket.as_fd(), *errno, self.wanted(connection.subject)),
         };
         match sent {
             Ok(()) => Flow::Continue,
@@ -66,12 +70,46 @@ impl Server {
         }
     }
 
+    /// What the program has to fill in of its queue memory before the command that failed just now can be done.
+    fn wanted(&self, subject: Option<Subject>) -> Option<Extent> {
+        let Some(Subject::Context(context)) = subject else { return None };
+        self.contexts.get(&context)?.queues.take_wanted()
+    }
+
+    /// Executes a command. Where the router has no more of something for its endpoint, mappings that are only kept for
+    /// later make room; the command is executed once more then.
+    fn with_room(&mut self, id: u64, mut command: impl FnMut(&mut Self) -> Answer) -> Answer {
+        let answer = command(self);
+        let refused = self.refused(id);
+        let Some(mut resource) = refused.filter(|_| answer.is_err()) else { return answer };
+        let evicted = self.endpoints.values_mut().map(|endpoint| endpoint.arenas.evict()).filter(|made| *made).count();
+        if evicted > 0 {
+            let answer = command(self);
+            let refused = self.refused(id);
+            let Some(still) = refused.filter(|_| answer.is_err()) else { return answer };
+            resource = still;
+        }
+        self.note_exhausted(id, resource);
+        Err(resource.errno())
+    }
+
+    /// What the budget has refused to a connection's endpoint.
+    fn refused(&self, id: u64) -> Option<Resource> {
+        self.endpoints.get(&self.connections.get(&id)?.endpoint)?.share.take_refusal()
+    }
+
+    fn note_exhausted(&mut self, id: u64, resource: Resource) {
+        self.totals.refused_by_quota += 1;
+        let endpoint = self.connections.get(&id).and_then(|connection| self.endpoints.get_mut(&connection.endpoint));
+        endpoint.into_iter().for_each(|endpoint| endpoint.exhausted(resource));
+    }
+
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.complain(id, reason);
         Flow::Close
     }
 
-    fn open(&mut self, id: u64) -> Answer {
+    fn open(&mut self, id: u64, fds: &[OwnedFd]) -> Answer {
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         if let Err(errno) = endpoint.admit_context() {
@@ -84,7 +122,7 @@ impl Server {
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         let plain = place.plain.as_ref().ok().cloned();
-        let opened = Context::open(endpoint, &connection.peer, &self.shards[shard], shard, place);
+        let opened = Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), place);
         let (mut context, reply) = match (opened, plain) {
             (Ok(opened), _) => opened,
             (Err(error), plain) => {
@@ -141,6 +179,7 @@ impl Server {
         let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
         let scope = Scope {
             context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
+            number: context,
             endpoint: self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?,
             totals: &mut self.totals,
             limits: &self.limits,

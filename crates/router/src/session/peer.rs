@@ -1,10 +1,12 @@
 //! Who is at the other end of a connection, by the kernel's word.
 
+use crate::budget::Share;
 use crate::io::open_namespace;
 use crate::memory::{Patience, ProcessMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::cell::OnceCell;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The process that connected.
@@ -14,6 +16,8 @@ pub(super) struct Peer {
     pub(super) uid: u32,
     /// Says whether `pid` still is that process.
     pidfd: Option<OwnedFd>,
+    /// Its memory, once some of it has been registered: all regions share the descriptor.
+    memory: OnceCell<ProcessMemory>,
 }
 
 impl Peer {
@@ -22,16 +26,21 @@ impl Peer {
         let [pid, uid, _] = socket_option(socket, libc::SO_PEERCRED)?;
         // Kernels before 6.5 do not tell it of the socket. Then it is that of the number, a moment after the connection.
         let pidfd = peer_pidfd(socket).or_else(|| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
-        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd })
+        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd, memory: OnceCell::new() })
     }
 
-    /// The process's memory, of that process and no other, as long as it is no more than it was when it connected.
-    pub(super) fn memory(&self, patience: &Patience) -> io::Result<ProcessMemory> {
-        let memory = ProcessMemory::open(self.pid, patience)?;
+    /// The process's memory, of that process and no other, as long as it is no more than it was when it connected. It is
+    /// opened once, charged to `share`.
+    pub(super) fn memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
+        let memory = match self.memory.get() {
+            Some(memory) => memory.clone(),
+            None => ProcessMemory::open(self.pid, patience, share)?,
+        };
         // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
         // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
         // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
-        self.is_unchanged().map(|()| memory)
+        self.is_unchanged()?;
+        Ok(self.memory.get_or_init(|| memory).clone())
     }
 
     /// Whether it still is that process, with the rights that it had.
@@ -109,8 +118,23 @@ fn socket_option<const N: usize>(socket: BorrowedFd<'_>, name: i32) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, Limits, Resource};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::os::fd::AsFd;
+
+    fn share() -> Share {
+        Budget::new(Limits::of_this_process()).share(u32::MAX)
+    }
+
+    #[test]
+    fn a_process_is_opened_once() {
+        let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (peer, share) = (Peer::of(a.as_fd()).unwrap(), share());
+        let regions: Vec<_> = (0..10).map(|_| peer.memory(&Patience::default(), &share).unwrap()).collect();
+        assert_eq!(share.held(Resource::Descriptors), 1);
+        drop((peer, regions));
+        assert_eq!(share.held(Resource::Descriptors), 0);
+    }
 
     #[test]
     fn the_kernel_names_the_peer() {
@@ -119,7 +143,7 @@ mod tests {
         assert_eq!(peer.pid, std::process::id().cast_signed());
         assert_eq!(peer.uid, rustix::process::getuid().as_raw());
         assert!(!peer.has_exited());
-        assert!(peer.memory(&Patience::default()).is_ok());
+        assert!(peer.memory(&Patience::default(), &share()).is_ok());
         assert!(peer.network_namespace().is_ok());
         assert!(!peer.comm().is_empty());
     }
@@ -128,7 +152,8 @@ mod tests {
     fn a_name_is_no_command_to_a_terminal() {
         let named = |name: &std::ffi::CStr| {
             rustix::thread::set_name(name).unwrap();
-            Peer { pid: rustix::thread::gettid().as_raw_nonzero().get(), uid: 0, pidfd: None }.comm()
+            let pid = rustix::thread::gettid().as_raw_nonzero().get();
+            Peer { pid, uid: 0, pidfd: None, memory: OnceCell::new() }.comm()
         };
         assert_eq!(named(c"\x1b[2J\x1b]0;x\x07\n"), "\\x1b[2J\\x1b]0;x\\x07\\x0a");
         assert_eq!(named(c"a\n"), "a\\x0a");
@@ -139,15 +164,16 @@ mod tests {
     fn a_process_that_became_another_is_not_reached() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let peer = Peer::of(a.as_fd()).unwrap();
-        let changed = Peer { uid: peer.uid + 1, ..peer };
-        assert_eq!(changed.memory(&Patience::default()).err(), Some(io::Errno::ACCESS));
+        let changed = Peer { uid: peer.uid + 1, memory: OnceCell::new(), ..peer };
+        assert_eq!(changed.memory(&Patience::default(), &share()).err(), Some(io::Errno::ACCESS));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
         child.wait().unwrap();
         // The number is another's now.
-        let reused = Peer { pid: std::process::id().cast_signed(), pidfd, uid: changed.uid - 1 };
-        assert_eq!(reused.memory(&Patience::default()).err(), Some(io::Errno::SRCH));
+        let pid = std::process::id().cast_signed();
+        let reused = Peer { pid, pidfd, uid: changed.uid - 1, memory: OnceCell::new() };
+        assert_eq!(reused.memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
         assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }
 }

@@ -12,8 +12,6 @@ pub(super) struct Region {
     pub(super) access: Access,
     /// Bytes that it counts for in the account.
     pub(super) pinned: u64,
-    /// Mappings that it needs.
-    pub(super) pieces: u32,
 }
 
 /// The regions of a context.
@@ -24,13 +22,11 @@ pub(super) struct Regions {
     /// How many there are in each protection domain.
     in_domains: HashMap<u32, u32>,
     pinned: u64,
-    pieces: u32,
 }
 
 impl Regions {
     pub(super) fn insert(&mut self, handle: u32, region: Region) {
         self.pinned += region.pinned;
-        self.pieces += region.pieces;
         *self.in_domains.entry(region.pd).or_default() += 1;
         self.handles.insert(region.key.0, handle);
         self.by_handle.insert(handle, region);
@@ -39,7 +35,6 @@ impl Regions {
     pub(super) fn remove(&mut self, handle: u32) -> Option<Region> {
         let region = self.by_handle.remove(&handle)?;
         self.pinned -= region.pinned;
-        self.pieces -= region.pieces;
         self.handles.remove(&region.key.0);
         if let Some(count) = self.in_domains.get_mut(&region.pd) {
             *count -= 1;
@@ -79,10 +74,5 @@ impl Regions {
     /// Bytes that all of them count for.
     pub(super) fn pinned(&self) -> u64 {
         self.pinned
-    }
-
-    /// Mappings that all of them need.
-    pub(super) fn pieces(&self) -> u32 {
-        self.pieces
     }
 }

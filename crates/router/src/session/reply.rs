@@ -1,6 +1,7 @@
 //! Answers, with the descriptors that travel with them.
 
 use arrayvec::ArrayVec;
+use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{self, FdUse, MAX_FDS, ReplyHeader};
 use rustix::io::{self, Errno};
 use std::io::IoSlice;
@@ -62,8 +63,9 @@ pub(super) fn send(socket: BorrowedFd<'_>, reply: &Reply, response: &[u8]) -> io
     session::send(socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(response)], &fds)
 }
 
-/// Sends a refusal.
-pub(super) fn send_error(socket: BorrowedFd<'_>, errno: Errno) -> io::Result<()> {
-    let header = ReplyHeader { errno: errno.raw_os_error() as u32, ..ReplyHeader::default() };
+/// Sends a refusal; with ENODATA, what is `wanted` of the queue memory.
+pub(super) fn send_error(socket: BorrowedFd<'_>, errno: Errno, wanted: Option<Extent>) -> io::Result<()> {
+    let wanted = wanted.map_or([0; 2], |extent| [extent.offset, extent.len]);
+    let header = ReplyHeader { errno: errno.raw_os_error() as u32, wanted, ..ReplyHeader::default() };
     session::send(socket, &[IoSlice::new(header.as_bytes())], &[])
 }

@@ -1,6 +1,7 @@
 //! The session thread: one loop over all sockets.
 
 use super::EndpointId;
+use super::accounting::Admission;
 use super::channels::CmChannel;
 use super::connection::{Connection, Subject};
 use super::context::Context;
@@ -10,10 +11,12 @@ use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::mistakes::{MistakeInfo, PastMistakes};
 use super::peer::Peer;
+use crate::budget::{Budget, Limits};
 use crate::cm::ConnectionManager;
 use crate::io::{Clock, PlainUse, Plains, probe};
 use crate::worker::{Mode, Patience, ShardHandle};
 use rdmesh_nic::{ReceivedMad, Time};
+use rdmesh_uverbs::guard;
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
 use rustix::buffer::spare_capacity;
@@ -46,6 +49,11 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const EVENTS: usize = 64;
 /// How long the thread looks for messages before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(50);
+
+/// Bytes of the router's memory that a connection takes, answers that wait to be read included.
+const CONNECTION_MEMORY: u64 = 4096;
+/// The socket and the peer's pidfd.
+const CONNECTION_DESCRIPTORS: u64 = 2;
 
 /// What an epoll event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +92,10 @@ pub(super) struct Server {
     pub(super) endpoints: HashMap<EndpointId, Endpoint>,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
+    /// What all endpoints share.
+    budget: Budget,
+    /// Wakes this thread when pages of a context's memory are missing.
+    _alarms: guard::Wake,
     pub(super) totals: SessionTotals,
     past_mistakes: PastMistakes,
     pub(super) cm: ConnectionManager,
@@ -112,6 +124,11 @@ impl Server {
         control: Receiver<Control>,
         mads: Receiver<ReceivedMad>,
     ) -> io::Result<Self> {
+        if !guard::install() {
+            tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
+        }
+        let alarms = guard::Wake::new(io::fcntl_dupfd_cloexec(&wake, 0)?)?;
+        let budget = Budget::new(Limits::of_this_process());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, Source::Wake.data(), epoll::EventFlags::IN)?;
         // Nobody has this thread poll for ever: it is not in the way of data.
@@ -125,6 +142,8 @@ impl Server {
             endpoints: HashMap::new(),
             connections: HashMap::new(),
             contexts: HashMap::new(),
+            budget,
+            _alarms: alarms,
             totals: SessionTotals::default(),
             past_mistakes: PastMistakes::default(),
             cm: ConnectionManager::new(seed()?),
@@ -161,7 +180,10 @@ impl Server {
             for event in &events {
                 match Source::of(event.data) {
                     Source::Wake if self.handle_control() == Flow::Close => return self.close_all(),
-                    Source::Wake => self.receive_mads(),
+                    Source::Wake => {
+                        self.close_broken();
+                        self.receive_mads();
+                    }
                     Source::Listener(id) => self.accept(id),
                     Source::Connection(id) => self.receive(id, &mut buffer),
                 }
@@ -207,6 +229,18 @@ impl Server {
         Flow::Continue
     }
 
+    /// Closes contexts that have taken pages of their queues away.
+    fn close_broken(&mut self) {
+        let is_broken = |id: &u32| self.contexts.get(id).is_some_and(|context| context.alarm.is_raised());
+        let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
+        let hit = |(_, c): &(&u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
+        let broken: Vec<u64> = self.connections.iter().filter(hit).map(|(id, _)| *id).collect();
+        for id in broken {
+            self.complain(id, "pages of its queues are missing");
+            self.close(id);
+        }
+    }
+
     fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
         let id = spec.id;
         self.remove_endpoint(id);
@@ -214,7 +248,7 @@ impl Server {
         let name = spec.name.clone();
         let opened = rustix::io::ioctl_fionbio(&listener, true)
             .and_then(|()| epoll::add(&self.epoll, &listener, Source::Listener(id).data(), flags))
-            .and_then(|()| Endpoint::new(spec, listener));
+            .and_then(|()| Endpoint::new(spec, listener, &self.budget));
         match opened {
             Ok(endpoint) => {
                 self.add_node(&endpoint.spec);
@@ -290,6 +324,13 @@ impl Server {
             }
             return retire(&self.epoll, socket, &endpoint.disposal);
         }
+        let Ok(charge) = Admission::new(&endpoint.share, CONNECTION_MEMORY, CONNECTION_DESCRIPTORS) else {
+            self.totals.connections_refused += 1;
+            if let Some(resource) = endpoint.share.take_refusal() {
+                endpoint.exhausted(resource);
+            }
+            return retire(&self.epoll, socket, &endpoint.disposal);
+        };
         let connection = self.next_connection;
         let source = Source::Connection(connection).data();
         if let Err(error) = epoll::add(&self.epoll, &socket, source, epoll::EventFlags::IN) {
@@ -299,7 +340,7 @@ impl Server {
         self.next_connection += 1;
         endpoint.connections += 1;
         self.totals.connections_accepted += 1;
-        let new = Connection { socket, endpoint: id, subject: None, peer, interface: None };
+        let new = Connection { socket, endpoint: id, subject: None, peer, interface: None, _charge: charge };
         self.connections.insert(connection, new);
     }
 
@@ -396,7 +437,7 @@ impl Server {
             context.note_mistakes(endpoint);
             endpoint.counts.subtract(&context.counts);
             endpoint.pinned -= context.regions.pinned();
-            endpoint.pieces -= context.regions.pieces();
+            endpoint.arenas.forget(id);
             endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
         }
         let endpoint = context.endpoint;

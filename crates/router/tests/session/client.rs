@@ -2,7 +2,8 @@
 
 use arrayvec::ArrayVec;
 use rdmesh_uverbs::abi::*;
-use rdmesh_uverbs::page::ContextPage;
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::ring::{Extent, QueueFile};
 use rdmesh_uverbs::session::{
     self, FdUse, IoctlAttr, IoctlHeader, MAX_FDS, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind,
     Segment, Token, VERSION,
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) wake: Option<OwnedFd>,
     pub(crate) queues: Option<OwnedFd>,
     pub(crate) async_fd: Option<OwnedFd>,
+    /// What the last answer wanted of the queue memory.
+    pub(crate) wanted: Option<Extent>,
 }
 
 /// A queue's memory, mapped.
@@ -39,7 +42,7 @@ impl Client {
     pub(crate) fn connect(path: &Path) -> Self {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        Self { socket, token: Token([0; 16]), page: None, wake: None, queues: None, async_fd: None }
+        Self { socket, token: Token([0; 16]), page: None, wake: None, queues: None, async_fd: None, wanted: None }
     }
 
     /// Connects, opens the device and gets its context.
@@ -53,16 +56,24 @@ impl Client {
     }
 
     pub(crate) fn open(&mut self) -> Result<(), Errno> {
-        let answer = self.call(RequestKind::Open, &[], &[], None)?;
+        let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
+        let queues = QueueFile::memfd().unwrap();
+        let answer = self.open_with(&[page_fd.as_fd(), queues.as_fd()])?;
         let opened = OpenReply::read_from_bytes(&answer.response).unwrap();
         assert_eq!(opened.rdev, 231 << 8 | 192);
-        let [page, _worker, wake, queues] = answer.fds.into_iter().collect::<Vec<_>>().try_into().unwrap();
-        let len = rustix::fs::fstat(&page).unwrap().st_size as usize;
-        self.page = ContextPage::new(SharedMemory::map(page.as_fd(), 0, len, true).unwrap());
+        let [_worker, wake] = answer.fds.into_iter().collect::<Vec<_>>().try_into().unwrap();
+        self.page = ContextPage::new(page);
         self.wake = Some(wake);
         self.queues = Some(queues);
         self.token = opened.token;
         Ok(())
+    }
+
+    /// Opens the device with this memory for its page and its queues.
+    pub(crate) fn open_with(&mut self, fds: &[BorrowedFd<'_>]) -> Result<Answer, Errno> {
+        let header = RequestHeader { version: VERSION, kind: RequestKind::Open as u32, command_len: 0, segments: 0 };
+        session::send(self.socket.as_fd(), &[IoSlice::new(header.as_bytes())], fds)?;
+        self.receive()
     }
 
     /// Maps the queue that an `mminfo` is about.
@@ -81,8 +92,24 @@ impl Client {
         self.call(RequestKind::Verbs, &bytes, &[], None)
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its answer; fills in queue memory where that is wanted.
     pub(crate) fn call(
+        &mut self,
+        kind: RequestKind,
+        body: &[u8],
+        segments: &[Segment],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Answer, Errno> {
+        loop {
+            match (self.call_once(kind, body, segments, fd), self.wanted.take(), &self.queues) {
+                (Err(Errno::NODATA), Some(extent), Some(queues)) => QueueFile::fill(queues.as_fd(), extent).unwrap(),
+                (answer, ..) => return answer,
+            }
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) fn call_once(
         &mut self,
         kind: RequestKind,
         body: &[u8],
@@ -112,6 +139,8 @@ impl Client {
         }
         let (header, response) = ReplyHeader::read_from_prefix(&buffer[..len]).unwrap();
         if header.errno != 0 {
+            let [offset, len] = header.wanted;
+            self.wanted = (len != 0).then_some(Extent { offset, len });
             return Err(Errno::from_raw_os_error(header.errno as i32));
         }
         assert_eq!(header.response_len as usize, response.len());

@@ -5,9 +5,12 @@ use crate::rings::scribble;
 use crate::world::World;
 use rdmesh_router::session::EndpointId;
 use rdmesh_uverbs::abi::*;
+use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
+use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, Token, VERSION};
+use rdmesh_uverbs::shared::SharedMemory;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::IntoBytes;
 
 /// A generator of bytes that is the same in every run (xorshift).
@@ -202,44 +205,126 @@ fn quotas_hold_and_come_back() {
 #[test]
 fn mappings_are_limited_and_come_back() {
     let world = World::new(1);
-    let path = world.endpoint_with(1, |spec| spec.quota.mappings = 3);
+    // One for the context page, one for small queues.
+    let path = world.endpoint_with(1, |spec| spec.quota.mappings = 4);
     const LARGE: u32 = 1 << 18;
+    const FAR: u64 = 1 << 30;
     let mut client = Client::device(&path);
     let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(1));
     client.create_qp(pd, cq, 2);
-    let (_arena, fd) = rdmesh_uverbs::shared::SharedMemory::create("arena", 3 * 4096).unwrap();
-    let segment = |page: u64, offset: u64| Segment {
-        addr: page * 4096,
-        len: 4096,
-        kind: SegmentKind::Arena as u32,
-        reserved: 0,
-        offset: offset * 4096,
-    };
-    let request = |pages: u64| RegMr {
-        start: 4096,
-        length: pages * 4096,
-        hca_va: 4096,
-        pd_handle: pd,
-        access_flags: 1,
-        ..Default::default()
-    };
-    // The queues share one; two pieces fit, three do not, unless they are one.
-    let apart = [segment(1, 0), segment(2, 2), segment(3, 1)];
-    let together = [segment(1, 0), segment(2, 1), segment(3, 2)];
-    assert_eq!(client.reg_mr(&request(3), &apart, Some(fd.as_fd())).err(), Some(Errno::NOMEM));
-    let mr = client.reg_mr(&request(3), &together, Some(fd.as_fd())).unwrap().mr_handle;
-    client.order(number::DEREG_MR, &DeregMr { mr_handle: mr }).unwrap();
-    let mr = client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap().mr_handle;
+    let fd = arena(&[0, FAR, 2 * FAR]);
+    // Two distant pieces fit, three do not.
+    assert_eq!(
+        client.reg_mr(&region(pd, 3), &segments(&[0, FAR, 2 * FAR]), Some(fd.as_fd())).err(),
+        Some(Errno::NOMEM)
+    );
+    let mr = client.reg_mr(&region(pd, 2), &segments(&[0, FAR]), Some(fd.as_fd())).unwrap().mr_handle;
     client.create_cq(1);
     // A large queue needs its own.
     assert_eq!(client.try_create_cq(LARGE, -1).err(), Some(Errno::NOMEM));
     client.order(number::DEREG_MR, &DeregMr { mr_handle: mr }).unwrap();
     let (large, _ring) = client.create_cq(LARGE);
     client.order_with_room(number::DESTROY_CQ, &DestroyCq { cq_handle: large, ..Default::default() }, 8);
-    client.reg_mr(&request(2), &apart[..2], Some(fd.as_fd())).unwrap();
+    client.reg_mr(&region(pd, 2), &segments(&[FAR, 2 * FAR]), Some(fd.as_fd())).unwrap();
     drop(client);
     world.expect_reclaimed();
     Client::device(&path).create_cq(1);
+}
+
+#[test]
+fn missing_pages_are_refused() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let pd = client.alloc_pd();
+    let fd = arena(&[0]);
+    let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks;
+    let before = blocks();
+    assert_eq!(client.reg_mr(&region(pd, 2), &segments(&[0, 4096]), Some(fd.as_fd())).err(), Some(Errno::FAULT));
+    // What is only to be there on demand is not mapped at all.
+    let on_demand = RegMr { access_flags: 1 | 1 << 6, ..region(pd, 1) };
+    assert_eq!(client.reg_mr(&on_demand, &segments(&[0]), Some(fd.as_fd())).err(), Some(Errno::INVAL));
+    assert_eq!(client.reg_mr(&on_demand, &segments(&[1 << 40]), Some(fd.as_fd())).err(), Some(Errno::INVAL));
+    client.reg_mr(&region(pd, 1), &segments(&[0]), Some(fd.as_fd())).unwrap();
+    assert_eq!(blocks(), before);
+}
+
+#[test]
+fn the_program_pays_for_its_queues() {
+    let world = World::new(1);
+    let path = world.endpoint(1);
+    let queues = QueueFile::memfd().unwrap();
+    let blocks = || rustix::fs::fstat(&queues).unwrap().st_blocks;
+    // A page that is not filled in is none.
+    let page = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&page, CONTEXT_PAGE_LEN as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&page, rustix::fs::SealFlags::SHRINK).unwrap();
+    let refused = Client::connect(&path).open_with(&[page.as_fd(), queues.as_fd()]).err();
+    assert_eq!((refused, rustix::fs::fstat(&page).unwrap().st_blocks), (Some(Errno::FAULT), 0));
+
+    let mut client = Client::connect(&path);
+    let (_page, page) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
+    client.open_with(&[page.as_fd(), queues.as_fd()]).unwrap();
+    client.get_context().unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.try_create_cq(100, -1).err(), Some(Errno::NODATA));
+        assert_eq!(blocks(), 0, "the router made pages of the program's");
+    }
+    client.queues = Some(queues.try_clone().unwrap());
+    client.create_cq(100);
+    drop(client);
+    assert_eq!(world.expect_reclaimed().connections_dropped, 0);
+}
+
+/// A tenant that takes the pages of its queues, or of its page, away loses its context, and only that.
+#[test]
+fn pages_taken_away_end_the_context() {
+    let world = World::new(1);
+    let mut neighbour = world.device(2);
+    let path = world.endpoint(1);
+    for _ in 0..3 {
+        let mut client = Client::device(&path);
+        let (cq, _ring) = client.create_cq(64);
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(client.queues.as_ref().unwrap(), flags, 0, 1 << 40).unwrap();
+        // Completions that were not polled are looked for.
+        let resize = ResizeCq { cq_handle: cq, cqe: 128, ..Default::default() };
+        let _ = client.command::<ResizeCqResponse>(number::RESIZE_CQ, &resize, 16);
+        let timeout = Some(std::time::Duration::from_secs(10));
+        rustix::net::sockopt::set_socket_timeout(&client.socket, rustix::net::sockopt::Timeout::Recv, timeout).unwrap();
+        // The connection ends.
+        assert!(matches!(client.receive(), Err(Errno::PIPE | Errno::CONNRESET)));
+        drop(client);
+        neighbour.alloc_pd();
+    }
+    drop(neighbour);
+    assert_eq!(world.expect_reclaimed().connections_dropped, 3);
+}
+
+/// A sparse arena with a page at each of `offsets`.
+fn arena(offsets: &[u64]) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("arena", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, 1 << 50).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW).unwrap();
+    for offset in offsets {
+        rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), *offset, 4096).unwrap();
+    }
+    fd
+}
+
+/// One page of a region for each of `offsets`.
+fn segments(offsets: &[u64]) -> Vec<Segment> {
+    let segment = |(page, offset): (u64, &u64)| Segment {
+        addr: page * 4096,
+        len: 4096,
+        kind: SegmentKind::Arena as u32,
+        reserved: 0,
+        offset: *offset,
+    };
+    (1..).zip(offsets).map(segment).collect()
+}
+
+fn region(pd: u32, pages: u64) -> RegMr {
+    RegMr { start: 4096, length: pages * 4096, hca_va: 4096, pd_handle: pd, access_flags: 1, ..Default::default() }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Requests and replies on the session socket.
 
 use arrayvec::ArrayVec;
+use rdmesh_uverbs::ring::{Extent, QueueFile};
 use rdmesh_uverbs::session::{
     self, FdUse, MAX_FDS, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, Segment, VERSION,
 };
@@ -43,8 +44,40 @@ impl Channel {
         kind: RequestKind,
         command: &[u8],
         segments: &[Segment],
-        arena: Option<BorrowedFd<'_>>,
+        fds: &[BorrowedFd<'_>],
     ) -> Result<Reply<'_>, Errno> {
+        let (len, fds) = self.exchange(socket, kind, command, segments, fds)?;
+        Reply::parse(&mut self.buffer[..len], fds)
+    }
+
+    /// The same for a command that may make queues: as long as the router wants memory for them, `queues` is filled in.
+    pub(super) fn call_filling(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        command: &[u8],
+        segments: &[Segment],
+        fds: &[BorrowedFd<'_>],
+        queues: BorrowedFd<'_>,
+    ) -> Result<Reply<'_>, Errno> {
+        let mut tries = 0;
+        loop {
+            let (len, received) = self.exchange(socket, RequestKind::Verbs, command, segments, fds)?;
+            match wanted(&self.buffer[..len]).filter(|_| tries < MOST_TRIES) {
+                Some(extent) => QueueFile::fill(queues, extent).map_err(|_| Errno::NOMEM)?,
+                None => return Reply::parse(&mut self.buffer[..len], received),
+            }
+            tries += 1;
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        kind: RequestKind,
+        command: &[u8],
+        segments: &[Segment],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(usize, ArrayVec<OwnedFd, MAX_FDS>), Errno> {
         let head = RequestHeader {
             version: VERSION,
             kind: kind as u32,
@@ -55,13 +88,21 @@ impl Channel {
             return Err(Errno::INVAL);
         }
         let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(command), IoSlice::new(segments.as_bytes())];
-        patiently(socket, PollFlags::OUT, || session::send(socket, &parts, arena.as_slice())).map_err(|_| Errno::IO)?;
+        patiently(socket, PollFlags::OUT, || session::send(socket, &parts, fds)).map_err(|_| Errno::IO)?;
         let buffer = &mut self.buffer[..];
-        let (len, fds) =
-            patiently(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)?;
-        Reply::parse(&mut self.buffer[..len], fds)
+        patiently(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)
     }
 }
+
+/// What the router wants to be filled in before the command can be done.
+fn wanted(message: &[u8]) -> Option<Extent> {
+    let (head, _) = ReplyHeader::read_from_prefix(message).ok()?;
+    let [offset, len] = head.wanted;
+    (head.errno == Errno::NODATA.raw_os_error() as u32 && len != 0).then_some(Extent { offset, len })
+}
+
+/// A command makes two queues at most.
+const MOST_TRIES: u32 = 4;
 
 impl<'a> Reply<'a> {
     fn parse(message: &'a mut [u8], fds: ArrayVec<OwnedFd, MAX_FDS>) -> Result<Self, Errno> {

@@ -37,7 +37,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, flags: OFlags) -> Result<RawFd, 
     let _gate = memory::gate();
     let socket = connect(endpoint)?;
     let mut channel = Channel::new();
-    let reply = channel.call(socket.as_fd(), RequestKind::OpenCm, &[], &[], None)?;
+    let reply = channel.call(socket.as_fd(), RequestKind::OpenCm, &[], &[], &[])?;
     let OpenCmReply { token, number, .. } = OpenCmReply::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?.0;
     let events = reply.into_fds().into_iter().find(|fd| fd.purpose == FdUse::Open).ok_or(Errno::IO)?.fd;
     let link = Link::new(endpoint, socket, channel, RequestKind::AttachCm, token);

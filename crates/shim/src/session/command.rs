@@ -9,7 +9,7 @@ use super::response::Response;
 use crate::descriptors::{self, Kind};
 use crate::memory::{self, Registration};
 use rdmesh_uverbs::abi::number;
-use rdmesh_uverbs::session::{FdUse, RequestKind};
+use rdmesh_uverbs::session::FdUse;
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -129,7 +129,8 @@ impl<'a> Command<'a> {
             memory::allow_router(socket);
         }
         let arena = registration.arena();
-        let mut reply = state.channel.call(socket, RequestKind::Verbs, &bytes, registration.segments(), arena)?;
+        let (channel, segments) = (&mut state.channel, registration.segments());
+        let mut reply = channel.call_filling(socket, &bytes, segments, arena.as_slice(), context.queues())?;
         for received in reply.take_fds() {
             match received.purpose {
                 FdUse::Install => {

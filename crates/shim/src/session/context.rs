@@ -7,6 +7,7 @@ use crate::descriptors::{self, Kind, OwnFd};
 use crate::endpoint::Endpoint;
 use crate::{memory, polling};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{FdUse, OpenReply, RequestKind};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
@@ -23,8 +24,9 @@ pub(crate) struct Context {
     page: ContextPage,
     worker: WorkerPage,
     wake: OwnFd,
-    /// The queue memory, which the command descriptor is.
-    queues: (u64, u64),
+    /// The queue memory, which the command descriptor is too.
+    queues: OwnFd,
+    identity: (u64, u64),
     events: Events,
     link: Link,
     /// Where the program has a completion queue by which its functions can be found; 0 for none, all ones for found.
@@ -36,24 +38,30 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
     let _gate = memory::gate();
     let socket = connect(endpoint)?;
     let mut channel = Channel::new();
-    let reply = channel.call(socket.as_fd(), RequestKind::Open, &[], &[], None)?;
+    // Made here, so that they are this process's memory and not the router's.
+    let (page, page_fd) = SharedMemory::create("rdmesh-context", CONTEXT_PAGE_LEN)?;
+    let queues = QueueFile::memfd()?;
+    let fds = [page_fd.as_fd(), queues.as_fd()];
+    let reply = channel.call(socket.as_fd(), RequestKind::Open, &[], &[], &fds)?;
     let OpenReply { token, .. } = OpenReply::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?.0;
     let mut fds = reply.into_fds().into_iter().filter(|fd| fd.purpose == FdUse::Open);
     let mut next = || fds.next().ok_or(Errno::IO);
-    let (page, worker, wake, queues) = (next()?, next()?, next()?, next()?.fd);
+    let (worker, wake) = (next()?, next()?);
+    let number = rustix::io::fcntl_dupfd_cloexec(&queues, 0)?;
     let context = Context {
-        page: map(&page, CONTEXT_PAGE_LEN, true).and_then(ContextPage::new).ok_or(Errno::IO)?,
-        worker: map(&worker, WORKER_PAGE_LEN, false).and_then(WorkerPage::new).ok_or(Errno::IO)?,
+        page: ContextPage::new(page).ok_or(Errno::IO)?,
+        worker: map(&worker, WORKER_PAGE_LEN).and_then(WorkerPage::new).ok_or(Errno::IO)?,
         wake: OwnFd::new(wake.fd),
-        queues: identity(queues.as_fd())?,
+        identity: identity(queues.as_fd())?,
+        queues: OwnFd::new(queues),
         events: Events::default(),
         queue: AtomicU64::new(0),
         link: Link::new(endpoint, socket, channel, RequestKind::Attach, token),
     };
     if !close_on_exec {
-        rustix::io::fcntl_setfd(&queues, rustix::io::FdFlags::empty())?;
+        rustix::io::fcntl_setfd(&number, rustix::io::FdFlags::empty())?;
     }
-    let number = queues.into_raw_fd();
+    let number = number.into_raw_fd();
     descriptors::set(number, Kind::Device(Arc::new(context)));
     Ok(number)
 }
@@ -80,6 +88,11 @@ impl Context {
 
     pub(super) fn page(&self) -> &ContextPage {
         &self.page
+    }
+
+    /// The queue memory.
+    pub(super) fn queues(&self) -> BorrowedFd<'_> {
+        self.queues.as_fd()
     }
 
     pub(super) fn worker(&self) -> &WorkerPage {
@@ -110,7 +123,7 @@ impl Context {
 
     /// Whether `fd` still is this context's command descriptor: not so where the program closed it behind our back.
     pub(super) fn owns(&self, fd: BorrowedFd<'_>) -> bool {
-        identity(fd) == Ok(self.queues)
+        identity(fd) == Ok(self.identity)
     }
 
     /// The program has one more descriptor of this context.
@@ -142,6 +155,6 @@ impl Context {
     }
 }
 
-fn map(fd: &ReceivedFd, len: usize, writable: bool) -> Option<SharedMemory> {
-    SharedMemory::map(fd.fd.as_fd(), 0, len, writable).ok()
+fn map(fd: &ReceivedFd, len: usize) -> Option<SharedMemory> {
+    SharedMemory::map(fd.fd.as_fd(), 0, len, false).ok()
 }

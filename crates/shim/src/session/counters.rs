@@ -39,7 +39,7 @@ pub(crate) fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
 pub(super) fn ask(endpoint: &Endpoint, name: &[u8]) -> Result<Vec<u8>, Errno> {
     let socket = connect(endpoint)?;
     let mut channel = Channel::new();
-    let reply = channel.call(socket.as_fd(), RequestKind::Counter, name, &[], None)?;
+    let reply = channel.call(socket.as_fd(), RequestKind::Counter, name, &[], &[])?;
     Ok(reply.response().to_vec())
 }
 

@@ -64,7 +64,7 @@ impl Link {
             Some((fork, own)) if *fork == now => Ok(own.as_fd().as_raw_fd()),
             _ => {
                 let own = connect(self.endpoint)?;
-                state.channel.call(own.as_fd(), self.attach, &self.token.0, &[], None)?;
+                state.channel.call(own.as_fd(), self.attach, &self.token.0, &[], &[])?;
                 let own = OwnFd::new(own);
                 let number = own.as_fd().as_raw_fd();
                 state.own = Some((now, own));
@@ -84,7 +84,7 @@ impl Link {
         let connection = self.connection(&mut state)?;
         // SAFETY: the connection stays open while the state is locked.
         let socket = unsafe { borrow(connection) };
-        state.channel.call(socket, kind, body, &[], None).map(consume)
+        state.channel.call(socket, kind, body, &[], &[]).map(consume)
     }
 
     /// The program has one more descriptor of this device.

@@ -6,7 +6,6 @@ use crate::descriptors::Kind;
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
-use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{
     self, FdUse, IoctlHeader, MAX_MESSAGE, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind,
     SOCKET_NAME, Segment, SegmentKind, Token, VERSION,
@@ -34,7 +33,8 @@ struct Request {
     kind: RequestKind,
     command: Vec<u8>,
     segments: Vec<Segment>,
-    arena: Option<OwnedFd>,
+    /// The first descriptor with it: the arena, or the context page.
+    fd: Option<OwnedFd>,
 }
 
 /// What the router answers.
@@ -44,6 +44,7 @@ struct Answer {
     response: Vec<u8>,
     fds: Vec<(OwnedFd, FdUse, u64)>,
     mminfo: [u8; 16],
+    wanted: [u64; 2],
 }
 
 const TOKEN: Token = Token([7; 16]);
@@ -53,7 +54,8 @@ struct Router {
     directory: TempDir,
     requests: Receiver<Request>,
     answers: Arc<Mutex<Vec<Answer>>>,
-    page: ContextPage,
+    /// That of the context opened last.
+    page: Mutex<Option<ContextPage>>,
     worker: WorkerPage,
     wake: OwnedFd,
     /// The router's end of the event socket; all channels share it.
@@ -64,7 +66,7 @@ struct Router {
 
 /// What a context or a channel is opened with.
 struct Opening {
-    context: [OwnedFd; 4],
+    context: [OwnedFd; 2],
     events: OwnedFd,
 }
 
@@ -77,11 +79,9 @@ impl Router {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(directory.path().join(SOCKET_NAME)).unwrap()).unwrap();
         listen(&listener, 8).unwrap();
-        let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
         let (worker, worker_fd) = SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let queues = QueueFile::create().unwrap().fd().try_clone_to_owned().unwrap();
-        let context = [page_fd, worker_fd, wake.try_clone().unwrap(), queues];
+        let context = [worker_fd, wake.try_clone().unwrap()];
         let (events, program) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let opening = Arc::new(Opening { context, events: program.try_clone().unwrap() });
@@ -95,7 +95,7 @@ impl Router {
                 std::thread::spawn(move || serve(&socket, &opening, &sender, &told));
             }
         });
-        let page = ContextPage::new(page).unwrap();
+        let page = Mutex::default();
         Self { directory, requests, answers, page, worker: WorkerPage::new(worker).unwrap(), wake, events, program }
     }
 
@@ -106,8 +106,15 @@ impl Router {
     /// Opens the device, and lets the request pass.
     fn open(&self) -> RawFd {
         let fd = open(self.endpoint(), true).unwrap();
-        assert_eq!(self.request().kind, RequestKind::Open);
+        let request = self.request();
+        assert_eq!(request.kind, RequestKind::Open);
+        let page = SharedMemory::map(request.fd.unwrap().as_fd(), 0, CONTEXT_PAGE_LEN, true).unwrap();
+        *self.page.lock().unwrap() = ContextPage::new(page);
         fd
+    }
+
+    fn page(&self) -> ContextPage {
+        self.page.lock().unwrap().clone().expect("an open context")
     }
 
     fn answer_next(&self, answer: Answer) {
@@ -135,7 +142,7 @@ fn serve(socket: &OwnedFd, opening: &Opening, sender: &Sender<Request>, told: &M
         let segments: Vec<_> = segments.chunks(32).map(|bytes| Segment::read_from_bytes(bytes).unwrap()).collect();
         assert_eq!(segments.len(), head.segments as usize);
         let kind = RequestKind::from_number(head.kind).unwrap();
-        let request = Request { kind, command: command.to_vec(), segments, arena: fds.into_iter().next() };
+        let request = Request { kind, command: command.to_vec(), segments, fd: fds.into_iter().next() };
         let answer = match kind {
             RequestKind::Open => Answer {
                 response: OpenReply { token: TOKEN, rdev: 0 }.as_bytes().to_vec(),
@@ -162,6 +169,7 @@ fn reply(socket: BorrowedFd<'_>, answer: &Answer) {
         errno: answer.errno,
         response_len: answer.response.len() as u32,
         mminfo: answer.mminfo,
+        wanted: answer.wanted,
         ..ReplyHeader::default()
     };
     for (i, (_, purpose, place)) in answer.fds.iter().enumerate() {

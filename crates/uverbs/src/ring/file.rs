@@ -1,79 +1,177 @@
-use crate::shared::SharedMemory;
+use crate::guard::Alarm;
+use crate::shared::{MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The memory of a context's queues: one sparse memfd.
+/// The memory of a context's queues: one sparse memfd, which the program makes.
 ///
 /// To the program it is the command descriptor itself, so that the provider's `mmap(cmd_fd, offset)` is an ordinary
 /// `mmap` that nobody has to intercept. Offsets are never used twice; the pages of a queue that is gone are given back.
 /// The device maps it in large pieces, in which the queues lie one behind the other, because the kernel limits the number of
 /// a process's mappings. A piece goes with the last of its queues.
+///
+/// The program fills in the pages before the device uses them, so that they are charged to the program: a queue for
+/// which there are no pages is refused, and [`QueueFile::take_wanted`] says what is to be filled in.
 #[derive(Clone)]
 pub struct QueueFile(Arc<File>);
 
+/// What is charged for a mapping of so many bytes; given back on drop.
+pub type Charge = Box<dyn Any + Send + Sync>;
+
 struct File {
     fd: OwnedFd,
-    mappings: Arc<AtomicU32>,
+    alarm: Alarm,
+    charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
+    /// The pages are made here: where both ends are one process.
+    fills: bool,
     place: Mutex<Place>,
 }
 
 /// Where the next queues go.
 struct Place {
-    /// What is left of the piece mapped last: its part that no queue has, and where that lies in the file.
-    rest: Option<(SharedMemory, u64)>,
+    /// The piece mapped last for small queues, where that lies in the file, and how much of it is taken.
+    piece: Option<(SharedMemory, u64)>,
+    taken: usize,
     /// The end of what is mapped.
     end: u64,
+    /// What the program is to fill in.
+    wanted: Option<Extent>,
+    /// How much it fills in at a time.
+    step: u64,
+}
+
+/// A range of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Its first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
 impl QueueFile {
-    /// An empty file.
-    pub fn create() -> io::Result<Self> {
-        Self::create_counted(Arc::default())
-    }
-
-    /// An empty file, whose mappings, as long as they are there, count in `mappings`.
-    pub fn create_counted(mappings: Arc<AtomicU32>) -> io::Result<Self> {
+    /// A new file for [`QueueFile::adopt`], made by the program.
+    pub fn memfd() -> io::Result<OwnedFd> {
         let fd = memfd_create("rdmesh-queues", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, SIZE)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Self(Arc::new(File { fd, mappings, place: Mutex::new(Place { rest: None, end: PAGE }) })))
+        Ok(fd)
     }
 
-    /// The memfd, for the program.
+    /// Fills in a range, in the name and on the account of the calling process.
+    pub fn fill(fd: BorrowedFd<'_>, extent: Extent) -> io::Result<()> {
+        io::retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, extent.offset, extent.len))
+    }
+
+    /// An empty file, both ends of which are this process's.
+    pub fn create() -> io::Result<Self> {
+        Ok(Self::new(Self::memfd()?, Alarm::default(), Box::new(|_| Ok(Box::new(()))), true))
+    }
+
+    /// A file that the other side has made. Each mapping of so many bytes is preceded by a call of `charge`. Where pages are
+    /// taken away later, `alarm` is raised.
+    pub fn adopt(
+        fd: OwnedFd,
+        alarm: &Alarm,
+        charge: impl Fn(usize) -> io::Result<Charge> + Send + Sync + 'static,
+    ) -> Result<Self, MapError> {
+        // What is wrong with it is found now, not with the first queue.
+        SharedMemory::map(fd.as_fd(), SIZE - PAGE, PAGE as usize, true)?;
+        Ok(Self::new(fd, alarm.clone(), Box::new(charge), false))
+    }
+
+    fn new(
+        fd: OwnedFd,
+        alarm: Alarm,
+        charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
+        fills: bool,
+    ) -> Self {
+        let place = Place { piece: None, taken: 0, end: PAGE, wanted: None, step: FIRST_STEP };
+        Self(Arc::new(File { fd, alarm, charge, fills, place: Mutex::new(place) }))
+    }
+
+    /// The memfd.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
     }
 
-    /// `len` zeroed bytes, mapped; returns them and their offset.
+    /// What the program has to fill in before a queue that was refused just now can be made.
+    pub fn take_wanted(&self) -> Option<Extent> {
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner).wanted.take()
+    }
+
+    /// `len` zeroed bytes, mapped; returns them and their offset. ENODATA where the program has to fill them in.
     pub(super) fn allocate(&self, len: usize) -> io::Result<(SharedMemory, u64)> {
         let room = len.next_multiple_of(PAGE as usize);
         let mut place = self.0.place.lock().unwrap_or_else(PoisonError::into_inner);
         if room > PIECE / 2 {
-            let (memory, offset) = self.map(&mut place, room)?;
+            let (memory, offset) = self.map(&place, room)?;
+            self.require(&mut place, &memory, offset, room)?;
+            place.end += room as u64;
             return Ok((memory.part(0, len), offset));
         }
-        let (memory, offset) = match place.rest.take() {
-            Some(rest) if rest.0.len() >= room => rest,
-            _ => self.map(&mut place, PIECE)?,
+        let taken = place.taken;
+        let (piece, base) = match place.piece.take().filter(|(piece, _)| piece.len() - taken >= room) {
+            Some(piece) => piece,
+            None => {
+                let piece = self.map(&place, PIECE)?;
+                (place.end, place.taken) = (place.end + PIECE as u64, 0);
+                piece
+            }
         };
-        if memory.len() > room {
-            place.rest = Some((memory.part(room, memory.len() - room), offset + room as u64));
+        place.piece = Some((piece.clone(), base));
+        let rest = piece.part(place.taken, piece.len() - place.taken);
+        let offset = base + place.taken as u64;
+        self.require(&mut place, &rest, offset, room)?;
+        place.taken += room;
+        if place.taken == PIECE {
+            place.piece = None;
         }
-        Ok((memory.part(0, len), offset))
+        Ok((rest.part(0, len), offset))
+    }
+
+    /// Takes the queue of `len` bytes at `offset`, which was allocated last and is still empty, back.
+    pub(super) fn cancel(&self, offset: u64, len: usize) {
+        let room = len.next_multiple_of(PAGE as usize);
+        let end = offset + room as u64;
+        let mut place = self.0.place.lock().unwrap_or_else(PoisonError::into_inner);
+        match &place.piece {
+            Some((_, base)) if base + place.taken as u64 == end => place.taken -= room,
+            _ if place.end == end && room > PIECE / 2 => place.end -= room as u64,
+            _ => {
+                drop(place);
+                self.release(offset, len);
+            }
+        }
+    }
+
+    /// Makes sure that the first `room` bytes of `memory` have pages.
+    fn require(&self, place: &mut Place, memory: &SharedMemory, offset: u64, room: usize) -> io::Result<()> {
+        if self.0.fills {
+            Self::fill(self.fd(), Extent { offset, len: room as u64 })?;
+        }
+        match memory.populate(0, room) {
+            Err(io::Errno::FAULT) => {
+                let len = (room as u64).max(place.step).min(memory.len() as u64);
+                place.wanted = Some(Extent { offset, len });
+                place.step = (place.step * 2).min(PIECE as u64);
+                Err(io::Errno::NODATA)
+            }
+            result => result,
+        }
     }
 
     /// Maps the next `len` bytes.
-    fn map(&self, place: &mut Place, len: usize) -> io::Result<(SharedMemory, u64)> {
+    fn map(&self, place: &Place, len: usize) -> io::Result<(SharedMemory, u64)> {
         let offset = place.end;
         if len as u64 > SIZE - offset {
             return Err(io::Errno::NOSPC);
         }
-        let memory = SharedMemory::map_own(self.fd(), offset, len, &self.0.mappings)?;
-        place.end += len as u64;
-        Ok((memory, offset))
+        let charge = (self.0.charge)(len)?;
+        Ok((SharedMemory::map_watched(self.fd(), offset, len, &self.0.alarm, charge)?, offset))
     }
 
     /// Gives the pages of a queue back.
@@ -89,16 +187,36 @@ const PAGE: u64 = 4096;
 const SIZE: u64 = 1 << 60;
 /// Bytes of one mapping, of address space only. Queues that are larger, or nearly so, have mappings of their own.
 const PIECE: usize = 16 << 20;
+/// Bytes that a program fills in first; each time twice as many, up to a piece.
+const FIRST_STEP: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts the mappings that there are.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counted(mappings: &Arc<AtomicUsize>) -> QueueFile {
+        let mappings = mappings.clone();
+        let charge = move |_| -> io::Result<Charge> {
+            mappings.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(Counted(mappings.clone())))
+        };
+        QueueFile::new(QueueFile::memfd().unwrap(), Alarm::default(), Box::new(charge), true)
+    }
 
     #[test]
     fn many_queues_share_a_mapping() {
-        let mappings = Arc::new(AtomicU32::new(0));
-        let file = QueueFile::create_counted(mappings.clone()).unwrap();
+        let mappings = Arc::default();
+        let file = counted(&mappings);
         let count = || mappings.load(Ordering::Relaxed);
         let queues: Vec<_> = (0..PIECE / 8192).map(|_| file.allocate(5000).unwrap()).collect();
         assert_eq!(count(), 1);
@@ -116,8 +234,8 @@ mod tests {
 
     #[test]
     fn a_large_queue_has_its_own_mapping_and_leaves_the_rest_to_others() {
-        let mappings = Arc::new(AtomicU32::new(0));
-        let file = QueueFile::create_counted(mappings.clone()).unwrap();
+        let mappings = Arc::default();
+        let file = counted(&mappings);
         let small = file.allocate(100).unwrap();
         let large = file.allocate(PIECE + 1).unwrap();
         let other = file.allocate(100).unwrap();
@@ -134,5 +252,50 @@ mod tests {
         let seen = SharedMemory::map(file.fd(), offset, 100, true).unwrap();
         assert_ne!(memory.as_ptr(), seen.as_ptr());
         assert!(offset.is_multiple_of(PAGE) && memory.as_ptr().addr().is_multiple_of(PAGE as usize));
+    }
+
+    #[test]
+    fn the_program_fills_in_what_its_queues_need() {
+        assert!(crate::guard::install(), "this kernel has no userfaultfd");
+        let fd = QueueFile::memfd().unwrap();
+        let file = QueueFile::adopt(fd.try_clone().unwrap(), &Alarm::default(), |_| Ok(Box::new(()))).unwrap();
+        let pages = || rustix::fs::fstat(&fd).unwrap().st_blocks / 8;
+        let mut asked = 0;
+        for len in [100, 5000, PIECE + 1, 200_000, 300, PIECE / 2] {
+            let before = pages();
+            match file.allocate(len) {
+                Err(io::Errno::NODATA) => asked += 1,
+                Ok(_) => continue,
+                Err(other) => panic!("{other}"),
+            }
+            assert_eq!(pages(), before, "a page was made in the program's place");
+            let wanted = file.take_wanted().unwrap();
+            assert!(wanted.len as usize >= len);
+            QueueFile::fill(fd.as_fd(), wanted).unwrap();
+            let (memory, offset) = file.allocate(len).unwrap();
+            assert_eq!((offset, memory.len()), (wanted.offset, len));
+        }
+        assert_eq!((asked, file.take_wanted()), (4, None));
+    }
+
+    #[test]
+    fn a_queue_that_is_taken_back_leaves_its_place_to_the_next() {
+        let file = QueueFile::create().unwrap();
+        drop(file.allocate(100).unwrap());
+        for len in [5000, PIECE + 1] {
+            let offset = file.allocate(len).unwrap().1;
+            file.cancel(offset, len);
+            assert_eq!(file.allocate(len).unwrap().1, offset);
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_refused() {
+        let charge = |_: usize| -> io::Result<Charge> { Ok(Box::new(())) };
+        let (_memory, short) = SharedMemory::create("test", 4096).unwrap();
+        assert!(matches!(QueueFile::adopt(short, &Alarm::default(), charge), Err(MapError::TooShort)));
+        let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&open, SIZE).unwrap();
+        assert!(matches!(QueueFile::adopt(open, &Alarm::default(), charge), Err(MapError::NotSealed)));
     }
 }

@@ -10,7 +10,7 @@ mod recv;
 mod send;
 
 pub use complete::CompletionRing;
-pub use file::QueueFile;
+pub use file::{Charge, Extent, QueueFile};
 pub use recv::RecvRing;
 pub use send::{BadWqe, SendRing};
 
@@ -50,6 +50,7 @@ struct Queue {
     offset: u64,
     mask: u32,
     log2_elem_size: u32,
+    is_cancelled: bool,
 }
 
 impl Queue {
@@ -61,10 +62,18 @@ impl Queue {
         let len32 = u32::try_from(len).map_err(|_| io::Errno::INVAL)?;
         let (memory, offset) = file.allocate(len)?;
         let file = file.clone();
-        let queue = Self { memory, file, offset, mask: slots - 1, log2_elem_size: elem_size.trailing_zeros() };
+        let log2_elem_size = elem_size.trailing_zeros();
+        let queue = Self { memory, file, offset, mask: slots - 1, log2_elem_size, is_cancelled: false };
         queue.cell(LOG2_ELEM_SIZE).store(queue.log2_elem_size, Ordering::Relaxed);
         queue.cell(INDEX_MASK).store(queue.mask, Ordering::Relaxed);
         Ok((queue, len32))
+    }
+
+    /// Unmakes a queue that the program has not heard of: the next one takes its place.
+    fn cancel(mut self) {
+        self.cell(LOG2_ELEM_SIZE).store(0, Ordering::Relaxed);
+        self.cell(INDEX_MASK).store(0, Ordering::Relaxed);
+        self.is_cancelled = true;
     }
 
     /// Byte offset of slot `index`.
@@ -142,7 +151,11 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.file.release(self.offset, self.memory.len());
+        if self.is_cancelled {
+            self.file.cancel(self.offset, self.memory.len());
+        } else {
+            self.file.release(self.offset, self.memory.len());
+        }
     }
 }
 

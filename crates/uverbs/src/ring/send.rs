@@ -27,6 +27,11 @@ impl SendRing {
         Ok(NewRing { ring: Self { queue, fetched: 0, released: 0, last_slot: super::DATA }, offset, len, slots })
     }
 
+    /// Unmakes a ring that was made last, and that the program has not heard of.
+    pub fn cancel(self) {
+        self.queue.cancel();
+    }
+
     /// Inline bytes that fit beside `max_sge` elements: the two share the space.
     pub fn max_inline(max_sge: u32, asked: u32) -> u32 {
         asked.max(max_sge * SGE_LEN as u32)

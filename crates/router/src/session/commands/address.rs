@@ -34,10 +34,10 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: CreateAh = call.request()?;
     let mut av = address_vector(&request.attr);
     check_address(&call.scope.endpoint.spec, &mut av)?;
-    call.admit(ObjectKind::Ah)?;
+    let charge = call.admit(ObjectKind::Ah)?;
     let pd = request.pd_handle;
     let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;
-    call.created(ObjectKind::Ah);
+    call.created(ObjectKind::Ah, charge);
     call.note_path(&av);
     // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.
     let driver = RxeCreateAhResponse { ah_num: ah_handle + 1, reserved: 0 };

@@ -20,10 +20,10 @@ use rustix::io::Errno;
 /// former, and names the channel by it in CREATE_CQ.
 pub(super) fn create_channel(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<CreateCompChannel>()?;
-    call.admit(ObjectKind::Channel)?;
+    let charge = call.admit(ObjectKind::Channel)?;
     let (events, fd) = EventSocket::pair()?;
     let channel = call.on_shard(move |shard, c| Ok(shard.add_channel(c, events)))?;
-    call.created(ObjectKind::Channel);
+    call.created(ObjectKind::Channel, charge);
     call.scope.context.channels.insert(channel, Channel::default());
     Ok(Reply::new(&CreateCompChannelResponse { fd: channel }).with_install(fd, 0))
 }
@@ -95,7 +95,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     check_entries(call, request.cqe)?;
-    call.admit(ObjectKind::Cq)?;
+    let charge = call.admit(ObjectKind::Cq)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
@@ -103,7 +103,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
-    call.created(ObjectKind::Cq);
+    call.created(ObjectKind::Cq, charge);
     call.scope.context.cqs.insert(cq_handle, channel);
     if let Some(state) = channel.and_then(|id| call.scope.context.channels.get_mut(&id)) {
         state.cqs += 1;
@@ -117,7 +117,6 @@ fn check_entries(call: &Call<'_>, cqe: u32) -> Result<(), Errno> {
 
 fn make_ring(call: &mut Call<'_>, cqe: u32) -> Result<(HostCompletionQueue, u32, RxeCreateCqResponse), Errno> {
     let ring = CompletionRing::create(&call.scope.context.queues, cqe)?;
-    call.admit_queues()?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let queue = HostCompletionQueue::new(ring.ring, call.scope.context.page.clone());
     Ok((queue, ring.slots, RxeCreateCqResponse { mi }))

@@ -3,13 +3,13 @@
 use super::super::accounting::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
-use super::Call;
-use crate::memory::{Memory, RegionError};
+use super::{Call, Scope};
+use crate::memory::{Memory, ProcessMemory, RegionError};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
 };
-use rdmesh_uverbs::session::{Segment, SegmentKind};
+use rdmesh_uverbs::session::SegmentKind;
 use rdmesh_uverbs::shared::MapError;
 use rdmesh_verbs::Access;
 use rustix::io::Errno;
@@ -19,9 +19,9 @@ const PAGE_MASK: u64 = 4095;
 
 pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<AllocPd>()?;
-    call.admit(ObjectKind::Pd)?;
+    let charge = call.admit(ObjectKind::Pd)?;
     let pd_handle = call.on_shard(|shard, c| shard.engine().alloc_pd(c))?;
-    call.created(ObjectKind::Pd);
+    call.created(ObjectKind::Pd, charge);
     Ok(Reply::new(&AllocPdResponse { pd_handle }))
 }
 
@@ -38,7 +38,7 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::INVAL);
     }
     let access = Access::from_bits(request.access_flags).filter(|a| a.is_valid_for_mr()).ok_or(Errno::INVAL)?;
-    call.admit(ObjectKind::Mr)?;
+    let charge = call.admit(ObjectKind::Mr)?;
     let is_on_demand = access.contains(Access::ON_DEMAND);
     let pinned = if is_on_demand { 0 } else { request.length };
     call.admit_pinned(pinned)?;
@@ -46,16 +46,13 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let memory = if is_on_demand && request.start == 0 && request.length == u64::MAX {
         whole_memory(call, &request)?
     } else {
-        region_memory(call, &request)?
+        region_memory(call, &request, is_on_demand)?
     };
-    let pieces = memory.mappings();
-    call.admit_mappings(pieces)?;
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
     let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
-    call.created(ObjectKind::Mr);
-    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned, pieces });
+    call.created(ObjectKind::Mr, charge);
+    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
     call.scope.endpoint.pinned += pinned;
-    call.scope.endpoint.pieces += pieces;
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
@@ -64,27 +61,37 @@ fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
     if request.hca_va != 0 {
         return Err(Errno::INVAL);
     }
-    Ok(Memory::whole_process(call.scope.peer.memory(&call.scope.endpoint.patience).map_err(|_| Errno::FAULT)?))
+    Ok(Memory::whole_process(process_memory(call)?))
 }
 
-fn region_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
+fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Result<Memory, Errno> {
     let (start, len) = (request.start, request.length);
     if len == 0 || start.checked_add(len).and_then(|end| end.checked_add(PAGE_MASK)).is_none() {
         return Err(Errno::INVAL);
     }
+    // What is faulted in on demand is not turned: such a piece would be mapped, and count as nothing.
+    if is_on_demand && call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32) {
+        return Err(Errno::INVAL);
+    }
     let needs_process = call.segments.iter().any(|s| s.kind != SegmentKind::Arena as u32);
-    let process = if needs_process {
-        Some(call.scope.peer.memory(&call.scope.endpoint.patience).map_err(|_| Errno::FAULT)?)
-    } else {
-        None
-    };
+    let process = if needs_process { Some(process_memory(call)?) } else { None };
     let arena = call.fds.first().map(AsFd::as_fd);
-    let segments: &[Segment] = call.segments;
-    Memory::region(start, len, segments, arena, process).map_err(|error| match error {
-        RegionError::TooMany | RegionError::Map(MapError::Os(Errno::NOMEM)) => Errno::NOMEM,
+    let scope = &mut call.scope;
+    let arenas = &mut scope.endpoint.arenas;
+    arenas.region(scope.number, (start, len), call.segments, arena, process).map_err(|error| match error {
+        RegionError::Exhausted(exhausted) => exhausted.into(),
+        RegionError::TooMany => Errno::NOMEM,
+        RegionError::Map(MapError::Os(errno @ (Errno::NOMEM | Errno::MFILE | Errno::NFILE))) => errno,
         RegionError::Gap | RegionError::Map(_) => Errno::INVAL,
-        RegionError::NoProcess => Errno::FAULT,
+        RegionError::NoProcess | RegionError::Missing => Errno::FAULT,
     })
+}
+
+/// The memory of the process at the other end.
+fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
+    let Scope { endpoint, peer, .. } = &call.scope;
+    let memory = peer.memory(&endpoint.patience, &endpoint.share);
+    memory.map_err(|errno| if errno == Errno::NFILE { errno } else { Errno::FAULT })
 }
 
 pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
@@ -93,7 +100,6 @@ pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.destroyed(ObjectKind::Mr);
     if let Some(region) = call.scope.context.regions.remove(mr) {
         call.scope.endpoint.pinned -= region.pinned;
-        call.scope.endpoint.pieces -= region.pieces;
     }
     Ok(Reply::default())
 }
@@ -105,9 +111,9 @@ pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
         2 => MwType::Type2,
         _ => return Err(Errno::INVAL),
     };
-    call.admit(ObjectKind::Mw)?;
+    let charge = call.admit(ObjectKind::Mw)?;
     let (mw_handle, key) = call.on_shard(move |shard, c| shard.engine().alloc_mw(c, request.pd_handle, kind))?;
-    call.created(ObjectKind::Mw);
+    call.created(ObjectKind::Mw, charge);
     Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
 }
 

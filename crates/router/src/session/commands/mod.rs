@@ -13,7 +13,7 @@ mod srq;
 pub(crate) use device::PORT;
 pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 
-use super::accounting::ObjectKind;
+use super::accounting::{Admission, ObjectKind};
 use super::context::Context;
 use super::endpoint::Endpoint;
 use super::info::SessionTotals;
@@ -35,6 +35,8 @@ const MAX_RESPONSE: usize = 32 * 1024;
 /// Everything that a command may look at or change, besides its own bytes.
 pub(super) struct Scope<'a> {
     pub(super) context: &'a mut Context,
+    /// The context's number in the server.
+    pub(super) number: u32,
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
@@ -160,26 +162,16 @@ impl Call<'_> {
     }
 
     /// Whether one more object of this kind may be made.
-    fn admit(&mut self, kind: ObjectKind) -> Result<(), Errno> {
+    fn admit(&mut self, kind: ObjectKind) -> Result<Admission, Errno> {
         let admitted = self.scope.endpoint.admit(kind, self.scope.limits);
-        self.scope.count_refusal(admitted)
+        self.scope.count_refusal(admitted)?;
+        Ok(kind.admit(&self.scope.endpoint.share)?)
     }
 
     /// Whether this many bytes more may be pinned.
     fn admit_pinned(&mut self, bytes: u64) -> Result<(), Errno> {
         let admitted = self.scope.endpoint.admit_pinned(bytes);
         self.scope.count_refusal(admitted)
-    }
-
-    /// Whether this many mappings more may be made.
-    fn admit_mappings(&mut self, mappings: u32) -> Result<(), Errno> {
-        let admitted = self.scope.endpoint.admit_mappings(mappings);
-        self.scope.count_refusal(admitted)
-    }
-
-    /// Whether the endpoint may have the queues that were made just now.
-    fn admit_queues(&mut self) -> Result<(), Errno> {
-        self.admit_mappings(0)
     }
 
     /// Notes it where the path that the program names cannot work.
@@ -195,7 +187,8 @@ impl Call<'_> {
         mistake.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, peer.pid, || peer.comm()));
     }
 
-    fn created(&mut self, kind: ObjectKind) {
+    fn created(&mut self, kind: ObjectKind, charge: Admission) {
+        self.scope.context.charge.add(charge);
         self.scope.context.counts.add(kind);
         self.scope.endpoint.counts.add(kind);
         self.scope.totals.objects_created += 1;
@@ -221,6 +214,7 @@ impl Scope<'_> {
     }
 
     fn destroyed(&mut self, kind: ObjectKind) {
+        self.context.charge.remove(kind);
         self.context.counts.remove(kind);
         self.endpoint.counts.remove(kind);
         self.totals.objects_destroyed += 1;

@@ -73,9 +73,8 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
     }
     let has_srq = request.is_srq != 0;
     let asked = check_capabilities(call, request, has_srq)?;
-    call.admit(ObjectKind::Qp)?;
+    let charge = call.admit(ObjectKind::Qp)?;
     let (caps, send, recv, driver) = make_rings(call, asked, has_srq)?;
-    call.admit_queues()?;
 
     let init = QpInit {
         qp_type,
@@ -95,7 +94,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         shard.watch_qp(c, qp, user_handle);
         Ok((qp, qpn))
     })?;
-    call.created(ObjectKind::Qp);
+    call.created(ObjectKind::Qp, charge);
     let response = CreateQpResponse {
         qp_handle,
         qpn: qpn.value(),
@@ -163,7 +162,14 @@ fn make_rings(
     if has_srq {
         return Ok((caps, HostSendQueue::new(send.ring), None, driver));
     }
-    let recv = RecvRing::create(queues, asked.max_recv_wr, asked.max_recv_sge)?;
+    let recv = match RecvRing::create(queues, asked.max_recv_wr, asked.max_recv_sge) {
+        Ok(recv) => recv,
+        Err(error) => {
+            // The program may be about to fill in what is missing, and ask again.
+            send.ring.cancel();
+            return Err(error);
+        }
+    };
     driver.rq_mi = MmapInfo { offset: recv.offset, size: recv.len, pad: 0 };
     caps.max_recv_wr = recv.slots;
     caps.max_recv_sge = asked.max_recv_sge;

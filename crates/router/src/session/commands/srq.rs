@@ -40,10 +40,9 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     if !fits {
         return Err(Errno::INVAL);
     }
-    call.admit(ObjectKind::Srq)?;
+    let charge = call.admit(ObjectKind::Srq)?;
     let max_sge = asked.max_sge.max(1);
     let ring = RecvRing::create(&call.scope.context.queues, asked.max_wr, max_sge)?;
-    call.admit_queues()?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let attr = SrqAttr { max_wr: ring.slots, max_sge, limit: asked.limit };
     let init = SrqInit { pd, queue: HostRecvQueue::new(ring.ring), attr };
@@ -52,7 +51,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
         shard.watch_srq(c, srq, user_handle);
         Ok(srq)
     })?;
-    call.created(ObjectKind::Srq);
+    call.created(ObjectKind::Srq, charge);
     let response = CreateSrqResponse { srq_handle, max_wr: attr.max_wr, max_sge, srqn: 0 };
     let driver = RxeCreateSrqResponse { mi, srq_num: srq_handle, reserved: 0 };
     Ok(Reply::new(&response).with_driver(&driver))
@@ -79,7 +78,6 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Ok(Reply::default());
     };
     let ring = RecvRing::create(&call.scope.context.queues, max_wr, present.max_sge)?;
-    call.admit_queues()?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let resize = (HostRecvQueue::new(ring.ring), ring.slots);
     call.on_shard(move |shard, c| shard.engine().modify_srq(c, srq, Some(resize), limit))?;

@@ -21,7 +21,7 @@ fn a_response_goes_where_the_command_says_and_no_further() {
     assert_eq!(room, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0xaa, 0xaa, 0xaa, 0xaa]);
     let request = router.request();
     assert_eq!((request.kind, request.command), (RequestKind::Verbs, command));
-    assert!(request.arena.is_none() && request.segments.is_empty());
+    assert!(request.fd.is_none() && request.segments.is_empty());
     close(fd);
 }
 
@@ -77,11 +77,11 @@ fn a_doorbell_is_no_message() {
     let mut bad_wr = 5u32;
     let post = legacy(POST_SEND, 1, &[(&raw mut bad_wr) as u64, pair(70, 0), 0]);
     assert_eq!(write_command(fd, &post), Err(Errno::INVAL), "the state is not yet one for sending");
-    router.page.set_qp_state(70, RTS);
+    router.page().set_qp_state(70, RTS);
     assert_eq!(write_command(fd, &post), Ok(()));
     assert_eq!(bad_wr, 0);
     let mut rung = Vec::new();
-    router.page.take_doorbells(|qp| rung.push(qp));
+    router.page().take_doorbells(|qp| rung.push(qp));
     assert_eq!(rung, [70]);
     let woken = || rustix::io::read(&router.wake, &mut [0u8; 8]).is_ok();
     assert!(!woken());
@@ -102,9 +102,9 @@ fn arming_a_queue_is_no_message() {
     let router = Router::start();
     let fd = router.open();
     assert_eq!(write_command(fd, &legacy(REQ_NOTIFY_CQ, 0, &[pair(3, 1)])), Ok(()));
-    assert!(!router.page.take_arm(3, false) && router.page.take_arm(3, true));
+    assert!(!router.page().take_arm(3, false) && router.page().take_arm(3, true));
     assert_eq!(write_command(fd, &legacy(REQ_NOTIFY_CQ, 0, &[pair(4, 0)])), Ok(()));
-    assert!(router.page.take_arm(4, false));
+    assert!(router.page().take_arm(4, false));
     assert!(router.heard_nothing());
     close(fd);
 }
@@ -155,7 +155,7 @@ fn memory_is_registered_with_its_pieces() {
     assert_eq!(write_command(fd, &command), Ok(()));
     let request = router.request();
     assert_eq!(request.command, command);
-    let arena = request.arena.unwrap();
+    let arena = request.fd.unwrap();
     let mut next = start;
     for segment in &request.segments {
         assert_eq!((segment.addr, segment.kind), (next, SegmentKind::Arena as u32));

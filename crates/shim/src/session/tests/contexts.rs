@@ -66,7 +66,7 @@ fn a_router_that_has_gone_is_one_fatal_event_and_then_an_error() {
     let number = program.as_raw_fd();
     context.events().made(number);
     completion::add(&context, number + 1000, 7);
-    page.set_qp_state(3, 3);
+    page.lock().unwrap().clone().unwrap().set_qp_state(3, 3);
     let post_send = || {
         let command = legacy(28, 1, &[0, pair(3, 0), pair(1, 0)]);
         write_command(fd, &command)

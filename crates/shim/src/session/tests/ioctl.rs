@@ -137,13 +137,13 @@ fn doorbells_in_attributes_are_no_messages() {
     let (core, mut out) = ([0u64, pair(70, 0), 0], 5u32);
     let mut post = invoke(POST_SEND, &[attr(0, 24, core.as_ptr() as u64), room(1, &mut out)]);
     assert_eq!(post.call(fd), Err(Errno::INVAL), "the state is not yet one for sending");
-    router.page.set_qp_state(70, 3);
+    router.page().set_qp_state(70, 3);
     assert_eq!((post.call(fd), out), (Ok(()), 0));
     let mut rung = Vec::new();
-    router.page.take_doorbells(|qp| rung.push(qp));
+    router.page().take_doorbells(|qp| rung.push(qp));
     assert_eq!(rung, [70]);
     assert_eq!(invoke(REQ_NOTIFY_CQ, &[attr(0, 8, pair(3, 1))]).call(fd), Ok(()));
-    assert!(!router.page.take_arm(3, false) && router.page.take_arm(3, true));
+    assert!(!router.page().take_arm(3, false) && router.page().take_arm(3, true));
     assert_eq!(invoke(REQ_NOTIFY_CQ, &[attr(0, 4, 3)]).call(fd), Err(Errno::NOSPC));
     assert!(router.heard_nothing());
     close(fd);
