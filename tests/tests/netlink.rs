@@ -146,9 +146,7 @@ fn connections_are_shown_with_their_addresses() {
     let connected = until(LIMIT, "they are connected", || {
         assert!(server.is_running() && client.is_running(), "{}\n{}", server.text(), client.text());
         let list = try_rdma_beside(&lab, &b, "resource show cm_id").ok()?;
-        let found =
-            objects(&list).into_iter().find(|id| id["state"] == "CONNECT" && id["comm"] == "ib_write_bw").cloned();
-        found
+        objects(&list).into_iter().find(|id| id["state"] == "CONNECT" && id["comm"] == "ib_write_bw").cloned()
     });
     let source = connected["src-addr"].as_str().unwrap_or_default();
     assert!(source.starts_with("10.7.0.3:"), "{connected}");

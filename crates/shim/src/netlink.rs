@@ -281,7 +281,7 @@ impl State {
         };
         let query = NetlinkQuery { from, port_id: self.port_id, reserved: 0 };
         let body = [query.as_bytes(), request].concat();
-        let reply = self.channel.call(connection.as_fd(), RequestKind::Netlink, &body, &[], None);
+        let reply = self.channel.call(connection.as_fd(), RequestKind::Netlink, &body, &[], &[]);
         let answer = reply.and_then(|reply| {
             let (answer, message) = NetlinkAnswer::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?;
             Ok((answer, message.to_vec()))
