@@ -123,9 +123,9 @@ fn a_program_that_cannot_load_the_library_is_named() {
 fn the_limit_on_locked_memory_is_in_nobodys_way() {
     let lab = Lab::start();
     let run = |script: &str| {
-        let command = format!("ulimit -l 64 && exec \"$@\"");
+        let command = "ulimit -l 64 && exec \"$@\"";
         let mut shell = Command::new("sh");
-        shell.args(["-c", &command, "sh"]).arg(lab.rdmesh().get_program());
+        shell.args(["-c", command, "sh"]).arg(lab.rdmesh().get_program());
         shell.env("RDMESH_STATE", lab.dir()).args(["run", "--", "bash", "-c", script]);
         let output = shell.output().expect("a shell");
         assert!(output.status.success(), "{output:?}");
