@@ -37,7 +37,7 @@ use crate::session::EndpointId;
 use channel::Channel;
 use event::{Event, Pending};
 use id::Id;
-use node::{Group, Node};
+use node::{Group, ID_MEMORY, Node};
 use rdmesh_nic::cm::{Cm, CmPath, CommId, Mad};
 use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
 use rdmesh_uverbs::session::Token;
@@ -337,6 +337,7 @@ impl ConnectionManager {
         }
         if let Some(node) = self.nodes.get_mut(&id.endpoint) {
             node.ids -= 1;
+            node.spec.memory.iter().for_each(|memory| memory.shrink(ID_MEMORY));
             node.groups -= id.groups.len() as u32;
             if let Some(source) = id.source.filter(|_| id.is_bound) {
                 node.ports.release(id.space, source.port(), number);
@@ -350,6 +351,9 @@ impl ConnectionManager {
         let node = self.nodes.get_mut(&id.endpoint).ok_or(Errno::NODEV)?;
         if node.ids >= node.spec.max_ids {
             return Err(Errno::NOMEM);
+        }
+        if let Some(memory) = &node.spec.memory {
+            memory.grow(ID_MEMORY)?;
         }
         node.ids += 1;
         let number = self.free_number(|manager, number| manager.ids.contains_key(&number));

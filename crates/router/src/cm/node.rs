@@ -2,9 +2,11 @@
 
 use super::id::Device;
 use super::ports::Ports;
+use crate::budget::Charge;
 use rdmesh_verbs::{Gid, Mtu, Vni};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// Multicast memberships of one endpoint.
 pub(super) const MAX_GROUPS: u32 = 65_536;
@@ -21,7 +23,12 @@ pub(crate) struct NodeSpec {
     pub(crate) guid: [u8; 8],
     /// Identifiers that its programs may have together.
     pub(crate) max_ids: u32,
+    /// What their memory is charged to.
+    pub(crate) memory: Option<Arc<Charge>>,
 }
+
+/// Bytes of the router's memory that an identifier takes, with its connection and the events that wait for it.
+pub(super) const ID_MEMORY: u64 = 4096;
 
 /// An endpoint.
 #[derive(Debug)]

@@ -284,7 +284,7 @@ impl World {
 fn add(manager: &mut ConnectionManager, endpoint: u32, addresses: &[&str]) {
     let mut gids = vec![gid(&format!("fe80::{}", endpoint + 1))];
     gids.extend(addresses.iter().map(|address| gid(address)));
-    let spec = NodeSpec { vni: VNI, gids, guid: [endpoint as u8 + 1; 8], max_ids: 2000 };
+    let spec = NodeSpec { vni: VNI, gids, guid: [endpoint as u8 + 1; 8], max_ids: 2000, memory: None };
     manager.add_node(EndpointId(endpoint), spec);
 }
 

@@ -2,6 +2,7 @@
 
 use super::plain::{self, Interface, NamespaceKey, PlainError, PlainSockets};
 use super::probe::ProbeError;
+use crate::budget::Charge;
 use rdmesh_nic::PlainId;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ struct Entry {
     sockets: Arc<PlainSockets>,
     users: u32,
     _namespace: OwnedFd,
+    _charge: Option<Charge>,
 }
 
 /// A context's way to machines outside rdmesh, to be given back by [`Plains::release`].
@@ -45,13 +47,23 @@ pub struct Place {
 }
 
 impl Plains {
+    /// What the sockets of one namespace take: two, and the namespace.
+    pub const DESCRIPTORS: u64 = 3;
+
     /// None yet; `probed` says whether the kernel is fit for them.
     pub fn new(probed: Result<(), ProbeError>) -> Self {
         Self { probed, namespaces: HashMap::new(), next: 0 }
     }
 
-    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`.
-    pub fn acquire(&mut self, namespace: Result<OwnedFd, Errno>, addresses: Vec<IpAddr>, worker: usize) -> Place {
+    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`. New ones are charged
+    /// as [`Plains::DESCRIPTORS`].
+    pub fn acquire(
+        &mut self,
+        namespace: Result<OwnedFd, Errno>,
+        addresses: Vec<IpAddr>,
+        worker: usize,
+        charge: Option<Charge>,
+    ) -> Place {
         let nothing = |error| Place { interface: None, plain: Err(error) };
         let opened = namespace.and_then(|fd| Ok((NamespaceKey::of(fd.as_fd())?, io_clone(&fd)?, fd)));
         let (key, copy, namespace) = match opened {
@@ -69,7 +81,8 @@ impl Plains {
                 let id = PlainId(self.next);
                 self.next = self.next.wrapping_add(1);
                 let sockets = Arc::new(PlainSockets::new(id, worker, sockets, interface));
-                self.namespaces.insert(key, Entry { sockets: sockets.clone(), users: 1, _namespace: namespace });
+                self.namespaces
+                    .insert(key, Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: charge });
                 Ok(PlainUse { key, sockets, is_first: true })
             }
             Some(Err(error)) => Err(error),

@@ -12,26 +12,70 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How often the programs of one endpoint may let a worker wait in vain. Clones share the count.
+/// How often, lately, the programs of one endpoint may have let a thread wait in vain. Clones share the count.
+///
+/// A strike is forgotten after a while: memory that was slow once, because its program was busy with it, is reached again.
+/// A thread that has not come back counts for as long as it is away.
 #[derive(Clone, Debug, Default)]
-pub struct Patience(Arc<AtomicU32>);
+pub struct Patience(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    strikes: Mutex<Vec<Instant>>,
+    /// Threads that were left to themselves.
+    away: AtomicU32,
+}
+
+/// A thread that is away, until it is dropped.
+#[derive(Debug)]
+struct Away(Arc<State>);
 
 impl Patience {
-    const STRIKES: u32 = 4;
+    const STRIKES: usize = 4;
+    /// After that time a strike is forgotten.
+    const FORGET: Duration = Duration::from_secs(10);
 
-    /// Whether nothing of the tenant's is waited for any more.
+    /// Whether nothing of the tenant's is waited for at present.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= Self::STRIKES
+        self.is_exhausted_at(Instant::now())
     }
 
     /// Something of the tenant's took too long.
     pub(crate) fn strike(&self) {
-        let strikes = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        self.strike_at(Instant::now());
+    }
+
+    fn is_exhausted_at(&self, now: Instant) -> bool {
+        let away = self.0.away.load(Ordering::Relaxed) as usize;
+        away >= Self::STRIKES || Self::recent(&mut lock(&self.0.strikes), now) >= Self::STRIKES
+    }
+
+    fn strike_at(&self, now: Instant) {
+        let mut strikes = lock(&self.0.strikes);
+        let present = Self::recent(&mut strikes, now) + 1;
+        strikes.push(now);
         tracing::warn!(
-            strikes,
+            strikes = present,
             of = Self::STRIKES,
-            "a tenant's private memory or namespace could not be reached in time: no more of its endpoint after the last"
+            "a tenant's private memory or namespace could not be reached in time: no more of its endpoint for a while after the last"
         );
+    }
+
+    /// Forgets old strikes. Returns how many are left.
+    fn recent(strikes: &mut Vec<Instant>, now: Instant) -> usize {
+        strikes.retain(|strike| now.saturating_duration_since(*strike) < Self::FORGET);
+        strikes.len()
+    }
+
+    fn leave(&self) -> Away {
+        self.0.away.fetch_add(1, Ordering::Relaxed);
+        Away(self.0.clone())
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.0.away.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -53,6 +97,8 @@ struct Shared {
     turn: AtomicU32,
     work: Mutex<Option<(Job, Buffer)>>,
     done: Mutex<Option<(Result<(), Fault>, Buffer)>>,
+    /// The helper was left to itself: counts until it comes back.
+    away: Mutex<Option<Away>>,
     worker: Thread,
 }
 
@@ -94,6 +140,7 @@ pub(super) fn run(
         };
         let Some(result) = result else {
             patience.strike();
+            present.shared.leave(patience.leave());
             return Err(Fault);
         };
         let result = result.and_then(|()| drain(&present.buffer));
@@ -109,6 +156,7 @@ impl Helper {
             turn: AtomicU32::new(IDLE),
             work: Mutex::new(None),
             done: Mutex::new(None),
+            away: Mutex::new(None),
             worker: std::thread::current(),
         });
         let theirs = shared.clone();
@@ -141,12 +189,22 @@ impl Drop for Helper {
 }
 
 impl Shared {
+    /// Leaves a helper that is late to itself.
+    fn leave(&self, away: Away) {
+        let mut place = lock(&self.away);
+        // It may have come back in this moment.
+        if lock(&self.done).is_none() {
+            *place = Some(away);
+        }
+    }
+
     /// The helper's life.
     fn serve(&self) {
         while self.wait_for(WORK, None) {
             let Some((job, mut buffer)) = lock(&self.work).take() else { return };
             let result = job(&mut buffer);
             *lock(&self.done) = Some((result, buffer));
+            *lock(&self.away) = None;
             // Too late where it was given up meanwhile.
             if self.turn.compare_exchange(WORK, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 return;
@@ -198,6 +256,18 @@ mod tests {
         assert!(start.elapsed() < DEADLINE);
         // Another endpoint is served.
         assert_eq!(run(&Patience::default(), |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn strikes_are_forgotten_and_threads_that_are_away_are_not() {
+        let (patience, start) = (Patience::default(), Instant::now());
+        (0..Patience::STRIKES).for_each(|_| patience.strike_at(start));
+        assert!(patience.is_exhausted_at(start) && patience.is_exhausted_at(start + Patience::FORGET / 2));
+        assert!(!patience.is_exhausted_at(start + Patience::FORGET));
+        let mut away: Vec<Away> = (0..Patience::STRIKES).map(|_| patience.leave()).collect();
+        assert!(patience.is_exhausted_at(start + 100 * Patience::FORGET));
+        away.pop();
+        assert!(!patience.is_exhausted_at(start + 100 * Patience::FORGET));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The descriptors of rdma_cm, each with a connection of its own.
 
 use super::EndpointId;
+use super::accounting::Admission;
 use super::connection::Subject;
 use super::context::{random_token, way};
 use super::endpoint::EndpointSpec;
@@ -8,6 +9,7 @@ use super::info::{CmTotals, ConnectionInfo};
 use super::messages::Answer;
 use super::reply::Reply;
 use super::server::Server;
+use crate::budget::{Resource, Share};
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::io::PlainUse;
 use rdmesh_nic::{ContextId, ReceivedMad};
@@ -15,6 +17,7 @@ use rdmesh_uverbs::session::{OpenCmReply, Token};
 use rdmesh_verbs::Qpn;
 use rustix::event::Timespec;
 use rustix::io::Errno;
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// A channel, as far as sessions are concerned.
@@ -25,23 +28,33 @@ pub(super) struct CmChannel {
     connections: u32,
     /// Its way to machines outside rdmesh.
     pub(super) plain: Option<PlainUse>,
+    /// What it costs.
+    _charge: Admission,
 }
+
+/// Bytes of the router's memory that a channel takes.
+const MEMORY: u64 = 8192;
+/// Both ends of its events.
+const DESCRIPTORS: u64 = 2;
 
 impl Server {
     /// Lets an endpoint have connections.
-    pub(super) fn add_node(&mut self, spec: &EndpointSpec) {
+    pub(super) fn add_node(&mut self, spec: &EndpointSpec, share: &Share) {
         // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
         let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
-        let node = NodeSpec { vni: spec.vni, gids: spec.gids.clone(), guid: spec.node_guid(), max_ids };
+        let memory = share.take(Resource::Memory, 0).ok().map(Arc::new);
+        let node = NodeSpec { vni: spec.vni, gids: spec.gids.clone(), guid: spec.node_guid(), max_ids, memory };
         self.cm.add_node(spec.id, node);
     }
 
     pub(super) fn open_cm(&mut self, id: u64) -> Answer {
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
+        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
         let token = random_token()?;
         let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
-        self.cm_channels.insert(number, CmChannel { opener: id, connections: 1, plain: None });
+        self.cm_channels.insert(number, CmChannel { opener: id, connections: 1, plain: None, _charge: charge });
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
         Ok((reply, response))

@@ -112,7 +112,7 @@ impl Endpoint {
             patience: Patience::default(),
             traffic: Traffic::default(),
             told: None,
-            disposal: Disposal::start()?,
+            disposal: Disposal::start(share.clone())?,
             mistakes: Mistakes::default(),
             refusal: None,
             warned: HashSet::new(),

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::reply::{self, Reply};
 use super::server::Server;
 use crate::budget::Resource;
-use crate::io::{Place, PlainError};
+use crate::io::{Place, PlainError, Plains};
 use crate::worker::ShardHandle;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
@@ -150,7 +150,8 @@ impl Server {
         // How long it takes to look there is the tenant's to decide, a few times.
         let exhausted = endpoint.patience.is_exhausted();
         let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard);
+        let charge = endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?;
+        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard, Some(charge));
         if matches!(place.plain, Err(PlainError::TooSlow)) {
             endpoint.patience.strike();
         }

@@ -251,7 +251,7 @@ impl Server {
             .and_then(|()| Endpoint::new(spec, listener, &self.budget));
         match opened {
             Ok(endpoint) => {
-                self.add_node(&endpoint.spec);
+                self.add_node(&endpoint.spec, &endpoint.share);
                 self.endpoints.insert(id, endpoint);
             }
             Err(error) => tracing::error!(endpoint = name, %error, "the endpoint's socket cannot be served"),
