@@ -139,7 +139,8 @@ impl QueueFile {
         let end = offset + room as u64;
         let mut place = self.0.place.lock().unwrap_or_else(PoisonError::into_inner);
         match &place.piece {
-            Some((_, base)) if base + place.taken as u64 == end => place.taken -= room,
+            // One that ends where this piece begins is the last of the piece before.
+            Some((_, base)) if *base <= offset && base + place.taken as u64 == end => place.taken -= room,
             _ if place.end == end && room > PIECE / 2 => place.end -= room as u64,
             _ => {
                 drop(place);
@@ -276,6 +277,24 @@ mod tests {
             assert_eq!((offset, memory.len()), (wanted.offset, len));
         }
         assert_eq!((asked, file.take_wanted()), (4, None));
+    }
+
+    #[test]
+    fn the_last_queue_of_a_piece_is_taken_back_after_the_next_piece_was_begun() {
+        let fd = QueueFile::memfd().unwrap();
+        QueueFile::fill(fd.as_fd(), Extent { offset: PAGE, len: PIECE as u64 }).unwrap();
+        assert!(crate::guard::install(), "this kernel has no userfaultfd");
+        let file = QueueFile::adopt(fd, &Alarm::default(), |_| Ok(Box::new(()))).unwrap();
+        let first = file.allocate(PIECE / 2 - PAGE as usize).unwrap();
+        let last = file.allocate(PIECE / 2).unwrap();
+        let room = PAGE as usize;
+        let filler = file.allocate(room).unwrap();
+        assert_eq!(filler.1, last.1 + last.0.len() as u64);
+        assert_eq!(file.allocate(room).err(), Some(io::Errno::NODATA));
+        file.cancel(filler.1, room);
+        assert_eq!(file.allocate(room).err(), Some(io::Errno::NODATA));
+        let wanted = file.take_wanted().unwrap();
+        assert_eq!(wanted.offset, first.1 + PIECE as u64);
     }
 
     #[test]
