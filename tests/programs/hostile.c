@@ -5,6 +5,7 @@
 //   stream   random and nearly right messages to the router, with random descriptors
 //   commands random arguments through the kernel ABI (write() on the command descriptor)
 //   fds      truncates, grows and closes what it was given
+//   holes    takes pages out of its memory, its queues and its context page, during transfers
 //   die      sets up and transfers at random and exits without a word somewhere on the way
 #define _GNU_SOURCE
 #include "verbs.h"
@@ -22,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_PARTS = 64 };
+enum { MAX_PARTS = 64, VERSION = 2, OPEN = 1 };
 
 static uint64_t state;
 
@@ -148,7 +149,7 @@ static size_t nearly_right(unsigned char *message, size_t room) {
     uint32_t *words = (uint32_t *)message;
     size_t len = 16 + 8 + 4 * below(60);
     for (size_t i = 0; i < room / 4; i++) words[i] = below(3) ? (uint32_t)below(8) : (uint32_t)chance();
-    words[0] = 1;                                            // version
+    words[0] = VERSION;
     words[1] = below(16) ? 3 : (uint32_t)below(6);           // kind: mostly a verbs command
     words[2] = (uint32_t)(len - 16);                         // bytes of the command
     words[3] = below(16) ? 0 : (uint32_t)below(1000);        // segments
@@ -156,6 +157,25 @@ static size_t nearly_right(unsigned char *message, size_t room) {
     words[5] = (uint32_t)((len - 16) / 4) | (uint32_t)below(64) << 16;
     if (below(8) == 0) len = below(room);
     return len;
+}
+
+// Opens the device as the library does: with memory for a context page and for queues.
+static void open_right(int fd) {
+    uint32_t request[4] = {VERSION, OPEN, 0, 0};
+    int fds[2] = {memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING), memfd_create("queues", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    CHECK(ftruncate(fds[0], 256 << 10) == 0 && fallocate(fds[0], 0, 0, 256 << 10) == 0 && ftruncate(fds[1], (off_t)1 << 60) == 0);
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof fds)];
+    } control = {.head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fds)}};
+    for (int i = 0; i < 2; i++) CHECK(fcntl(fds[i], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    memcpy(CMSG_DATA(&control.head), fds, sizeof fds);
+    struct iovec part = {request, sizeof request};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    sendmsg(fd, &m, MSG_NOSIGNAL);
+    if (below(8) == 0) fallocate(fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 256 << 10);
+    close(fds[0]);
+    close(fds[1]);
 }
 
 static void send_with_descriptors(int fd, void *message, size_t len) {
@@ -181,8 +201,7 @@ static void stream(void) {
     static unsigned char message[65536], reply[65536];
     int fd = connect_again();
     if (fd < 0) return;
-    uint32_t open_request[4] = {1, 1, 0, 0};
-    if (below(8)) send(fd, open_request, sizeof open_request, MSG_NOSIGNAL);
+    if (below(8)) open_right(fd);
     size_t messages = below(200);
     for (size_t i = 0; i < messages; i++) {
         size_t len = nearly_right(message, below(64) ? 256 : sizeof message);
@@ -245,6 +264,40 @@ static void fds(void) {
     if (below(2)) _exit(0);
 }
 
+// Its memfds: registered memory, queues, context pages.
+static int memfds(int fds[MAX_PARTS]) {
+    int count = 0;
+    for (int fd = 3; fd < 1024 && count < MAX_PARTS; fd++) {
+        char path[64], target[128] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) > 0 && strncmp(target, "/memfd:", 7) == 0) fds[count++] = fd;
+    }
+    return count;
+}
+
+// Takes out a page, or all of them, of those that there are.
+static void take_pages(int fd) {
+    off_t at = lseek(fd, below(2) ? 0 : (off_t)below(1 << 20), SEEK_DATA);
+    if (at < 0) return;
+    off_t len = below(4) ? 4096 * (1 + (off_t)below(16)) : (off_t)1 << 40;
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at & ~4095, len);
+}
+
+static void holes(void) {
+    struct side a, b;
+    struct options o = default_options(below(2) ? IBV_QPT_RC : IBV_QPT_UC);
+    open_pair(&a, &b, &o);
+    int fds[MAX_PARTS], count = memfds(fds);
+    CHECK(count > 0);
+    for (int i = 0; i < 400; i++) {
+        post_something(below(2) ? &a : &b);
+        if (i > 50 && below(4) == 0) take_pages(fds[below((size_t)count)]);
+        struct ibv_recv_wr wr = {.wr_id = chance()}, *bad;
+        ibv_post_recv(b.qp, &wr, &bad);
+        reap(&a);
+    }
+}
+
 static void die(void) {
     // A clock of its own kills it at any instant; the loop only makes sure that there is something to die in.
     alarm(10);
@@ -269,7 +322,7 @@ static void die(void) {
 static const struct {
     const char *name;
     void (*run)(void);
-} MODES[] = {{"rings", rings}, {"stream", stream}, {"commands", commands}, {"fds", fds}, {"die", die}};
+} MODES[] = {{"rings", rings}, {"stream", stream}, {"commands", commands}, {"fds", fds}, {"holes", holes}, {"die", die}};
 
 // Each round is a process of its own, since most do not survive what they do.
 static void one_round(void (*run)(void), uint64_t seed) {

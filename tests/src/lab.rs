@@ -33,6 +33,8 @@ pub struct Options {
     pub netns: Option<String>,
     /// Under strace from beginning to end, see [`Lab::end_traced`].
     pub traced: bool,
+    /// A script for `sh` that is run before the router, in its process: limits for it.
+    pub before: Option<String>,
 }
 
 impl Options {
@@ -78,6 +80,14 @@ impl Lab {
         up.arg("up").args(&self.options.up);
         if self.options.rootless {
             up.arg("--rootless");
+        }
+        if let Some(before) = &self.options.before {
+            let mut limited = Command::new("sh");
+            limited.args(["-c", &format!("{before}\nexec \"$@\""), "sh"]).arg(up.get_program()).args(up.get_args());
+            up = {
+                limited.env("RDMESH_STATE", self.dir()).current_dir(self.folder.path());
+                limited
+            };
         }
         if !self.options.traced {
             Program::start(up).finish(Duration::from_secs(30)).ok();

@@ -4,7 +4,7 @@ use rdmesh_tests::{Endpoint, Lab, Program, helper};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
-const MODES: [&str; 4] = ["rings", "stream", "commands", "fds"];
+const MODES: [&str; 5] = ["rings", "stream", "commands", "fds", "holes"];
 
 fn honest(lab: &Lab, seconds: u32) -> (Program, Program) {
     let command = |address: &str| format!("exec ib_write_bw -F -p 18600 -D {seconds} -s 65536 -q 2 {address}");
@@ -19,7 +19,7 @@ fn honest(lab: &Lab, seconds: u32) -> (Program, Program) {
 fn hostile_tenants_hurt_only_themselves() {
     let lab = Lab::start();
     let router = lab.router_pid();
-    let (server, client) = honest(&lab, 14);
+    let (server, client) = honest(&lab, 17);
     let hostile = helper("hostile").into_os_string().into_string().expect("a plain path");
     let verify = helper("verify").into_os_string().into_string().expect("a plain path");
     for (i, mode) in MODES.into_iter().enumerate() {
