@@ -11,7 +11,10 @@ use rdmesh_router::io::IoConfig;
 use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, ioctl_method, ioctl_object, number};
-use rdmesh_uverbs::session::{self, IoctlAttr, IoctlHeader, MAX_MESSAGE, RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
+use rdmesh_uverbs::ring::{Extent, QueueFile};
+use rdmesh_uverbs::session::{self, IoctlAttr, IoctlHeader, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
@@ -150,10 +153,15 @@ fn extended(number: u8, room: u8, body: &[u8]) -> Vec<u8> {
     [header.as_bytes(), more.as_bytes(), body].concat()
 }
 
-fn exchange(socket: &OwnedFd, message: &[u8], buffer: &mut [u8]) -> bool {
-    session::send(socket.as_fd(), &[IoSlice::new(message)], &[]).is_ok()
-        && session::receive(socket.as_fd(), buffer).is_ok_and(|(len, _)| len != 0)
+/// The head of the answer; none where the connection has ended.
+fn exchange(socket: &OwnedFd, message: &[u8], buffer: &mut [u8]) -> Option<ReplyHeader> {
+    session::send(socket.as_fd(), &[IoSlice::new(message)], &[]).ok()?;
+    let (len, _) = session::receive(socket.as_fd(), buffer).ok()?;
+    zerocopy::FromBytes::read_from_prefix(&buffer[..len]).map(|(head, _)| head).ok()
 }
+
+/// Nothing that one command makes is larger.
+const MOST_WANTED: u64 = 1 << 32;
 
 fn connection(world: &World) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -170,14 +178,26 @@ fuzz_target!(|data: &[u8]| {
     let world = &*WORLD;
     let socket = connection(world);
     let mut buffer = vec![0; MAX_MESSAGE];
-    assert!(exchange(&socket, &request(RequestKind::Open, &[], &[]), &mut buffer));
+    let (_page, page) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
+    let queues = QueueFile::memfd().unwrap();
+    let opening = request(RequestKind::Open, &[], &[]);
+    session::send(socket.as_fd(), &[IoSlice::new(&opening)], &[page.as_fd(), queues.as_fd()]).unwrap();
+    assert!(session::receive(socket.as_fd(), &mut buffer).is_ok_and(|(len, _)| len != 0));
     let get_context = plain(number::GET_CONTEXT, 2, &[0; 8]);
-    assert!(exchange(&socket, &request(RequestKind::Verbs, &get_context, &[]), &mut buffer));
+    assert!(exchange(&socket, &request(RequestKind::Verbs, &get_context, &[]), &mut buffer).is_some());
 
     let mut rest = data;
-    while let Some(step) = Step::next(&mut rest) {
-        if !exchange(&socket, &step.message(), &mut buffer) {
-            break;
+    'steps: while let Some(step) = Step::next(&mut rest) {
+        let message = step.message();
+        // A command that makes queues is sent again when there is memory for them.
+        for _ in 0..4 {
+            let Some(reply) = exchange(&socket, &message, &mut buffer) else { break 'steps };
+            if reply.wanted[1] == 0 {
+                break;
+            }
+            let extent = Extent { offset: reply.wanted[0], len: reply.wanted[1] };
+            assert!(extent.len <= MOST_WANTED);
+            QueueFile::fill(queues.as_fd(), extent).unwrap();
         }
     }
     drop(socket);

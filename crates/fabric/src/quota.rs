@@ -17,8 +17,8 @@ pub struct Quota {
     pub mrs: u32,
     /// Bytes of registered memory; on-demand regions do not count.
     pub pinned_bytes: u64,
-    /// Mappings in the router: one for each piece of a memory region, and some for queues, of which hundreds share one. The
-    /// kernel limits those of the whole router (`vm.max_map_count`).
+    /// Mappings in the router: one for each neighbourhood (64 MiB) of registered memory, and some for queues, of which
+    /// hundreds share one. The kernel limits those of the whole router (`vm.max_map_count`).
     pub mappings: u32,
 }
 

@@ -7,6 +7,7 @@
 //! A quarter of each limit is guaranteed to the endpoints, in equal parts. Of the rest an endpoint gets at most half of
 //! what its neighbours left: each that takes all it can leaves as much to the next.
 
+use rdmesh_uverbs::guard;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource as Rlimit, getrlimit};
@@ -280,7 +281,9 @@ fn memory_limit() -> u64 {
         let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         total.trim().trim_end_matches(" kB").parse::<u64>().ok()
     });
-    let part = machine.map_or(u64::MAX, |kib| (kib << 10) / 8);
+    // Without the guard tenants' registered memory counts too, and has to have room.
+    let divisor = if guard::is_complete() { 8 } else { 2 };
+    let part = machine.map_or(u64::MAX, |kib| (kib << 10) / divisor);
     control_group_limit().map_or(part, |limit| part.min(limit / 2)).max(SMALLEST_MEMORY)
 }
 

@@ -13,7 +13,8 @@ pub(super) fn check(status: Option<&Status>) -> Vec<Finding> {
             open_descriptors(status.pid),
             "start the router with a higher `ulimit -n`",
         ));
-        findings.extend(usage("mappings", mappings(status.pid), "sysctl vm.max_map_count=1048576"));
+        findings.extend(usage("mappings", mappings(status.pid), RAISE_MAPPINGS));
+        findings.extend(page_guard(status.pid));
     }
     findings
 }
@@ -53,6 +54,30 @@ fn mappings(router: u32) -> Option<(u64, u64)> {
     Some((used, limit))
 }
 
+/// Whether the router finds missing pages of programs before it makes them.
+fn page_guard(router: u32) -> Option<Finding> {
+    let fds = fs::read_dir(format!("/proc/{router}/fd")).ok()?;
+    let is_guard = |link: std::path::PathBuf| link.to_string_lossy() == "anon_inode:[userfaultfd]";
+    let is_there = fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(is_guard));
+    Some(guard_finding(is_there))
+}
+
+fn guard_finding(is_there: bool) -> Finding {
+    if is_there {
+        return Finding::ok("memory", "programs pay for their own");
+    }
+    Finding {
+        level: Level::Warn,
+        subject: "memory",
+        message: "the router has no userfaultfd: pages that a hostile program takes away are charged to the router"
+            .into(),
+        fix: Some("allow the router the system call userfaultfd (seccomp), on a kernel with CONFIG_USERFAULTFD".into()),
+    }
+}
+
+const RAISE_MAPPINGS: &str =
+    "sysctl vm.max_map_count=1048576 (or packaging/sysctl.d/60-rdmesh.conf), then restart the router";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +87,13 @@ mod tests {
         let of = |used| usage("mappings", Some((used, 100)), "more").map(|finding| finding.fix);
         assert_eq!((of(50), of(51)), (Some(None), Some(Some("more".to_owned()))));
         assert!(usage("mappings", None, "more").is_none());
+    }
+
+    #[test]
+    fn a_router_without_userfaultfd_is_worth_a_word() {
+        assert_eq!((guard_finding(true).level, guard_finding(false).level), (Level::Ok, Level::Warn));
+        let here = page_guard(std::process::id()).map(|finding| finding.level);
+        assert_eq!(here, Some(Level::Warn), "this process has none");
     }
 
     #[test]
