@@ -97,7 +97,7 @@ part_docker() {
 part_hostile() {
     need run test
     build_product
-    run_tests hostile
+    run_tests hostile budget
 }
 
 # What a newcomer's machine lacks is found here: each verb begins with nothing installed.
