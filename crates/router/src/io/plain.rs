@@ -89,8 +89,13 @@ impl NamespaceKey {
 
 /// Looks for the interface with one of `addresses` in `namespace`, and opens the sockets if there is one and
 /// `with_sockets` says so. A thread of its own does it: it stays in the namespace as long as it lives, and how much there
-/// is to look through is the tenant's to decide.
-pub(super) fn visit(namespace: OwnedFd, addresses: Vec<IpAddr>, with_sockets: bool) -> Result<Found, PlainError> {
+/// is to look through is the tenant's to decide: `wait` is how long it may take.
+pub(super) fn visit(
+    namespace: OwnedFd,
+    addresses: Vec<IpAddr>,
+    with_sockets: bool,
+    wait: Duration,
+) -> Result<Found, PlainError> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let visit = move || {
         let found = enter(namespace.as_fd()).and_then(|()| look(&addresses, with_sockets));
@@ -99,12 +104,16 @@ pub(super) fn visit(namespace: OwnedFd, addresses: Vec<IpAddr>, with_sockets: bo
     };
     let thread = std::thread::Builder::new().name("rdmesh-namespace".into()).stack_size(STACK);
     thread.spawn(visit).map_err(|_| PlainError::Unknown(Errno::AGAIN))?;
-    receiver.recv_timeout(PATIENCE).map_err(|_| PlainError::TooSlow)?
+    receiver.recv_timeout(wait).map_err(|_| PlainError::TooSlow)?
 }
 
 /// Index and name of the interface with one of `addresses` in `namespace`.
-pub(crate) fn find_interface(namespace: OwnedFd, addresses: Vec<IpAddr>) -> Result<Option<(u32, String)>, PlainError> {
-    let found = visit(namespace, addresses, false)?;
+pub(crate) fn find_interface(
+    namespace: OwnedFd,
+    addresses: Vec<IpAddr>,
+    wait: Duration,
+) -> Result<Option<(u32, String)>, PlainError> {
+    let found = visit(namespace, addresses, false, wait)?;
     Ok(found.interface.map(|interface| (interface.index, found.name)))
 }
 
@@ -191,5 +200,4 @@ impl PlainSockets {
     }
 }
 
-const PATIENCE: Duration = Duration::from_millis(500);
 const STACK: usize = 256 * 1024;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The namespaces whose programs have a device open. Sockets go with the last context that uses them.
 #[derive(Debug)]
@@ -37,6 +38,15 @@ pub struct PlainUse {
     pub is_first: bool,
 }
 
+/// On which terms a namespace is looked into.
+#[derive(Debug)]
+pub struct Terms {
+    /// For [`Plains::DESCRIPTORS`], kept where sockets are opened.
+    pub charge: Option<Charge>,
+    /// How long it may take.
+    pub wait: Duration,
+}
+
 /// What a context finds in its program's namespace.
 #[derive(Debug)]
 pub struct Place {
@@ -55,14 +65,14 @@ impl Plains {
         Self { probed, namespaces: HashMap::new(), next: 0 }
     }
 
-    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`. New ones are charged
-    /// as [`Plains::DESCRIPTORS`].
+    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`, on
+    /// these `terms`.
     pub fn acquire(
         &mut self,
         namespace: Result<OwnedFd, Errno>,
         addresses: Vec<IpAddr>,
         worker: usize,
-        charge: Option<Charge>,
+        terms: Terms,
     ) -> Place {
         let nothing = |error| Place { interface: None, plain: Err(error) };
         let opened = namespace.and_then(|fd| Ok((NamespaceKey::of(fd.as_fd())?, io_clone(&fd)?, fd)));
@@ -71,7 +81,7 @@ impl Plains {
             Err(error) => return nothing(PlainError::Unknown(error)),
         };
         let is_known = self.namespaces.contains_key(&key);
-        let found = match plain::visit(copy, addresses, !is_known && self.probed.is_ok()) {
+        let found = match plain::visit(copy, addresses, !is_known && self.probed.is_ok(), terms.wait) {
             Ok(found) => found,
             Err(error) => return nothing(error),
         };
@@ -81,8 +91,10 @@ impl Plains {
                 let id = PlainId(self.next);
                 self.next = self.next.wrapping_add(1);
                 let sockets = Arc::new(PlainSockets::new(id, worker, sockets, interface));
-                self.namespaces
-                    .insert(key, Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: charge });
+                self.namespaces.insert(
+                    key,
+                    Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge },
+                );
                 Ok(PlainUse { key, sockets, is_first: true })
             }
             Some(Err(error)) => Err(error),

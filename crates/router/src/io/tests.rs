@@ -253,6 +253,10 @@ fn copy(fd: &OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0)
 }
 
+fn terms() -> Terms {
+    Terms { charge: None, wait: Duration::from_secs(10) }
+}
+
 fn local() -> Vec<IpAddr> {
     vec![Ipv4Addr::LOCALHOST.into()]
 }
@@ -261,7 +265,7 @@ fn local() -> Vec<IpAddr> {
 fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
     in_namespace(|namespace| {
         let mut plains = Plains::new(Ok(()));
-        let acquire = |plains: &mut Plains| plains.acquire(copy(&namespace), local(), 0, None);
+        let acquire = |plains: &mut Plains| plains.acquire(copy(&namespace), local(), 0, terms());
         let first = acquire(&mut plains);
         assert_eq!(first.interface.unwrap().mtu, 65_536);
         let (first, second) = (first.plain.unwrap(), acquire(&mut plains).plain.unwrap());
@@ -282,17 +286,17 @@ fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
 fn a_namespace_without_sockets_says_why() {
     in_namespace(|namespace| {
         let mut plains = Plains::new(Ok(()));
-        let unknown = plains.acquire(copy(&namespace), vec![[10, 7, 0, 2].into()], 0, None);
+        let unknown = plains.acquire(copy(&namespace), vec![[10, 7, 0, 2].into()], 0, terms());
         assert_eq!((unknown.interface, unknown.plain.err()), (None, Some(PlainError::NoInterface)));
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, ROCE_PORT)).unwrap();
-        let taken = plains.acquire(copy(&namespace), local(), 0, None);
+        let taken = plains.acquire(copy(&namespace), local(), 0, terms());
         assert_eq!(taken.plain.err(), Some(PlainError::PortTaken));
         assert!(taken.interface.is_some(), "the interface is known all the same");
         drop(socket);
-        let gone = plains.acquire(Err(rustix::io::Errno::SRCH), local(), 0, None);
+        let gone = plains.acquire(Err(rustix::io::Errno::SRCH), local(), 0, terms());
         assert_eq!(gone.plain.err(), Some(PlainError::Unknown(rustix::io::Errno::SRCH)));
         let probed = Err(ProbeError::Lost);
-        let unfit = Plains::new(probed).acquire(copy(&namespace), local(), 0, None);
+        let unfit = Plains::new(probed).acquire(copy(&namespace), local(), 0, terms());
         assert_eq!(unfit.plain.err(), Some(PlainError::Probe(ProbeError::Lost)));
         assert!(unfit.interface.is_some());
     });
@@ -305,7 +309,7 @@ fn another_namespace_is_entered_for_its_sockets() {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let outside = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_ne!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(inside.as_fd()));
-            let place = Plains::new(Ok(())).acquire(copy(&inside), local(), 0, None);
+            let place = Plains::new(Ok(())).acquire(copy(&inside), local(), 0, terms());
             assert!(place.plain.is_ok());
             let still = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_eq!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(still.as_fd()));
@@ -318,7 +322,7 @@ fn another_namespace_is_entered_for_its_sockets() {
 #[test]
 fn plain_datagrams_say_whom_they_are_for() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, None).plain.unwrap();
+        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
         let id = plain.sockets.id();
         let mut receiver = Receiver::new(None);
         receiver.sockets.add_plain(plain.sockets.clone()).unwrap();
@@ -347,7 +351,7 @@ fn plain_datagrams_say_whom_they_are_for() {
 #[test]
 fn plain_datagrams_are_numbered_within_their_train() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, None).plain.unwrap();
+        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
         let socket = plain.sockets.socket(true).unwrap();
         raw::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
         probe::cut_to_identification(socket).unwrap();
@@ -368,7 +372,7 @@ fn plain_datagrams_are_numbered_within_their_train() {
 #[test]
 fn a_source_that_is_not_there_cannot_be_sent_from() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, None).plain.unwrap();
+        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
         let (from, to) = ([10, 0, 0, 1].into(), Ipv4Addr::new(127, 0, 0, 2).into());
         let mut made = Made::default();
         made.add(Target::Plain { id: plain.sockets.id(), from, to }, 0, 100, 300);

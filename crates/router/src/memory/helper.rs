@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 /// How often, lately, the programs of one endpoint may have let a thread wait in vain. Clones share the count.
 ///
 /// A strike is forgotten after a while: memory that was slow once, because its program was busy with it, is reached again.
-/// A thread that has not come back counts for as long as it is away.
+/// A thread that has not come back counts for as long as it is away. Each strike halves the time that is waited, and that
+/// is made up for much later: a tenant that is slow all the time delays its neighbours less and less.
 #[derive(Clone, Debug, Default)]
 pub struct Patience(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Those that count for the time that is waited; the last ones are not forgotten yet.
     strikes: Mutex<Vec<Instant>>,
     /// Threads that were left to themselves.
     away: AtomicU32,
@@ -34,6 +36,10 @@ impl Patience {
     const STRIKES: usize = 4;
     /// After that time a strike is forgotten.
     const FORGET: Duration = Duration::from_secs(10);
+    /// After that time it is made up for.
+    const MAKE_UP: Duration = Duration::from_secs(600);
+    /// How often the time that is waited is halved at most.
+    const HALVINGS: usize = 7;
 
     /// Whether nothing of the tenant's is waited for at present.
     pub(crate) fn is_exhausted(&self) -> bool {
@@ -45,15 +51,26 @@ impl Patience {
         self.strike_at(Instant::now());
     }
 
+    /// How long something of the tenant's may take: longer than any disk, shorter than anybody's retries.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline_at(Instant::now())
+    }
+
+    fn deadline_at(&self, now: Instant) -> Duration {
+        let strikes = lock(&self.0.strikes);
+        DEADLINE / (1 << Self::since(&strikes, now, Self::MAKE_UP).min(Self::HALVINGS))
+    }
+
     fn is_exhausted_at(&self, now: Instant) -> bool {
         let away = self.0.away.load(Ordering::Relaxed) as usize;
-        away >= Self::STRIKES || Self::recent(&mut lock(&self.0.strikes), now) >= Self::STRIKES
+        away >= Self::STRIKES || Self::since(&lock(&self.0.strikes), now, Self::FORGET) >= Self::STRIKES
     }
 
     fn strike_at(&self, now: Instant) {
         let mut strikes = lock(&self.0.strikes);
-        let present = Self::recent(&mut strikes, now) + 1;
+        strikes.retain(|strike| now.saturating_duration_since(*strike) < Self::MAKE_UP);
         strikes.push(now);
+        let present = Self::since(&strikes, now, Self::FORGET);
         tracing::warn!(
             strikes = present,
             of = Self::STRIKES,
@@ -61,10 +78,9 @@ impl Patience {
         );
     }
 
-    /// Forgets old strikes. Returns how many are left.
-    fn recent(strikes: &mut Vec<Instant>, now: Instant) -> usize {
-        strikes.retain(|strike| now.saturating_duration_since(*strike) < Self::FORGET);
-        strikes.len()
+    /// How many are younger than `age`.
+    fn since(strikes: &[Instant], now: Instant, age: Duration) -> usize {
+        strikes.iter().filter(|strike| now.saturating_duration_since(**strike) < age).count()
     }
 
     fn leave(&self) -> Away {
@@ -117,7 +133,7 @@ thread_local! {
 
 /// Bytes of one copy.
 pub(super) const CHUNK: usize = 64 * 1024;
-/// How long a copy may take: longer than any disk, shorter than anybody's retries.
+/// How long a copy may take where none was slow before.
 const DEADLINE: Duration = Duration::from_millis(500);
 /// How often either side looks, yielding in between, before it sleeps.
 const LOOKS: u32 = 500;
@@ -135,7 +151,7 @@ pub(super) fn run(
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job)),
+            Ok(()) => present.execute(Box::new(job), patience.deadline()),
             Err(fault) => Some(Err(fault)),
         };
         let Some(result) = result else {
@@ -165,12 +181,12 @@ impl Helper {
     }
 
     /// Has `job` run on the buffer; none where that takes too long, and then the helper must not be used again.
-    fn execute(&mut self, job: Job) -> Option<Result<(), Fault>> {
+    fn execute(&mut self, job: Job, deadline: Duration) -> Option<Result<(), Fault>> {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        if !shared.wait_for(DONE, Some(DEADLINE)) {
+        if !shared.wait_for(DONE, Some(deadline)) {
             shared.turn.store(GIVEN_UP, Ordering::Release);
             self.thread.unpark();
             return None;
@@ -264,6 +280,8 @@ mod tests {
         (0..Patience::STRIKES).for_each(|_| patience.strike_at(start));
         assert!(patience.is_exhausted_at(start) && patience.is_exhausted_at(start + Patience::FORGET / 2));
         assert!(!patience.is_exhausted_at(start + Patience::FORGET));
+        assert_eq!(patience.deadline_at(start + Patience::FORGET), DEADLINE / 16);
+        assert_eq!(patience.deadline_at(start + Patience::MAKE_UP), DEADLINE);
         let mut away: Vec<Away> = (0..Patience::STRIKES).map(|_| patience.leave()).collect();
         assert!(patience.is_exhausted_at(start + 100 * Patience::FORGET));
         away.pop();

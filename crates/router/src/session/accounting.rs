@@ -37,7 +37,7 @@ impl ObjectKind {
             Self::Qp => 8192,
             Self::Srq => 1024,
             Self::Ah => 384,
-            Self::Channel => 8192,
+            Self::Channel => 20 << 10,
         }
     }
 

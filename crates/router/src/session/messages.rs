@@ -3,10 +3,11 @@
 use super::commands::{self, Scope};
 use super::connection::{Frame, Subject};
 use super::context::Context;
+use super::peer::unread;
 use super::reply::{self, Reply};
 use super::server::Server;
 use crate::budget::Resource;
-use crate::io::{Place, PlainError, Plains};
+use crate::io::{Place, PlainError, Plains, Terms};
 use crate::worker::ShardHandle;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
@@ -33,6 +34,10 @@ impl Server {
             Err(error) => return self.expel(id, &error.to_string()),
         };
         let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        // Answers that wait are the router's memory: a program has one at a time.
+        if unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0) {
+            return self.expel(id, "answers are not read");
+        }
         let answer = match (frame.kind, connection.subject) {
             (RequestKind::Open, None) => self.with_room(id, |server| server.open(id, fds)),
             (RequestKind::Attach, None) => self.attach(id, frame.body),
@@ -150,8 +155,9 @@ impl Server {
         // How long it takes to look there is the tenant's to decide, a few times.
         let exhausted = endpoint.patience.is_exhausted();
         let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let charge = endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?;
-        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard, Some(charge));
+        let charge = Some(endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?);
+        let terms = Terms { charge, wait: endpoint.patience.deadline() };
+        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard, terms);
         if matches!(place.plain, Err(PlainError::TooSlow)) {
             endpoint.patience.strike();
         }

@@ -131,7 +131,9 @@ impl Server {
         // How long it takes to look there is the tenant's to decide, a few times.
         let exhausted = endpoint.patience.is_exhausted();
         let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let found = namespace.map_err(PlainError::Unknown).and_then(|fd| find_interface(fd, endpoint.spec.addresses()));
+        let wait = endpoint.patience.deadline();
+        let found =
+            namespace.map_err(PlainError::Unknown).and_then(|fd| find_interface(fd, endpoint.spec.addresses(), wait));
         if matches!(found, Err(PlainError::TooSlow)) {
             endpoint.patience.strike();
         }

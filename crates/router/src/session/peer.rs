@@ -100,6 +100,15 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Bytes of kernel memory that what was sent over a socket takes, as long as the other side has not read it.
+#[allow(unsafe_code)]
+pub(super) fn unread(socket: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut bytes = 0;
+    // SAFETY: SIOCOUTQ, which has this number, stores an integer.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { Ok(bytes) } else { Err(io::Errno::INVAL) }
+}
+
 /// Reads a socket option that is exactly `N` integers.
 #[allow(unsafe_code)]
 fn socket_option<const N: usize>(socket: BorrowedFd<'_>, name: i32) -> io::Result<[i32; N]> {

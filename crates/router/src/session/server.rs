@@ -50,8 +50,8 @@ const EVENTS: usize = 64;
 /// How long the thread looks for messages before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(50);
 
-/// Bytes of the router's memory that a connection takes, answers that wait to be read included.
-const CONNECTION_MEMORY: u64 = 4096;
+/// Bytes of the router's memory that a connection takes, an answer that waits to be read included.
+const CONNECTION_MEMORY: u64 = 40 << 10;
 /// The socket and the peer's pidfd.
 const CONNECTION_DESCRIPTORS: u64 = 2;
 

@@ -5,6 +5,7 @@
 //! neither waits for the acknowledgement of an event that it never saw nor sees one of an object that is gone.
 
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
@@ -33,6 +34,8 @@ impl EventSocket {
         // Nothing comes back: a descriptor that the program put in here would be closed by the worker, for as long as
         // its maker likes.
         shutdown(&ours, Shutdown::Read)?;
+        // What the program does not read is the router's memory.
+        set_socket_send_buffer_size(&ours, SEND_BUFFER)?;
         let program = fcntl_dupfd_cloexec(&theirs, 0)?;
         Ok((Self { ours, theirs, waiting: VecDeque::new() }, program))
     }
@@ -107,6 +110,8 @@ impl EventBytes {
     }
 }
 
+/// Room for some twenty events, which the kernel takes twice. Others wait here, one of each kind.
+const SEND_BUFFER: usize = 8192;
 const COMP_LEN: usize = 8;
 const ASYNC_LEN: usize = 16;
 
