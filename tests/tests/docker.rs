@@ -26,7 +26,6 @@ fn unprivileged_containers_reach_each_other() {
     let (a, b) = (container_args(&lab, "a"), container_args(&lab, "b"));
     for arguments in [&a, &b] {
         let text = arguments.join(" ");
-        assert!(text.contains("--ulimit memlock=-1"), "programs look at it: {text}");
         for privilege in ["--privileged", "--cap-add", "--security-opt", "--device", "--pid", "--network"] {
             assert!(!text.contains(privilege), "no privilege may be asked for: {text}");
         }

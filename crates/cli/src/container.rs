@@ -19,9 +19,8 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
             "{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons"
         )));
     }
-    // Some programs look at the limit although nothing is locked. A container without root's rights could not be started
-    // with another one.
-    let limit = if client.status()?.rootless { "" } else { " --ulimit memlock=-1" };
+    // Some programs look at the limit although nothing is locked. An engine that may not raise it would start no container.
+    let limit = if client.status()?.rootless || !can_raise_limits() { "" } else { " --ulimit memlock=-1" };
     print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload()))
 }
 
@@ -75,6 +74,15 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
     let written = made.and_then(|()| fs::write(&temporary, text)).and_then(|()| fs::rename(&temporary, path));
     written.map_err(|e| Failure::new(format!("{}: {e}; choose another --output", path.display())))
+}
+
+/// Whether this machine's daemons may raise limits: inside some sandboxes not even its first process has the capability.
+fn can_raise_limits() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
+    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let bounding = bounding.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bounding.is_none_or(|bits| bits & CAP_SYS_RESOURCE != 0)
 }
 
 fn preload() -> String {
