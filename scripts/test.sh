@@ -107,7 +107,6 @@ part_fresh() {
     need build
     build_product
     step "the demo" dev_fresh --with-target demo
-    step "the benchmark" dev_fresh --with-target bench --quick
     step "tests without privilege" dev_fresh --with-target test rootless
 }
 
