@@ -128,5 +128,5 @@ fn busy_loops() -> Vec<Program> {
 
 const SERVER: &str = "10.7.0.2";
 const CLIENT: &str = "10.7.0.3";
-/// What perftest calls a megabyte, in megabytes.
+/// Megabytes in one of perftest's (2^20 bytes).
 const MIB: f64 = 1.048_576;

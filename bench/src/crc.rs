@@ -1,4 +1,4 @@
-//! What the invariant CRC of a packet costs, which is computed on both sides of a plain path and of an insecure tunnel.
+//! Cost of the invariant CRC, which is computed on both sides of plain RoCEv2 and of an insecure tunnel.
 
 use crate::results::{Results, Unit};
 use rdmesh_nic::wire::{IpUdp, icrc};

@@ -45,7 +45,7 @@ impl Wire {
         self.mtu
     }
 
-    /// What perftest's programs have to be told.
+    /// Options that perftest's programs need.
     pub(crate) fn options(&self) -> String {
         format!("-m {}", self.packet)
     }

@@ -33,7 +33,7 @@ fn published(root: &Path) -> Run {
     serde_json::from_str(&text).expect("they are this program's")
 }
 
-/// What stands before the figures, they themselves, and what stands behind them.
+/// The page in three parts: the text before the figures, the figures, and the text behind them.
 fn split(page: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = page.split_once(BEGIN)?;
     let (figures, after) = rest.split_once(END)?;

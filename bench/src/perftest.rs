@@ -97,5 +97,5 @@ pub(crate) const SEND_LATENCY: &str = "SEND, half round trip";
 pub(crate) const WRITE_LATENCY: &str = "WRITE, half round trip";
 
 const OPERATIONS: [(&str, &str); 3] = [(WRITE, "ib_write_bw"), (SEND, "ib_send_bw"), (READ, "ib_read_bw")];
-/// What perftest calls a megabyte, in megabytes.
+/// Megabytes in one of perftest's (2^20 bytes).
 const MIB: f64 = 1.048_576;

@@ -1,4 +1,4 @@
-//! What it takes to register memory and to deregister it.
+//! Time of memory registration and deregistration.
 
 use crate::results::{Results, Unit};
 use rdmesh_tests::{Endpoint, Lab, helper};
@@ -11,7 +11,7 @@ pub(crate) const REGISTRATION: &str = "rdmesh, registration";
 const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of the ranges, and their names.
 const SIZES: [(u64, &str); 4] = [(4 << 10, "4 KB"), (64 << 10, "64 KB"), (1 << 20, "1 MB"), (64 << 20, "64 MB")];
-/// What the program calls its figures, and what they are here.
+/// Names of the program's figures, and of the rows that they become.
 const KINDS: [(&str, &str); 3] =
     [("first", "ibv_reg_mr, new memory"), ("again", "ibv_reg_mr, known memory"), ("end", "ibv_dereg_mr")];
 

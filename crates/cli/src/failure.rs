@@ -22,7 +22,7 @@ impl Failure {
         Self { message: printable_lines(&message.to_string()).into_owned(), code }
     }
 
-    /// Nobody reads what is printed any more (`| head`): the exit status is that of a program which SIGPIPE has ended, as shells
+    /// A closed standard output (`| head`): the exit status is that of a program which SIGPIPE has ended, as shells
     /// tell it, and nothing is said.
     pub(crate) fn unread() -> Self {
         Self { message: String::new(), code: 128 + SIGPIPE }

@@ -1,4 +1,4 @@
-//! What was posted before a queue pair ends is delivered.
+//! Delivery of requests that were posted before a queue pair ends.
 
 use rdmesh_sim::endings::run;
 

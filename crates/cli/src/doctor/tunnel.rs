@@ -87,7 +87,7 @@ fn agreement(host: &TunnelHost) -> Finding {
     Finding::ok(SUBJECT, format!("{place} is authenticated"))
 }
 
-/// Who sent something that was refused.
+/// Senders of refused packets.
 fn intruders(host: &TunnelHost) -> Option<Finding> {
     let reasons = [
         (host.wrong_tag, "with a wrong tag"),

@@ -1,4 +1,4 @@
-//! What a router that has died left in its store, made fit for the next one.
+//! Recovery of a dead router's store for the next one.
 
 use super::{ADDRESSES, Registry, RegistryError, VNIS, decode, endpoint_key, host_key, network_key};
 use crate::store::{Expect, StoreError};

@@ -14,7 +14,7 @@ use crate::wire::{Header, IdSolver, IpUdp, Malformed, Op, Service, geneve, icrc}
 use rdmesh_verbs::{Gid, QpState, QpType, Qpn, Vni};
 use std::net::IpAddr;
 
-/// How it is found out that packets are as their senders made them.
+/// Integrity checks of received packets: invariant CRC or the tunnel's seal.
 pub(crate) struct Integrity {
     solver: IdSolver,
     /// Only what has the right tag is taken from the tunnel; nothing there has an invariant CRC.

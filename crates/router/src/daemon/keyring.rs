@@ -1,4 +1,4 @@
-//! What this host shares with others, and how the tunnel to each is.
+//! Tunnel keys of the other hosts, and the state of the tunnel to each.
 
 use super::error::HostError;
 use super::host::Host;

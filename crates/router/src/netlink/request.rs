@@ -1,4 +1,4 @@
-//! What a program asks of a NETLINK_RDMA socket.
+//! Requests of a NETLINK_RDMA socket.
 
 use super::{DEVICE, Kind};
 use rdmesh_uverbs::abi::netlink::{NLDEV, NetlinkHeader, client_and_command, netlink_flag, nldev, nldev_attr as attr};

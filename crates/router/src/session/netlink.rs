@@ -1,4 +1,4 @@
-//! What is asked of NETLINK_RDMA sockets: the device, its port, and the endpoint's own objects.
+//! Answers to NETLINK_RDMA requests: the device, its port, and the endpoint's own objects.
 
 use super::EndpointId;
 use super::commands::{CAPABILITIES, PORT, PORT_ACTIVE, PORT_LINK_UP};

@@ -1,4 +1,4 @@
-//! What the kernel says of this process as a whole.
+//! Fields of `/proc/self/status`.
 
 use rustix::fs::{CWD, Mode, OFlags};
 

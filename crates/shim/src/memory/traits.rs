@@ -1,4 +1,4 @@
-//! What mappings have beyond their rights, which the conversion carries over, or for which it leaves them alone.
+//! Traits of mappings beyond their rights (mlock, NUMA policy, MADV_DONTDUMP), which the conversion carries over, or for which it leaves them alone.
 //!
 //! | | |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What the program sees as its working directory and as the paths of directories that it has open.
+//! The working directory, and paths of open directories, as the program sees them.
 //!
 //! A directory of the endpoint's tree is really one below the endpoint's directory. The kernel knows it by that path; the
 //! program is to know it by the one below `/sys`. Relative paths are looked at only where they may lead to the device:

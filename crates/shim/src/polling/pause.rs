@@ -1,4 +1,4 @@
-//! What a thread does that polls in vain: it yields, and where the processors are contended, or it has waited for long, it
+//! Back-off of threads that poll in vain: a thread yields, and where the processors are contended, or it has waited for long, it
 //! sleeps until a completion wakes it.
 //!
 //! A sleep is short in any case, because a program may wait for something else too, and a thread sleeps only if it has just

@@ -1,4 +1,4 @@
-//! What workers and the thread of the handshakes share about another host.
+//! State of the tunnel to one host, shared by the workers and the handshake thread.
 
 use super::session::{ReceiveSession, SendSession};
 use std::net::IpAddr;
