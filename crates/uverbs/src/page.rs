@@ -23,13 +23,15 @@ const WORDS: usize = MAX_HANDLES as usize / 64;
 const SUMMARY_WORDS: usize = WORDS / 64;
 /// Where a worker's page says that the processors are contended: in another cache line than whether the worker sleeps.
 const CONTENDED: usize = 64;
-/// Most threads of one context that are woken at once; others sleep for their time. A tenant may have any number.
+/// Most threads of one context that an arrival wakes; the next wakes more. A tenant may have any number.
 const MOST_WOKEN: u32 = 16;
 
 #[repr(C, align(64))]
 struct Layout {
     summary: [AtomicU64; SUMMARY_WORDS],
     arrivals: AtomicU32,
+    /// Odd while threads may sleep; each wake-up makes it the next even number. Threads sleep as long as it is what they
+    /// saw, so that a wake-up between a thread's last look and its sleep is not undone by the next thread that goes to sleep.
     sleepers: AtomicU32,
     _pad: [u64; 3],
     doorbells: [AtomicU64; WORDS],
@@ -139,12 +141,15 @@ impl ContextPage {
     pub fn wake_sleepers(&self) -> bool {
         let sleepers = &self.layout().sleepers;
         fence(Ordering::SeqCst);
-        if sleepers.load(Ordering::Relaxed) == 0 {
+        let seen = sleepers.load(Ordering::Relaxed);
+        if seen & ASLEEP == 0 {
             return false;
         }
-        sleepers.store(0, Ordering::Relaxed);
-        // Where it fails nobody sleeps there.
-        let _ = futex::wake(sleepers, futex::Flags::empty(), MOST_WOKEN);
+        sleepers.store(seen.wrapping_add(1), Ordering::Relaxed);
+        if futex::wake(sleepers, futex::Flags::empty(), MOST_WOKEN) == Ok(MOST_WOKEN as usize) {
+            // There may be more; the next arrival wakes them.
+            sleepers.fetch_or(ASLEEP, Ordering::Relaxed);
+        }
         true
     }
 
@@ -156,13 +161,13 @@ impl ContextPage {
     /// Tenant: sleeps until the router has counted other than `seen` arrivals, but not longer than `limit`.
     pub fn wait_arrival(&self, seen: u32, limit: Duration) {
         let layout = self.layout();
-        layout.sleepers.store(ASLEEP, Ordering::Relaxed);
+        let sleepers = layout.sleepers.fetch_or(ASLEEP, Ordering::Relaxed) | ASLEEP;
         // Either the count is new here, or the router sees that somebody sleeps (`wake_sleepers` has the other fence).
         fence(Ordering::SeqCst);
         if layout.arrivals.load(Ordering::Relaxed) == seen {
             let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
             // Woken, interrupted or at its limit: the caller polls in any case.
-            let _ = futex::wait(&layout.sleepers, futex::Flags::empty(), ASLEEP, Some(&limit));
+            let _ = futex::wait(&layout.sleepers, futex::Flags::empty(), sleepers, Some(&limit));
         }
     }
 
@@ -234,7 +239,7 @@ impl WorkerPage {
     }
 }
 
-/// What [`ContextPage::wait_completion`] sleeps on.
+/// Set in `sleepers` while threads may sleep.
 const ASLEEP: u32 = 1;
 
 #[cfg(test)]

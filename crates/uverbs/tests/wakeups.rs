@@ -161,6 +161,29 @@ fn a_completion_always_wakes_threads_that_polled_in_vain() {
     assert!(sleeps.into_inner() > 0);
 }
 
+/// More threads sleep than one arrival wakes: arrivals wake all of them, a part each.
+#[test]
+fn arrivals_wake_any_number_of_threads() {
+    const THREADS: u32 = 40;
+    let (device, awake) = (page(), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (program, awake) = (device.clone(), &awake);
+            scope.spawn(move || {
+                let (seen, begin) = (program.arrivals(), Instant::now());
+                program.wait_arrival(seen, NEVER);
+                assert!(begin.elapsed() < NEVER, "it slept on");
+                awake.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while awake.load(Ordering::Relaxed) < THREADS {
+            thread::sleep(Duration::from_millis(10));
+            device.count_arrival();
+            device.wake_sleepers();
+        }
+    });
+}
+
 /// A sleep ends by itself, and a completion that was counted before ends it at once.
 #[test]
 fn a_sleep_for_a_completion_is_bounded() {
