@@ -1,6 +1,6 @@
 //! Which paths stand for the endpoint.
 //!
-//! * [`walk`]: resolution of a path, component by component.
+//! * [`mod@walk`]: resolution of a path, component by component.
 //! * [`view`]: the working directory and open directories, as the program sees them.
 #![allow(unsafe_code)]
 
