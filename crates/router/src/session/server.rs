@@ -189,7 +189,7 @@ impl Server {
                 }
             }
             if events.is_empty() {
-                is_tired = is_tired || self.patience.is_over();
+                is_tired = is_tired || self.patience.is_over(false);
             } else {
                 self.patience.renew();
                 is_tired = false;

@@ -1,4 +1,5 @@
-//! Contention: whether other programs want the processors, and the probe that finds out when they no longer do.
+//! Contention: whether other programs want the processors of a router that serves the network, and the probe that finds out
+//! when they no longer do.
 //!
 //! Threads that wait for work yield to each other. To a thread that computes, a yield gives a whole slice of the scheduler
 //! away. So after one slow yield all who wait sleep instead, until what they wait for wakes them: the scheduler lets a thread
@@ -143,7 +144,7 @@ impl Calm {
 }
 
 /// Pollers give the processor back sooner than this; threads that compute do not. And a processor that is free is given sooner.
-const SLOW: Duration = Duration::from_millis(1);
+pub(super) const SLOW: Duration = Duration::from_millis(1);
 /// Between two probes.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// What `nice` calls its priority.

@@ -388,14 +388,15 @@ impl Worker {
                 self.waiter.worked();
                 continue;
             }
+            let serves_network = served.serves_network();
             let is_tired = if self.waiter.yields() {
                 // Whoever gets the processor may have a command.
                 drop(guard);
-                let is_tired = self.waiter.idle();
+                let is_tired = self.waiter.idle(serves_network);
                 guard = link.serve_again();
                 is_tired
             } else {
-                self.waiter.idle()
+                self.waiter.idle(serves_network)
             };
             if is_tired {
                 guard = self.sleep(&link, guard);

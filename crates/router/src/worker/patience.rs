@@ -2,10 +2,12 @@
 //!
 //! Meanwhile it spins, or, where processors are few, yields: three pollers on two processors that never yield would stop
 //! each other for whole scheduler slices. Yielding is for pollers among themselves: to a thread that computes it gives a
-//! whole slice away. So under [`Contention`] the thread sleeps at once: who sleeps is woken promptly.
+//! whole slice away. A thread that serves the network sleeps at once under [`Contention`], and so do its programs: who sleeps
+//! is woken promptly. One that serves programs of its own host only, which answer sooner than anybody is woken, sleeps for
+//! a while after a slow yield and then tries again.
 
 use super::Mode;
-use super::contention::Contention;
+use super::contention::{Contention, SLOW};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,8 @@ pub(crate) struct Patience {
     idle_since: u64,
     /// When it looked at the clock last.
     looked_at: u64,
+    /// Until when a thread without network does not yield.
+    crowded_until: u64,
     contention: Arc<Contention>,
 }
 
@@ -27,7 +31,16 @@ impl Patience {
     /// Of a thread that looks for `spin_for` while `pollers` threads, itself among them, may do so.
     pub(crate) fn new(mode: Mode, pollers: usize, spin_for: Duration, contention: Arc<Contention>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { mode, yields: processors < pollers, spin_for, idle: 0, idle_since: 0, looked_at: 0, contention }
+        Self {
+            mode,
+            yields: processors < pollers,
+            spin_for,
+            idle: 0,
+            idle_since: 0,
+            looked_at: 0,
+            crowded_until: 0,
+            contention,
+        }
     }
 
     /// Whether it yields rather than spins.
@@ -40,17 +53,18 @@ impl Patience {
         self.idle = 0;
     }
 
-    /// There was nothing. Spins or yields for a moment; returns true where it is time to sleep.
-    pub(crate) fn is_over(&mut self) -> bool {
+    /// There was nothing. Spins or yields for a moment; returns true where it is time to sleep. `serves_network` says whether
+    /// work came from other hosts lately.
+    pub(crate) fn is_over(&mut self, serves_network: bool) -> bool {
         self.idle = self.idle.saturating_add(1);
         if self.mode == Mode::Sleep {
             return self.idle > 1;
         }
-        if self.mode == Mode::Adaptive && self.contention.is_present() {
+        if self.mode == Mode::Adaptive && serves_network && self.contention.is_present() {
             return true;
         }
         if self.yields {
-            if self.yield_was_slow() {
+            if self.is_crowded(serves_network) {
                 return true;
             }
         } else {
@@ -63,18 +77,36 @@ impl Patience {
         let last = std::mem::replace(&mut self.looked_at, now);
         if self.idle == CLOCK_EVERY {
             self.idle_since = now;
-        } else if !self.yields && self.contention.has_taken(Duration::from_nanos(now.saturating_sub(last))) {
+        } else if !self.yields
+            && serves_network
+            && self.contention.has_taken(Duration::from_nanos(now.saturating_sub(last)))
+        {
             // Somebody else had the processor meanwhile.
             return true;
         }
         now.saturating_sub(self.idle_since) > self.spin_for.as_nanos() as u64
     }
 
-    fn yield_was_slow(&mut self) -> bool {
+    /// Yields, unless it was slow lately; true where it was.
+    fn is_crowded(&mut self, serves_network: bool) -> bool {
         let before = nanoseconds();
+        if !serves_network && before < self.crowded_until {
+            return true;
+        }
         rustix::thread::sched_yield();
-        let time = Duration::from_nanos(nanoseconds() - before);
-        self.mode == Mode::Adaptive && self.contention.has_taken(time)
+        if self.mode == Mode::Spin {
+            return false;
+        }
+        let after = nanoseconds();
+        let time = Duration::from_nanos(after - before);
+        if serves_network {
+            return self.contention.has_taken(time);
+        }
+        let is_slow = time > SLOW;
+        if is_slow {
+            self.crowded_until = after + CROWDED_FOR.as_nanos() as u64;
+        }
+        is_slow
     }
 }
 
@@ -85,3 +117,5 @@ fn nanoseconds() -> u64 {
 
 /// Looks between two at the clock.
 const CLOCK_EVERY: u32 = 16;
+/// How long a thread without network sleeps rather than yields after a slow yield.
+const CROWDED_FOR: Duration = Duration::from_millis(20);

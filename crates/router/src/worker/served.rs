@@ -6,8 +6,10 @@
 use super::exchange::Exchange;
 use super::wait::Watch;
 use super::{Command, Link, Shard};
+use rdmesh_nic::Time;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// A shard, and what waits to be done with it.
 pub(super) struct Served {
@@ -15,12 +17,14 @@ pub(super) struct Served {
     exchange: Exchange,
     commands: mpsc::Receiver<Command>,
     watch: Watch,
+    /// When something arrived from the network last.
+    arrived_at: Option<Time>,
 }
 
 impl Served {
     /// Wakes by `watch` when the programs of `shard` ask for it.
     pub(super) fn new(shard: Shard, exchange: Exchange, commands: mpsc::Receiver<Command>, watch: Watch) -> Self {
-        Self { shard, exchange, commands, watch }
+        Self { shard, exchange, commands, watch, arrived_at: None }
     }
 
     /// Looks for work of every kind once, and does it.
@@ -29,7 +33,10 @@ impl Served {
         let mut worked = shard.take_doorbells();
         worked |= exchange.take_packets(shard);
         let now = shard.now();
-        worked |= exchange.receive(shard);
+        if exchange.receive(shard) {
+            self.arrived_at = Some(now);
+            worked = true;
+        }
         worked |= shard.pass_mads(&exchange.link().counters.mads);
         worked |= shard.engine().poll(now);
         if worked {
@@ -41,6 +48,15 @@ impl Served {
         shard.deliver();
         shard.flush_events(now);
         worked | self.run_commands()
+    }
+
+    /// Whether something arrived from the network lately. To be asked after a pass.
+    pub(super) fn serves_network(&mut self) -> bool {
+        let lately = self.arrived_at.is_some_and(|at| self.shard.now() < at.after(LATELY));
+        if !lately {
+            self.arrived_at = None;
+        }
+        lately
     }
 
     /// Runs the commands that wait. Returns whether they have left something to do.
@@ -127,5 +143,7 @@ impl Served {
     }
 }
 
+/// How long ago a datagram may have arrived for the worker to be one that serves the network.
+const LATELY: Duration = Duration::from_millis(100);
 /// How often what has arrived is asked for before a command: for more than what a socket holds.
 const RECEIVE_TURNS: usize = 16;

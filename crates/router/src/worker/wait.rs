@@ -63,9 +63,9 @@ impl Waiter {
         self.patience.renew();
     }
 
-    /// A pass found nothing. Spins or yields for a moment; returns true where it is time to sleep.
-    pub(super) fn idle(&mut self) -> bool {
-        self.patience.is_over()
+    /// A pass found nothing. Spins or yields for a moment; returns true where it is time to sleep. See [`Patience::is_over`].
+    pub(super) fn idle(&mut self, serves_network: bool) -> bool {
+        self.patience.is_over(serves_network)
     }
 
     /// Sleeps until an eventfd is written, or for `limit`; true where it was woken.
