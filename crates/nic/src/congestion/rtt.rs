@@ -44,6 +44,11 @@ impl Rtt {
         self.smoothed.is_some_and(|smoothed| smoothed > 2 * self.least + SLACK)
     }
 
+    /// How long packets wait in queues.
+    pub(crate) fn queueing(&self) -> Duration {
+        Duration::from_nanos(self.smoothed.map_or(0, |smoothed| smoothed - self.least.min(smoothed)))
+    }
+
     /// How long to wait for an answer before something is sent to provoke one.
     pub(crate) fn probe_timeout(&self) -> Duration {
         let timeout = |smoothed| (smoothed + (4 * self.variation).max(smoothed)).min(4 * self.least + PATIENCE);
@@ -83,6 +88,7 @@ mod tests {
             rtt.sample(Time(0), Time(1_000_000));
         }
         assert!(rtt.is_inflated());
+        assert!(rtt.queueing() > Duration::from_micros(800) && rtt.queueing() <= Duration::from_micros(900));
         assert_eq!(rtt.echo(), Duration::from_micros(100));
     }
 }

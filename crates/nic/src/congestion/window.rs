@@ -1,7 +1,8 @@
 //! How many packets may be on their way to a peer without congestion control of its own.
 //!
 //! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again. Loss while
-//! answers take longer and longer narrows it further, and so does silence.
+//! answers take longer and longer narrows it further, and so do silence, and queues that are long against the ACK time-out:
+//! a peer whose time-out they exceed sends everything again, which makes them longer.
 
 /// The window, in packets.
 #[derive(Clone, Copy, Debug)]
@@ -9,16 +10,27 @@ pub(crate) struct SendWindow {
     packets: u32,
     /// Packets acknowledged since something was last lost.
     clean: u32,
+    is_lossy: bool,
 }
 
 impl SendWindow {
     pub(crate) fn new() -> Self {
-        Self { packets: STEADY, clean: 0 }
+        Self { packets: STEADY, clean: 0, is_lossy: false }
     }
 
     /// Packets that may be on their way.
     pub(crate) fn packets(&self) -> u32 {
         self.packets
+    }
+
+    /// Whether nothing was lost for long, or ever.
+    pub(crate) fn is_lossless(&self) -> bool {
+        !self.is_lossy || self.clean >= CLEAN
+    }
+
+    /// Something was lost, and found out by a probe.
+    pub(crate) fn note_loss(&mut self) {
+        (self.clean, self.is_lossy) = (0, true);
     }
 
     /// Packets were acknowledged: a window's worth of them doubles it. Beyond the usual it grows only where nothing is lost and
@@ -35,6 +47,12 @@ impl SendWindow {
     pub(crate) fn on_loss(&mut self, is_inflated: bool) {
         let lossy = self.packets.min(STEADY);
         self.packets = if is_inflated { (lossy - lossy / 4).max(LEAST) } else { lossy };
+        self.note_loss();
+    }
+
+    /// A round trip took too long for the peer's time-outs, because packets wait in queues.
+    pub(crate) fn on_delay(&mut self) {
+        self.packets = (self.packets - self.packets / 4).max(LEAST);
         self.clean = 0;
     }
 
@@ -72,6 +90,13 @@ mod tests {
             window.on_ack(4, false);
         }
         assert_eq!(window.packets(), MOST);
+    }
+
+    #[test]
+    fn long_queues_narrow_to_the_least() {
+        let mut window = SendWindow::new();
+        (0..20).for_each(|_| window.on_delay());
+        assert_eq!(window.packets(), LEAST);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::wire::{Header, IpUdp, Op, Service, Syndrome, geneve, icrc};
 use proptest::prelude::*;
 use rdmesh_verbs::*;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 type Log = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
@@ -70,6 +71,31 @@ fn one_acknowledgement_stands_for_a_batch() {
     world.settle();
     assert_eq!(std::iter::from_fn(|| a.done()).count(), 20);
     assert_eq!(log.borrow().iter().filter(|(to, _)| *to == 0).count(), 1);
+}
+
+#[test]
+fn what_is_only_late_is_not_sent_again() {
+    const LEN: u32 = 400_000;
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup::default());
+    let waiting = Rc::new(RefCell::new(VecDeque::new()));
+    let queue = waiting.clone();
+    world.lose = Box::new(move |to, bytes| {
+        queue.borrow_mut().extend((to == 1).then(|| bytes.to_vec()));
+        to == 1
+    });
+    world.post(&a, wr(1, write(&b, 0), &[a.sge(0, LEN)]));
+    // Longer than the first probe waits, and shorter than the second.
+    world.run_until(Time(8_000_000));
+    let mut sent = 0;
+    loop {
+        let Some(bytes) = waiting.borrow_mut().pop_front() else { break };
+        sent += 1;
+        world.receive(1, 0, &bytes);
+        world.settle();
+    }
+    assert_eq!(a.done(), Some((1, WcStatus::Success)));
+    assert_eq!(sent, LEN.div_ceil(1024) + 1, "each once, but for the probe");
 }
 
 #[test]

@@ -42,6 +42,14 @@ impl<P: Platform> Active<'_, P> {
 
     /// Everything before `end` has arrived, but for READs and atomics whose answer has not: that was lost (IBA 9.7.5.1.1).
     fn acknowledge(&mut self, end: Psn) {
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        // More than the probe has arrived: where nothing was lost lately, the others are late rather than lost.
+        let was_late = requester.probing && end.since(requester.unacked) > 1 && requester.window.is_lossless();
+        if requester.probing && !was_late {
+            requester.timed = None;
+            requester.window.note_loss();
+        }
         while let Some(connection) = &self.qp.connection
             && let acked = end.since(connection.requester.unacked)
             && acked > 0
@@ -52,6 +60,9 @@ impl<P: Platform> Active<'_, P> {
                 return self.answer_lost();
             }
             self.advance(acked as u32);
+        }
+        if was_late {
+            self.go_forward();
         }
     }
 
@@ -84,17 +95,20 @@ impl<P: Platform> Active<'_, P> {
 
     fn on_progress(&mut self, packets: u32) {
         let now = self.out.now;
+        let longest_queue = self.timeout().map_or(Duration::MAX, |timeout| timeout / QUEUE_SHARE);
         self.qp.send.retries_left = self.qp.attr.retry_cnt;
         self.qp.send.rnr_left = self.qp.attr.rnr_retry;
         if let Some(connection) = &mut self.qp.connection {
             let requester = &mut connection.requester;
-            if let Some((psn, sent)) = requester.timed
-                && requester.unacked.since(psn) > 0
-            {
+            let timed = requester.timed.take_if(|(psn, _)| requester.unacked.since(*psn) > 0);
+            if let Some((_, sent)) = timed {
                 requester.rtt.sample(sent, now);
-                requester.timed = None;
             }
-            requester.window.on_ack(packets, requester.rtt.is_inflated());
+            match (requester.rtt.queueing() > longest_queue, timed) {
+                (false, _) => requester.window.on_ack(packets, requester.rtt.is_inflated()),
+                (true, Some(_)) => requester.window.on_delay(),
+                (true, None) => {}
+            }
             (requester.probing, requester.probes) = (false, 0);
             requester.retry_at = None;
         }
@@ -241,7 +255,29 @@ impl<P: Platform> Active<'_, P> {
             entry.complete = false;
         }
     }
+
+    /// Goes on behind the last packet that was ever sent: what was sent before is on its way.
+    fn go_forward(&mut self) {
+        let mtu = self.qp.attr.path_mtu.bytes();
+        let Some(connection) = &mut self.qp.connection else { return };
+        let requester = &mut connection.requester;
+        requester.went_back = None;
+        let send = &mut self.qp.send;
+        while send.cursor < send.window.len() && send.window[send.cursor].started {
+            let entry = &mut send.window[send.cursor];
+            let (sent, total) = (requester.highest.after(entry.first_psn), entry.packets(mtu));
+            entry.sent = (u64::from(sent) * u64::from(mtu)).min(entry.total);
+            entry.complete = sent >= total;
+            if !entry.complete {
+                break;
+            }
+            send.cursor += 1;
+        }
+        send.next_psn = requester.highest;
+    }
 }
 
 /// How long at least further gaps in answers are taken for echoes of the first: they come without being asked for.
 const READ_ECHO: Duration = Duration::from_micros(150);
+/// Which part of the ACK time-out packets may wait in queues. Where both sides send, an answer waits in two of them.
+const QUEUE_SHARE: u32 = 8;

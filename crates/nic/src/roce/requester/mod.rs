@@ -260,6 +260,7 @@ impl<P: Platform> Active<'_, P> {
             requester.highest = send.next_psn;
         } else {
             self.qp.counters.retransmitted += 1;
+            requester.timed = requester.timed.filter(|(timed, _)| *timed != psn);
         }
         if let Some(rate) = &mut requester.rate {
             rate.on_sent(now, plan.payload as u64 + HEADERS);

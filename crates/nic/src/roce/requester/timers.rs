@@ -63,8 +63,11 @@ impl<P: Platform> Active<'_, P> {
 
     /// Sends one packet again: its acknowledgement tells what else was lost.
     fn probe(&mut self) {
+        // The other packets may be late only, and so may be what the round trip is measured by.
+        let timed = self.qp.connection.as_ref().and_then(|connection| connection.requester.timed);
         self.go_back();
         if let Some(connection) = &mut self.qp.connection {
+            connection.requester.timed = timed;
             connection.requester.probing = true;
             connection.requester.probes += 1;
         }
@@ -102,7 +105,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// The ACK time-out. Hardware has a least one too: shorter codes would expire while a processor is busy elsewhere.
-    fn timeout(&self) -> Option<Duration> {
+    pub(super) fn timeout(&self) -> Option<Duration> {
         ack_timeout(self.qp.attr.timeout).map(|timeout| timeout.max(LEAST_TIMEOUT))
     }
 }
