@@ -15,7 +15,14 @@ pub struct Pair<'a> {
     pub address: String,
 }
 
-impl Pair<'_> {
+impl<'a> Pair<'a> {
+    /// Two endpoints of a network of one router.
+    pub fn of(lab: &'a Lab) -> Self {
+        const SERVER: &str = "10.7.0.2";
+        let server = (lab, Endpoint::at("server", "blue", SERVER));
+        Self { server, client: (lab, Endpoint::at("client", "blue", "10.7.0.3")), address: SERVER.to_owned() }
+    }
+
     /// The port of the programs' own connection.
     pub const PORT: u16 = 18600;
     /// What one of them may take.

@@ -107,6 +107,18 @@ pub fn judge(outcomes: &BTreeMap<String, Outcome>, expected: &str) -> Verdict {
     verdict
 }
 
+/// Where `scripts/rdma-core.sh` left a build of rdma-core, as the environment's `variable` says; none, with the reason printed,
+/// where there is none. Where CI runs the tests, that is a failure.
+pub fn build_of(variable: &str) -> Option<PathBuf> {
+    let build = std::env::var_os(variable).map(PathBuf::from);
+    if build.is_none() {
+        let why = format!("{variable} names no build of rdma-core: run this with `./dev test newest`");
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        println!("skipped: {why}");
+    }
+    build
+}
+
 /// Where `scripts/rdma-core.sh` left tests of a newer rdma-core than the distribution's.
 fn newer_tests() -> PathBuf {
     let build = std::env::var_os("RDMESH_RDMA_CORE").map(PathBuf::from);

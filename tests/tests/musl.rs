@@ -1,6 +1,6 @@
 //! Programs that are linked with musl, as those of Alpine are: one library for both.
 
-use rdmesh_tests::{Endpoint, Lab, Pair, until};
+use rdmesh_tests::{Endpoint, Lab, Pair, suite, until};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -8,21 +8,9 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.7.0.2";
 
-/// Where rdma-core was built with musl; none, with the reason printed, where it was not. Where CI runs the tests, that is a
-/// failure.
+/// The build with musl.
 fn build() -> Option<PathBuf> {
-    let Some(build) = std::env::var_os("RDMESH_MUSL") else {
-        let why = "no rdma-core has been built with musl: run this with `./dev test newest`";
-        assert!(std::env::var_os("CI").is_none(), "{why}");
-        println!("skipped: {why}");
-        return None;
-    };
-    Some(build.into())
-}
-
-fn pair(lab: &Lab) -> Pair<'_> {
-    let server = (lab, Endpoint::at("server", "blue", SERVER));
-    Pair { server, client: (lab, Endpoint::at("client", "blue", "10.7.0.3")), address: SERVER.to_owned() }
+    suite::build_of("RDMESH_MUSL")
 }
 
 /// Compiles `source` with musl's compiler into a folder that is kept as long as what is returned first.
@@ -76,7 +64,7 @@ fn the_library_asks_for_nothing_that_musl_has_not() {
 fn verbs_programs_work_with_each_other_and_with_glibcs() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     let program = |name: &str| build.join("bin").join(name).display().to_string();
     let devinfo = lab.run_in(&pair.server.1, LIMIT, &[program("ibv_devinfo").as_str(), "-v"]).ok().text;
     for expected in ["hca_id:\trxe0", "PORT_ACTIVE", "::ffff:10.7.0.2, RoCE v2"] {
@@ -99,7 +87,7 @@ fn verbs_programs_work_with_each_other_and_with_glibcs() {
 fn connections_are_made_between_the_two() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     let musls = build.join("bin/rping").display().to_string();
     for (server, client) in [(musls.as_str(), "rping"), ("rping", musls.as_str())] {
         let mut serving = lab.start_in(&pair.server.1, &[server, "-s", "-C", "20", "-a", SERVER]);

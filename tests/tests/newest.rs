@@ -8,21 +8,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.7.0.2";
 const EXPECTED: &str = include_str!("../pyverbs/newest.tsv");
 
-/// Where it was built; none, with the reason printed, where it was not. Where CI runs the tests, that is a failure.
+/// The newest build.
 fn build() -> Option<PathBuf> {
-    let Some(build) = std::env::var_os("RDMESH_RDMA_CORE") else {
-        let why = "no rdma-core has been built: run this with `./dev test newest`";
-        assert!(std::env::var_os("CI").is_none(), "{why}");
-        println!("skipped: {why}");
-        return None;
-    };
-    Some(build.into())
-}
-
-/// Two endpoints of a network.
-fn pair(lab: &Lab) -> Pair<'_> {
-    let server = (lab, Endpoint::at("server", "blue", SERVER));
-    Pair { server, client: (lab, Endpoint::at("client", "blue", "10.7.0.3")), address: SERVER.to_owned() }
+    suite::build_of("RDMESH_RDMA_CORE")
 }
 
 /// Words before a program that have it use the libraries of `build`.
@@ -77,7 +65,7 @@ fn its_programs_see_the_device() {
 fn its_pingpong_programs_work() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     for name in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
         let program = build.join("bin").join(name).display().to_string();
         for options in ["", "-e", "-c -e", "-s 1000 -n 2000"] {
@@ -95,7 +83,7 @@ fn its_pingpong_programs_work() {
 fn programs_that_were_built_for_an_older_one_work_with_it() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     let libraries = with_libraries(&build);
     let [env, path] = libraries.each_ref().map(String::as_str);
     let linked = lab.run_in(&pair.server.1, LIMIT, &[env, path, "sh", "-c", "ldd $(command -v ib_write_bw)"]).ok().text;
@@ -124,7 +112,7 @@ fn programs_that_were_built_for_an_older_one_work_with_it() {
 fn its_programs_of_rdma_cm_work() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     for (program, server, client, expected) in [
         ("rping", "-s -V -C 100 -a 10.7.0.2", "-c -V -C 100 -a 10.7.0.2", "DISCONNECT EVENT"),
         ("ucmatose", "-c 4 -C 10", "-c 4 -C 10 -s 10.7.0.2", "return status 0"),
@@ -152,7 +140,7 @@ fn sockets_are_rdma_to_programs_that_know_nothing_of_it() {
     const WORTH_IT: u64 = 100_000_000;
     let Some(build) = build() else { return };
     let lab = Lab::start();
-    let pair = pair(&lab);
+    let pair = Pair::of(&lab);
     // What `rdmesh run` has preloaded stays.
     let libraries = build.join("lib");
     let preloaded = |command: &str| {
