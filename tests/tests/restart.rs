@@ -1,8 +1,11 @@
 //! A router that is killed: its programs are told, and the next one begins with what it had.
 
-use rdmesh_tests::{Endpoint, Lab, Options, Peer, Program, system, until};
+use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Peer, Program, system, until};
 use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const DEVICE_FATAL: &str = "local catastrophic error";
 /// EIO, as every command and every later read of events says of a device that has gone.
 const GONE: &str = "errno 5";
+const OWN_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// Kills the router as a fault would.
 fn kill_router(lab: &Lab) {
@@ -119,6 +123,64 @@ fn an_ordinary_users_router_is_restored_too() {
     a.reopen();
     let mut b = Peer::start(&lab, &Endpoint::new("b"), &["rc"]);
     exchange(&mut a, &mut b);
+}
+
+/// Two hosts that share a key of their own, and the file in which the first one's router keeps it.
+fn hosts_with_an_own_key() -> (Hosts, PathBuf) {
+    let mut hosts = Hosts::start();
+    let key = hosts.key_file(OWN_KEY);
+    for (number, other) in [(0, "host1"), (1, "host0")] {
+        hosts.lab(number).command(&["peer", "rotate", other, "--key", &key]).ok();
+    }
+    for number in [0, 1] {
+        until(LIMIT, "the new key is used", || {
+            let tunnel = hosts.lab(number).api("/v1/tunnel");
+            (tunnel["hosts"][0]["is_changing_key"] == false).then_some(())
+        });
+    }
+    let file = hosts.lab(0).dir().join("keys");
+    (hosts, file)
+}
+
+#[test]
+fn a_single_hosts_key_is_there_after_a_routers_death() {
+    let (hosts, file) = hosts_with_an_own_key();
+    kill_router(hosts.lab(0));
+    hosts.lab(0).up_again();
+    hosts.wait_for_sessions();
+    let start = |number| Peer::start(hosts.lab(number), &Hosts::endpoint(number, "blue"), &["rc", "14", "7"]);
+    exchange(&mut start(0), &mut start(1));
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o7777, 0o600);
+    // A host that is no more has no key any more, and neither has a router that ended well.
+    hosts.lab(0).command(&["peer", "rm", "host1"]).ok();
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "{}");
+    hosts.lab(0).command(&["down"]).ok();
+    assert!(!file.exists());
+    hosts.lab(0).up_again();
+}
+
+#[test]
+fn keys_that_others_could_have_read_or_written_are_not_used() {
+    let (hosts, file) = hosts_with_an_own_key();
+    let lab = hosts.lab(0);
+    kill_router(lab);
+    let expect_refusal = |why: &str| {
+        let output = lab.command(&["up"]);
+        assert!(!output.status.success() && output.text.contains(why), "{}", output.text);
+    };
+    let set_mode = |mode| fs::set_permissions(&file, Permissions::from_mode(mode)).expect("it is ours");
+    set_mode(0o644);
+    expect_refusal("`chmod 600` it");
+    set_mode(0o600);
+    chown(&file, Some(65_533), None).expect("root gives away what it likes");
+    expect_refusal("not a regular file of this user's own: remove it");
+    chown(&file, Some(0), None).expect("root takes what it likes");
+    let keys = fs::read_to_string(&file).expect("it is ours");
+    fs::write(&file, keys.replace(OWN_KEY, "no key")).expect("it is ours");
+    expect_refusal("rdmesh peer rotate HOST --key FILE");
+    fs::write(&file, keys).expect("it is ours");
+    lab.up_again();
+    hosts.wait_for_sessions();
 }
 
 #[test]

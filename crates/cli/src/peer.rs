@@ -29,7 +29,8 @@ pub(crate) fn rotate(host: Option<&Name>, key: &Path, client: &Client) -> Result
     let Some(host) = host else {
         client.set_mesh_key(key)?;
         return print_line(
-            "The new secret is used with each host as soon as it has it too: give it to the others now.",
+            "The new secret is used with each host as soon as it has it too: give it to the others now, and put it into the file \
+             that `rdmesh up` reads.",
         );
     };
     let peers = client.peers()?.hosts;

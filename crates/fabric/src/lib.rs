@@ -33,6 +33,6 @@ pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError, PeersFileError};
 pub use quota::Quota;
 pub use registry::{Added, EndpointRequest, Owner, Registry, RegistryError};
-pub use state::{API_SOCKET, ENDPOINT_MOUNT, LOCK, LOG, StateDir, StateError};
+pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, StateDir, StateError};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

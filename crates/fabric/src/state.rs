@@ -1,5 +1,6 @@
 //! Where a router keeps its files.
 
+mod private;
 mod trust;
 
 pub(crate) use trust::Owners;
@@ -21,6 +22,8 @@ pub const API_SOCKET: &str = "api.sock";
 pub const LOG: &str = "router.log";
 /// Name of the locked file in the state directory.
 pub const LOCK: &str = "lock";
+/// Name of the file of keys in the state directory.
+pub const KEYS: &str = "keys";
 /// Where programs in their own mount namespace, and containers, find their endpoint's directory.
 pub const ENDPOINT_MOUNT: &str = "/run/rdmesh/endpoint";
 
@@ -128,6 +131,11 @@ impl StateDir {
     /// What a router notes for the next one. It is there while a router runs, or after one has died.
     pub fn store(&self) -> PathBuf {
         self.0.join("store")
+    }
+
+    /// Keys of single hosts, for the next router. The file is there if there are any.
+    pub fn keys(&self) -> PathBuf {
+        self.0.join(KEYS)
     }
 
     /// The directory of all endpoints' directories.

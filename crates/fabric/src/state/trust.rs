@@ -39,6 +39,17 @@ pub enum StateError {
     /// A file in the directory is not what it is to be.
     #[error("{} is not a regular file of this user's own: remove it, or {REMEDY}", .0.display())]
     NoFile(PathBuf),
+    /// A file of secrets in the directory that others could have read.
+    #[error(
+        "{} may be read or changed by other users (mode {mode:o}): `chmod 600` it, and if somebody may have read it give the hosts \
+         new keys (`rdmesh peer rotate HOST --key FILE`)", .path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: RawMode,
+    },
     /// A socket in the directory would have an address that is too long.
     #[error(
         "{} is too long for a state directory, which has room for {longest} bytes because sockets lie in it: \

@@ -2,7 +2,7 @@
 
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::worker::StartError;
-use rdmesh_fabric::{Name, RegistryError};
+use rdmesh_fabric::{Name, RegistryError, StateError};
 use rdmesh_overlay::{FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
@@ -22,6 +22,12 @@ pub enum HostError {
         /// Why it cannot be used.
         source: io::Error,
     },
+    /// The file of single hosts' keys.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// It is not what a router writes.
+    #[error("{} holds no keys: remove it, and give the hosts theirs again with `rdmesh peer rotate HOST --key FILE`", .0.display())]
+    Keys(PathBuf),
     /// Network namespaces.
     #[error(transparent)]
     Overlay(#[from] OverlayError),

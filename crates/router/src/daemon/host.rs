@@ -71,6 +71,8 @@ struct AttachedEndpoint {
 impl Host {
     /// Starts workers and sessions, and serves what a router that has died left. The state directory must be this process's alone.
     pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
+        // First: with keys that cannot be used nothing is begun.
+        let keyring = Keyring::open(config.state.clone(), config.key.clone().or_else(|| config.peers.key.clone()))?;
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
         let library = Library::install(&installed, config.state.path())?;
         let underlay = config.io.underlay.map(Underlay::find).transpose()?;
@@ -107,7 +109,7 @@ impl Host {
         let owners = Owners::new().map_err(started("watch over owners"))?;
         let (attached, captures) = (Mutex::default(), Captures::default());
         let (started, faults) = (Instant::now(), Mutex::new(config.io.faults));
-        let keyring = Mutex::new(Keyring::new(config.key.clone().or_else(|| config.peers.key.clone())));
+        let keyring = Mutex::new(keyring);
         let host = Self {
             config,
             started,

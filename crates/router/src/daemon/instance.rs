@@ -96,7 +96,8 @@ impl Instance {
             absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory))?;
         }
         let library = self.state.path().join(LIBRARY_NAME);
-        self.remove_files(&[self.state.api_socket(), library, self.state.store()])
+        let keys = self.state.keys();
+        self.remove_files(&[self.state.api_socket(), library, self.state.store(), keys.with_extension("new"), keys])
     }
 
     fn remove_files(&self, files: &[PathBuf]) -> Result<(), InstanceError> {

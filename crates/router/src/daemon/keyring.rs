@@ -4,24 +4,57 @@ use super::error::HostError;
 use super::host::Host;
 use crate::io::{TunnelState, pair_key};
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Host as Place, Name, TunnelKey};
+use rdmesh_fabric::{Host as Place, KEYS, Name, StateDir, TunnelKey};
 use rdmesh_overlay::Firewall;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Keys by which hosts know each other. They are nowhere else, and are not shown.
-#[derive(Default)]
+/// Keys by which hosts know each other. They are not shown.
 pub(super) struct Keyring {
-    /// What all hosts have.
+    /// Where keys of single hosts are kept for the next router, in a file of their own.
+    state: StateDir,
+    /// What all hosts have. It is where the operator has it.
     mesh: Option<TunnelKey>,
     /// What single hosts have.
-    own: HashMap<Name, TunnelKey>,
+    own: BTreeMap<Name, TunnelKey>,
 }
 
 impl Keyring {
-    pub(super) fn new(mesh: Option<TunnelKey>) -> Self {
-        Self { mesh, own: HashMap::new() }
+    /// The secret `mesh`, and the keys that a router which has died had for single hosts.
+    pub(super) fn open(state: StateDir, mesh: Option<TunnelKey>) -> Result<Self, HostError> {
+        // What is wrong with the text is not said: it would be shown.
+        let parse = |text: String| serde_json::from_str(&text).map_err(|_| HostError::Keys(state.keys()));
+        let own = state.read_private(KEYS)?.map(parse).transpose()?.unwrap_or_default();
+        Ok(Self { state, mesh, own })
+    }
+
+    /// Gives the host `name` a key of its own, or none; returns what it had. Where that cannot be noted nothing changes.
+    fn replace(&mut self, name: &Name, key: Option<TunnelKey>) -> Result<Option<TunnelKey>, HostError> {
+        let mut own = self.own.clone();
+        let before = match key.clone() {
+            Some(key) => own.insert(name.clone(), key),
+            None => own.remove(name),
+        };
+        if before != key {
+            self.note(own)?;
+        }
+        Ok(before)
+    }
+
+    /// Forgets the keys of hosts that there are not.
+    fn retain(&mut self, hosts: &[Place]) -> Result<(), HostError> {
+        let is_known = |name: &Name| hosts.iter().any(|host| host.name == *name);
+        let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            self.own.clone().into_iter().partition(|(name, _)| is_known(name));
+        if lost.is_empty() { Ok(()) } else { self.note(kept) }
+    }
+
+    fn note(&mut self, own: BTreeMap<Name, TunnelKey>) -> Result<(), HostError> {
+        let text = serde_json::to_string(&own).expect("names and texts are JSON");
+        self.state.write_private(KEYS, &text)?;
+        self.own = own;
+        Ok(())
     }
 
     /// The key of the host `name` at `address`.
@@ -47,14 +80,9 @@ impl Host {
         key.map(Some).ok_or_else(|| HostError::NoKey(name.clone()))
     }
 
-    /// Keeps the key of a host of its own.
-    pub(super) fn keep_key(&self, name: &Name, key: TunnelKey) {
-        self.keyring().own.insert(name.clone(), key);
-    }
-
-    /// Forgets the key of a host.
-    pub(super) fn forget_key(&self, name: &Name) {
-        self.keyring().own.remove(name);
+    /// Keeps a host's own key, also for the next router, or forgets it; returns the one before.
+    pub(super) fn keep_key(&self, name: &Name, key: Option<TunnelKey>) -> Result<Option<TunnelKey>, HostError> {
+        self.keyring().replace(name, key)
     }
 
     /// Changes the secret of the mesh, and with it the keys of all hosts that have none of their own.
@@ -80,9 +108,11 @@ impl Host {
         Ok(())
     }
 
-    /// Hosts that a router which has died knew have their keys again, unless those were their own: such are noted nowhere.
+    /// Hosts that a router which has died knew have their keys again.
     pub(super) fn restore_keys(&self) -> Result<(), HostError> {
-        for host in self.other_hosts()? {
+        let hosts = self.other_hosts()?;
+        self.keyring().retain(&hosts)?;
+        for host in hosts {
             match self.key_for(&host.name, host.address, None) {
                 Ok(key) => key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key)),
                 Err(error) => tracing::warn!(%error, "a host of the router that has died is not reached"),

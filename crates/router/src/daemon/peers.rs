@@ -25,10 +25,13 @@ impl Host {
         let shared = self.key_for(&name, address, key.as_ref())?;
         let before = self.registry.hosts()?.into_iter().find(|host| host.name == name).map(|host| host.address);
         let place = Place { name, address };
-        let revision = self.registry.set_host(&place)?;
-        if let Some(key) = key {
-            self.keep_key(&place.name, key);
-        }
+        // Before the host: a router that dies in between leaves a key without a host, never a host with another key.
+        let kept = key.map(|key| self.keep_key(&place.name, Some(key))).transpose()?;
+        let revision = self.registry.set_host(&place).inspect_err(|_| {
+            if let Some(Err(error)) = kept.map(|previous| self.keep_key(&place.name, previous)) {
+                tracing::error!(%error, host = %place.name, "a key that was refused is still noted");
+            }
+        })?;
         if let Some(before) = before.filter(|before| *before != address) {
             self.workers.remove_tunnel_key(before);
         }
@@ -43,7 +46,8 @@ impl Host {
         self.refuse_own(name)?;
         let removed = self.registry.remove_host(name)?;
         self.workers.remove_tunnel_key(removed.address);
-        self.forget_key(name);
+        // One that cannot be taken out of the file goes when the next router starts.
+        self.keep_key(name, None)?;
         tracing::info!(host = %name, "peer removed");
         Ok(removed)
     }
