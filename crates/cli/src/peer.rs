@@ -4,7 +4,7 @@ use crate::args::{OutputOptions, PeerEndpointOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::Tunnel;
+use rdmesh_fabric::api::{Tunnel, TunnelHost};
 use rdmesh_fabric::{Client, KeyError, Name, PeerEndpoint, TunnelKey};
 use std::io::Read;
 use std::net::IpAddr;
@@ -104,9 +104,9 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
 fn way(tunnel: &Tunnel, name: &Name) -> &'static str {
     match tunnel.hosts.iter().find(|host| host.name == *name) {
         _ if !tunnel.is_authenticated => "insecure",
-        Some(host) if host.sends && host.receives && host.is_changing_key => "new key waits",
-        Some(host) if host.sends && host.receives => "authenticated",
-        Some(host) if host.other_key > 0 => "other key",
+        Some(TunnelHost { state, .. }) if state.is_open() && state.is_changing_key => "new key waits",
+        Some(TunnelHost { state, .. }) if state.is_open() => "authenticated",
+        Some(TunnelHost { state, .. }) if state.counters.other_key > 0 => "other key",
         _ => "no answer",
     }
 }

@@ -1,5 +1,9 @@
 //! What a router's API says and is told, as JSON.
 
+mod tunnel;
+
+pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
+
 use crate::{Endpoint, Isolation, Name, Network, Quota, TunnelKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -234,46 +238,6 @@ pub struct SetPeer {
 pub struct SetMeshKey {
     /// The secret.
     pub key: TunnelKey,
-}
-
-/// The tunnel to other hosts, and who tried to get in (`GET /v1/tunnel`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Tunnel {
-    /// Whether packets prove their sender. Without, whoever can send with another host's address is believed.
-    pub is_authenticated: bool,
-    /// The other hosts.
-    pub hosts: Vec<TunnelHost>,
-    /// Packets from addresses that are no host's.
-    pub stranger_packets: u64,
-    /// Where the last of them came from.
-    pub last_stranger: Option<IpAddr>,
-}
-
-/// The tunnel to another host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TunnelHost {
-    /// Its name.
-    pub name: Name,
-    /// Its address.
-    pub address: IpAddr,
-    /// Whether it has proven that it can open what is sent to it.
-    pub sends: bool,
-    /// Whether what it sends can be opened.
-    pub receives: bool,
-    /// Whether a new key waits until the host has it too.
-    pub is_changing_key: bool,
-    /// Packets from its address without a tag.
-    pub unsealed: u64,
-    /// Packets from its address in sessions that there are not (any more).
-    pub unknown_session: u64,
-    /// Packets from its address with a wrong tag.
-    pub wrong_tag: u64,
-    /// Packets from its address that had been here.
-    pub replayed: u64,
-    /// Messages from its address that were signed with another key.
-    pub other_key: u64,
-    /// Packets to it that could not be sent, because it has not proven itself.
-    pub unsent: u64,
 }
 
 /// An interface of the host becomes part of a network (`POST /v1/networks/{network}/interfaces`).

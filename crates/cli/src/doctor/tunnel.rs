@@ -2,7 +2,7 @@
 
 use super::Finding;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{Status, Tunnel, TunnelHost};
+use rdmesh_fabric::api::{Status, Tunnel, TunnelHost, TunnelRefusal, TunnelState};
 use rdmesh_overlay::{Firewall, FirewallError};
 
 const SUBJECT: &str = "tunnel";
@@ -59,97 +59,103 @@ fn findings(tunnel: &Tunnel) -> Vec<Finding> {
             "is that a host? `rdmesh peer add` makes it known; else keep it from UDP port 6081",
         ));
     }
+    if tunnel.unread_messages > 0 {
+        findings.push(Finding::warn(
+            SUBJECT,
+            format!("{} messages about new sessions came too fast to be read", tunnel.unread_messages),
+            "who sends them in a host's name? `rdmesh up --firewall` on every host lets only the routers there send",
+        ));
+    }
     findings
 }
 
 /// Whether the host has proven itself.
 fn agreement(host: &TunnelHost) -> Finding {
-    let place = format!("host {} at {}", host.name, host.address);
-    let is_agreed = host.sends && host.receives;
-    if host.other_key > 0 && (!is_agreed || host.is_changing_key) {
+    let (place, TunnelState { is_changing_key, counters, .. }) = (place(host), host.state);
+    if has_other_key(host) {
         return Finding::fail(
             SUBJECT,
-            format!("{place} signs with another key ({} messages)", host.other_key),
+            format!("{place} signs with another key ({} messages)", counters.other_key),
             format!("the same key on both hosts: rdmesh peer rotate {} --key FILE", host.name),
         );
     }
-    if !is_agreed {
+    if !host.state.is_open() {
         return Finding::warn(
             SUBJECT,
-            format!("{place} does not prove who it is: {} packets to it were not sent", host.unsent),
+            format!("{place} does not prove who it is: {} packets to it were not sent", counters.unsent),
             "is its router running, with --key and with this host among its peers? (`rdmesh peer ls` there)",
         );
     }
-    if host.is_changing_key {
+    if is_changing_key {
         let fix = format!("the new key there too: rdmesh peer rotate {} --key FILE", host.name);
         return Finding::warn(SUBJECT, format!("{place} has not got the new key yet: the old one is still used"), fix);
     }
     Finding::ok(SUBJECT, format!("{place} is authenticated"))
 }
 
+/// Whether a key is why the host is not heard, or still heard by an old one only.
+fn has_other_key(host: &TunnelHost) -> bool {
+    host.state.counters.other_key > 0 && (!host.state.is_open() || host.state.is_changing_key)
+}
+
 /// Senders of refused packets.
 fn intruders(host: &TunnelHost) -> Option<Finding> {
-    let reasons = [
-        (host.wrong_tag, "with a wrong tag"),
-        (host.unsealed, "without a tag"),
-        (host.unknown_session, "in no session"),
-        (host.replayed, "for the second time"),
-    ];
-    let counts: Vec<_> =
-        reasons.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} {why}")).collect();
-    // Networks double packets, and some are on their way when a router restarts.
-    let is_harmless = host.wrong_tag == 0 && host.unsealed == 0;
+    let counters = &host.state.counters;
+    let counts: Vec<_> = counters
+        .refusals()
+        .into_iter()
+        .filter(|refusal| refusal.count > 0 && (refusal.reason != "other_key" || !has_other_key(host)))
+        .map(|TunnelRefusal { count, text, .. }| format!("{count} {text}"))
+        .collect();
+    if counts.is_empty() {
+        return None;
+    }
     let message = format!(
         "tunnel packets from the address of {} ({}) were refused: {}",
         host.name,
         host.address,
         counts.join(", ")
     );
-    (!counts.is_empty()).then(|| {
-        if is_harmless {
-            return Finding::ok(SUBJECT, message);
-        }
-        let fix = format!("who sends them? `rdmesh up --firewall` on {} lets only the router there send", host.name);
-        Finding::warn(SUBJECT, message, fix)
-    })
+    // Networks double packets, some are on their way when a router restarts, and a key may have been another one once.
+    if counters.wrong_tag == 0 && counters.unsealed == 0 {
+        return Some(Finding::ok(SUBJECT, message));
+    }
+    let fix = format!("who sends them? `rdmesh up --firewall` on {} lets only the router there send", host.name);
+    Some(Finding::warn(SUBJECT, message, fix))
+}
+
+fn place(host: &TunnelHost) -> String {
+    format!("host {} at {}", host.name, host.address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::doctor::Level;
+    use rdmesh_fabric::api::TunnelCounters;
 
-    fn host() -> TunnelHost {
-        TunnelHost {
-            name: "b".parse().unwrap(),
-            address: "192.0.2.2".parse().unwrap(),
-            sends: true,
-            receives: true,
-            is_changing_key: false,
-            unsealed: 0,
-            unknown_session: 0,
-            wrong_tag: 0,
-            replayed: 0,
-            other_key: 0,
-            unsent: 0,
-        }
-    }
-
-    fn levels(host: TunnelHost) -> Vec<Level> {
+    fn levels(change: impl Fn(&mut TunnelState, &mut TunnelCounters)) -> Vec<Level> {
+        let (mut state, mut counters) =
+            (TunnelState { sends: true, receives: true, ..TunnelState::default() }, TunnelCounters::default());
+        change(&mut state, &mut counters);
+        let state = TunnelState { counters, ..state };
+        let host = TunnelHost { name: "b".parse().unwrap(), address: [192, 0, 2, 2].into(), state };
         let tunnel = Tunnel { is_authenticated: true, hosts: vec![host], ..Tunnel::default() };
         findings(&tunnel).iter().map(|finding| finding.level).collect()
     }
 
     #[test]
     fn each_state_has_its_line() {
-        assert_eq!(levels(host()), [Level::Ok]);
-        assert_eq!(levels(TunnelHost { replayed: 3, unknown_session: 1, ..host() }), [Level::Ok, Level::Ok]);
-        assert_eq!(levels(TunnelHost { wrong_tag: 3, ..host() }), [Level::Ok, Level::Warn]);
-        assert_eq!(levels(TunnelHost { sends: false, ..host() }), [Level::Warn]);
-        assert_eq!(levels(TunnelHost { sends: false, other_key: 2, ..host() }), [Level::Fail]);
+        assert_eq!(levels(|_, _| {}), [Level::Ok]);
+        assert_eq!(levels(|_, counted| (counted.replayed, counted.unknown_session) = (3, 1)), [Level::Ok, Level::Ok]);
+        assert_eq!(levels(|_, counted| counted.wrong_tag = 3), [Level::Ok, Level::Warn]);
+        assert_eq!(levels(|state, _| state.sends = false), [Level::Warn]);
+        assert_eq!(levels(|state, counted| (state.sends, counted.other_key) = (false, 2)), [Level::Fail]);
         // One that was wrong once, and is right now.
-        assert_eq!(levels(TunnelHost { other_key: 2, ..host() }), [Level::Ok]);
-        assert_eq!(levels(TunnelHost { is_changing_key: true, ..host() }), [Level::Warn]);
+        assert_eq!(levels(|_, counted| counted.other_key = 2), [Level::Ok, Level::Ok]);
+        assert_eq!(levels(|state, _| state.is_changing_key = true), [Level::Warn]);
         assert_eq!(findings(&Tunnel::default())[0].level, Level::Warn);
+        let flooded = Tunnel { is_authenticated: true, unread_messages: 7, ..Tunnel::default() };
+        assert_eq!(findings(&flooded)[0].level, Level::Warn);
     }
 }

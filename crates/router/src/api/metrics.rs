@@ -4,7 +4,7 @@ use crate::daemon::Host;
 use crate::io::IoStats;
 use crate::session::{CmTotals, ContextInfo, SessionTotals};
 use crate::worker::WorkerStats;
-use rdmesh_fabric::api::Metric;
+use rdmesh_fabric::api::{Metric, TunnelRefusal};
 use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -96,30 +96,32 @@ fn families(host: &Host) -> Vec<Family> {
 }
 
 /// Whom the tunnel leads to, and what was refused from there.
-fn tunnel(host: &Host) -> [Family; 4] {
+fn tunnel(host: &Host) -> [Family; 7] {
     let family = |name: &str, kind, help| Family::new(format!("rdmesh_tunnel_{name}"), kind, help);
     let mut refused = family("refused_total", "counter", "Packets refused, by the host whose address they came from");
     let mut unsent = family("unsent_total", "counter", "Packets not sent because the host has not proven itself");
     let mut hosts = family("hosts_authenticated", "gauge", "Hosts that have proven who they are");
+    let mut open = family("open", "gauge", "Whether there is a session to a host, and from it");
+    let mut changing = family("key_changing", "gauge", "Whether a new key waits until the host has it too");
     let mut strangers = family("stranger_packets_total", "counter", "Packets from addresses that are no host's");
+    let mut unread = family("unread_messages_total", "counter", "Handshakes not read because too many came at once");
     // Without a tunnel, or with a failing store, there is nothing to tell.
     let tunnel = host.tunnel().unwrap_or_default();
     for host in &tunnel.hosts {
-        let reasons = [
-            ("unsealed", host.unsealed),
-            ("unknown_session", host.unknown_session),
-            ("wrong_tag", host.wrong_tag),
-            ("replayed", host.replayed),
-            ("other_key", host.other_key),
-        ];
-        for (reason, count) in reasons {
-            refused.push(&[("host", host.name.as_str()), ("reason", reason)], count as f64);
+        let (name, state) = (("host", host.name.as_str()), &host.state);
+        for TunnelRefusal { reason, count, .. } in state.counters.refusals() {
+            refused.push(&[name, ("reason", reason)], count as f64);
         }
-        unsent.push(&[("host", host.name.as_str())], host.unsent as f64);
+        unsent.push(&[name], state.counters.unsent as f64);
+        for (direction, is_open) in [("to", state.sends), ("from", state.receives)] {
+            open.push(&[name, ("direction", direction)], f64::from(is_open));
+        }
+        changing.push(&[name], f64::from(state.is_changing_key));
     }
-    hosts.push(&[], tunnel.hosts.iter().filter(|host| host.sends && host.receives).count() as f64);
+    hosts.push(&[], tunnel.hosts.iter().filter(|host| host.state.is_open()).count() as f64);
     strangers.push(&[], tunnel.stranger_packets as f64);
-    [refused, unsent, hosts, strangers]
+    unread.push(&[], tunnel.unread_messages as f64);
+    [refused, unsent, hosts, open, changing, strangers, unread]
 }
 
 fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {

@@ -2,7 +2,7 @@
 
 use super::error::HostError;
 use super::host::Host;
-use crate::io::{TunnelState, pair_key};
+use crate::io::pair_key;
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
 use rdmesh_fabric::{Host as Place, KEYS, Name, StateDir, TunnelKey};
 use rdmesh_overlay::Firewall;
@@ -134,9 +134,10 @@ impl Host {
     /// The tunnel to other hosts, and who tried to get in.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
-        let of_host = |host: Place| {
-            let state = states.iter().find(|state| state.address == host.address);
-            told(host.name, state.copied().unwrap_or(TunnelState::none(host.address)))
+        let of_host = |Place { name, address }| {
+            // One that nothing is shared with has none.
+            let state = states.get(&address).copied().unwrap_or_default();
+            TunnelHost { name, address, state }
         };
         let strangers = self.workers.strangers();
         Ok(Tunnel {
@@ -144,6 +145,7 @@ impl Host {
             hosts: self.other_hosts()?.into_iter().map(of_host).collect(),
             stranger_packets: strangers.packets,
             last_stranger: strangers.last,
+            unread_messages: strangers.unread,
         })
     }
 
@@ -153,23 +155,5 @@ impl Host {
 
     fn keyring(&self) -> MutexGuard<'_, Keyring> {
         self.keyring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn told(name: Name, state: TunnelState) -> TunnelHost {
-    let TunnelState { address, sends, receives, is_changing_key, .. } = state;
-    let TunnelState { unsealed, unknown_session, wrong_tag, replayed, other_key, unsent, .. } = state;
-    TunnelHost {
-        name,
-        address,
-        sends,
-        receives,
-        is_changing_key,
-        unsealed,
-        unknown_session,
-        wrong_tag,
-        replayed,
-        other_key,
-        unsent,
     }
 }

@@ -31,7 +31,7 @@ pub use plain::{Interface, PlainError, PlainSockets};
 pub use plains::{Place, PlainUse, Plains, Terms};
 pub use probe::{ProbeError, probe};
 pub use sockets::Sockets;
-pub use tunnel::{Rehearsal, StrangersSeen, TunnelState};
+pub use tunnel::{Rehearsal, StrangersSeen};
 
 pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;

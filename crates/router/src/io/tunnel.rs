@@ -23,7 +23,6 @@ mod session;
 
 pub(crate) use guard::{Guard, Table};
 pub(crate) use keys::pair_key;
-pub use link::TunnelState;
 pub use rehearsal::Rehearsal;
 pub(crate) use service::Sessions;
 pub use service::StrangersSeen;

@@ -1,8 +1,10 @@
 //! The tunnel to other hosts: its sockets, one for each worker, and with whom there are sessions.
 
 use super::{StartError, Workers};
-use crate::io::{Clock, IoConfig, Sessions, StrangersSeen, Table, Tunnel, TunnelState};
+use crate::io::{Clock, IoConfig, Sessions, StrangersSeen, Table, Tunnel};
 use rdmesh_fabric::TunnelKey;
+use rdmesh_fabric::api::TunnelState;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -35,8 +37,8 @@ impl Workers {
         }
     }
 
-    /// How the tunnel to each host is; none where nothing is authenticated.
-    pub fn tunnel_states(&self) -> Option<Vec<TunnelState>> {
+    /// How the tunnel to each host is, by address; none where nothing is authenticated.
+    pub fn tunnel_states(&self) -> Option<BTreeMap<IpAddr, TunnelState>> {
         self.sessions.as_ref().map(Sessions::states)
     }
 

@@ -54,7 +54,7 @@ impl Guard {
     /// So many packets to the host at `to` could not be sealed.
     pub(crate) fn count_unsent(&mut self, to: IpAddr, count: u64) {
         if let Some(view) = self.view(to) {
-            view.link.refusals.unsent.fetch_add(count, Ordering::Relaxed);
+            view.link.counters.unsent.fetch_add(count, Ordering::Relaxed);
         }
     }
 
@@ -73,20 +73,20 @@ impl Guard {
         }
         let seal = geneve::read_seal(packet);
         let view = &self.views[at];
-        let refusals = &view.link.refusals;
+        let counters = &view.link.counters;
         let counter = match seal.map(|seal| (seal, view.session(seal))) {
             None if packet.is_empty() => return false,
-            None => &refusals.unsealed,
+            None => &counters.unsealed,
             Some((seal, None)) => {
                 if view.link.note_lost(seal.session) {
                     self.inbox.wake();
                 }
-                &refusals.unknown_session
+                &counters.unknown_session
             }
             Some((seal, Some(session))) => match session.open(seal, packet) {
                 Ok(()) => return true,
-                Err(Refused::Replayed) => &refusals.replayed,
-                Err(Refused::WrongTag) => &refusals.wrong_tag,
+                Err(Refused::Replayed) => &counters.replayed,
+                Err(Refused::WrongTag) => &counters.wrong_tag,
             },
         };
         bump(counter);

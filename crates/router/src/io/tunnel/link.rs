@@ -1,6 +1,7 @@
 //! State of the tunnel to one host, shared by the workers and the handshake thread.
 
 use super::session::{ReceiveSession, SendSession};
+use rdmesh_fabric::api::{TunnelCounters, TunnelState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ pub(crate) struct PeerLink {
     sessions: Mutex<Sessions>,
     /// A session that packets came in and that there is not; 0 for none.
     lost: AtomicU64,
-    pub(super) refusals: Refusals,
+    pub(super) counters: TunnelCounters<AtomicU64>,
 }
 
 /// Sessions in use.
@@ -25,49 +26,6 @@ pub(super) struct Sessions {
     pub(super) previous: Option<Arc<ReceiveSession>>,
 }
 
-/// What was refused from a host's address, by reason.
-#[derive(Default)]
-pub(super) struct Refusals {
-    pub(super) unsealed: AtomicU64,
-    pub(super) unknown_session: AtomicU64,
-    pub(super) wrong_tag: AtomicU64,
-    pub(super) replayed: AtomicU64,
-    pub(super) other_key: AtomicU64,
-    pub(super) unsent: AtomicU64,
-}
-
-/// The state of the tunnel to another host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TunnelState {
-    /// Its address.
-    pub address: IpAddr,
-    /// Whether there is a session to it.
-    pub sends: bool,
-    /// Whether there is a session from it.
-    pub receives: bool,
-    /// Whether it has not shown yet that it has the newest key.
-    pub is_changing_key: bool,
-    /// Packets from its address that are not sealed.
-    pub unsealed: u64,
-    /// Packets in sessions that there are not.
-    pub unknown_session: u64,
-    /// Packets and messages with a wrong tag.
-    pub wrong_tag: u64,
-    /// Packets that had been here.
-    pub replayed: u64,
-    /// Messages signed with a key that is not known here.
-    pub other_key: u64,
-    /// Packets that could not be sent for want of a session.
-    pub unsent: u64,
-}
-
-impl TunnelState {
-    /// That of a host with which nothing is shared.
-    pub(crate) fn none(address: IpAddr) -> Self {
-        PeerLink::new(address).state((false, false), false)
-    }
-}
-
 impl PeerLink {
     pub(super) fn new(address: IpAddr) -> Self {
         Self {
@@ -75,7 +33,7 @@ impl PeerLink {
             generation: AtomicU64::new(1),
             sessions: Mutex::default(),
             lost: AtomicU64::new(0),
-            refusals: Refusals::default(),
+            counters: TunnelCounters::default(),
         }
     }
 
@@ -108,24 +66,10 @@ impl PeerLink {
         Some(self.lost.swap(0, Ordering::Relaxed)).filter(|reference| *reference != 0)
     }
 
-    /// What was refused; the handshake knows the rest.
+    /// What did not get through; the handshake knows the rest.
     pub(super) fn state(&self, (sends, receives): (bool, bool), is_changing_key: bool) -> TunnelState {
-        let Refusals { unsealed, unknown_session, wrong_tag, replayed, other_key, unsent } = &self.refusals;
-        let [unsealed, unknown_session, wrong_tag, replayed, other_key, unsent] =
-            [unsealed, unknown_session, wrong_tag, replayed, other_key, unsent].map(|n| n.load(Ordering::Relaxed));
-        let address = self.address;
-        TunnelState {
-            address,
-            sends,
-            receives,
-            is_changing_key,
-            unsealed,
-            unknown_session,
-            wrong_tag,
-            replayed,
-            other_key,
-            unsent,
-        }
+        let counters = self.counters.map(|counter| counter.load(Ordering::Relaxed));
+        TunnelState { sends, receives, is_changing_key, counters }
     }
 }
 

@@ -3,9 +3,10 @@
 use super::guard::{Guard, Table};
 use super::handshake::Handshake;
 use super::inbox::Inbox;
-use super::link::{PeerLink, TunnelState};
+use super::link::PeerLink;
 use super::session::{ReceiveSession, SendSession, SessionSecret};
 use rdmesh_fabric::TunnelKey;
+use rdmesh_fabric::api::TunnelState;
 use rdmesh_nic::Time;
 use rdmesh_nic::wire::geneve;
 use rdmesh_verbs::Vni;
@@ -74,6 +75,7 @@ impl Default for Rehearsal {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rdmesh_fabric::api::TunnelCounters;
 
     #[test]
     fn refusals_are_counted_by_reason() {
@@ -88,8 +90,9 @@ mod tests {
         for packet in [&wrong[..], &lost[..], &good[44..], &[]] {
             assert!(!tunnel.arrives(Rehearsal::FROM, packet));
         }
-        let state = tunnel.state();
-        assert_eq!((state.replayed, state.wrong_tag, state.unknown_session, state.unsealed), (1, 1, 1, 1));
+        let expected =
+            TunnelCounters { replayed: 1, wrong_tag: 1, unknown_session: 1, unsealed: 1, ..TunnelCounters::default() };
+        assert_eq!(tunnel.state().counters, expected);
         assert!(!tunnel.arrives([192, 0, 2, 9].into(), &tunnel.seal(0, &[0x45; 60])));
         assert_eq!(tunnel.inbox.strangers().seen(), (1, Some([192, 0, 2, 9].into())));
         assert_eq!(tunnel.link.take_lost(), Some(0x0002_0304_0506_0708), "the first byte was changed");

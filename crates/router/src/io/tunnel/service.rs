@@ -3,10 +3,11 @@
 use super::guard::{Guard, Table};
 use super::handshake::{Handshake, Outcome, Unheard};
 use super::inbox::Inbox;
-use super::link::{PeerLink, TunnelState, bump};
+use super::link::{PeerLink, bump};
 use super::session::{ReceiveSession, SendSession};
 use crate::io::clock::Clock;
 use rdmesh_fabric::TunnelKey;
+use rdmesh_fabric::api::TunnelState;
 use rdmesh_nic::{TUNNEL_PORT, Time};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -92,10 +93,10 @@ impl Sessions {
         self.table()
     }
 
-    /// The tunnel to each host.
-    pub(crate) fn states(&self) -> Vec<TunnelState> {
-        let peers = self.shared.peers();
-        peers.values().map(|peer| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing())).collect()
+    /// The tunnel to each host, by address.
+    pub(crate) fn states(&self) -> BTreeMap<IpAddr, TunnelState> {
+        let state = |peer: &Peer| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing());
+        self.shared.peers().iter().map(|(address, peer)| (*address, state(peer))).collect()
     }
 
     /// What came from elsewhere.
@@ -147,8 +148,8 @@ impl Shared {
             };
             match peer.handshake.handle(self.clock.now(), &body) {
                 Ok(outcome) => self.follow(peer, outcome),
-                Err(Unheard::OtherKey) => bump(&peer.link.refusals.other_key),
-                Err(Unheard::Forged) => bump(&peer.link.refusals.wrong_tag),
+                Err(Unheard::OtherKey) => bump(&peer.link.counters.other_key),
+                Err(Unheard::Forged) => bump(&peer.link.counters.wrong_tag),
             }
         }
         was_busy
