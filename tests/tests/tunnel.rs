@@ -129,6 +129,15 @@ fn forged_packets_reach_no_tenant_and_are_counted() {
     assert!(lab.metric("rdmesh_tunnel_refused_total") >= 16.0);
     let text = lab.command(&["doctor"]).text;
     assert!(text.contains("from the address of host1 (192.0.2.2)"), "{text}");
+    assert!(text.contains("`rdmesh up --firewall` on host1 lets only the router there send"), "{text}");
+    let text = lab.command(&["ps", "--wide"]).ok().text;
+    for count in ["4 refused, without a tag", "4 refused, in no session", "8 refused, with a wrong tag"] {
+        assert!(text.contains(count), "{count} in {text}");
+    }
+    assert!(text.contains("  open  ") && !text.contains("0 refused") && !text.contains("not sent"), "{text}");
+    let told: Value = serde_json::from_str(&lab.command(&["ps", "--wide", "--json"]).ok().text).expect("JSON");
+    assert_eq!(told["tunnel"]["hosts"][0], other_host(lab));
+    assert_eq!(lab.metric("rdmesh_tunnel_open"), 2.0, "to it, and from it");
 }
 
 #[test]
@@ -143,6 +152,7 @@ fn who_is_no_host_is_not_heard() {
         Some(lab.api("/v1/tunnel")).filter(|tunnel| tunnel["stranger_packets"] == 2)
     });
     assert_eq!(tunnel["last_stranger"], "192.0.2.77");
+    assert!(lab.command(&["ps", "--wide"]).ok().text.contains("2 packets, the last from 192.0.2.77"));
     assert_eq!(lab.metric("rdmesh_worker_mads_total"), 0.0);
 }
 

@@ -336,7 +336,7 @@ pub(crate) struct FaultsOptions {
 pub(crate) struct PsOptions {
     #[command(flatten)]
     pub(crate) output: OutputOptions,
-    /// Show more of the queue pairs: sequence numbers, and what the network did to their packets
+    /// Show more: sequence numbers of the queue pairs, what the network did to their packets, and the tunnel to other hosts
     #[arg(long)]
     pub(crate) wide: bool,
 }

@@ -16,6 +16,7 @@ mod run;
 mod show;
 mod table;
 mod top;
+mod tunnel;
 mod up;
 
 use args::{Args, Command, EndpointCommand, NetworkCommand, PeerCommand};

@@ -4,8 +4,9 @@ use crate::args::{OutputOptions, PsOptions};
 use crate::endpoint;
 use crate::failure::Failure;
 use crate::table::Table;
+use crate::tunnel;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, Metric};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, EndpointInfo, Metric};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
@@ -15,28 +16,44 @@ use std::net::SocketAddr;
 /// Lists endpoints, contexts and queue pairs.
 pub(crate) fn ps(options: &PsOptions, client: &Client) -> Result<(), Failure> {
     let (endpoints, contexts, connections) = (client.endpoints()?, client.contexts()?, client.connections()?);
+    // Without an address for other hosts there is none.
+    let has_tunnel = options.wide && client.status()?.underlay.is_some();
+    let tunnel = has_tunnel.then(|| client.tunnel()).transpose()?;
     if options.output.json {
-        return print_json(&json!({ "endpoints": endpoints, "contexts": contexts, "connections": connections }));
+        let mut all = json!({ "endpoints": endpoints, "contexts": contexts, "connections": connections });
+        tunnel.into_iter().for_each(|tunnel| all["tunnel"] = json!(tunnel));
+        return print_json(&all);
     }
+    print_used(&endpoints, &contexts, &connections, options.wide)?;
+    tunnel.as_ref().and_then(tunnel::text).map_or(Ok(()), |text| print_line(format!("\n{text}")))
+}
+
+/// What programs have.
+fn print_used(
+    endpoints: &[EndpointInfo],
+    contexts: &[ContextInfo],
+    connections: &[ConnectionInfo],
+    is_wide: bool,
+) -> Result<(), Failure> {
     if endpoints.is_empty() {
         return print_line("No endpoints: `rdmesh run -- COMMAND` makes one.");
     }
-    print_line(endpoint::table(&endpoints))?;
+    print_line(endpoint::table(endpoints))?;
     if contexts.is_empty() && connections.is_empty() {
         return print_line("\nNo program has opened a device.");
     }
     if !contexts.is_empty() {
-        print_line(format!("\n{}", context_table(&contexts)))?;
+        print_line(format!("\n{}", context_table(contexts)))?;
     }
     if !connections.is_empty() {
-        print_line(format!("\n{}", connection_table(&connections)))?;
+        print_line(format!("\n{}", connection_table(connections)))?;
     }
     if contexts.iter().all(|context| context.qps.is_empty()) {
         return Ok(());
     }
-    print_line(format!("\n{}", qp_table(&contexts)))?;
-    if options.wide {
-        print_line(format!("\n{}", wire_table(&contexts)))?;
+    print_line(format!("\n{}", qp_table(contexts)))?;
+    if is_wide {
+        print_line(format!("\n{}", wire_table(contexts)))?;
     }
     Ok(())
 }
