@@ -4,7 +4,7 @@
 //! is right with a probability of at most 2^-119 for each try (n blocks: n/2^128). Nonces never repeat: a session's key is
 //! made anew whenever a router starts, and within it each worker has numbers of its own.
 
-use super::ghash::{BLOCK, Ghash, Parts, STEP};
+use super::ghash::{BLOCK, Ghash, Message};
 use aes::Aes256;
 use aes::cipher::{BlockEncrypt, KeyInit};
 use rdmesh_nic::wire::geneve::TAG;
@@ -28,22 +28,14 @@ impl Gmac {
 
     /// The tag of the datagram, whatever stands where its tag is to be, as number `sequence`; none for one that is too short.
     pub(super) fn tag(&self, sequence: u64, datagram: &[u8]) -> Option<[u8; TAG_LEN]> {
-        let (head, rest) = datagram.split_first_chunk::<STEP>()?;
-        let mut head = *head;
-        head[TAG].fill(0);
-        let (middle, odd) = rest.as_chunks::<STEP>();
-        let mut tail = [0; STEP + BLOCK];
-        tail[..odd.len()].copy_from_slice(odd);
-        // Padding, and the lengths in bits of what is authenticated and of what is encrypted.
-        let end = odd.len().next_multiple_of(BLOCK) + BLOCK;
-        tail[end - BLOCK..end - BLOCK / 2].copy_from_slice(&(datagram.len() as u64 * 8).to_be_bytes());
-        let tail = tail[..end].as_chunks().0;
-        let hash = u128::from_ne_bytes(self.hash.hash(Parts { head: &head, middle, tail }));
+        let message = Message::new(datagram, TAG)?;
+        // First: the processor hashes meanwhile.
         let mut mask = [0; BLOCK];
         mask[4..12].copy_from_slice(&sequence.to_be_bytes());
         mask[15] = 1;
         let mut mask = mask.into();
         self.cipher.encrypt_block(&mut mask);
+        let hash = u128::from_ne_bytes(self.hash.hash(message));
         Some((hash ^ u128::from_ne_bytes(mask.into())).to_ne_bytes())
     }
 
