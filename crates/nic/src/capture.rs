@@ -226,7 +226,7 @@ fn reply_op<M>(reply: &Reply<M>) -> Option<Op> {
         Reply::Atomic { old } => Op::AtomicAcknowledge { aeth: aeth(ACK), original: *old },
         Reply::Rnr { timer } => Op::Acknowledge(aeth(Syndrome::Rnr { timer: *timer })),
         Reply::Nak(nak) => Op::Acknowledge(aeth(Syndrome::Nak((*nak).into()))),
-        Reply::Data(_) | Reply::Dropped | Reply::OutOfSequence => return None,
+        Reply::Data(_) | Reply::Slow | Reply::Dropped | Reply::OutOfSequence => return None,
     })
 }
 

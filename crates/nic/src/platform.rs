@@ -14,12 +14,18 @@ pub trait Platform: Sized + 'static {
     type CompletionQueue: CompletionQueue;
 }
 
-/// A registered range became unreachable: the program unmapped it, or died.
+/// A registered range cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault;
+pub enum Fault {
+    /// For good: the program unmapped it, or died.
+    Gone,
+    /// At present: the same is to be asked again later. A part of the bytes may have been copied, or be copied until then,
+    /// but an atomic has not been executed.
+    Slow,
+}
 
 /// A run of bytes that the NIC may reach, addressed by offsets from its start. Clones share the bytes and keep them
-/// reachable. The engine checks bounds; an offset out of range is a [`Fault`] all the same, never a panic.
+/// reachable. The engine checks bounds; an offset out of range is [`Fault::Gone`] all the same, never a panic.
 pub trait Memory: Clone + Send {
     /// Copies `len` bytes to `to`. The bytes may change meanwhile: then any mixture may arrive.
     fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault>;

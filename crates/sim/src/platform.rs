@@ -121,7 +121,7 @@ impl Region {
 
     fn atomic(&self, offset: u64, kind: Atomic) -> Result<u64, Fault> {
         let mut bytes = locked(&self.bytes);
-        let place = bytes.get_mut(offset as usize..offset as usize + 8).ok_or(Fault)?;
+        let place = bytes.get_mut(offset as usize..offset as usize + 8).ok_or(Fault::Gone)?;
         let old = u64::from_ne_bytes((&*place).try_into().expect("eight bytes"));
         let new = match kind {
             Atomic::Swap { compare, swap } => if old == compare { swap } else { old }.to_ne_bytes(),
@@ -143,13 +143,13 @@ impl Memory for Region {
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         let bytes = locked(&self.bytes);
-        to.copy_from_slice(bytes.get(offset as usize..offset as usize + to.len()).ok_or(Fault)?);
+        to.copy_from_slice(bytes.get(offset as usize..offset as usize + to.len()).ok_or(Fault::Gone)?);
         Ok(())
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
         let mut bytes = locked(&self.bytes);
-        let place = bytes.get_mut(offset as usize..offset as usize + from.len()).ok_or(Fault)?;
+        let place = bytes.get_mut(offset as usize..offset as usize + from.len()).ok_or(Fault::Gone)?;
         let old = place.to_vec();
         place.copy_from_slice(from);
         self.journal.push(Effect::Write { region: self.id, offset, bytes: from.to_vec(), old });

@@ -15,6 +15,7 @@ pub(crate) mod requester;
 pub(crate) mod responder;
 mod settle;
 pub(crate) mod slab;
+pub(crate) mod slowness;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -107,6 +107,8 @@ pub(crate) enum Reply<M> {
         timer: u8,
     },
     Nak(Nak),
+    /// Memory of one of the two cannot be reached at present: nothing was executed.
+    Slow,
     /// Lost, as on a wire: no such QP, wrong state, wrong sender.
     Dropped,
     /// Behind a request that was not executed.

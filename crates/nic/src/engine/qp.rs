@@ -1,12 +1,14 @@
 //! A queue pair: its attributes, its send side and its receive side.
 
+use super::packet::{Head, Reply};
+use super::slowness::Slowness;
 use super::window::Window;
 use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, SendQueue};
 use crate::roce::Connection;
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 pub(crate) struct Qp<P: Platform> {
@@ -52,6 +54,10 @@ pub(crate) struct Requester<P: Platform> {
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) wait: Wait,
+    /// Of the requests' memory, here or at the peer.
+    pub(crate) slow: Slowness,
+    /// Replies whose data could not be stored yet, oldest first, and those that came behind.
+    pub(crate) held: VecDeque<(Head, Reply<P::Memory>)>,
     /// An SQD transition wants to know when the window is empty.
     pub(crate) announce_drained: bool,
 }
@@ -62,6 +68,8 @@ pub(crate) enum Wait {
     None,
     /// The receiver was not ready; try again then.
     Rnr(Time),
+    /// Memory could not be reached; try again then.
+    Slow(Time),
     /// A packet was lost; the ACK time-out ends then.
     Ack(Time),
     /// A packet was lost and no ACK time-out is set (IBA 9.7.6.1.3): for ever.
@@ -71,7 +79,7 @@ pub(crate) enum Wait {
 impl Wait {
     fn deadline(self) -> Option<Time> {
         match self {
-            Self::Rnr(at) | Self::Ack(at) => Some(at),
+            Self::Rnr(at) | Self::Slow(at) | Self::Ack(at) => Some(at),
             Self::None | Self::Forever => None,
         }
     }
@@ -87,6 +95,10 @@ pub(crate) struct Responder<P: Platform> {
     pub(crate) received: u64,
     /// Unreliable connection: the rest of a message is dropped.
     pub(crate) skipping: bool,
+    /// Of the memory that the present request needs.
+    pub(crate) slow: Slowness,
+    /// Unreliable connection: what the peer had sent behind a packet that it is to send again, by epoch.
+    pub(crate) deferred: Option<u32>,
 }
 
 impl<P: Platform> Qp<P> {
@@ -129,6 +141,8 @@ impl<P: Platform> Requester<P> {
             retries_left: 0,
             rnr_left: 0,
             wait: Wait::None,
+            slow: Slowness::default(),
+            held: VecDeque::new(),
             announce_drained: false,
         }
     }
@@ -140,6 +154,8 @@ impl<P: Platform> Requester<P> {
         self.epoch = epoch;
         self.unanswered = 0;
         self.reached = None;
+        self.slow = Slowness::default();
+        self.held.clear();
         self.announce_drained = false;
     }
 
@@ -182,6 +198,8 @@ impl<P: Platform> Responder<P> {
             busy: false,
             received: 0,
             skipping: false,
+            slow: Slowness::default(),
+            deferred: None,
         }
     }
 }

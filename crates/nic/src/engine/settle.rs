@@ -82,7 +82,7 @@ impl<P: Platform> Engine<P> {
     pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
         let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
         let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
-        qp.is_some_and(|qp| qp.send.unanswered != 0)
+        qp.is_some_and(|qp| qp.send.unanswered != 0 && qp.send.held.is_empty())
     }
 
     /// The queue pair with this number: its context, and its handle there.

@@ -30,6 +30,7 @@ impl<P: Platform> Active<'_, P> {
             }
             QpState::Sqd => self.drain(),
             QpState::Sqe => {
+                self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
                 self.flush_sends();
             }
             QpState::Error => self.error(before),
@@ -72,6 +73,8 @@ impl<P: Platform> Active<'_, P> {
         self.qp.send.queue.clear();
         self.qp.recv.busy = false;
         self.qp.recv.received = 0;
+        self.qp.recv.slow.end();
+        self.qp.recv.deferred = None;
         if let Some(queue) = &mut self.qp.recv.queue {
             queue.clear();
         }

@@ -55,6 +55,35 @@ pub(crate) enum CopyError {
     Length,
     /// The source is gone: not the fault of the side that copies.
     Source,
+    /// The memory of the side that copies cannot be reached at present.
+    Slow,
+    /// The source cannot be reached at present.
+    SourceSlow,
+}
+
+impl CopyError {
+    /// What becomes of it where the memory stays slow.
+    pub(crate) fn lasting(self) -> Self {
+        match self {
+            Self::Slow => Self::Protection,
+            Self::SourceSlow => Self::Source,
+            other => other,
+        }
+    }
+
+    /// Whether it may be tried again.
+    pub(crate) fn is_slow(self) -> bool {
+        matches!(self, Self::Slow | Self::SourceSlow)
+    }
+}
+
+impl From<Fault> for CopyError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Gone => Self::Protection,
+            Fault::Slow => Self::Slow,
+        }
+    }
 }
 
 impl From<AccessDenied> for CopyError {
@@ -143,7 +172,7 @@ pub(crate) fn gather_bytes<M: Memory>(
         let (sge, within, room) = list.next().ok_or(CopyError::Length)?;
         let (from, offset) = keys.local(pd, sge, Access::empty())?;
         let (now, later) = to.split_at_mut(to.len().min(room as usize));
-        from.read(offset + within, now).map_err(|Fault| CopyError::Protection)?;
+        from.read(offset + within, now)?;
         list.skip += now.len() as u64;
         to = later;
     }
@@ -191,19 +220,23 @@ pub(crate) fn scatter_bytes<M: Memory>(
         let (sge, within, room) = list.next().ok_or(CopyError::Length)?;
         let (to, offset) = keys.local(pd, sge, Access::LOCAL_WRITE)?;
         let take = (room as usize).min(bytes.len());
-        to.write(offset + within, &bytes[..take]).map_err(|Fault| CopyError::Protection)?;
+        to.write(offset + within, &bytes[..take])?;
         bytes = &bytes[take..];
         list.skip += take as u64;
     }
     Ok(())
 }
 
-/// Blames a failed copy on the side whose memory is gone.
+/// Blames a failed copy on the side whose memory is gone, or slow.
 fn copy_span<M: Memory>(span: &Span<M>, done: u32, to: &M, to_offset: u64, len: u32) -> Result<(), CopyError> {
     let from = span.offset + u64::from(done);
-    span.memory.copy(from, to, to_offset, len as usize).map_err(|Fault| {
+    span.memory.copy(from, to, to_offset, len as usize).map_err(|fault| {
         let mut probe = [0];
-        if span.memory.read(from, &mut probe).is_err() { CopyError::Source } else { CopyError::Protection }
+        match (span.memory.read(from, &mut probe), fault) {
+            (Ok(()), fault) => fault.into(),
+            (Err(_), Fault::Slow) => CopyError::SourceSlow,
+            (Err(_), Fault::Gone) => CopyError::Source,
+        }
     })
 }
 

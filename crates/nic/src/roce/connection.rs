@@ -4,6 +4,7 @@ use super::emit::Peer;
 use super::ended::LAST_WORDS;
 use super::responder::Replies;
 use crate::congestion::{Dcqcn, Rtt, SendWindow};
+use crate::engine::slowness::Slowness;
 use crate::time::Time;
 use crate::wire::Syndrome;
 use rdmesh_verbs::{Key, Psn};
@@ -39,6 +40,8 @@ pub(super) struct RequesterState {
     pub(super) retry_at: Option<Time>,
     /// The receiver was not ready: nothing is sent until then.
     pub(super) rnr_until: Option<Time>,
+    /// Memory of a request could not be reached: nothing is sent until then.
+    pub(super) slow_until: Option<Time>,
     /// From where, and when, sending last went back.
     pub(super) went_back: Option<(Psn, Time)>,
     pub(super) rate: Option<Dcqcn>,
@@ -50,6 +53,8 @@ pub(super) struct ResponderState {
     /// Messages completed (IBA 9.7.5.1.2).
     pub(super) msn: u32,
     pub(super) replies: Replies,
+    /// Of the memory that replies are read from.
+    pub(super) slow: Slowness,
     /// A positive acknowledgement is due.
     pub(super) ack_due: bool,
     /// The last SEND or WRITE packet. A READ or atomic is only acknowledged by its own answer: some take an acknowledgement of
@@ -129,6 +134,7 @@ impl Connection {
     pub(crate) fn fail(&mut self) {
         self.requester.highest = self.requester.unacked;
         self.requester.rnr_until = None;
+        self.requester.slow_until = None;
         self.requester.rate = None;
         self.responder.nak_due = self.responder.fatal;
         // What was earned before the refusal is still answered.
@@ -154,6 +160,7 @@ impl RequesterState {
             probe_at: Time::default(),
             retry_at: None,
             rnr_until: None,
+            slow_until: None,
             went_back: None,
             rate: None,
         }
@@ -171,6 +178,7 @@ impl ResponderState {
             message: Message::None,
             msn: 0,
             replies: Replies::new(replies),
+            slow: Slowness::default(),
             ack_due: false,
             acknowledgeable: None,
             nak_due: None,

@@ -4,7 +4,7 @@ use super::emit::{Peer, flow};
 use crate::engine::active::Active;
 use crate::engine::packet::{Head, Request, RequestOp};
 use crate::engine::requester::MAX_UNANSWERED;
-use crate::memory::gather_bytes;
+use crate::memory::{CopyError, gather_bytes};
 use crate::net::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::wire::{Header, IpUdp, Op, Service};
@@ -58,7 +58,9 @@ impl<P: Platform> Active<'_, P> {
                 Ok(Sent::NoRoom) => return true,
                 // Whoever answers for the earlier ones lets the queue go on.
                 Ok(Sent::TooMany) => return false,
-                Err(status) => {
+                Err(Unsent::Slow) if self.wait_for_memory() => return false,
+                Err(error) => {
+                    let status = error.status();
                     if cursor == 0 {
                         self.fail_oldest(status);
                     }
@@ -69,9 +71,9 @@ impl<P: Platform> Active<'_, P> {
         true
     }
 
-    fn send_datagram(&mut self, to: &mut Transmits) -> Result<Sent, WcStatus> {
+    fn send_datagram(&mut self, to: &mut Transmits) -> Result<Sent, Unsent> {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[self.qp.send.cursor].wr.op else {
-            return Err(WcStatus::LocalQpOperationError);
+            return Err(WcStatus::LocalQpOperationError.into());
         };
         let av = self.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?.av;
         if av.dgid.is_multicast() {
@@ -85,7 +87,7 @@ impl<P: Platform> Active<'_, P> {
 
     /// Sends the datagram at the cursor to each other host of the network, and then to the members on this one. It may take
     /// several turns.
-    fn send_to_group(&mut self, to: &mut Transmits, av: &AddressVector) -> Result<Sent, WcStatus> {
+    fn send_to_group(&mut self, to: &mut Transmits, av: &AddressVector) -> Result<Sent, Unsent> {
         let network = &self.cx.network;
         let (vni, source) = (network.vni, network.source(av));
         // Where this host's own addresses lead into the tunnel, it is one of the hosts.
@@ -112,19 +114,21 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Appends a packet with the datagram at the cursor.
-    fn emit_datagram(&mut self, to: &mut Transmits, peer: &Peer, dest: Qpn) -> Result<(), WcStatus> {
+    fn emit_datagram(&mut self, to: &mut Transmits, peer: &Peer, dest: Qpn) -> Result<(), Unsent> {
         let entry = &self.qp.send.window[self.qp.send.cursor];
-        let SendOp::Datagram { qkey, imm, .. } = entry.wr.op else { return Err(WcStatus::LocalQpOperationError) };
+        let SendOp::Datagram { qkey, imm, .. } = entry.wr.op else {
+            return Err(WcStatus::LocalQpOperationError.into());
+        };
         let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
         let op = Op::Datagram { qkey, source: self.qp.qpn, imm };
         let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
         let header = Header { solicited, ..super::header(Service::Ud, op, dest, self.qp.send.next_psn) };
-        let protection = WcStatus::LocalProtectionError;
         peer.emit(to, &header, entry.total as usize, |bytes| match &entry.inline {
-            Some((memory, offset)) => memory.read(*offset, bytes).map_err(|_| protection),
-            None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes).map_err(|_| protection),
+            Some((memory, offset)) => memory.read(*offset, bytes).map_err(CopyError::from),
+            None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes),
         })?;
         self.out.moved += entry.total;
+        self.qp.send.slow.end();
         Ok(())
     }
 
@@ -161,6 +165,35 @@ impl<P: Platform> Active<'_, P> {
             flow_label: ip.flow_label,
         };
         self.receive_datagram(&head, &Request { op, first: true, last: true, solicited: header.solicited, payload });
+    }
+}
+
+/// Why a datagram is not sent.
+enum Unsent {
+    /// Its memory cannot be reached at present.
+    Slow,
+    Failed(WcStatus),
+}
+
+impl Unsent {
+    /// How it ends where nothing else helps.
+    fn status(self) -> WcStatus {
+        match self {
+            Self::Slow => WcStatus::LocalProtectionError,
+            Self::Failed(status) => status,
+        }
+    }
+}
+
+impl From<WcStatus> for Unsent {
+    fn from(status: WcStatus) -> Self {
+        Self::Failed(status)
+    }
+}
+
+impl From<CopyError> for Unsent {
+    fn from(error: CopyError) -> Self {
+        if error.is_slow() { Self::Slow } else { Self::Failed(WcStatus::LocalProtectionError) }
     }
 }
 

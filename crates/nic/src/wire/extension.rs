@@ -39,6 +39,12 @@ pub enum Syndrome {
     },
     /// Badly.
     Nak(NakCode),
+    /// The memory of the responder cannot be reached at present. Not of the specification, which has no word for it: only
+    /// between routers of this kind, with the reserved bit.
+    Slow {
+        /// Timer code, 5 bits: how long to wait.
+        timer: u8,
+    },
 }
 
 /// Why a request is refused.
@@ -88,6 +94,7 @@ impl Syndrome {
             Self::Ack { credits } => credits & 0x1f,
             Self::Rnr { timer } => 0x20 | timer & 0x1f,
             Self::Nak(code) => 0x60 | code as u8,
+            Self::Slow { timer } => 0xa0 | timer & 0x1f,
         }
     }
 
@@ -100,6 +107,7 @@ impl Syndrome {
             (3, 2) => Self::Nak(NakCode::RemoteAccess),
             (3, 3) => Self::Nak(NakCode::RemoteOperation),
             (3, 4) => Self::Nak(NakCode::InvalidRd),
+            (5, timer) => Self::Slow { timer },
             _ => return Err(Malformed::Syndrome),
         })
     }
@@ -120,6 +128,7 @@ mod tests {
                 0x62 => Ok(Syndrome::Nak(NakCode::RemoteAccess)),
                 0x63 => Ok(Syndrome::Nak(NakCode::RemoteOperation)),
                 0x64 => Ok(Syndrome::Nak(NakCode::InvalidRd)),
+                0xa0..=0xbf => Ok(Syndrome::Slow { timer: byte - 0xa0 }),
                 _ => Err(Malformed::Syndrome),
             };
             assert_eq!(Syndrome::from_byte(byte), expected, "{byte:#x}");

@@ -1,45 +1,58 @@
 //! Copies that may take for ever, made by another thread.
 //!
 //! A tenant decides what lies behind its private pages: a file of a filesystem that it serves itself can make the
-//! router's access wait as long as the tenant likes. So a worker never makes that access: a helper thread does, with a
-//! buffer of its own, and the worker waits for it for a bounded time. A helper that does not come back is left to itself,
-//! and what it reads late goes nowhere.
+//! router's access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program
+//! holds the lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own,
+//! and the worker waits for it for a bounded time. A helper that does not come back is left to itself: what it reads late
+//! goes nowhere, and where it still writes, nothing else is copied until it has (see [`super::process`]).
 
 use rdmesh_nic::platform::Fault;
+use std::any::Any;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How often, lately, the programs of one endpoint may have let a thread wait in vain. Clones share the count.
+/// For how long the programs of one endpoint may let threads wait. Clones share the allowance.
 ///
-/// A strike is forgotten after a while: memory that was slow once, because its program was busy with it, is reached again.
-/// A thread that has not come back counts for as long as it is away. Each strike halves the time that is waited, and that
-/// is made up for much later: a tenant that is slow all the time delays its neighbours less and less.
+/// Half of what is left of it is waited at most, so that a tenant that is slow again and again delays its neighbours less
+/// and less; it is refilled while time passes. Threads that have not come back are bounded for themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Patience(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those that count for the time that is waited; the last ones are not forgotten yet.
-    strikes: Mutex<Vec<Instant>>,
+    spent: Mutex<Spent>,
     /// Threads that were left to themselves.
     away: AtomicU32,
 }
 
-/// A thread that is away, until it is dropped.
-#[derive(Debug)]
-struct Away(Arc<State>);
+/// What is gone of the allowance, as of a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    time: Duration,
+    as_of: Option<Instant>,
+}
+
+/// A thread that is away, until it is dropped, and what that keeps others from.
+struct Away(Arc<State>, #[expect(dead_code, reason = "it is held, not looked at")] Lease);
+
+/// Held as long as a thread is away.
+pub(super) type Lease = Box<dyn Any + Send>;
 
 impl Patience {
-    const STRIKES: usize = 4;
-    /// After that time a strike is forgotten.
-    const FORGET: Duration = Duration::from_secs(10);
-    /// After that time it is made up for.
-    const MAKE_UP: Duration = Duration::from_secs(600);
-    /// How often the time that is waited is halved at most.
-    const HALVINGS: usize = 7;
+    const ALLOWANCE: Duration = Duration::from_secs(1);
+    /// What is refilled is this part of the time that passes.
+    const REFILL: u32 = 8;
+    /// Where less than that may be waited, nothing is waited for.
+    const LEAST: Duration = Duration::from_millis(8);
+    /// Threads that may be away.
+    const AWAY: u32 = 4;
+    /// A copy can be tried again: it is waited for no longer than this part of what else may take, and costs as much.
+    const COPY: u32 = 4;
+    /// What takes no longer costs nothing.
+    const SHORT: Duration = Duration::from_millis(1);
 
     /// Whether nothing of the tenant's is waited for at present.
     pub(crate) fn is_exhausted(&self) -> bool {
@@ -48,7 +61,7 @@ impl Patience {
 
     /// Something of the tenant's took too long.
     pub(crate) fn strike(&self) {
-        self.strike_at(Instant::now());
+        self.spend_at(Instant::now(), self.deadline());
     }
 
     /// How long something of the tenant's may take: longer than any disk, shorter than anybody's retries.
@@ -56,36 +69,49 @@ impl Patience {
         self.deadline_at(Instant::now())
     }
 
+    /// How long a copy may take; none where nothing is waited for.
+    fn moment_at(&self, now: Instant) -> Option<Duration> {
+        (!self.is_exhausted_at(now)).then(|| self.deadline_at(now) / Self::COPY)
+    }
+
     fn deadline_at(&self, now: Instant) -> Duration {
-        let strikes = lock(&self.0.strikes);
-        DEADLINE / (1 << Self::since(&strikes, now, Self::MAKE_UP).min(Self::HALVINGS))
+        Self::ALLOWANCE.saturating_sub(lock(&self.0.spent).at(now)) / 2
     }
 
     fn is_exhausted_at(&self, now: Instant) -> bool {
-        let away = self.0.away.load(Ordering::Relaxed) as usize;
-        away >= Self::STRIKES || Self::since(&lock(&self.0.strikes), now, Self::FORGET) >= Self::STRIKES
+        self.0.away.load(Ordering::Relaxed) >= Self::AWAY || self.deadline_at(now) < Self::LEAST
     }
 
-    fn strike_at(&self, now: Instant) {
-        let mut strikes = lock(&self.0.strikes);
-        strikes.retain(|strike| now.saturating_duration_since(*strike) < Self::MAKE_UP);
-        strikes.push(now);
-        let present = Self::since(&strikes, now, Self::FORGET);
+    /// A copy has taken `time`, or was waited for so long in vain.
+    fn spend_copy(&self, time: Duration) {
+        if time > Self::SHORT {
+            self.spend_at(Instant::now(), time * Self::COPY);
+        }
+    }
+
+    fn spend_at(&self, now: Instant, time: Duration) {
+        let mut spent = lock(&self.0.spent);
+        let total = spent.at(now) + time;
+        *spent = Spent { time: total.min(Self::ALLOWANCE), as_of: Some(now) };
+        let left = Self::ALLOWANCE.saturating_sub(total);
+        tracing::debug!(?time, ?left, "a tenant's private memory or namespace was slow");
+    }
+
+    fn leave(&self, lease: Lease) -> Away {
+        let away = self.0.away.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::warn!(
-            strikes = present,
-            of = Self::STRIKES,
-            "a tenant's private memory or namespace could not be reached in time: no more of its endpoint for a while after the last"
+            away,
+            of = Self::AWAY,
+            "a tenant's private memory could not be reached in time: it is tried again"
         );
+        Away(self.0.clone(), lease)
     }
+}
 
-    /// How many are younger than `age`.
-    fn since(strikes: &[Instant], now: Instant, age: Duration) -> usize {
-        strikes.iter().filter(|strike| now.saturating_duration_since(**strike) < age).count()
-    }
-
-    fn leave(&self) -> Away {
-        self.0.away.fetch_add(1, Ordering::Relaxed);
-        Away(self.0.clone())
+impl Spent {
+    fn at(&self, now: Instant) -> Duration {
+        let passed = self.as_of.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
+        self.time.saturating_sub(passed / Patience::REFILL)
     }
 }
 
@@ -112,20 +138,39 @@ struct Helper {
 struct Shared {
     turn: AtomicU32,
     work: Mutex<Option<(Job, Buffer)>>,
-    done: Mutex<Option<(Result<(), Fault>, Buffer)>>,
+    done: Mutex<Option<Done>>,
     /// The helper was left to itself: counts until it comes back.
     away: Mutex<Option<Away>>,
     worker: Thread,
+}
+
+/// What a helper hands back.
+struct Done {
+    result: Result<(), Fault>,
+    buffer: Buffer,
+    /// How long the work itself took, without the time in which the helper did not run.
+    took: Duration,
+}
+
+/// How long a worker waited for its helper.
+enum Outcome {
+    Done(Result<(), Fault>),
+    /// The helper found no processor. The work is not done, and never will be.
+    NotBegun,
+    /// The helper is still at it.
+    Left,
 }
 
 /// Nothing to do; the helper may sleep.
 const IDLE: u32 = 0;
 /// There is work for the helper.
 const WORK: u32 = 1;
+/// The helper is at work.
+const BUSY: u32 = 2;
 /// There is a result for the worker.
-const DONE: u32 = 2;
+const DONE: u32 = 3;
 /// Nobody waits for the helper any more.
-const GIVEN_UP: u32 = 3;
+const GIVEN_UP: u32 = 4;
 
 thread_local! {
     static HELPER: RefCell<Option<Helper>> = const { RefCell::new(None) };
@@ -133,33 +178,33 @@ thread_local! {
 
 /// Bytes of one copy.
 pub(super) const CHUNK: usize = 64 * 1024;
-/// How long a copy may take where none was slow before.
-const DEADLINE: Duration = Duration::from_millis(500);
 /// How often either side looks, yielding in between, before it sleeps.
 const LOOKS: u32 = 500;
 
-/// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done.
+/// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. Where that
+/// takes too long, `lease` makes what is held until the job has ended, and the answer is [`Fault::Slow`].
 pub(super) fn run(
     patience: &Patience,
+    lease: impl FnOnce() -> Lease,
     fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
     drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    if patience.is_exhausted() {
-        return Err(Fault);
-    }
+    let moment = patience.moment_at(Instant::now()).ok_or(Fault::Slow)?;
     HELPER.with_borrow_mut(|helper| {
-        let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault) };
+        let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault::Slow) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job), patience.deadline()),
-            Err(fault) => Some(Err(fault)),
+            Ok(()) => present.execute(Box::new(job), moment, patience),
+            Err(fault) => Outcome::Done(Err(fault)),
         };
-        let Some(result) = result else {
-            patience.strike();
-            present.shared.leave(patience.leave());
-            return Err(Fault);
+        let result = match result {
+            Outcome::Done(result) => result.and_then(|()| drain(&present.buffer)),
+            Outcome::NotBegun => Err(Fault::Slow),
+            Outcome::Left => {
+                present.shared.leave(patience.leave(lease()));
+                return Err(Fault::Slow);
+            }
         };
-        let result = result.and_then(|()| drain(&present.buffer));
         *helper = Some(present);
         result
     })
@@ -180,20 +225,27 @@ impl Helper {
         Some(Self { shared, thread: thread.thread().clone(), buffer: Vec::with_capacity(CHUNK) })
     }
 
-    /// Has `job` run on the buffer; none where that takes too long, and then the helper must not be used again.
-    fn execute(&mut self, job: Job, deadline: Duration) -> Option<Result<(), Fault>> {
+    /// Has `job` run on the buffer. A helper that is left must not be used again.
+    fn execute(&mut self, job: Job, moment: Duration, patience: &Patience) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        if !shared.wait_for(DONE, Some(deadline)) {
-            shared.turn.store(GIVEN_UP, Ordering::Release);
-            self.thread.unpark();
-            return None;
+        if !shared.wait_for(DONE, Some(moment)) {
+            // One of the two, unless it is done in this moment.
+            if shared.pass(WORK, IDLE) {
+                self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
+                return Outcome::NotBegun;
+            }
+            if shared.pass(BUSY, GIVEN_UP) {
+                patience.spend_copy(moment);
+                return Outcome::Left;
+            }
         }
-        let (result, buffer) = lock(&shared.done).take()?;
-        self.buffer = buffer;
-        Some(result)
+        let Some(done) = lock(&shared.done).take() else { return Outcome::NotBegun };
+        self.buffer = done.buffer;
+        patience.spend_copy(done.took);
+        Outcome::Done(done.result)
     }
 }
 
@@ -217,16 +269,25 @@ impl Shared {
     /// The helper's life.
     fn serve(&self) {
         while self.wait_for(WORK, None) {
+            if !self.pass(WORK, BUSY) {
+                continue;
+            }
             let Some((job, mut buffer)) = lock(&self.work).take() else { return };
+            let start = Instant::now();
             let result = job(&mut buffer);
-            *lock(&self.done) = Some((result, buffer));
+            *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
             *lock(&self.away) = None;
             // Too late where it was given up meanwhile.
-            if self.turn.compare_exchange(WORK, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            if !self.pass(BUSY, DONE) {
                 return;
             }
             self.worker.unpark();
         }
+    }
+
+    /// Passes the turn on, if it is `from`'s.
+    fn pass(&self, from: u32, to: u32) -> bool {
+        self.turn.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Waits until it is the turn of `wanted`; false where it was given up, or the time is over.
@@ -257,35 +318,82 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    #[test]
-    fn what_never_ends_is_given_up_and_then_not_tried_again() {
-        let patience = Patience::default();
-        let mut stuck = Vec::new();
-        for _ in 0..Patience::STRIKES {
-            let (release, wait) = channel::<()>();
-            stuck.push(release);
-            let never = move |_: &mut Buffer| wait.recv().map_err(|_| Fault);
-            assert_eq!(run(&patience, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault));
-        }
-        let start = Instant::now();
-        assert_eq!(run(&patience, |_| Ok(()), |_| Ok(()), |_| Ok(())), Err(Fault));
-        assert!(start.elapsed() < DEADLINE);
-        // Another endpoint is served.
-        assert_eq!(run(&Patience::default(), |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+    fn lease() -> Lease {
+        Box::new(())
+    }
+
+    /// A job that ends when its sender is dropped.
+    fn stuck() -> (std::sync::mpsc::Sender<()>, impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static) {
+        let (release, wait) = channel::<()>();
+        (release, move |_: &mut Buffer| wait.recv().map_err(|_| Fault::Gone))
     }
 
     #[test]
-    fn strikes_are_forgotten_and_threads_that_are_away_are_not() {
+    fn what_never_ends_is_given_up_and_then_not_tried_again() {
+        let patience = Patience::default();
+        let mut releases = Vec::new();
+        let mut waited = Vec::new();
+        while !patience.is_exhausted() {
+            let (release, never) = stuck();
+            releases.push(release);
+            waited.push(patience.moment_at(Instant::now()).unwrap());
+            assert_eq!(run(&patience, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
+        }
+        assert_eq!(releases.len(), Patience::AWAY as usize);
+        assert!(waited.windows(2).all(|two| two[1] < two[0] * 2 / 3), "{waited:?}");
+        assert_eq!(run(&patience, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
+        // Another endpoint is served.
+        assert_eq!(run(&Patience::default(), lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn what_comes_back_is_tried_again_and_keeps_its_lease_until_then() {
+        let patience = Patience::default();
+        let (release, slow) = stuck();
+        let held = Arc::new(());
+        let lent = held.clone();
+        assert_eq!(run(&patience, move || Box::new(lent), |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(release);
+        while Arc::strong_count(&held) != 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(patience.0.away.load(Ordering::Relaxed), 0);
+        assert_eq!(run(&patience, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn the_allowance_is_refilled_and_threads_that_are_away_are_not_forgotten() {
         let (patience, start) = (Patience::default(), Instant::now());
-        (0..Patience::STRIKES).for_each(|_| patience.strike_at(start));
-        assert!(patience.is_exhausted_at(start) && patience.is_exhausted_at(start + Patience::FORGET / 2));
-        assert!(!patience.is_exhausted_at(start + Patience::FORGET));
-        assert_eq!(patience.deadline_at(start + Patience::FORGET), DEADLINE / 16);
-        assert_eq!(patience.deadline_at(start + Patience::MAKE_UP), DEADLINE);
-        let mut away: Vec<Away> = (0..Patience::STRIKES).map(|_| patience.leave()).collect();
-        assert!(patience.is_exhausted_at(start + 100 * Patience::FORGET));
+        let first = patience.deadline_at(start);
+        let mut strikes = 0;
+        while !patience.is_exhausted_at(start) {
+            patience.spend_at(start, patience.deadline_at(start));
+            strikes += 1;
+        }
+        assert_eq!((strikes, first), (6, Patience::ALLOWANCE / 2));
+        assert!(!patience.is_exhausted_at(start + Patience::LEAST * 2 * Patience::REFILL));
+        let later = start + Patience::ALLOWANCE * Patience::REFILL;
+        assert_eq!(patience.deadline_at(later), first);
+        let mut away: Vec<Away> = (0..Patience::AWAY).map(|_| patience.leave(lease())).collect();
+        assert!(patience.is_exhausted_at(later));
         away.pop();
-        assert!(!patience.is_exhausted_at(start + 100 * Patience::FORGET));
+        assert!(!patience.is_exhausted_at(later));
+    }
+
+    #[test]
+    fn slow_copies_that_end_well_cost_their_time() {
+        let patience = Patience::default();
+        let before = patience.deadline();
+        let job = |_: &mut Buffer| {
+            let start = Instant::now();
+            while start.elapsed() < 4 * Patience::SHORT {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        assert_eq!(run(&patience, lease, |_| Ok(()), job, |_| Ok(())), Ok(()));
+        assert!(patience.deadline() < before);
     }
 
     #[test]
@@ -299,10 +407,10 @@ mod tests {
             };
             let job = move |buffer: &mut Buffer| {
                 buffer.reverse();
-                if i % 7 == 0 { Err(Fault) } else { Ok(()) }
+                if i % 7 == 0 { Err(Fault::Gone) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let result = run(&patience, fill, job, |buffer| {
+            let result = run(&patience, lease, fill, job, |buffer| {
                 seen = buffer.clone();
                 Ok(())
             });

@@ -115,8 +115,8 @@ impl Memory {
     fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
         match self {
             Self::Ring(memory) => {
-                let at = usize::try_from(offset).map_err(|_| Fault)?;
-                let left = memory.len().checked_sub(at).filter(|left| *left != 0).ok_or(Fault)?;
+                let at = usize::try_from(offset).map_err(|_| Fault::Gone)?;
+                let left = memory.len().checked_sub(at).filter(|left| *left != 0).ok_or(Fault::Gone)?;
                 Ok((Run::Mapped(memory.as_ptr().wrapping_add(at)), left.min(len)))
             }
             Self::Region(region) => region.run(offset, len),
@@ -156,9 +156,9 @@ impl Region {
     fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
         let part = match &self.parts[..] {
             [only] => only,
-            parts => parts.get(parts.partition_point(|p| p.begin <= offset).wrapping_sub(1)).ok_or(Fault)?,
+            parts => parts.get(parts.partition_point(|p| p.begin <= offset).wrapping_sub(1)).ok_or(Fault::Gone)?,
         };
-        let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault)?;
+        let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault::Gone)?;
         let left = usize::try_from(part.len - within).unwrap_or(usize::MAX).min(len);
         Ok(match &part.place {
             Place::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
@@ -250,9 +250,25 @@ impl Memory {
                 let mut bytes = [0; 8];
                 rdmesh_nic::platform::Memory::read(self, offset, &mut bytes)?;
                 let old = u64::from_ne_bytes(bytes);
-                rdmesh_nic::platform::Memory::write(self, offset, &private(old).to_ne_bytes())?;
+                let new = private(old);
+                if new != old {
+                    self.store(offset, new)?;
+                }
                 Ok(old)
             }
+        }
+    }
+
+    /// The last step of an atomic on private memory. Where nobody can say whether it will take place, the atomic has failed:
+    /// to try it again could execute it twice.
+    fn store(&self, offset: u64, value: u64) -> Result<(), Fault> {
+        let stored = rdmesh_nic::platform::Memory::write(self, offset, &value.to_ne_bytes());
+        match (stored, self.run(offset, 8)) {
+            (Err(Fault::Slow), Ok((Run::Private(process, addr), 8))) if !process.is_occupied(addr, 8) => {
+                Err(Fault::Slow)
+            }
+            (Err(_), _) => Err(Fault::Gone),
+            (Ok(()), _) => Ok(()),
         }
     }
 }

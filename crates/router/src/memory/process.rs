@@ -1,13 +1,15 @@
 //! The private memory of a tenant process.
 
-use super::helper::{self, CHUNK, Patience};
+use super::helper::{self, CHUNK, Lease, Patience};
 use super::raw;
 use crate::budget::{Charge, Resource, Share};
 use rdmesh_nic::platform::Fault;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{self, Errno, pread, pwrite};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A process's memory, by way of `/proc/PID/mem`.
 ///
@@ -21,7 +23,47 @@ pub struct ProcessMemory {
 
 struct File {
     fd: OwnedFd,
+    away: Arc<Places>,
     _charge: Charge,
+}
+
+/// Ranges that threads which were left to themselves still read or write. Nothing else is copied there meanwhile: what is
+/// written late would replace what came after it.
+#[derive(Default)]
+struct Places {
+    count: AtomicUsize,
+    ranges: Mutex<Vec<Range<u64>>>,
+}
+
+/// One of them, until it is dropped.
+struct Place {
+    places: Arc<Places>,
+    range: Range<u64>,
+}
+
+impl Places {
+    fn occupy(self: &Arc<Self>, range: Range<u64>) -> Place {
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.push(range.clone());
+        self.count.store(ranges.len(), Ordering::Release);
+        Place { places: self.clone(), range }
+    }
+
+    fn is_occupied(&self, range: &Range<u64>) -> bool {
+        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        self.count.load(Ordering::Acquire) != 0
+            && self.ranges.lock().unwrap_or_else(PoisonError::into_inner).iter().any(overlaps)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut ranges = self.places.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = ranges.iter().position(|range| *range == self.range) {
+            ranges.swap_remove(at);
+        }
+        self.places.count.store(ranges.len(), Ordering::Release);
+    }
 }
 
 impl ProcessMemory {
@@ -30,15 +72,17 @@ impl ProcessMemory {
     pub fn open(pid: i32, patience: &Patience, share: &Share) -> io::Result<Self> {
         let charge = share.take(Resource::Descriptors, 1)?;
         let fd = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file: Arc::new(File { fd, _charge: charge }), patience: patience.clone() })
+        Ok(Self { file: Arc::new(File { fd, away: Arc::default(), _charge: charge }), patience: patience.clone() })
     }
 
     /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
     pub(super) fn read_raw(&self, addr: u64, to: *mut u8, len: usize) -> Result<(), Fault> {
         for (done, part) in chunks(len) {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
+            let lease = self.lease(at, part)?;
             helper::run(
                 &self.patience,
+                lease,
                 |buffer| {
                     buffer.resize(part, 0);
                     Ok(())
@@ -54,8 +98,10 @@ impl ProcessMemory {
     pub(super) fn write_raw(&self, addr: u64, from: *const u8, len: usize) -> Result<(), Fault> {
         for (done, part) in chunks(len) {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
+            let lease = self.lease(at, part)?;
             helper::run(
                 &self.patience,
+                lease,
                 |buffer| {
                     buffer.resize(part, 0);
                     raw::copy(from.wrapping_add(done), buffer.as_mut_ptr(), part)
@@ -66,6 +112,20 @@ impl ProcessMemory {
         }
         Ok(())
     }
+
+    /// Whether a thread that was left to itself still copies a part of the range.
+    pub(super) fn is_occupied(&self, addr: u64, len: usize) -> bool {
+        self.file.away.is_occupied(&(addr..addr.saturating_add(len as u64)))
+    }
+
+    /// What a thread that copies there holds when it is left to itself; a fault where one does already.
+    fn lease(&self, addr: u64, len: usize) -> Result<impl FnOnce() -> Lease, Fault> {
+        if self.is_occupied(addr, len) {
+            return Err(Fault::Slow);
+        }
+        let places = self.file.away.clone();
+        Ok(move || Box::new(places.occupy(addr..addr + len as u64)) as Lease)
+    }
 }
 
 /// Where the pieces of a long copy begin, and how long they are.
@@ -75,8 +135,8 @@ fn chunks(len: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// The offset in the file; none beyond what a file offset can express.
 fn offset(addr: u64, done: usize) -> Result<u64, Fault> {
-    let end = addr.checked_add((done + CHUNK) as u64).ok_or(Fault)?;
-    if i64::try_from(end).is_ok() { Ok(addr + done as u64) } else { Err(Fault) }
+    let end = addr.checked_add((done + CHUNK) as u64).ok_or(Fault::Gone)?;
+    if i64::try_from(end).is_ok() { Ok(addr + done as u64) } else { Err(Fault::Gone) }
 }
 
 /// Repeats a partial transfer until `len` bytes are done.
@@ -86,7 +146,7 @@ fn transfer(len: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> Res
         match step(done) {
             Ok(n) if n > 0 => done += n,
             Err(Errno::INTR) => {}
-            _ => return Err(Fault),
+            _ => return Err(Fault::Gone),
         }
     }
     Ok(())

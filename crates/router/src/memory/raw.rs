@@ -88,7 +88,7 @@ fn run(execute: extern "C" fn(&mut Atomic), cell: *mut u8, operands: [u64; 2]) -
 
 #[inline]
 fn attempt<A>(f: extern "C" fn(&mut A), args: &mut A) -> Result<(), Fault> {
-    guard::attempt(f, args).map_err(|guard::Missing| Fault)
+    guard::attempt(f, args).map_err(|guard::Missing| Fault::Gone)
 }
 
 #[allow(unsafe_code)]

@@ -5,6 +5,7 @@ use crate::engine::packet::{Head, Nak, Reply};
 use crate::engine::qp::Wait;
 use crate::memory::{CopyError, Source, scatter_bytes};
 use crate::platform::Platform;
+use core::time::Duration;
 use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
 
 impl<P: Platform> Active<'_, P> {
@@ -16,10 +17,19 @@ impl<P: Platform> Active<'_, P> {
         if self.qp.qp_type == QpType::Ud {
             return self.datagram_gone(head);
         }
+        if self.qp.send.held.is_empty() {
+            self.take_reply(head, reply);
+        } else {
+            self.qp.send.held.push_back((*head, reply));
+        }
+    }
+
+    fn take_reply(&mut self, head: &Head, reply: Reply<P::Memory>) {
         let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
         let Some(position) = position else { return };
         let reliable = self.qp.qp_type == QpType::Rc;
         match reply {
+            Reply::Slow => self.memory_is_slow(),
             // Nobody answers on an unreliable connection: a message is done when it was sent.
             Reply::Rnr { .. } | Reply::Nak(_) | Reply::Dropped | Reply::OutOfSequence if !reliable => {
                 self.answered(head, position);
@@ -28,13 +38,13 @@ impl<P: Platform> Active<'_, P> {
             Reply::Data(payload) => {
                 let entry = &self.qp.send.window[position];
                 let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
-                self.result(head, position, copied);
+                self.result(head, position, Reply::Data(payload), copied);
             }
             Reply::Atomic { old } => {
                 let bytes = old.to_ne_bytes();
                 let copied =
                     scatter_bytes(&self.cx.keys, self.qp.pd, &self.qp.send.window[position].wr.sges, 0, &bytes);
-                self.result(head, position, copied);
+                self.result(head, position, Reply::Atomic { old }, copied);
             }
             Reply::Rnr { timer } => self.not_ready(timer),
             Reply::Nak(nak) => {
@@ -49,12 +59,16 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    fn result(&mut self, head: &Head, position: usize, copied: Result<(), CopyError>) {
+    fn result(&mut self, head: &Head, position: usize, reply: Reply<P::Memory>, copied: Result<(), CopyError>) {
         match copied {
             Ok(()) => self.answered(head, position),
-            Err(CopyError::Protection) => self.fail_oldest(WcStatus::LocalProtectionError),
+            // The peer has executed it, and that is not asked for twice: the reply waits.
+            Err(error) if error.is_slow() && self.wait_for_memory() => {
+                self.qp.send.held.push_front((*head, reply));
+            }
+            Err(CopyError::Protection | CopyError::Slow) => self.fail_oldest(WcStatus::LocalProtectionError),
             Err(CopyError::Length) => self.fail_oldest(WcStatus::LocalLengthError),
-            Err(CopyError::Source) => self.fail_oldest(WcStatus::RemoteOperationError),
+            Err(CopyError::Source | CopyError::SourceSlow) => self.fail_oldest(WcStatus::RemoteOperationError),
         }
     }
 
@@ -62,6 +76,7 @@ impl<P: Platform> Active<'_, P> {
     fn answered(&mut self, head: &Head, position: usize) {
         self.qp.send.retries_left = self.qp.attr.retry_cnt;
         self.qp.send.rnr_left = self.qp.attr.rnr_retry;
+        self.qp.send.slow.end();
         self.qp.send.unanswered -= 1;
         let entry = &mut self.qp.send.window[position];
         entry.outstanding -= 1;
@@ -97,6 +112,36 @@ impl<P: Platform> Active<'_, P> {
         self.qp.send.set_wait(self.index, Wait::Rnr(at), &mut self.out.timers);
     }
 
+    /// The responder could not execute a packet because memory is slow: it is sent again, as long as the responder wants.
+    fn memory_is_slow(&mut self) {
+        self.qp.send.go_back(self.out.next_epoch());
+        if !self.wait_for_memory() {
+            // The responder ends it in the same moment, or soon: it tells whose memory it is.
+            let at = self.out.now.after(AFTER_LIMIT);
+            self.qp.send.set_wait(self.index, Wait::Slow(at), &mut self.out.timers);
+        }
+    }
+
+    /// Stands still because memory is slow; false where it has been so for too long.
+    pub(crate) fn wait_for_memory(&mut self) -> bool {
+        let Some(interval) = self.qp.send.slow.next(self.out.now) else { return false };
+        let at = self.out.now.after(interval);
+        self.qp.send.set_wait(self.index, Wait::Slow(at), &mut self.out.timers);
+        true
+    }
+
+    /// Takes the replies whose data could not be stored, in their order.
+    fn take_held(&mut self) {
+        while self.qp.send.wait == Wait::None
+            && let Some((head, reply)) = self.qp.send.held.pop_front()
+        {
+            // What came before may have made it void.
+            if head.epoch == self.qp.send.epoch && !self.qp.send.window.is_empty() {
+                self.take_reply(&head, reply);
+            }
+        }
+    }
+
     /// A packet was lost: nothing is known until the ACK time-out.
     fn lost(&mut self) {
         self.qp.send.go_back(self.out.next_epoch());
@@ -108,7 +153,7 @@ impl<P: Platform> Active<'_, P> {
     /// A deadline has passed that may be this QP's.
     pub(crate) fn handle_timeout(&mut self) {
         match self.qp.send.wait {
-            Wait::Rnr(at) if at <= self.out.now => {}
+            Wait::Rnr(at) | Wait::Slow(at) if at <= self.out.now => {}
             Wait::Ack(at) if at <= self.out.now => {
                 self.qp.counters.retries += 1;
                 if self.qp.send.retries_left == 0 {
@@ -120,6 +165,10 @@ impl<P: Platform> Active<'_, P> {
             _ => return,
         }
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.take_held();
         self.out.make_ready(self.index, self.qp);
     }
 }
+
+/// How often a responder is asked that lets a request wait for longer than memory may be slow.
+const AFTER_LIMIT: Duration = Duration::from_millis(100);

@@ -28,10 +28,16 @@ impl<P: Platform> Active<'_, P> {
         let copied = scatter_bytes(&self.cx.keys, self.qp.pd, sges, 0, &header)
             .and_then(|()| request.payload.scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64));
         let status = match copied {
+            // Datagrams may be lost, and nothing tells the sender to wait: the receive request is for the next one.
+            Err(error) if error.is_slow() => {
+                self.qp.counters.errors += 1;
+                self.qp.recv.busy = true;
+                return;
+            }
             Ok(()) => WcStatus::Success,
             Err(CopyError::Length) => WcStatus::LocalLengthError,
-            Err(CopyError::Protection) => WcStatus::LocalProtectionError,
-            Err(CopyError::Source) => WcStatus::LocalQpOperationError,
+            Err(CopyError::Protection | CopyError::Slow) => WcStatus::LocalProtectionError,
+            Err(CopyError::Source | CopyError::SourceSlow) => WcStatus::LocalQpOperationError,
         };
         let mut flags = WcFlags::GRH;
         flags.set(WcFlags::WITH_IMM, imm.is_some());

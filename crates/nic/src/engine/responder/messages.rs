@@ -5,7 +5,7 @@ use super::remote::Range;
 use crate::engine::active::Active;
 use crate::engine::packet::{Nak, Request};
 use crate::memory::{CopyError, Source};
-use crate::platform::{CompletionQueue, Platform, RecvQueue};
+use crate::platform::{CompletionQueue, Fault, Platform, RecvQueue};
 use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
@@ -52,8 +52,7 @@ impl<P: Platform> Active<'_, P> {
             self.qp.recv.received = 0;
         }
         if let Some((memory, offset)) = place {
-            let gone = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalProtectionError);
-            request.payload.copy_to(&memory, offset).map_err(gone)?;
+            request.payload.copy_to(&memory, offset).map_err(unreachable)?;
         }
         self.qp.recv.received += u64::from(request.payload.len());
         if !request.last {
@@ -124,11 +123,29 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
+/// Memory that a peer names, or the peer's own, is gone or slow.
+pub(super) fn unreachable(fault: Fault) -> Refusal {
+    let (nak, status) = (Nak::RemoteAccess, WcStatus::LocalProtectionError);
+    match fault {
+        Fault::Gone => Refusal::Fatal(nak, status),
+        Fault::Slow => Refusal::Slow(nak, status),
+    }
+}
+
 fn blame(error: CopyError) -> Refusal {
+    match (blame_lasting(error.lasting()), error.is_slow()) {
+        (Refusal::Fatal(nak, status), true) => Refusal::Slow(nak, status),
+        (refusal, _) => refusal,
+    }
+}
+
+fn blame_lasting(error: CopyError) -> Refusal {
     match error {
-        CopyError::Protection => Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError),
+        CopyError::Protection | CopyError::Slow => Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError),
         CopyError::Length => Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalLengthError),
         // The sender's memory went away while it was sent: its own fault, told in its own status.
-        CopyError::Source => Refusal::Fatal(Nak::RemoteOperation, WcStatus::RemoteOperationError),
+        CopyError::Source | CopyError::SourceSlow => {
+            Refusal::Fatal(Nak::RemoteOperation, WcStatus::RemoteOperationError)
+        }
     }
 }

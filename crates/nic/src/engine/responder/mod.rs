@@ -47,14 +47,16 @@ impl<P: Platform> Active<'_, P> {
         }
         match self.execute(head, request) {
             Ok(reply) => {
+                self.qp.recv.slow.end();
                 self.qp.recv.expected_psn = head.psn.add(1);
                 reply
             }
+            Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => Reply::Slow,
             Err(Refusal::NotReady) => {
                 self.qp.counters.rnr_naks += 1;
                 Reply::Rnr { timer: self.qp.attr.min_rnr_timer }
             }
-            Err(Refusal::Fatal(nak, status)) => {
+            Err(Refusal::Fatal(nak, status) | Refusal::Slow(nak, status)) => {
                 self.fail_receive(nak, status);
                 Reply::Nak(nak)
             }
@@ -63,6 +65,9 @@ impl<P: Platform> Active<'_, P> {
 
     /// Unreliable connection: what cannot be executed is dropped with the rest of its message (IBA 9.8.2.2).
     fn receive_unreliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
+        if self.qp.recv.deferred == Some(head.epoch) {
+            return Reply::Dropped;
+        }
         let in_sequence = head.psn == self.qp.recv.expected_psn;
         self.qp.recv.expected_psn = head.psn.add(1);
         if request.first {
@@ -74,8 +79,16 @@ impl<P: Platform> Active<'_, P> {
         }
         self.qp.recv.skipping = false;
         match self.execute(head, request) {
-            Ok(reply) => reply,
-            Err(Refusal::Fatal(nak, status)) if self.qp.recv.busy => {
+            Ok(reply) => {
+                self.qp.recv.slow.end();
+                reply
+            }
+            Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => {
+                self.qp.recv.expected_psn = head.psn;
+                self.qp.recv.deferred = Some(head.epoch);
+                Reply::Slow
+            }
+            Err(Refusal::Fatal(nak, status) | Refusal::Slow(nak, status)) if self.qp.recv.busy => {
                 self.fail_receive(nak, status);
                 Reply::Dropped
             }
@@ -181,6 +194,8 @@ impl<P: Platform> Active<'_, P> {
 /// Why a request is not executed.
 pub(crate) enum Refusal {
     NotReady,
+    /// Memory cannot be reached at present. What it becomes where that lasts.
+    Slow(Nak, WcStatus),
     /// Requester and responder both fail; the responder's receive request, if any, ends with the status.
     Fatal(Nak, WcStatus),
 }

@@ -1,6 +1,7 @@
 //! What a peer reaches through a key.
 
 use super::Refusal;
+use super::messages::unreachable;
 use crate::engine::active::Active;
 use crate::engine::packet::{Nak, Reply, Request, RequestOp};
 use crate::platform::{Memory, Platform};
@@ -15,19 +16,18 @@ pub(crate) struct Range {
 
 impl<P: Platform> Active<'_, P> {
     pub(crate) fn execute_atomic<S>(&mut self, request: &Request<S>) -> Result<Reply<P::Memory>, Refusal> {
-        let gone = |_| Refusal::Fatal(Nak::RemoteAccess, WcStatus::LocalProtectionError);
         let reply = match request.op {
             RequestOp::CompareSwap { addr, rkey, compare, swap } => {
                 let (memory, offset) = self.reach_word(addr, rkey, Access::REMOTE_ATOMIC)?;
-                Reply::Atomic { old: memory.compare_swap(offset, compare, swap).map_err(gone)? }
+                Reply::Atomic { old: memory.compare_swap(offset, compare, swap).map_err(unreachable)? }
             }
             RequestOp::FetchAdd { addr, rkey, add } => {
                 let (memory, offset) = self.reach_word(addr, rkey, Access::REMOTE_ATOMIC)?;
-                Reply::Atomic { old: memory.fetch_add(offset, add).map_err(gone)? }
+                Reply::Atomic { old: memory.fetch_add(offset, add).map_err(unreachable)? }
             }
             RequestOp::AtomicWrite { addr, rkey, value } => {
                 let (memory, offset) = self.reach_word(addr, rkey, Access::REMOTE_WRITE)?;
-                memory.write_atomic(offset, value).map_err(gone)?;
+                memory.write_atomic(offset, value).map_err(unreachable)?;
                 Reply::Ack
             }
             RequestOp::Flush { addr, rkey, length, kind, range } => {

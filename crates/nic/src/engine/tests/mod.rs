@@ -4,5 +4,6 @@ mod groups;
 mod management;
 mod model;
 mod operations;
+mod slow;
 mod wire;
 mod world;

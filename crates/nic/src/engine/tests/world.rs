@@ -8,6 +8,7 @@ use crate::time::Time;
 use rdmesh_verbs::*;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) struct Test;
@@ -19,12 +20,23 @@ impl Platform for Test {
     type CompletionQueue = Completions;
 }
 
+/// Memory, and how many of the next accesses to it are slow.
 #[derive(Clone)]
-pub(super) struct Bytes(pub(super) Arc<Mutex<Vec<u8>>>);
+pub(super) struct Bytes(pub(super) Arc<Mutex<Vec<u8>>>, Arc<AtomicU32>);
 
 impl Bytes {
     pub(super) fn new(len: usize) -> Self {
-        Self(Arc::new(Mutex::new(vec![0; len])))
+        Self(Arc::new(Mutex::new(vec![0; len])), Arc::default())
+    }
+
+    /// The next `accesses` are answered with [`Fault::Slow`].
+    pub(super) fn be_slow(&self, accesses: u32) {
+        self.1.store(accesses, Ordering::Relaxed);
+    }
+
+    fn access(&self) -> Result<(), Fault> {
+        let one_less = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if one_less.is_ok() { Err(Fault::Slow) } else { Ok(()) }
     }
 
     pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
@@ -36,10 +48,11 @@ impl Bytes {
     }
 
     fn atomic(&self, offset: u64, f: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
-        let mut word = [0; 8];
-        self.read(offset, &mut word)?;
-        let old = u64::from_ne_bytes(word);
-        self.write(offset, &f(old).to_ne_bytes())?;
+        self.access()?;
+        let mut bytes = self.0.lock().unwrap();
+        let word = bytes.get_mut(offset as usize..offset as usize + 8).ok_or(Fault::Gone)?;
+        let old = u64::from_ne_bytes((&*word).try_into().unwrap());
+        word.copy_from_slice(&f(old).to_ne_bytes());
         Ok(old)
     }
 }
@@ -52,14 +65,16 @@ impl Memory for Bytes {
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.access()?;
         let bytes = self.0.lock().unwrap();
-        to.copy_from_slice(bytes.get(offset as usize..offset as usize + to.len()).ok_or(Fault)?);
+        to.copy_from_slice(bytes.get(offset as usize..offset as usize + to.len()).ok_or(Fault::Gone)?);
         Ok(())
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.access()?;
         let mut bytes = self.0.lock().unwrap();
-        bytes.get_mut(offset as usize..offset as usize + from.len()).ok_or(Fault)?.copy_from_slice(from);
+        bytes.get_mut(offset as usize..offset as usize + from.len()).ok_or(Fault::Gone)?.copy_from_slice(from);
         Ok(())
     }
 
@@ -96,7 +111,7 @@ impl SendQueue for Sends {
     }
 
     fn inline_data(&self) -> (Bytes, u64) {
-        (Bytes(Arc::new(Mutex::new((0..=255).collect()))), 0)
+        (Bytes(Arc::new(Mutex::new((0..=255).collect())), Arc::default()), 0)
     }
 
     fn release(&mut self, n: u32) {

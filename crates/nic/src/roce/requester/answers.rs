@@ -23,7 +23,8 @@ impl<P: Platform> Active<'_, P> {
         }
         match header.op {
             Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }) => self.acknowledge(psn.add(1)),
-            Op::Acknowledge(Aeth { syndrome: Syndrome::Rnr { timer }, .. }) => self.peer_not_ready(psn, timer),
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Rnr { timer }, .. }) => self.peer_not_ready(psn, timer, true),
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Slow { timer }, .. }) => self.peer_memory_slow(psn, timer),
             Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(code), .. }) => self.refused(psn, code),
             Op::ReadResponse { .. } => self.read_response(psn, payload),
             Op::AtomicAcknowledge { original, .. } => self.atomic_response(psn, original),
@@ -96,6 +97,7 @@ impl<P: Platform> Active<'_, P> {
     fn on_progress(&mut self, packets: u32) {
         let now = self.out.now;
         let longest_queue = self.timeout().map_or(Duration::MAX, |timeout| timeout / QUEUE_SHARE);
+        self.qp.send.slow.end();
         self.qp.send.retries_left = self.qp.attr.retry_cnt;
         self.qp.send.rnr_left = self.qp.attr.rnr_retry;
         if let Some(connection) = &mut self.qp.connection {
@@ -156,8 +158,18 @@ impl<P: Platform> Active<'_, P> {
         requester.went_back.is_some_and(|(psn, at)| psn == requester.unacked && at.after(time) > self.out.now)
     }
 
-    /// The receiver had no receive request posted (IBA 9.7.5.2.8).
-    fn peer_not_ready(&mut self, psn: Psn, timer: u8) {
+    /// The peer's memory is slow. That is no retry, as long as the peer may believe so.
+    fn peer_memory_slow(&mut self, psn: Psn, timer: u8) {
+        let Some(connection) = &self.qp.connection else { return };
+        if connection.peer.is_tunnel() {
+            let counts = self.qp.send.slow.next(self.out.now).is_none();
+            self.peer_not_ready(psn, timer, counts);
+        }
+    }
+
+    /// The receiver had no receive request posted (IBA 9.7.5.2.8), or the like. Where that `counts`, it may be so only as often
+    /// as the program allows.
+    fn peer_not_ready(&mut self, psn: Psn, timer: u8, counts: bool) {
         const FOREVER: u8 = 7;
         self.acknowledge(psn);
         let Some(connection) = &self.qp.connection else { return };
@@ -165,7 +177,7 @@ impl<P: Platform> Active<'_, P> {
             return;
         }
         self.qp.counters.rnr_naks += 1;
-        if self.qp.attr.rnr_retry != FOREVER {
+        if counts && self.qp.attr.rnr_retry != FOREVER {
             if self.qp.send.rnr_left == 0 {
                 return self.fail_oldest(WcStatus::RnrRetryExceeded);
             }
@@ -219,8 +231,10 @@ impl<P: Platform> Active<'_, P> {
                 self.qp.send.window[0].answered += len;
                 self.advance(1);
             }
+            // It is asked for again: the peer keeps what it must not execute twice.
+            Err(error) if error.is_slow() && self.wait_for_own_memory() => self.go_back(),
             Err(CopyError::Length) => self.fail_oldest(WcStatus::LocalLengthError),
-            Err(CopyError::Protection | CopyError::Source) => self.fail_oldest(WcStatus::LocalProtectionError),
+            Err(_) => self.fail_oldest(WcStatus::LocalProtectionError),
         }
     }
 

@@ -68,6 +68,9 @@ impl<P: Platform> Active<'_, P> {
         if requester.rnr_until.is_some() {
             return false;
         }
+        if requester.slow_until.is_some_and(|at| at > now) {
+            return false;
+        }
         if let Some(rate) = &mut requester.rate
             && rate.next_send() > now
         {
@@ -106,8 +109,22 @@ impl<P: Platform> Active<'_, P> {
                 self.on_request_sent(&plan);
                 Step::Done
             }
+            Err(error) if error.is_slow() && self.wait_for_own_memory() => Step::Stuck,
             Err(_) => self.fail_in_turn(cursor, WcStatus::LocalProtectionError),
         }
+    }
+
+    /// The memory of a request is slow: nothing is sent for a while. False where it has been so for too long.
+    fn wait_for_own_memory(&mut self) -> bool {
+        let Some(interval) = self.qp.send.slow.next(self.out.now) else { return false };
+        let at = self.out.now.after(interval);
+        let Some(connection) = &mut self.qp.connection else { return false };
+        let requester = &mut connection.requester;
+        requester.slow_until = Some(at);
+        // The peer is silent because nothing is sent, or because what it sends has no place.
+        requester.retry_at = None;
+        connection.arm(self.index, at, &mut self.out.timers);
+        true
     }
 
     /// Earlier requests complete first: an error waits for its turn.
@@ -232,7 +249,7 @@ impl<P: Platform> Active<'_, P> {
             return Ok(());
         }
         match &entry.inline {
-            Some((memory, offset)) => memory.read(offset + entry.sent, bytes).map_err(|_| CopyError::Protection),
+            Some((memory, offset)) => memory.read(offset + entry.sent, bytes).map_err(CopyError::from),
             None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.sent, bytes),
         }
     }
@@ -258,6 +275,7 @@ impl<P: Platform> Active<'_, P> {
                 requester.timed = Some((psn, now));
             }
             requester.highest = send.next_psn;
+            send.slow.end();
         } else {
             self.qp.counters.retransmitted += 1;
             requester.timed = requester.timed.filter(|(timed, _)| *timed != psn);

@@ -17,14 +17,14 @@ impl<P: Platform> Active<'_, P> {
             return;
         }
         let requester = &mut connection.requester;
-        if requester.rnr_until.is_some_and(|at| at <= now) {
-            requester.rnr_until = None;
-        }
+        requester.rnr_until = requester.rnr_until.filter(|at| *at > now);
+        requester.slow_until = requester.slow_until.filter(|at| *at > now);
         // A rate limit may have ended too: whoever may not send finds out.
         self.out.make_wire_ready(self.index, self.qp);
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;
-        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && requester.rnr_until.is_none() {
+        let is_held_back = requester.rnr_until.is_some() || requester.slow_until.is_some();
+        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && !is_held_back {
             if requester.retry_at.is_some_and(|at| at <= now) {
                 self.retry();
             } else if requester.probe_at <= now {
@@ -112,8 +112,8 @@ impl<P: Platform> Active<'_, P> {
 
 impl RequesterState {
     fn deadline(&self) -> Option<Time> {
-        if self.rnr_until.is_some() {
-            return self.rnr_until;
+        if self.rnr_until.is_some() || self.slow_until.is_some() {
+            return self.rnr_until.max(self.slow_until);
         }
         let probe = self.is_waiting().then_some(self.probe_at);
         probe.map(|at| self.retry_at.map_or(at, |retry| retry.min(at)))

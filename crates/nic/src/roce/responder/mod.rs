@@ -49,6 +49,7 @@ impl<P: Platform> Active<'_, P> {
         let responder = &mut connection.responder;
         match done {
             Ok(psns) => {
+                self.qp.recv.slow.end();
                 self.qp.recv.expected_psn = header.psn.add(psns);
                 if matches!(header.op, Op::Send { .. } | Op::Write { .. }) {
                     responder.ack_due |= header.ack_request;
@@ -60,6 +61,15 @@ impl<P: Platform> Active<'_, P> {
                 self.qp.counters.rnr_naks += 1;
                 responder.nak_due = Some((header.psn, Syndrome::Rnr { timer: self.qp.attr.min_rnr_timer }));
                 responder.gap = Gap::Waiting;
+            }
+            Err(Refusal::Slow(nak, status)) => {
+                match self.qp.recv.slow.put_off(self.out.now, connection.peer.is_tunnel()) {
+                    Some(syndrome) => {
+                        responder.nak_due = Some((header.psn, syndrome));
+                        responder.gap = Gap::Waiting;
+                    }
+                    None => self.refuse(header.psn, nak, status),
+                }
             }
             Err(Refusal::Fatal(nak, status)) => self.refuse(header.psn, nak, status),
         }

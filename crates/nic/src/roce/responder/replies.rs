@@ -4,7 +4,8 @@ use crate::engine::active::Active;
 use crate::engine::packet::Nak;
 use crate::engine::responder::{Range, Refusal};
 use crate::net::Transmits;
-use crate::platform::{Memory, Platform};
+use crate::platform::{Fault, Memory, Platform};
+use crate::roce::connection::ResponderState;
 use crate::roce::part;
 use crate::wire::{Aeth, Header, Op, Reth, Service, Syndrome};
 use rdmesh_verbs::{Access, Psn, QpState, QpType, WcStatus};
@@ -109,6 +110,14 @@ impl Replies {
         }
     }
 
+    /// What is still to be sent is sent when it is asked for again.
+    fn put_off(&mut self) {
+        for reply in self.ring.range_mut(self.unsent..) {
+            (reply.first, reply.next) = (reply.end, reply.end);
+        }
+        self.unsent = self.ring.len();
+    }
+
     /// Nothing is to be sent any more.
     pub(in crate::roce) fn clear(&mut self) {
         self.ring.clear();
@@ -162,22 +171,30 @@ impl<P: Platform> Active<'_, P> {
         let psn = reply.psn.add(at);
         reply.next += 1;
         let (this, aeth) = (*reply, Aeth { syndrome: ACK, msn });
-        reply.answered |= reply.is_sent();
         let reply = this;
-        match reply.result {
+        let is_sent = match reply.result {
             Result::Read(reth) => self.send_read_data(to, &reply, reth, at, aeth),
             Result::Original(original) => {
                 self.send_plain(to, Op::AtomicAcknowledge { aeth, original }, psn);
+                true
             }
             // Annex A19 asks for the response of an empty READ.
             Result::Done => {
                 let part = part(true, true);
                 self.send_plain(to, Op::ReadResponse { part, aeth: Some(aeth) }, psn);
+                true
             }
+        };
+        if is_sent
+            && let Some(connection) = &mut self.qp.connection
+            && let Some(reply) = connection.responder.replies.ring.get_mut(i)
+        {
+            reply.answered |= reply.is_sent();
         }
     }
 
-    fn send_read_data(&mut self, to: &mut Transmits, reply: &Reply, reth: Reth, at: u32, aeth: Aeth) {
+    /// Sends a packet of data; false where it could not be read.
+    fn send_read_data(&mut self, to: &mut Transmits, reply: &Reply, reth: Reth, at: u32, aeth: Aeth) -> bool {
         let mtu = u64::from(self.qp.attr.path_mtu.bytes());
         let skipped = u64::from(at) * mtu;
         let len = (u64::from(reth.len) - skipped).min(mtu);
@@ -186,20 +203,37 @@ impl<P: Platform> Active<'_, P> {
         let part = part(at == reply.first, at + 1 == reply.end);
         let aeth = Some(aeth).filter(|_| part.is_first() || part.is_last());
         let header = self.header(Op::ReadResponse { part, aeth }, reply.psn.add(at));
-        let Some(connection) = &self.qp.connection else { return };
+        let Some(connection) = &self.qp.connection else { return false };
         let sent = place.and_then(|place| {
             connection.peer.emit(to, &header, len as usize, |bytes| match place {
-                Some((memory, offset)) => memory.read(offset, bytes).map_err(|_| gone()),
+                Some((memory, offset)) => memory.read(offset, bytes).map_err(unreadable),
                 None => Ok(()),
             })
         });
         self.out.moved += len;
-        if let Err(Refusal::Fatal(nak, status)) = sent {
-            // The region went away while it was read. Where the peer had the answer before, that was its right.
-            let was_answered = self.end_reply(header.psn);
-            if !was_answered {
-                self.refuse(header.psn, nak, status);
-            }
+        let is_sent = sent.is_ok();
+        self.on_read_data(header.psn, sent);
+        is_sent
+    }
+
+    fn on_read_data(&mut self, psn: Psn, sent: std::result::Result<(), Refusal>) {
+        let now = self.out.now;
+        let Some(connection) = &mut self.qp.connection else { return };
+        let is_tunnel = connection.peer.is_tunnel();
+        let responder = &mut connection.responder;
+        let (nak, status) = match sent {
+            Ok(()) => return responder.slow.end(),
+            Err(Refusal::Slow(nak, status)) => match responder.slow.put_off(now, is_tunnel) {
+                Some(syndrome) => return responder.put_off(psn, syndrome),
+                None => (nak, status),
+            },
+            Err(Refusal::Fatal(nak, status)) => (nak, status),
+            Err(Refusal::NotReady) => return,
+        };
+        // The region went away while it was read. Where the peer had the answer before, that was its right.
+        let was_answered = self.end_reply(psn);
+        if !was_answered {
+            self.refuse(psn, nak, status);
         }
     }
 
@@ -239,8 +273,23 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-fn gone() -> Refusal {
-    Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError)
+impl ResponderState {
+    /// The data of a reply cannot be read at present. The peer asks again, from `psn` on and after a while, for this and for
+    /// what it has asked for since.
+    fn put_off(&mut self, psn: Psn, syndrome: Syndrome) {
+        self.replies.put_off();
+        self.nak_due = Some((psn, syndrome));
+        // An acknowledgement of what came behind would say that the answer is lost.
+        self.ack_due = false;
+    }
+}
+
+fn unreadable(fault: Fault) -> Refusal {
+    let (nak, status) = (Nak::RemoteOperation, WcStatus::LocalProtectionError);
+    match fault {
+        Fault::Gone => Refusal::Fatal(nak, status),
+        Fault::Slow => Refusal::Slow(nak, status),
+    }
 }
 
 /// Credits are not used (IBA 9.7.7.2): rxe does not either.

@@ -153,6 +153,7 @@ fn syndrome() -> impl Strategy<Value = Syndrome> {
     prop_oneof![
         (0..32u8).prop_map(|credits| Syndrome::Ack { credits }),
         (0..32u8).prop_map(|timer| Syndrome::Rnr { timer }),
+        (0..32u8).prop_map(|timer| Syndrome::Slow { timer }),
         prop::sample::select(codes).prop_map(Syndrome::Nak),
     ]
 }
