@@ -3,6 +3,7 @@
 use super::world::*;
 use crate::time::Time;
 use rdmesh_verbs::*;
+use std::sync::{Arc, Mutex};
 
 const SECOND: u64 = 1_000_000_000;
 /// For ever, as far as a test is concerned.
@@ -313,4 +314,30 @@ fn a_datagram_to_another_host_waits_for_the_senders_memory() {
     assert_eq!(a.done(), None);
     world.run_until(Time(world.now.0 + SECOND));
     assert_eq!((a.done(), b.done()), (Some((1, WcStatus::Success)), Some((7, WcStatus::Success))));
+}
+
+#[test]
+fn a_peer_that_is_slow_for_ever_is_given_up() {
+    let mut world = World::two_hosts();
+    let (a, b) = pair(&mut world, Setup::default());
+    // The peer says it once, and hears nothing any more. The network says it again and again.
+    let answer = Arc::new(Mutex::new(Vec::new()));
+    let last = answer.clone();
+    world.lose = Box::new(move |to, bytes| {
+        let is_answer = to == 0;
+        if is_answer {
+            *last.lock().unwrap() = bytes.to_vec();
+        }
+        !is_answer && !last.lock().unwrap().is_empty()
+    });
+    b.memory.be_slow(1);
+    world.post(&a, CASES[4].1(&a, &b));
+    let start = world.now.0;
+    while a.cq.entries.lock().unwrap().is_empty() && world.now.0 < start + 20 * SECOND {
+        world.run_until(Time(world.now.0 + SECOND / 50));
+        let bytes = answer.lock().unwrap().clone();
+        world.receive(0, 1, &bytes);
+    }
+    assert_eq!(a.done(), Some((1, WcStatus::RnrRetryExceeded)));
+    assert!((10 * SECOND..12 * SECOND).contains(&(world.now.0 - start)), "after {} ns", world.now.0 - start);
 }
