@@ -21,19 +21,22 @@ const FUTEX_WAIT: i64 = 455;
 pub(super) fn rouse(start: u64, end: u64) {
     let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     for_each_thread(|thread| {
-        if thread != me && (0..LOOKS).any(|_| waits_in(thread, start, end)) {
+        if thread != me && waits_in(thread, start, end) {
             stop::interrupt(thread);
         }
     });
 }
 
-/// Whether a thread is found asleep in such a call. One that runs is given the time to get there.
+/// Whether a thread is found asleep in such a call. One that runs is given the time to get there; one that sleeps in another
+/// call finds the new page when it comes to a futex.
 fn waits_in(thread: u32, start: u64, end: u64) -> bool {
-    let call = Call::of(thread);
-    if matches!(call, Some(Call::Running)) {
-        rustix::thread::sched_yield();
+    for _ in 0..LOOKS {
+        match Call::of(thread) {
+            Some(Call::Running) => rustix::thread::sched_yield(),
+            call => return call.is_some_and(|call| call.waits_in(start, end)),
+        }
     }
-    call.is_some_and(|call| call.waits_in(start, end))
+    false
 }
 
 /// What a thread does in the kernel.
