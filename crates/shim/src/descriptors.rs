@@ -242,6 +242,13 @@ impl OwnFd {
         replace(fd.as_raw_fd(), Kind::Own);
         Self(fd)
     }
+
+    /// Lets go of a number that the program has closed: what has it now is the program's.
+    pub(crate) fn abandon(self) {
+        let number = self.0.as_raw_fd();
+        std::mem::forget(self);
+        replace(number, Kind::Foreign);
+    }
 }
 
 impl AsFd for OwnFd {

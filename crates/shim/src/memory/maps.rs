@@ -3,9 +3,11 @@
 //! Nothing here allocates: it also runs between fork and the first instruction of the child.
 #![allow(unsafe_code)]
 
+use crate::descriptors::OwnFd;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
+use rustix::process::{Pid, getpid};
 
 /// One mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,13 +29,15 @@ pub(crate) struct Vma {
 }
 
 /// An open `/proc/self/maps`.
-pub(crate) struct Maps(OwnedFd);
+pub(crate) struct Maps<F = OwnedFd>(F);
 
 impl Maps {
     pub(crate) fn open() -> io::Result<Self> {
         rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
     }
+}
 
+impl<F: AsFd> Maps<F> {
     /// Calls `visit` for every mapping that overlaps `from..to`, in order.
     pub(crate) fn visit(&self, from: u64, to: u64, mut visit: impl FnMut(Vma)) -> io::Result<()> {
         let mut at = from;
@@ -58,32 +62,38 @@ impl Maps {
 
     /// The mapping that covers `address`, or the next one; an error on kernels before 6.11.
     pub(crate) fn query(&self, address: u64) -> io::Result<Option<Vma>> {
-        // Room for the heap's name; a longer one is an error, after which the name is not asked for.
-        let mut name = [0u8; 16];
-        for room in [name.len() as u32, 0] {
-            let mut query = Query {
-                size: size_of::<Query>() as u64,
-                flags: COVERING_OR_NEXT,
-                addr: address,
-                vma_name_size: room,
-                vma_name_addr: if room == 0 { 0 } else { name.as_mut_ptr() as u64 },
-                ..Query::default()
-            };
-            let fd = self.0.as_fd().as_raw_fd();
-            // SAFETY: the struct is the one of this request, with its size and that of the name in it.
-            let result = unsafe { libc::syscall(libc::SYS_ioctl, fd, PROCMAP_QUERY, &raw mut query) };
-            if result == 0 {
-                let len = name.len().min(query.vma_name_size as usize);
-                return Ok(Some(query.vma(name[..len].split(|&byte| byte == 0).next().unwrap_or_default())));
-            }
-            // SAFETY: this thread's errno.
-            match Errno::from_raw_os_error(unsafe { *libc::__errno_location() }) {
-                Errno::NAMETOOLONG => {}
-                Errno::NOENT => return Ok(None),
-                errno => return Err(errno),
-            }
+        let Some(vma) = self.query_with(address, &mut [])? else { return Ok(None) };
+        // The heap is private and anonymous, and known by its name. A longer one is another's.
+        if vma.shared || vma.file.1 != 0 {
+            return Ok(Some(vma));
         }
-        Err(Errno::NAMETOOLONG)
+        match self.query_with(address, &mut [0; 16]) {
+            Err(Errno::NAMETOOLONG) => Ok(Some(vma)),
+            named => named,
+        }
+    }
+
+    /// The same; whether it is the heap is found out where there is room for its name.
+    fn query_with(&self, address: u64, name: &mut [u8]) -> io::Result<Option<Vma>> {
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: COVERING_OR_NEXT,
+            addr: address,
+            vma_name_size: name.len() as u32,
+            vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr() as u64 },
+            ..Query::default()
+        };
+        let fd = self.0.as_fd().as_raw_fd();
+        // SAFETY: the struct is the one of this request, with its size and that of the name in it.
+        if unsafe { libc::syscall(libc::SYS_ioctl, fd, PROCMAP_QUERY, &raw mut query) } == 0 {
+            let len = name.len().min(query.vma_name_size as usize);
+            return Ok(Some(query.vma(name[..len].split(|&byte| byte == 0).next().unwrap_or_default())));
+        }
+        // SAFETY: this thread's errno.
+        match Errno::from_raw_os_error(unsafe { *libc::__errno_location() }) {
+            Errno::NOENT => Ok(None),
+            errno => Err(errno),
+        }
     }
 
     /// Calls `visit` for every mapping.
@@ -112,6 +122,39 @@ impl Maps {
             }
         }
     }
+}
+
+/// An open `/proc/self/maps`, kept from one registration to the next.
+pub(super) struct KeptMaps {
+    maps: Maps<OwnFd>,
+    /// Device and inode.
+    file: (u64, u64),
+    process: Pid,
+}
+
+impl KeptMaps {
+    /// That of this process, opened if `kept` is not that, or not any more.
+    pub(super) fn get(kept: &mut Option<Self>) -> io::Result<&Maps<OwnFd>> {
+        if let Some(stale) = kept.take_if(|kept| kept.process != getpid()) {
+            drop(stale);
+        }
+        if let Some(lost) = kept.take_if(|kept| identity(&kept.maps) != Ok(kept.file)) {
+            lost.maps.0.abandon();
+        }
+        let kept = match kept {
+            Some(kept) => kept,
+            none => {
+                let maps = Maps(OwnFd::new(Maps::open()?.0));
+                let file = identity(&maps)?;
+                none.insert(Self { maps, file, process: getpid() })
+            }
+        };
+        Ok(&kept.maps)
+    }
+}
+
+fn identity(maps: &Maps<OwnFd>) -> io::Result<(u64, u64)> {
+    rustix::fs::fstat(maps.0.as_fd()).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Parses a line of `/proc/self/maps`.
@@ -208,6 +251,31 @@ mod tests {
         assert_eq!(vma.file, (rustix::fs::makedev(0xfd, 1), 4711));
         assert!(parse(b"7f00a000-7f00c000 ---p 00000000 00:00 0").is_some_and(|vma| !vma.readable && !vma.shared));
         assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_kept_list_is_this_process_s_and_survives_a_lost_descriptor() {
+        let here = 0u8;
+        let address = &raw const here as u64;
+        let mut kept = None;
+        let lists_here = |kept: &mut Option<KeptMaps>| {
+            let (mut found, maps) = (false, KeptMaps::get(kept).unwrap());
+            maps.visit(address, address + 1, |vma| found = vma.start <= address && address < vma.end).unwrap();
+            (found, maps.0.as_fd().as_raw_fd())
+        };
+        let (found, first) = lists_here(&mut kept);
+        assert!(found && lists_here(&mut kept) == (true, first), "opened once");
+        // What the program puts in the descriptor's place stays.
+        let (theirs, _other) = rustix::pipe::pipe().unwrap();
+        // SAFETY: the descriptor is this test's, and what is replaced here nobody else knows.
+        assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), first) }, first);
+        let (found, second) = lists_here(&mut kept);
+        assert!(found && second != first);
+        // SAFETY: closes what was made above.
+        assert_eq!(unsafe { libc::close(first) }, 0);
+        // That of a process that has become two.
+        kept.as_mut().unwrap().process = Pid::from_raw(1).unwrap();
+        assert!(lists_here(&mut kept).0 && kept.unwrap().process == getpid());
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! What becomes of each page of a range that is to be registered.
 
 use super::arena::{self, Arena};
-use super::maps::{Maps, Vma};
+use super::maps::{KeptMaps, Vma};
 use super::traits::Traits;
 use super::{own, pinned};
 use std::cell::OnceCell;
+use std::sync::{Mutex, PoisonError};
+
+static KEPT_MAPS: Mutex<Option<KeptMaps>> = Mutex::new(None);
 
 /// What becomes of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,8 @@ pub(super) enum Refusal {
 
 /// Plans the pages of `start..end` (page boundaries), which the device will only read unless `write`.
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
-    let maps = Maps::open().map_err(|_| Refusal::Unknown)?;
+    let mut kept = KEPT_MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let maps = KeptMaps::get(&mut kept).map_err(|_| Refusal::Unknown)?;
     // Found out only where something is to be turned: what is in the arena already is registered without another look.
     let known = OnceCell::new();
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
