@@ -48,7 +48,7 @@ use arena::ARENA;
 use hold::Holds;
 use plan::Fate;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::PoisonError;
 use turn::{Turned, Turner};
@@ -72,7 +72,24 @@ const MAX_SEGMENTS: usize = 1900;
 #[derive(Default)]
 pub(crate) struct Registration {
     segments: Vec<Segment>,
-    arena: Option<OwnedFd>,
+    arena: Option<ArenaFile>,
+}
+
+/// An arena, of which a piece may lie in a registration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ArenaFile {
+    file: (u64, u64),
+    /// The fork after which it was made.
+    forks: u32,
+}
+
+impl ArenaFile {
+    /// A descriptor of it. EFAULT where this process has another arena since.
+    pub(crate) fn descriptor(self) -> Result<OwnedFd, Errno> {
+        let arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+        let fd = arena.fd().filter(|_| (arena.file(), forks()) == (self.file, self.forks)).ok_or(Errno::FAULT)?;
+        rustix::io::fcntl_dupfd_cloexec(fd, 0)
+    }
 }
 
 impl Registration {
@@ -82,8 +99,8 @@ impl Registration {
     }
 
     /// The arena, where a piece lies in it.
-    pub(crate) fn arena(&self) -> Option<BorrowedFd<'_>> {
-        self.arena.as_ref().map(|fd| fd.as_fd())
+    pub(crate) fn arena(&self) -> Option<ArenaFile> {
+        self.arena
     }
 
     /// Whether the router must reach into this process.
@@ -154,7 +171,7 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
         return Err(Errno::NOMEM);
     }
     if registration.segments.iter().any(|segment| segment.kind == SegmentKind::Arena as u32) {
-        registration.arena = arena.fd().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose()?;
+        registration.arena = Some(ArenaFile { file: arena.file(), forks: forks() });
     }
     Ok(registration)
 }

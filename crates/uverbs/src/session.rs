@@ -13,8 +13,9 @@
 //! * `Attach`: a [`Token`]. Reply: none.
 //! * `Verbs`: the program's own `write()` bytes, from `ib_uverbs_cmd_hdr` on. Reply: the response bytes, to be copied to
 //!   the address that the command names (as many as the command allows for); see [`ReplyHeader`] for the rest.
-//!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena. EFAULT
-//!   where pages of it are missing: the program fills them in first. A command that makes a queue may fail with ENODATA:
+//!   For `REG_MR` the command is followed by [`Segment`]s that cover the range without gaps; descriptor: the arena, which may
+//!   be left out where it is the one of the last registration on this connection. ENODATA then where the router has to
+//!   map more of it: the program sends it along. EFAULT where pages of it are missing: the program fills them in first. A command that makes a queue may fail with ENODATA:
 //!   then the program fills in what [`ReplyHeader::wanted`] says of the queue memory, and sends the command again.
 //! * `OpenCm`: none. Reply: [`OpenCmReply`]; descriptor: the event socket, which is what the program gets as its
 //!   rdma_cm descriptor. It holds one byte for each event that waits, so the program polls it as it would the kernel's.

@@ -158,7 +158,7 @@ impl SharedMemory {
     /// Whether all pages of a part are in memory. A page that is swapped out is not, and one may go at any time.
     #[allow(unsafe_code)]
     pub fn is_resident(&self, at: usize, len: usize) -> bool {
-        const PAGES: usize = 1024;
+        const PAGES: usize = 4096;
         let (from, to) = (at / PAGE * PAGE, self.len.min(at.saturating_add(len)));
         (from..to).step_by(PAGES * PAGE).all(|part| {
             let mut present = [0; PAGES];
@@ -166,7 +166,7 @@ impl SharedMemory {
             let address = self.as_ptr().wrapping_add(part);
             // SAFETY: the range is this mapping's own, and the call writes one byte for each of its pages.
             let failed = unsafe { libc::mincore(address.cast(), len, present.as_mut_ptr()) };
-            failed == 0 && present[..len.div_ceil(PAGE)].iter().all(|page| page & 1 != 0)
+            failed == 0 && present[..len.div_ceil(PAGE)].iter().fold(1, |all, page| all & page) & 1 != 0
         })
     }
 

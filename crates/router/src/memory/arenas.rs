@@ -19,12 +19,42 @@ use std::sync::Arc;
 
 /// All of one endpoint's.
 pub struct Arenas {
-    files: HashMap<FileId, Arena>,
+    files: HashMap<ArenaId, Arena>,
     share: Share,
 }
 
-/// Device and inode.
-type FileId = (u64, u64);
+/// Device and inode of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ArenaId(u64, u64);
+
+/// The arena that a registration is about.
+#[derive(Clone, Copy)]
+pub struct ArenaFile<'a> {
+    id: ArenaId,
+    /// None where the program has sent it before: what is mapped of it is registered without.
+    fd: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> ArenaFile<'a> {
+    /// One that came with the registration, if it is sealed memory. Of another, even that may take for ever to find out.
+    pub fn sent(fd: BorrowedFd<'a>) -> Result<Self, RegionError> {
+        if !fcntl_get_seals(fd).map_err(MapError::from)?.contains(SealFlags::SHRINK) {
+            return Err(MapError::NotSealed.into());
+        }
+        let stat = fstat(fd).map_err(MapError::from)?;
+        Ok(Self { id: ArenaId(stat.st_dev, stat.st_ino), fd: Some(fd) })
+    }
+
+    /// One that the same process has sent before.
+    pub fn known(id: ArenaId) -> Self {
+        Self { id, fd: None }
+    }
+
+    /// What it is known by.
+    pub fn id(&self) -> ArenaId {
+        self.id
+    }
+}
 
 /// One file.
 #[derive(Default)]
@@ -54,7 +84,7 @@ struct Upkeep {
 
 /// A registration under way: bytes that may yet be faulted in.
 struct Progress<'a> {
-    arena: BorrowedFd<'a>,
+    arena: Option<BorrowedFd<'a>>,
     populate: u64,
 }
 
@@ -71,18 +101,24 @@ impl Arenas {
         user: u32,
         (start, len): (u64, u64),
         segments: &[Segment],
-        arena: Option<BorrowedFd<'_>>,
+        arena: Option<ArenaFile<'_>>,
         process: Option<ProcessMemory>,
     ) -> Result<Memory, RegionError> {
-        let file = arena.map(identify).transpose()?;
-        if let Some(file) = file {
-            self.files.entry(file).or_default().users.insert(user);
-        }
         let Self { files, share } = self;
-        let mut progress = arena.map(|arena| Progress { arena, populate: POPULATE_MAX });
+        match arena {
+            Some(ArenaFile { id, fd: Some(_) }) => {
+                files.entry(id).or_default().users.insert(user);
+            }
+            // The number may be another file's since, unless something of that one is kept for this context.
+            Some(ArenaFile { id, fd: None }) if !files.get(&id).is_some_and(|file| file.users.contains(&user)) => {
+                return Err(RegionError::Unknown);
+            }
+            _ => {}
+        }
+        let mut progress = arena.map(|arena| Progress { arena: arena.fd, populate: POPULATE_MAX });
         let made = Memory::region(start, len, segments, process, share, |offset, len| {
-            let (Some(file), Some(progress)) = (file, progress.as_mut()) else { return Err(MapError::TooShort.into()) };
-            files.entry(file).or_default().place(share, progress, offset, len)
+            let (Some(arena), Some(progress)) = (arena, progress.as_mut()) else { return Err(RegionError::Unknown) };
+            files.get_mut(&arena.id).ok_or(RegionError::Unknown)?.place(share, progress, offset, len)
         });
         self.files.retain(|_, arena| !arena.windows.is_empty());
         made
@@ -90,7 +126,7 @@ impl Arenas {
 
     /// Drops the mappings that no region needs. Returns whether there were any.
     pub fn evict(&mut self) -> bool {
-        let count = |files: &HashMap<FileId, Arena>| files.values().map(|arena| arena.windows.len()).sum::<usize>();
+        let count = |files: &HashMap<ArenaId, Arena>| files.values().map(|arena| arena.windows.len()).sum::<usize>();
         let before = count(&self.files);
         self.files.values_mut().for_each(|arena| arena.windows.retain(|_, window| window.memory.is_shared()));
         self.files.retain(|_, arena| !arena.windows.is_empty());
@@ -106,15 +142,6 @@ impl Arenas {
     }
 }
 
-/// Which file `arena` is, if it is sealed memory. Of another, even that may take for ever to find out.
-fn identify(arena: BorrowedFd<'_>) -> Result<FileId, RegionError> {
-    if !fcntl_get_seals(arena).map_err(MapError::from)?.contains(SealFlags::SHRINK) {
-        return Err(MapError::NotSealed.into());
-    }
-    let stat = fstat(arena).map_err(MapError::from)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
 impl Arena {
     /// The `len` bytes at `offset`, mapped, with their pages there.
     fn place(
@@ -128,7 +155,7 @@ impl Arena {
         let found = self.windows.range(..=offset).next_back().filter(|(start, window)| window.end(**start) >= end);
         let start = match found {
             Some((start, _)) => *start,
-            None => self.open(share, progress.arena, offset, end)?,
+            None => self.open(share, progress.arena.ok_or(RegionError::Unknown)?, offset, end)?,
         };
         let window = self.windows.get_mut(&start).ok_or(RegionError::Gap)?;
         window.admit(offset - start, end - start, &mut progress.populate)?;
@@ -178,9 +205,8 @@ impl Window {
             return Err(error.into());
         }
         let (mut page, last) = ((from / PAGE) as usize, to.div_ceil(PAGE) as usize);
-        // The program may have given up some of what was there before.
-        if to - from <= POPULATE_MAX && !self.memory.is_resident(from as usize, (to - from) as usize) {
-            (page..last).for_each(|page| self.known.clear(page));
+        if to - from <= POPULATE_MAX {
+            self.doubt(page, last);
         }
         while let Some((begin, end)) = self.known.next_gap(page, last) {
             let end = end.min(begin + (*populate / PAGE) as usize);
@@ -192,6 +218,17 @@ impl Window {
             page = end;
         }
         Ok(())
+    }
+
+    /// Forgets known pages that are not there any more: the program may have given up some.
+    fn doubt(&mut self, from: usize, to: usize) {
+        let mut at = from;
+        while let Some((begin, end)) = self.known.next_run(at, to) {
+            if !self.memory.is_resident(begin * PAGE as usize, (end - begin) * PAGE as usize) {
+                (begin..end).for_each(|page| self.known.clear(page));
+            }
+            at = end;
+        }
     }
 
     fn populate(&mut self, begin: usize, end: usize) -> Result<(), RegionError> {
@@ -241,6 +278,12 @@ impl Bits {
     fn next_gap(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         let begin = self.find(from, to, false)?;
         Some((begin, self.find(begin, to, true).unwrap_or(to)))
+    }
+
+    /// The first run of bits in `from..to` that are set.
+    fn next_run(&self, from: usize, to: usize) -> Option<(usize, usize)> {
+        let begin = self.find(from, to, true)?;
+        Some((begin, self.find(begin, to, false).unwrap_or(to)))
     }
 
     /// The first bit in `from..to` that is `set`.

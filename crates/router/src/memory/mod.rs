@@ -9,7 +9,7 @@ mod platform;
 mod process;
 mod raw;
 
-pub use arenas::Arenas;
+pub use arenas::{ArenaFile, ArenaId, Arenas};
 pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
@@ -65,6 +65,9 @@ pub enum RegionError {
     /// The endpoint has too much already.
     #[error(transparent)]
     Exhausted(Exhausted),
+    /// The arena did not come with the registration, and what is mapped of it is not all.
+    #[error("the arena has to be sent")]
+    Unknown,
     /// There are private pages and no way to reach the process.
     #[error("the process's memory cannot be reached")]
     NoProcess,
@@ -293,7 +296,7 @@ mod tests {
     fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
         let mut arenas = Arenas::new(Budget::new(Limits::of_this_process()).share(u32::MAX));
-        arenas.region(1, (start, len), segments, Some(fd.as_fd()), None)
+        arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 
     fn parts(memory: &Memory) -> usize {

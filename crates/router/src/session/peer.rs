@@ -2,11 +2,11 @@
 
 use crate::budget::Share;
 use crate::io::open_namespace;
-use crate::memory::{Patience, ProcessMemory};
+use crate::memory::{ArenaId, Patience, ProcessMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The process that connected.
@@ -18,6 +18,8 @@ pub(super) struct Peer {
     pidfd: Option<OwnedFd>,
     /// Its memory, once some of it has been registered: all regions share the descriptor.
     memory: OnceCell<ProcessMemory>,
+    /// The arena that it registered memory of last.
+    pub(super) arena: Cell<Option<ArenaId>>,
 }
 
 impl Peer {
@@ -26,7 +28,7 @@ impl Peer {
         let [pid, uid, _] = socket_option(socket, libc::SO_PEERCRED)?;
         // Kernels before 6.5 do not tell it of the socket. Then it is that of the number, a moment after the connection.
         let pidfd = peer_pidfd(socket).or_else(|| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
-        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd, memory: OnceCell::new() })
+        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd, memory: OnceCell::new(), arena: Cell::default() })
     }
 
     /// The process's memory, of that process and no other, as long as it is no more than it was when it connected. It is
@@ -162,7 +164,7 @@ mod tests {
         let named = |name: &std::ffi::CStr| {
             rustix::thread::set_name(name).unwrap();
             let pid = rustix::thread::gettid().as_raw_nonzero().get();
-            Peer { pid, uid: 0, pidfd: None, memory: OnceCell::new() }.comm()
+            Peer { pid, uid: 0, pidfd: None, memory: OnceCell::new(), arena: Cell::default() }.comm()
         };
         assert_eq!(named(c"\x1b[2J\x1b]0;x\x07\n"), "\\x1b[2J\\x1b]0;x\\x07\\x0a");
         assert_eq!(named(c"a\n"), "a\\x0a");
@@ -181,7 +183,7 @@ mod tests {
         child.wait().unwrap();
         // The number is another's now.
         let pid = std::process::id().cast_signed();
-        let reused = Peer { pid, pidfd, uid: changed.uid - 1, memory: OnceCell::new() };
+        let reused = Peer { pid, pidfd, uid: changed.uid - 1, memory: OnceCell::new(), arena: Cell::default() };
         assert_eq!(reused.memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
         assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }

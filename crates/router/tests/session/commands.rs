@@ -312,6 +312,31 @@ fn registrations_are_checked_and_accounted() {
 }
 
 #[test]
+fn an_arena_is_known_to_the_connection_that_has_sent_it() {
+    let world = World::new(1);
+    let path = world.endpoint(1);
+    let (mut client, mut forked) = (Client::device(&path), Client::connect(&path));
+    forked.attach(&client.token).unwrap();
+    let pd = client.alloc_pd();
+    let (memory, arena) = rdmesh_uverbs::shared::SharedMemory::create("arena", 8 * 4096).unwrap();
+    let start = memory.as_ptr() as u64;
+    let segment = Segment { addr: start, len: 4096, kind: SegmentKind::Arena as u32, reserved: 0, offset: 0 };
+    let request = RegMr { start, length: 4096, hca_va: start, pd_handle: pd, access_flags: 1, ..Default::default() };
+    let register = |client: &mut Client, fd| client.reg_mr(&request, &[segment], fd).map(drop);
+    assert_eq!(register(&mut client, None), Err(Errno::NODATA));
+    // One that is refused is not remembered.
+    let elsewhere = RegMr { pd_handle: 99, ..request };
+    assert_eq!(client.reg_mr(&elsewhere, &[], Some(arena.as_fd())).err(), Some(Errno::INVAL));
+    assert_eq!(register(&mut client, None), Err(Errno::NODATA));
+    assert_eq!(register(&mut client, Some(arena.as_fd())), Ok(()));
+    assert_eq!(register(&mut client, None), Ok(()));
+    // A child has an arena of its own.
+    assert_eq!(register(&mut forked, None), Err(Errno::NODATA));
+    assert_eq!(register(&mut forked, Some(arena.as_fd())), Ok(()));
+    assert_eq!(register(&mut forked, None), Ok(()));
+}
+
+#[test]
 fn on_demand_memory_takes_advice() {
     const ON_DEMAND: u32 = 1 << 6;
     let world = World::new(1);

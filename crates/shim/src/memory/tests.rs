@@ -80,14 +80,18 @@ fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8) ^ 0x5a) as u8
 }
 
+fn arena_of(registration: &Registration) -> OwnedFd {
+    registration.arena().unwrap().descriptor().unwrap()
+}
+
 /// The registered range as the router sees it.
 fn router_view(registration: &Registration) -> Vec<u8> {
-    let arena = registration.arena().unwrap();
+    let arena = arena_of(registration);
     let mut view = Vec::new();
     for segment in registration.segments() {
         assert_eq!(segment.kind, SegmentKind::Arena as u32);
         let mut bytes = vec![0; segment.len as usize];
-        assert_eq!(rustix::io::pread(arena, &mut bytes, segment.offset).unwrap(), bytes.len());
+        assert_eq!(rustix::io::pread(&arena, &mut bytes, segment.offset).unwrap(), bytes.len());
         view.extend(bytes);
     }
     view
@@ -110,7 +114,7 @@ fn content_is_kept_and_shared_at_any_alignment() {
         assert_eq!(kinds(&registration), [ARENA_KIND]);
         assert_eq!((registration.segments()[0].addr, registration.segments()[0].len), (pages.address(at), len as u64));
         assert_eq!(router_view(&registration), pages.bytes()[at..at + len]);
-        let arena = registration.arena().unwrap();
+        let arena = arena_of(&registration);
         rustix::io::pwrite(arena, &[0xee], registration.segments()[0].offset + len as u64 - 1).unwrap();
         assert_eq!(pages.bytes()[at + len - 1], 0xee, "what the router writes is the program's memory");
     }
@@ -200,8 +204,8 @@ fn pages_that_nobody_maps_any_more_are_given_back() {
     let pages = Pages::new(16);
     pages.fill();
     let registration = pages.register(0, pages.len);
-    let (offset, arena) = (registration.segments()[0].offset, registration.arena().unwrap());
-    let data_after = || rustix::fs::seek(arena, rustix::fs::SeekFrom::Data(offset));
+    let (offset, arena) = (registration.segments()[0].offset, arena_of(&registration));
+    let data_after = || rustix::fs::seek(&arena, rustix::fs::SeekFrom::Data(offset));
     assert_eq!(data_after(), Ok(offset));
     drop(pages);
     // In time, not at once.
@@ -373,7 +377,7 @@ fn moved_memory_can_grow() {
 fn missing(registration: &Registration) -> Vec<(u64, u64)> {
     let mut holes = Vec::new();
     for segment in registration.segments() {
-        let hole = rustix::fs::seek(registration.arena().unwrap(), rustix::fs::SeekFrom::Hole(segment.offset)).unwrap();
+        let hole = rustix::fs::seek(arena_of(registration), rustix::fs::SeekFrom::Hole(segment.offset)).unwrap();
         if hole < segment.offset + segment.len {
             holes.push((hole, segment.offset + segment.len));
         }

@@ -1,5 +1,6 @@
 //! Requests and replies on the session socket.
 
+use crate::memory::{ArenaFile, Registration};
 use arrayvec::ArrayVec;
 use rdmesh_uverbs::ring::{Extent, QueueFile};
 use rdmesh_uverbs::session::{
@@ -11,9 +12,12 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The buffer for replies.
+/// What one command at a time needs to be sent and answered.
 pub(crate) struct Channel {
+    /// For replies.
     buffer: Box<[u8]>,
+    /// The arena that the router knows this process by: it need not be sent again.
+    arena: Option<ArenaFile>,
 }
 
 /// A reply of the router that is not an error.
@@ -33,7 +37,7 @@ pub(super) struct ReceivedFd {
 
 impl Channel {
     pub(crate) fn new() -> Self {
-        Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice() }
+        Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice(), arena: None }
     }
 
     /// Sends a request and waits for its reply. An error of the router's is returned as it is; a router that has gone,
@@ -50,23 +54,42 @@ impl Channel {
         Reply::parse(&mut self.buffer[..len], fds)
     }
 
-    /// The same for a command that may make queues: as long as the router wants memory for them, `queues` is filled in.
+    /// The same for a command that may register memory, and may make queues: as long as the router wants memory for them,
+    /// `queues` is filled in.
     pub(super) fn call_filling(
         &mut self,
         socket: BorrowedFd<'_>,
         command: &[u8],
-        segments: &[Segment],
-        fds: &[BorrowedFd<'_>],
+        registration: &Registration,
         queues: BorrowedFd<'_>,
     ) -> Result<Reply<'_>, Errno> {
+        let arena = registration.arena();
+        let mut unsent = arena.filter(|_| arena != self.arena);
         let mut tries = 0;
         loop {
-            let (len, received) = self.exchange(socket, RequestKind::Verbs, command, segments, fds)?;
-            match wanted(&self.buffer[..len]).filter(|_| tries < MOST_TRIES) {
-                Some(extent) => QueueFile::fill(queues, extent).map_err(|_| Errno::NOMEM)?,
-                None => return Reply::parse(&mut self.buffer[..len], received),
-            }
+            let fd = unsent.map(ArenaFile::descriptor).transpose()?;
+            let fds: ArrayVec<_, 1> = fd.iter().map(|fd| fd.as_fd()).collect();
+            let (len, received) = self.exchange(socket, RequestKind::Verbs, command, registration.segments(), &fds)?;
+            let answer = Answer::of(&self.buffer[..len]);
             tries += 1;
+            match answer {
+                _ if tries > MOST_TRIES => {}
+                Answer::Wants(extent) => {
+                    QueueFile::fill(queues, extent).map_err(|_| Errno::NOMEM)?;
+                    continue;
+                }
+                // It has to map more of the arena, and keeps no descriptor.
+                Answer::NoData if unsent.is_none() && arena.is_some() => {
+                    unsent = arena;
+                    continue;
+                }
+                Answer::NoData | Answer::Other => {}
+            }
+            let reply = Reply::parse(&mut self.buffer[..len], received);
+            if reply.is_ok() && unsent.is_some() {
+                self.arena = unsent;
+            }
+            return reply;
         }
     }
 
@@ -94,11 +117,24 @@ impl Channel {
     }
 }
 
-/// What the router wants to be filled in before the command can be done.
-fn wanted(message: &[u8]) -> Option<Extent> {
-    let (head, _) = ReplyHeader::read_from_prefix(message).ok()?;
-    let [offset, len] = head.wanted;
-    (head.errno == Errno::NODATA.raw_os_error() as u32 && len != 0).then_some(Extent { offset, len })
+/// What the router has to say about a command that it cannot execute as it is.
+enum Answer {
+    /// Queue memory is to be filled in.
+    Wants(Extent),
+    NoData,
+    Other,
+}
+
+impl Answer {
+    fn of(message: &[u8]) -> Self {
+        match ReplyHeader::read_from_prefix(message) {
+            Ok((head, _)) if head.errno == Errno::NODATA.raw_os_error() as u32 => match head.wanted {
+                [_, 0] => Self::NoData,
+                [offset, len] => Self::Wants(Extent { offset, len }),
+            },
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A command makes two queues at most.

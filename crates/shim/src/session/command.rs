@@ -128,9 +128,7 @@ impl<'a> Command<'a> {
         if registration.has_private() {
             memory::allow_router(socket);
         }
-        let arena = registration.arena();
-        let (channel, segments) = (&mut state.channel, registration.segments());
-        let mut reply = channel.call_filling(socket, &bytes, segments, arena.as_slice(), context.queues())?;
+        let mut reply = state.channel.call_filling(socket, &bytes, &registration, context.queues())?;
         for received in reply.take_fds() {
             match received.purpose {
                 FdUse::Install => {

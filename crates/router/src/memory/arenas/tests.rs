@@ -42,13 +42,28 @@ impl Tenant {
     }
 
     fn register_as(&mut self, user: u32, offset: u64, len: u64) -> Result<Memory, RegionError> {
-        let segment = Segment { addr: 4096, len, kind: SegmentKind::Arena as u32, reserved: 0, offset };
-        self.arenas.region(user, (4096, len), &[segment], Some(self.fd.as_fd()), None)
+        let arena = ArenaFile::sent(self.fd.as_fd())?;
+        region(&mut self.arenas, user, arena, offset, len)
+    }
+
+    fn id(&self) -> ArenaId {
+        ArenaFile::sent(self.fd.as_fd()).unwrap().id()
+    }
+
+    /// Without the descriptor.
+    fn register_known(&mut self, user: u32, offset: u64, len: u64) -> Result<Memory, RegionError> {
+        let arena = ArenaFile::known(self.id());
+        region(&mut self.arenas, user, arena, offset, len)
     }
 
     fn held(&self, resource: Resource) -> u64 {
         self.budget.held(resource)
     }
+}
+
+fn region(arenas: &mut Arenas, user: u32, arena: ArenaFile<'_>, offset: u64, len: u64) -> Result<Memory, RegionError> {
+    let segment = Segment { addr: 4096, len, kind: SegmentKind::Arena as u32, reserved: 0, offset };
+    arenas.region(user, (4096, len), &[segment], Some(arena), None)
 }
 
 #[test]
@@ -97,6 +112,30 @@ fn missing_pages_are_refused_and_not_made() {
     tenant.punch(PAGE, PAGE);
     assert!(matches!(tenant.register(0, 3 * PAGE), Err(RegionError::Missing)), "it was there before");
     assert_eq!(fstat(&tenant.fd).unwrap().st_blocks, 16);
+}
+
+#[test]
+fn what_is_mapped_is_registered_without_the_descriptor() {
+    let mut tenant = Tenant::new();
+    tenant.fill(0, 4 * PAGE);
+    tenant.fill(CHUNK, PAGE);
+    let is_unknown = |made: Result<Memory, RegionError>| matches!(made, Err(RegionError::Unknown));
+    assert!(is_unknown(tenant.register_known(1, 0, PAGE)), "it was never sent");
+    tenant.register(0, PAGE).unwrap();
+    // Of the same mapping, also what was not registered before: its pages are looked at.
+    let known = tenant.register_known(1, 0, 4 * PAGE).unwrap();
+    known.write(3 * PAGE, b"hello").unwrap();
+    assert!(matches!(tenant.register_known(1, 0, 5 * PAGE), Err(RegionError::Missing)));
+    assert!(is_unknown(tenant.register_known(1, CHUNK, PAGE)), "not mapped");
+    assert!(is_unknown(tenant.register_known(2, 0, PAGE)), "another context has not sent it");
+    assert_eq!(tenant.held(Resource::Mappings), 1);
+    // Once nothing is kept of it, its number may become another file's.
+    drop(known);
+    assert!(tenant.arenas.evict());
+    assert!(is_unknown(tenant.register_known(1, 0, PAGE)));
+    tenant.register_as(2, 0, PAGE).unwrap();
+    assert!(is_unknown(tenant.register_known(1, 0, PAGE)));
+    assert!(tenant.register_known(2, 0, PAGE).is_ok());
 }
 
 /// What the kernel does for a range that was registered before: nothing but look.
@@ -201,4 +240,8 @@ fn gaps_are_found() {
     );
     bits.clear(64);
     assert_eq!(bits.next_gap(20, 130), Some((64, 65)));
+    assert_eq!(
+        [bits.next_run(0, 200), bits.next_run(64, 200), bits.next_run(130, 200)],
+        [Some((10, 64)), Some((65, 130)), None]
+    );
 }

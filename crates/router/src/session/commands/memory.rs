@@ -4,7 +4,7 @@ use super::super::accounting::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
 use super::{Call, Scope};
-use crate::memory::{Memory, ProcessMemory, RegionError};
+use crate::memory::{ArenaFile, Memory, ProcessMemory, RegionError};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
@@ -75,16 +75,31 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     }
     let needs_process = call.segments.iter().any(|s| s.kind != SegmentKind::Arena as u32);
     let process = if needs_process { Some(process_memory(call)?) } else { None };
-    let arena = call.fds.first().map(AsFd::as_fd);
     let scope = &mut call.scope;
-    let arenas = &mut scope.endpoint.arenas;
-    arenas.region(scope.number, (start, len), call.segments, arena, process).map_err(|error| match error {
+    // The library sends its arena once, and again where more of it has to be mapped.
+    let arena = match call.fds.first() {
+        Some(fd) => Some(ArenaFile::sent(fd.as_fd()).map_err(region_errno)?),
+        None => scope.peer.arena.get().map(ArenaFile::known),
+    };
+    let arena = arena.filter(|_| call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32));
+    let made = scope.endpoint.arenas.region(scope.number, (start, len), call.segments, arena, process);
+    if made.is_ok()
+        && let Some(arena) = arena
+    {
+        scope.peer.arena.set(Some(arena.id()));
+    }
+    made.map_err(region_errno)
+}
+
+fn region_errno(error: RegionError) -> Errno {
+    match error {
         RegionError::Exhausted(exhausted) => exhausted.into(),
+        RegionError::Unknown => Errno::NODATA,
         RegionError::TooMany => Errno::NOMEM,
         RegionError::Map(MapError::Os(errno @ (Errno::NOMEM | Errno::MFILE | Errno::NFILE))) => errno,
         RegionError::Gap | RegionError::Map(_) => Errno::INVAL,
         RegionError::NoProcess | RegionError::Missing => Errno::FAULT,
-    })
+    }
 }
 
 /// The memory of the process at the other end.

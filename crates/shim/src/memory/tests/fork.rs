@@ -86,7 +86,7 @@ fn a_child_registers_in_an_arena_of_its_own() {
     pages.fill();
     let parents = pages.register(0, pages.len);
     let identity = |registration: &Registration| {
-        let stat = rustix::fs::fstat(registration.arena().unwrap()).unwrap();
+        let stat = rustix::fs::fstat(arena_of(registration)).unwrap();
         (stat.st_dev, stat.st_ino)
     };
     let forked = in_child(|| {

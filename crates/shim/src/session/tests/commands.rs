@@ -179,3 +179,35 @@ fn memory_is_registered_with_its_pieces() {
     assert!(router.heard_nothing());
     close(fd);
 }
+
+#[test]
+fn the_arena_is_sent_once_and_when_the_router_asks_for_it() {
+    let router = Router::start();
+    let fd = router.open();
+    let buffer = vec![1u8; 100_000];
+    let start = buffer.as_ptr() as u64;
+    let command = legacy(REG_MR, 0, &[0, start, 100_000, start, pair(1, 0b111)]);
+    let descriptors = |requests: usize| {
+        let sent: Vec<bool> = (0..requests).map(|_| router.request().fd.is_some()).collect();
+        assert!(router.heard_nothing());
+        sent
+    };
+    let refused = |errno: Errno| Answer { errno: errno.raw_os_error() as u32, ..Answer::default() };
+    // A router that has not taken it is sent it again.
+    router.answer_next(refused(Errno::NOMEM));
+    assert_eq!(write_command(fd, &command), Err(Errno::NOMEM));
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(descriptors(2), [true, true]);
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(descriptors(1), [false]);
+    router.answer_next(refused(Errno::NODATA));
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(write_command(fd, &command), Ok(()));
+    assert_eq!(descriptors(3), [false, true, false]);
+    // Another connection has heard nothing of it yet.
+    let other = router.open();
+    assert_eq!(write_command(other, &command), Ok(()));
+    assert_eq!(descriptors(1), [true]);
+    close(other);
+    close(fd);
+}
