@@ -1,5 +1,6 @@
-// registration [threads]: what ibv_reg_mr and ibv_dereg_mr take, in microseconds: for memory that was written to and never
+// registration [threads [rounds]]: what ibv_reg_mr and ibv_dereg_mr take, in microseconds: for memory that was written to and never
 // registered (first), for memory that had been (again), and to deregister (end). `threads` more threads wait meanwhile.
+// With `rounds`, only registers and deregisters the same memory that often.
 #include "verbs.h"
 #include <poll.h>
 #include <pthread.h>
@@ -50,6 +51,17 @@ static void measure(struct ibv_pd *pd, size_t len, int rounds) {
     }
 }
 
+static void repeat(struct ibv_pd *pd, size_t len, int rounds) {
+    char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    for (int round = 0; round < rounds; round++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, at, len, ACCESS);
+        CHECK(mr);
+        CHECK(ibv_dereg_mr(mr) == 0);
+    }
+    munmap(at, len);
+}
+
 int main(int argc, char **argv) {
     for (int i = argc > 1 ? atoi(argv[1]) : 0; i > 0; i--) {
         pthread_t thread;
@@ -59,7 +71,8 @@ int main(int argc, char **argv) {
     struct ibv_pd *pd = ibv_alloc_pd(context);
     CHECK(pd);
     static const size_t SIZES[] = {4 << 10, 64 << 10, 1 << 20, 64 << 20};
-    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) measure(pd, SIZES[i], SIZES[i] > 8 << 20 ? 5 : 101);
+    if (argc > 2) repeat(pd, 1 << 20, atoi(argv[2]));
+    for (size_t i = 0; argc <= 2 && i < sizeof SIZES / sizeof *SIZES; i++) measure(pd, SIZES[i], SIZES[i] > 8 << 20 ? 5 : 101);
     CHECK(ibv_dealloc_pd(pd) == 0);
     CHECK(ibv_close_device(context) == 0);
     return 0;

@@ -26,6 +26,22 @@ fn a_message_takes_no_system_call() {
     }
 }
 
+/// Memory that was registered before is registered with one question to the kernel (is it still what it was?) and one message,
+/// and deregistered with one.
+#[test]
+fn known_memory_is_registered_with_few_system_calls() {
+    const ROUNDS: u64 = 2_000;
+    let lab = Lab::start();
+    let table = lab.dir().with_file_name("strace.program");
+    let mut command = trace::strace(&table);
+    command.extend([helper("registration").into_os_string(), "4".into(), ROUNDS.to_string().into()]);
+    lab.run_in(&Endpoint::new("program"), LIMIT, &command).ok();
+    let each = trace::total(&table) as f64 / ROUNDS as f64;
+    println!("{each:.2} system calls for a registration and a deregistration");
+    // Whose the descriptors are (3), which process this is, the mapping, and two messages with their answers make 9.
+    assert!(each < 10.0, "{each:.2} system calls");
+}
+
 #[test]
 fn idle_contexts_cost_nothing() {
     let lab = Lab::start();
