@@ -143,8 +143,46 @@ impl Chunk<'_> {
 /// Which pages of a chunk were ever touched.
 struct Touched([u64; CHUNK_PAGES / 64]);
 
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
+/// `PAGE_IS_PRESENT` and `PAGE_IS_SWAPPED`.
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+/// The same in an entry for one page.
+const PRESENT_BIT: u64 = 1 << 63;
+const SWAPPED_BIT: u64 = 1 << 62;
+
+/// `struct pm_scan_arg`.
+#[derive(Default)]
+#[repr(C)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    most_regions: u64,
+    most_pages: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    returned: u64,
+}
+
+const _: () = assert!(size_of::<Scan>() == 96);
+
+/// `struct page_region`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Region {
+    start: u64,
+    end: u64,
+    _states: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+/// Regions that are told in one call.
+const REGIONS: usize = 128;
 
 impl Touched {
     fn all() -> Self {
@@ -155,8 +193,54 @@ impl Touched {
         self.0.fill(0);
     }
 
-    /// Adds the pages of `start..end` whose pagemap entry has one of `bits`.
-    fn add(&mut self, pagemap: &OwnedFd, start: u64, end: u64, bits: u64) -> io::Result<()> {
+    /// Adds the pages of `start..end` that are in one of the `states`.
+    fn add(&mut self, pagemap: &OwnedFd, start: u64, end: u64, states: u64) -> io::Result<()> {
+        match self.scan(pagemap, start, end, states) {
+            // Kernels before 6.7 have no such call.
+            Err(Errno::NOTTY) => self.read(pagemap, start, end, states),
+            result => result,
+        }
+    }
+
+    fn scan(&mut self, pagemap: &OwnedFd, start: u64, end: u64, states: u64) -> io::Result<()> {
+        let mut regions = [Region::default(); REGIONS];
+        let mut at = start;
+        while at < end {
+            let mut scan = Scan {
+                size: size_of::<Scan>() as u64,
+                start: at,
+                end,
+                regions: regions.as_mut_ptr() as u64,
+                most_regions: REGIONS as u64,
+                any_of: states,
+                returned: states,
+                ..Scan::default()
+            };
+            // SAFETY: the struct is the one of this request; the kernel writes as many regions as there is room for.
+            let found = unsafe { libc::syscall(libc::SYS_ioctl, pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+            let Ok(found) = usize::try_from(found) else {
+                // SAFETY: this thread's errno.
+                return Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }));
+            };
+            if scan.walk_end <= at || found > REGIONS {
+                return Err(Errno::IO);
+            }
+            for region in &regions[..found] {
+                let pages = region.start.max(start)..region.end.min(end);
+                pages.step_by(PAGE as usize).for_each(|address| self.set(((address - start) / PAGE) as usize));
+            }
+            at = scan.walk_end;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    /// The same by an entry for each page.
+    fn read(&mut self, pagemap: &OwnedFd, start: u64, end: u64, states: u64) -> io::Result<()> {
+        let bits = if states & SWAPPED == 0 { PRESENT_BIT } else { PRESENT_BIT | SWAPPED_BIT };
         let mut entries = [0u8; 4096];
         let pages = ((end - start) / PAGE) as usize;
         let mut page = 0;
@@ -170,7 +254,7 @@ impl Touched {
             for entry in entries[..len].chunks_exact(8) {
                 let entry = entry.first_chunk().map_or(u64::MAX, |entry| u64::from_ne_bytes(*entry));
                 if entry & bits != 0 {
-                    self.0[page / 64] |= 1 << (page % 64);
+                    self.set(page);
                 }
                 page += 1;
             }
@@ -209,6 +293,34 @@ fn pointer(address: u64) -> *mut c_void {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        const PAGES: usize = 1000;
+        let (len, both) = (PAGES * PAGE as usize, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: fresh memory.
+        let memory = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, both, MapFlags::PRIVATE) }.unwrap();
+        // More runs than are told in one call.
+        for page in (0..PAGES).filter(|page| page % 3 == 1) {
+            // SAFETY: within.
+            unsafe { memory.cast::<u8>().add(page * PAGE as usize).write_volatile(1) };
+        }
+        let (pagemap, start) = (open_pagemap().unwrap(), memory as u64);
+        let by = |ask: fn(&mut Touched, &OwnedFd, u64, u64, u64) -> io::Result<()>| {
+            let mut touched = Touched([0; CHUNK_PAGES / 64]);
+            let asked = ask(&mut touched, &pagemap, start, start + len as u64, PRESENT | SWAPPED);
+            asked.map(|()| (0..PAGES).filter(|page| touched.0[page / 64] & 1 << (page % 64) != 0).collect::<Vec<_>>())
+        };
+        let expected = by(Touched::read).unwrap();
+        // More are where the kernel gives huge pages unasked.
+        assert!((0..PAGES).filter(|page| page % 3 == 1).all(|page| expected.contains(&page)));
+        match by(Touched::scan) {
+            Err(Errno::NOTTY) => eprintln!("skipped: this kernel has no PAGEMAP_SCAN"),
+            scanned => assert_eq!(scanned, Ok(expected)),
+        }
+        // SAFETY: the test's own.
+        unsafe { rustix::mm::munmap(memory, len) }.unwrap();
+    }
 
     #[test]
     fn runs_are_those_of_the_touched_pages() {
