@@ -261,10 +261,12 @@ static atomic_bool is_done;
 static atomic_int changes;
 static const size_t HUGE_LEN = 64ull << 30;
 
-// Changes the protection of HUGE_LEN bytes of zeros, which have entries in page tables and no pages.
+// Changes the protection of HUGE_LEN bytes of zeros, which have entries in page tables and no pages, with pauses: a lock that
+// is never free for as long as a copy waits for it ends in an error.
 static void *change(void *at) {
     for (int write = 0; !is_done; write = !write, changes++) {
         CHECK(mprotect(at, HUGE_LEN, write ? PROT_READ | PROT_WRITE : PROT_READ) == 0);
+        usleep(300000);
     }
     return NULL;
 }
