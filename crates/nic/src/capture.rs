@@ -1,4 +1,4 @@
-//! Copies of an endpoint's packets, for analysers.
+//! Packet capture: copies of an endpoint's packets, for analysers.
 //!
 //! Every copy is an IP packet with RoCEv2 in it, whichever way the packet went: from the tunnel without the tunnel's header,
 //! from a plain path with the headers that the kernel adds, and from the path within the host as it would be on a wire of any

@@ -1,4 +1,4 @@
-//! What the engine exchanges with the network: datagrams in, trains of datagrams out, and the routes that say which way.
+//! Network interface types: received datagrams, trains of transmitted datagrams, and routes to peers.
 //!
 //! Two kinds of datagram reach other machines. Between routers everything goes through the *tunnel*: Geneve (RFC 8926)
 //! whose VNI is the tenant network and whose payload is a complete RoCEv2 packet, IP header included, between the

@@ -1,4 +1,4 @@
-//! What the engine needs from its surroundings.
+//! Platform traits: memory and queues that the surroundings of the engine implement.
 
 use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
 

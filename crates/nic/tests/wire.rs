@@ -1,4 +1,4 @@
-//! Packets of a real peer: `data/rxe.pcap` holds what two Linux hosts with the rxe driver said to each other.
+//! Packets of a real peer: `data/rxe.pcap` holds the exchange of two Linux hosts with the rxe driver.
 
 use rdmesh_nic::wire::{Header, IdSolver, IpUdp, Op, icrc, padded};
 use std::collections::BTreeSet;

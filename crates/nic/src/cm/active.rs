@@ -1,4 +1,4 @@
-//! The end that asks: REQ out, REP in, RTU out.
+//! Active side of a connection: sends REQ, takes REP, sends RTU.
 
 use super::connection::{Connection, ack_timeout};
 use super::messages::{PathRecord, Rejected, Rep, Req, Rtu};

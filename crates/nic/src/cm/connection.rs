@@ -1,4 +1,4 @@
-//! One connection, or one question for a service.
+//! State of one connection, or of one SIDR request.
 
 use super::mad::{Bytes, Kind};
 use super::messages::Req;

@@ -1,4 +1,4 @@
-//! How a connection ends: REJ, DREQ and DREP, and what the owner gives up.
+//! Connection release: REJ, DREQ and DREP, and identifiers that the owner gives up.
 
 use super::connection::Connection;
 use super::messages::{Apr, Drep, Dreq, Lap, Rej, Rejected};

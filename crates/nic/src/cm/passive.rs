@@ -1,4 +1,4 @@
-//! The end that is asked: REQ in, REP out, RTU in.
+//! Passive side of a connection: takes REQ, sends REP, takes RTU.
 
 use super::connection::{Connection, MAX_SERVICE_TIMEOUT, duration};
 use super::messages::{Mra, Rejected, Rep, Req, Rtu, Unfit};

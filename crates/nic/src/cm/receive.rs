@@ -1,4 +1,4 @@
-//! What arrives.
+//! Received messages of the connection manager.
 
 use super::{Cm, Kind, Mad, mad};
 use crate::time::Time;

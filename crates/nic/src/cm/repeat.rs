@@ -1,4 +1,4 @@
-//! What happens again, and what happens by itself: repetitions, giving up, time-wait.
+//! Timers of the connection manager: retransmission, time-outs and TIME-WAIT.
 
 use super::connection::{Connection, Repeat};
 use super::mad::Bytes;

@@ -1,4 +1,4 @@
-//! Which QP serves a datagram service: SIDR (IBA 12.11).
+//! Service ID resolution (SIDR, IBA 12.11): requests for the QP of a datagram service.
 
 use super::connection::{Connection, MAX_TIMEOUT, duration};
 use super::messages::{SidrRep, SidrReq};

@@ -1,4 +1,4 @@
-//! The connections, and what they are found by.
+//! Connection table, with its indices for lookup.
 
 use super::connection::Connection;
 use super::types::{CmState, Ends};

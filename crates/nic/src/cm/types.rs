@@ -1,4 +1,4 @@
-//! What the owner of a [`Cm`](super::Cm) gives and gets.
+//! Types in the interface of a [`Cm`](super::Cm): parameters, requests and events.
 
 use super::mad::Kind;
 use super::messages::{Rep, Req, SidrRep, SidrReq};

@@ -1,7 +1,7 @@
-//! How fast a queue pair may send to a peer that speaks RoCEv2.
+//! Congestion control towards RoCEv2 peers.
 //!
-//! * [`rtt`]: round-trip time, and how long to wait for an answer.
-//! * [`window`]: how many packets may be on their way.
+//! * [`rtt`]: round-trip time, and the retransmission time-out.
+//! * [`window`]: the congestion window.
 //! * [`dcqcn`]: the rate after congestion notifications.
 
 mod dcqcn;

@@ -1,4 +1,4 @@
-//! How many packets may be on their way to a peer without congestion control of its own.
+//! Congestion window: the number of packets in flight to a peer without congestion control of its own.
 //!
 //! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again. Loss while
 //! answers take longer and longer narrows it further, and so do silence, and queues that are long against the ACK time-out:

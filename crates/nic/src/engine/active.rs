@@ -1,4 +1,4 @@
-//! A queue pair in action.
+//! Borrowed view of a queue pair with its context, on which the engine executes.
 
 use super::context::Context;
 use super::output::Outputs;

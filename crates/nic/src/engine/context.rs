@@ -1,4 +1,4 @@
-//! One opened device: everything in it is named by handles of its own.
+//! Device context: the objects of one opened device, each under a handle.
 
 use super::slab::Slab;
 use crate::command::{Network, SrqAttr};

@@ -1,4 +1,4 @@
-//! The 40 bytes in front of every received datagram (IBA 8.3, annex A17.4.4).
+//! Global route header (GRH): the 40 bytes in front of every received datagram (IBA 8.3, annex A17.4.4).
 
 use super::packet::{Head, Request, RequestOp};
 use rdmesh_verbs::Gid;

@@ -1,4 +1,4 @@
-//! Lists of a context's objects, for management tools.
+//! Object lists of a context, for management tools.
 //!
 //! Each list begins at a handle and has an end, so that one question costs little however many objects there are.
 

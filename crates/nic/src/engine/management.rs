@@ -1,7 +1,7 @@
-//! Management datagrams: what connection managers tell each other, from queue pair 1 to queue pair 1 (IBA 3.5.10.2, 13.5).
+//! Management datagrams between connection managers, from queue pair 1 to queue pair 1 (IBA 3.5.10.2, 13.5).
 //!
-//! No queue pair of a tenant has this number. What arrives is kept for whoever manages connections, who decides what it
-//! means; here only its form is checked, and that it came from the host that its sender is on.
+//! No queue pair of a tenant has this number. The engine checks the form of a received datagram and that it came from the
+//! sender's host, and keeps it for the connection manager, which interprets it.
 
 use super::Engine;
 use crate::cm::Mad;

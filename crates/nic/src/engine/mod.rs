@@ -1,4 +1,4 @@
-//! One shard of the NIC.
+//! The engine: one shard of the NIC.
 
 pub(crate) mod active;
 pub(crate) mod context;

@@ -1,4 +1,4 @@
-//! Commands on queue pairs.
+//! Queue pair commands: create, modify, query and destroy, and multicast membership.
 
 use super::active::Active;
 use super::qp::{Qp, Requester, Responder, Wait};

@@ -1,4 +1,4 @@
-//! The engine's side that faces the network.
+//! Network side of the engine: received datagrams, transmitted trains, and captures.
 
 use super::active::Active;
 use super::management::GSI;

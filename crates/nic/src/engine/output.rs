@@ -1,4 +1,4 @@
-//! What the engine has to say to its surroundings, and to itself.
+//! Output queues of the engine: packets, events and queue pairs with work.
 
 use super::context::Context;
 use super::packet::{Packet, shard_of};

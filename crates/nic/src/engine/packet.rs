@@ -1,4 +1,4 @@
-//! What travels between two QPs on one host.
+//! Packets between two queue pairs on one host.
 //!
 //! The shape follows the packets of RoCE (IBA 9.2), with two differences that one host allows: the payload is a
 //! reference to registered memory, and nothing is lost or reordered, so every request packet is answered by exactly one

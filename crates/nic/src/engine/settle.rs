@@ -1,10 +1,9 @@
-//! Posted work requests that are executed before a command.
+//! Execution of posted work requests before a command that ends their queue pair.
 //!
-//! A NIC acts on a doorbell within a microsecond, while a command takes its way through the kernel and the device's
-//! firmware: a SEND that was posted before a queue pair is moved to ERR, or destroyed, has long left by then. Here a
-//! doorbell waits for the next poll, which the command may precede. So whoever carries out a command that ends what a
-//! queue pair does has the engine settle it first: what was posted is executed as far as the receiver and the window
-//! allow.
+//! A NIC acts on a doorbell within a microsecond, while a command takes its way through the kernel and the device's firmware: a
+//! SEND that was posted before a queue pair is moved to ERR, or destroyed, has long left by then. Here a doorbell waits for the
+//! next poll, which the command may precede. So before a command that ends a queue pair's work the engine settles it: posted
+//! work requests are executed as far as the receiver and the window allow.
 
 use super::active::Active;
 use super::{Engine, OUTBOX_LIMIT, parts};

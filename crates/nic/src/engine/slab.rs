@@ -1,4 +1,4 @@
-//! Objects by small handle.
+//! Slab: a table of objects, each under a small handle.
 
 /// A table that hands out the lowest free handle.
 pub(crate) struct Slab<T> {

@@ -1,4 +1,4 @@
-//! What entering a state does.
+//! Queue pair state transitions.
 
 use super::active::Active;
 use super::output::Event;

@@ -1,4 +1,4 @@
-//! The work requests of a send queue that are on their way.
+//! Send window: the work requests of a send queue that are in flight.
 
 use rdmesh_verbs::{Psn, SendWr};
 

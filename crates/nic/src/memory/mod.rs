@@ -1,4 +1,4 @@
-//! Memory keys: regions, windows, and who may reach what through them.
+//! Memory keys: regions and windows, and the access checks of local and remote keys.
 
 mod keys;
 mod payload;

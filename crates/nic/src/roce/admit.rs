@@ -1,8 +1,8 @@
-//! Which packets are taken at all.
+//! Admission of received packets: path, address and integrity checks.
 //!
-//! A packet reaches a queue pair only when it came the way that the queue pair's peer is known to be reached, from the peer's
-//! address to the queue pair's own, intact. What the packet says of its tenant network counts only together with the host
-//! that it came from (IBA 9.6.1.1).
+//! A packet reaches a queue pair only when it came by the path of the queue pair's peer, from the peer's address to the queue
+//! pair's own, intact. The tenant network that a packet names counts only together with the host that it came from (IBA
+//! 9.6.1.1).
 
 use super::datagram::is_own;
 use super::emit::Peer;

@@ -1,4 +1,4 @@
-//! What a connected queue pair knows of its peer on another host.
+//! Transport state of a queue pair that is connected to a peer on another host.
 
 use super::emit::Peer;
 use super::ended::LAST_WORDS;

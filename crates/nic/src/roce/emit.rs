@@ -1,4 +1,4 @@
-//! Packets into trains.
+//! Packet transmission: assembles packets into trains of datagrams.
 
 use crate::command::Path;
 use crate::net::{Plain, Target, Transmits};

@@ -1,11 +1,11 @@
-//! Connections that this side has ended.
+//! Final ACKs of closed queue pairs (TIME-WAIT).
 //!
-//! A program that has everything may end at once, while the acknowledgement of the last message is lost on its way: its
-//! peer would repeat a message that arrived, and fail in the end. On the lossless network that IBA is made for that does
-//! not happen. Here it does, so the number of a queue pair that has gone goes on acknowledging what was executed, as TCP
-//! does in TIME-WAIT (RFC 9293, 3.10.7.8): some times, until the number is used again or many others have gone, and as long
-//! as the sockets are open to which the peer sends. What was not executed, and what has an answer of its own, is not
-//! answered.
+//! A program that has received everything may end at once. If the acknowledgement of the last message is then lost, its peer
+//! repeats a message that arrived, and fails in the end. On the lossless network that IBA is made for that does not happen.
+//! Here it does, so the number of a closed queue pair goes on acknowledging what was executed, as TCP does in TIME-WAIT (RFC
+//! 9293, 3.10.7.8): a limited number of times, until the number is used again or many others have been closed, and as long as
+//! the sockets are open to which the peer sends. Requests that were not executed, and requests that have a response of their
+//! own (READ, atomics), are not answered.
 
 use super::admit::{Opened, is_from};
 use super::emit::Peer;

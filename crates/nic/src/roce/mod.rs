@@ -1,15 +1,16 @@
-//! RoCEv2 as Linux rxe and NICs speak it (IBA volume 1 chapter 9, annex A17): what queue pairs exchange with other hosts.
+//! RoCEv2 transport as Linux rxe and NICs speak it (IBA volume 1 chapter 9, annex A17): reliability between hosts.
 //!
-//! Work requests, receive requests, keys and states are those of [`crate::engine`]; here is what a lossy network adds.
+//! Work requests, receive requests, keys and states are those of [`crate::engine`]; this module adds what a lossy network
+//! needs.
 //!
-//! * [`connection`]: what a connected queue pair knows of its peer on another host.
+//! * [`connection`]: transport state of a connected queue pair.
 //! * [`requester`]: request packets, acknowledgements, going back after a loss (go-back-N), time-outs.
-//! * [`responder`]: order, duplicates, the replies that may be asked for again.
-//! * [`ended`]: connections whose queue pair has gone.
+//! * [`responder`]: order, duplicates, responses kept for retransmission.
+//! * [`ended`]: final ACKs of closed queue pairs (TIME-WAIT).
 //! * [`datagram`]: unreliable datagrams.
 //! * [`emit`]: packets into trains.
-//! * [`admit`]: which packets are taken at all.
-//! * [`transmit`]: a queue pair's turn.
+//! * [`admit`]: admission of received packets.
+//! * [`transmit`]: transmission of one queue pair when it is scheduled.
 
 mod admit;
 mod connection;

@@ -1,4 +1,4 @@
-//! A queue pair's turn on the wire.
+//! Transmission and reception of one queue pair's packets.
 
 use super::admit::Opened;
 use crate::congestion::Dcqcn;

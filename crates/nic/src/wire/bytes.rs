@@ -1,4 +1,4 @@
-//! Big-endian values out of untrusted bytes.
+//! Big-endian reads from untrusted bytes.
 
 use super::Malformed;
 

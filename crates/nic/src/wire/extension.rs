@@ -1,4 +1,4 @@
-//! The extension headers that several operations share (IBA 9.3).
+//! Extension headers shared by several operations (IBA 9.3).
 
 use super::Malformed;
 use super::bytes::{Reader, u24};

@@ -1,4 +1,4 @@
-//! All headers of a packet: base transport header and extension headers (IBA 9.2 to 9.6, annexes A17 and A19).
+//! Transport headers of a packet: base transport header and extension headers (IBA 9.2 to 9.6, annexes A17 and A19).
 
 use super::bytes::{Reader, u24};
 use super::opcode::{self, Kind, Tail};

@@ -1,4 +1,4 @@
-//! The invariant CRC (IBA 7.8.1, annex A17.3.3): it covers what no router changes, from the IP header to the padding.
+//! Invariant CRC (IBA 7.8.1, annex A17.3.3): it covers the bytes that no router changes, from the IP header to the padding.
 
 use super::IpUdp;
 use super::header::{BTH, ICRC};

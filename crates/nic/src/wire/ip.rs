@@ -1,4 +1,4 @@
-//! IPv4 or IPv6, and UDP, around a packet (IBA annex A17.3).
+//! IPv4, IPv6 and UDP headers around a packet (IBA annex A17.3).
 
 use super::Malformed;
 use super::bytes::Reader;

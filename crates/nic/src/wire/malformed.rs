@@ -1,4 +1,4 @@
-//! What may be wrong with a packet.
+//! Errors in received packets.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Packets as bytes.
+//! Packet formats: RoCEv2 headers as values and as bytes.
 //!
 //! One [`Header`] is everything that a RoCEv2 packet says before its payload: the base transport header and whatever
 //! extension headers its opcode has, as values. Decoding checks every length; encoding writes what decoding reads.

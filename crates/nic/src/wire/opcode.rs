@@ -1,4 +1,4 @@
-//! Which opcode has which headers (IBA 9.2.1, table 38; annexes A17.9 and A19).
+//! Opcode table: the headers of each opcode (IBA 9.2.1, table 38; annexes A17.9 and A19).
 
 use super::{Op, Part, Service};
 

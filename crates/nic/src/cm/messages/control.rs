@@ -1,4 +1,5 @@
-//! The small messages: more time, no, it stands, the end, another path (IBA 12.6.6, 12.6.7, 12.6.9 to 12.6.11, 12.8).
+//! Control messages without connection parameters: MRA, REJ, RTU, DREQ, DREP, LAP and APR (IBA 12.6.6, 12.6.7, 12.6.9 to
+//! 12.6.11, 12.8).
 
 use crate::cm::mad::{self, Bytes, Field, Kind, bits, field};
 use crate::cm::types::RejectReason;

@@ -1,4 +1,4 @@
-//! The messages as values (IBA 12.6 to 12.8, 12.11) and their places in the datagram.
+//! Connection manager messages as values (IBA 12.6 to 12.8, 12.11), and the positions of their fields in the datagram.
 
 mod connect;
 mod control;

@@ -1,4 +1,4 @@
-//! SIDR: which QP serves a datagram service (IBA 12.11).
+//! SIDR messages (service ID resolution): lookup of the QP that serves a datagram service (IBA 12.11).
 
 use crate::cm::mad::{self, Bytes, Field, Kind, field};
 use arrayvec::ArrayVec;

@@ -1,4 +1,4 @@
-//! The messages that the capture of real hosts does not have, at the places that IBA gives their fields.
+//! Tests of the messages that the capture of real hosts does not contain: each field is at the position that IBA gives.
 
 use super::*;
 use crate::cm::mad::{Bytes, Kind, kind};

@@ -1,4 +1,4 @@
-//! What two Linux hosts with the rxe driver said to each other on QP 1.
+//! Tests against a capture of two Linux hosts with the rxe driver: their messages on QP 1.
 
 use super::world::*;
 use crate::cm::mad;

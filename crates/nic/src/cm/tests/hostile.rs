@@ -1,4 +1,4 @@
-//! Peers that mean harm: noise, broken messages, floods, and other tenants' names.
+//! Tests with hostile peers: noise, malformed messages, floods, and identifiers of other tenants.
 
 use super::world::*;
 use crate::cm::table::{MAX_ORPHANS, MAX_PENDING, MAX_TIME_WAITS};

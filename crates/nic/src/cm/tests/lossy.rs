@@ -1,4 +1,5 @@
-//! A world that loses, repeats and reorders messages, and owners that do what they like. The seed decides everything.
+//! Randomised tests over a network that loses, repeats and reorders messages, with owners that act at random. The seed decides
+//! everything.
 
 use super::world::*;
 use crate::cm::*;

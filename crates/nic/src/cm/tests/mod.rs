@@ -1,4 +1,4 @@
-//! Rule by rule, against what real kernels said, in a world that loses messages, and with peers that mean harm.
+//! Connection manager tests: single rules, captured messages of real kernels, a lossy network, and hostile peers.
 
 mod capture;
 mod hostile;

@@ -1,4 +1,4 @@
-//! One rule at a time.
+//! Tests of single rules of the connection protocol.
 
 mod ends;
 mod service;

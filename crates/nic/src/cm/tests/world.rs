@@ -1,4 +1,4 @@
-//! Connection managers that hear each other, and the parameters they use.
+//! Test harness: connection managers that exchange messages, and the parameters they use.
 
 use crate::cm::*;
 use crate::time::Time;

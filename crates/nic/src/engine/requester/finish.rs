@@ -1,4 +1,4 @@
-//! How work requests end: completed, failed or flushed.
+//! Completion of work requests: successful, failed or flushed.
 
 use super::FLUSH_TURN;
 use crate::engine::active::Active;

@@ -1,8 +1,8 @@
-//! The send side of a queue pair: fetching work requests, sending them, and completing them in order.
+//! Requester, the send side of a queue pair: fetches work requests, sends them, and completes them in order.
 //!
-//! * [`packets`]: what a work request becomes on its way.
-//! * [`replies`]: what comes back, or does not.
-//! * [`finish`]: how requests end.
+//! * [`packets`]: request packets made from work requests.
+//! * [`replies`]: replies of the responder, and lost packets.
+//! * [`finish`]: completion of work requests.
 
 mod finish;
 mod packets;

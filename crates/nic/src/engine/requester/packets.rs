@@ -1,4 +1,4 @@
-//! What a work request becomes on its way.
+//! Request packets made from work requests.
 
 use crate::engine::active::Active;
 use crate::engine::context::Ah;

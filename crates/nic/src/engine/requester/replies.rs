@@ -1,4 +1,4 @@
-//! What comes back from the peer, or does not.
+//! Replies of a responder on the same host: acknowledgements, READ and atomic responses, NAKs, and packets without a reply.
 
 use crate::engine::active::Active;
 use crate::engine::packet::{Head, Nak, Reply};

@@ -1,4 +1,4 @@
-//! Unreliable datagrams.
+//! Unreliable datagrams at the responder.
 
 use crate::engine::active::Active;
 use crate::engine::grh;

@@ -1,4 +1,4 @@
-//! SEND and WRITE, and the receive requests that they take.
+//! SEND and WRITE at the responder, and the receive requests that they consume.
 
 use super::Refusal;
 use super::remote::Range;

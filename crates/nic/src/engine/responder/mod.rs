@@ -1,7 +1,7 @@
-//! The receive side of a queue pair: executing what a peer asks for.
+//! Responder, the receive side of a queue pair: executes a peer's requests.
 //!
-//! * [`messages`]: SEND and WRITE, and the receive requests that they take.
-//! * [`remote`]: what a peer reaches through a key: READ, atomics, FLUSH.
+//! * [`messages`]: SEND and WRITE, and the receive requests that they consume.
+//! * [`remote`]: operations on memory behind a remote key: READ, atomics, FLUSH.
 //! * [`datagram`]: unreliable datagrams.
 
 mod datagram;

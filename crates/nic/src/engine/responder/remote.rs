@@ -1,4 +1,4 @@
-//! What a peer reaches through a key.
+//! READ, atomics and FLUSH at the responder: operations on memory behind a remote key.
 
 use super::Refusal;
 use super::messages::unreachable;

@@ -1,4 +1,4 @@
-//! What a program must not be able to do to the engine, or to another program.
+//! Isolation tests: programs that misuse the engine harm neither it nor another program.
 
 use super::world::*;
 use crate::engine::{Config, Engine, Event};

@@ -1,4 +1,4 @@
-//! How things end when they go wrong: the right status on both sides, and flushed queues after.
+//! Error tests: the right completion status on both sides, and flushed queues afterwards.
 
 use super::world::*;
 use crate::CommandError;

@@ -1,4 +1,4 @@
-//! Datagrams to groups with members on several hosts.
+//! Multicast tests: datagrams to groups with members on several hosts.
 
 use super::world::*;
 use crate::net::{Datagram, Origin};

@@ -1,4 +1,4 @@
-//! Management datagrams between two hosts.
+//! Tests of management datagrams between two hosts.
 
 use super::world::*;
 use crate::cm::{CmPath, Mad};

@@ -1,4 +1,4 @@
-//! Random traffic against a plain model of what memory and completions must be.
+//! Random traffic, compared with a plain model of memory and completions.
 
 use super::world::*;
 use crate::time::Time;

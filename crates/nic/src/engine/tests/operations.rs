@@ -1,4 +1,4 @@
-//! What every operation does when all is well.
+//! Tests of each operation without errors.
 
 use super::world::*;
 use crate::engine::Event;

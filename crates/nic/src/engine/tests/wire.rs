@@ -1,4 +1,4 @@
-//! Two hosts: what is lost, repeated, forged or broken on the way.
+//! Tests between two hosts: lost, repeated, forged and malformed packets.
 
 use super::world::*;
 use crate::CaptureFilter;

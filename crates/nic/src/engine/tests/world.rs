@@ -1,4 +1,4 @@
-//! A small world for tests: engines, memory and queues in plain vectors, and a clock that only the test moves.
+//! Test harness: engines, memory and queues in plain vectors, and a clock that only the test advances.
 
 use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};

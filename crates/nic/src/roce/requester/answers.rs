@@ -1,4 +1,4 @@
-//! What comes back from the peer.
+//! Acknowledgements, READ responses and atomic responses at the requester.
 
 use crate::engine::active::Active;
 use crate::memory::{CopyError, scatter_bytes};

@@ -1,12 +1,12 @@
-//! The send side towards another host: request packets, in order, as far as the window allows.
+//! Requester towards another host: request packets, in order, as far as the window allows.
 //!
-//! Sending goes back to the oldest packet without an acknowledgement when something is lost (go-back-N, IBA 9.7.5.1):
+//! When a packet is lost, sending goes back to the oldest packet without an acknowledgement (go-back-N, IBA 9.7.5.1):
 //!
-//! * a NAK, or an answer beyond a READ or atomic that was not answered, says so;
-//! * after some round trips of silence one packet is sent again as a probe; its acknowledgement says how far the peer is;
+//! * a NAK, or an answer beyond a READ or atomic that was not answered, reports the loss;
+//! * after some round trips of silence one packet is sent again as a probe; its acknowledgement shows how far the peer is;
 //! * after each ACK time-out of the queue pair (IBA 9.7.6.1.3) a retry is counted, until there are none left.
 //!
-//! Parts: [`answers`] takes what comes back, [`timers`] what does not.
+//! Parts: [`answers`] handles received answers, [`timers`] the time-outs.
 
 mod answers;
 mod timers;

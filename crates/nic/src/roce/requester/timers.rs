@@ -1,4 +1,4 @@
-//! What does not come back.
+//! Retransmission timers: retry, RNR and probe time-outs.
 
 use crate::engine::active::Active;
 use crate::platform::Platform;

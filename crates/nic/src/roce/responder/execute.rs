@@ -1,4 +1,4 @@
-//! From packets to requests of the engine.
+//! Execution of request packets: conversion into requests of the engine.
 
 use super::replies::{Reply, Result as Stored};
 use crate::engine::active::Active;

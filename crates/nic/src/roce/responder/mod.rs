@@ -1,8 +1,8 @@
-//! The receive side from another host: order, execution, and what the peer is told.
+//! Responder towards another host: packet order, execution and acknowledgements.
 //!
-//! A request packet in its turn is executed as on one host (see [`crate::engine::responder`]). Out of turn it is reported
-//! once (ahead of its turn) or answered from what is kept (behind its turn; IBA 9.7.5.1.2). Answers leave in PSN order with
-//! the queue pair's next packets: one acknowledgement stands for all that arrived since.
+//! A request packet with the expected PSN is executed as on one host (see [`crate::engine::responder`]). A later one is
+//! reported once by a NAK, an earlier one (a duplicate) is answered from the responses that are kept (IBA 9.7.5.1.2). Answers
+//! leave in PSN order with the queue pair's next packets: one acknowledgement covers all packets that arrived since the last.
 
 mod execute;
 mod replies;

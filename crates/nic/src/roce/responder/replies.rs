@@ -1,4 +1,4 @@
-//! Replies that the peer may ask for again: READs and atomics (IBA 9.7.5.1.3).
+//! Responses kept for duplicate requests: READs and atomics (IBA 9.7.5.1.3).
 
 use crate::engine::active::Active;
 use crate::engine::packet::Nak;

@@ -1,4 +1,4 @@
-//! REJ, DREQ and DREP, time-wait, stale connections, and ids that are given up.
+//! Tests of release: REJ, DREQ and DREP, TIME-WAIT, stale connections, and identifiers that are given up.
 
 use super::*;
 use crate::cm::messages::{Apr, Drep, Rep, Rtu};

@@ -1,4 +1,4 @@
-//! Questions for datagram services.
+//! Tests of service ID resolution (SIDR).
 
 use super::*;
 
