@@ -1,11 +1,11 @@
-//! Resource budgets: what the router has of address space, mappings, descriptors, threads and memory, and who holds it.
+//! Resource budgets: the router's address space, mappings, descriptors, threads and memory, and each endpoint's share.
 //!
-//! Everything that a tenant can make the router hold is charged to the tenant's endpoint before it is mapped, opened,
-//! started or allocated. A [`Charge`] gives back when it is dropped. Running out is an error for the one who asks, long
+//! Everything that a tenant can make the router hold is charged to the tenant's endpoint before it is mapped, opened, started
+//! or allocated. A [`Charge`] gives back when it is dropped. An exhausted budget is an error for the tenant that asks, long
 //! before the kernel has nothing left for the router itself.
 //!
-//! A quarter of each limit is guaranteed to the endpoints, in equal parts. Of the rest an endpoint gets at most half of
-//! what its neighbours left: each that takes all it can leaves as much to the next.
+//! A quarter of each limit is guaranteed to the endpoints, in equal parts. Of the rest an endpoint gets at most half of what
+//! its neighbours left: each that takes all it can leaves as much to the next.
 
 use rdmesh_uverbs::guard;
 use rustix::fs::{Mode, OFlags, open};

@@ -1,4 +1,4 @@
-//! The router as a process: starts everything, serves the API until told to stop, removes everything.
+//! The router daemon: starts all parts, serves the API until it is told to stop, and removes everything.
 
 mod capture;
 mod error;

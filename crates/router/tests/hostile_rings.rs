@@ -1,4 +1,5 @@
-//! Whatever a tenant writes into its rings, the engine neither panics, nor spins, nor touches memory that is not registered.
+//! Hostile rings: whatever bytes a tenant writes there, the engine neither panics, nor spins, nor touches memory that is not
+//! registered.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 

@@ -1,4 +1,4 @@
-//! Captures of packets.
+//! Packet capture operations of the API.
 
 use super::routes::{Operation, read, schema};
 use super::{Api, Refusal};

@@ -1,4 +1,4 @@
-//! From the router's own types to those of the API.
+//! Conversion of the router's own types to those of the API.
 
 use crate::daemon::Host;
 use crate::session::{ConnectionInfo, ContextInfo, MistakeInfo, QpRow};

@@ -1,7 +1,7 @@
 //! The router's API: HTTP and JSON on a Unix socket.
 //!
-//! One table, [`operations`](routes::operations), says what there is; the routes and the OpenAPI description are both
-//! made from it.
+//! One table, [`operations`](routes::operations), lists the operations; the routes and the OpenAPI description are both made
+//! from it.
 
 mod capture;
 mod convert;

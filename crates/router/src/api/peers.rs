@@ -1,4 +1,4 @@
-//! Other hosts, attached interfaces, and faults.
+//! API operations on other hosts, attached interfaces and injected faults.
 
 use super::routes::{Operation, parse_name, read, schema};
 use super::{Api, Refusal};

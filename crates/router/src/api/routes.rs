@@ -1,4 +1,4 @@
-//! What the API offers.
+//! Operations of the API, as one table.
 
 use super::{Api, Peer, Refusal, capture, convert, metrics, openapi, peers};
 use axum::Json;

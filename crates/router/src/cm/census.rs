@@ -1,4 +1,4 @@
-//! What there is, for the operator and for tests.
+//! Object counts and connection lists, for the operator and for tests.
 
 use super::ConnectionManager;
 use super::channel::Channel;

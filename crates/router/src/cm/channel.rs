@@ -1,4 +1,4 @@
-//! An event channel: what a program gets from opening `/dev/infiniband/rdma_cm`.
+//! Event channels: the objects behind open files of `/dev/infiniband/rdma_cm`.
 //!
 //! Its descriptor is one end of a socket in which a byte lies for every event that waits, so that the kernel itself lets
 //! the program poll for events and wait for them. The router puts the bytes in and takes them out again.

@@ -1,4 +1,4 @@
-//! What a queue pair is told of its connection.
+//! Queue pair attributes of a connection (INIT_QP_ATTR).
 
 use super::id::{Device, Id};
 use crate::session::PORT;

@@ -1,4 +1,4 @@
-//! Events, as programs read them.
+//! rdma_cm events, as programs read them.
 
 use rdmesh_uverbs::abi::{AhAttr, CM_PRIVATE_DATA, ConnParam, EventResponse, UdParam};
 use zerocopy::IntoBytes;

@@ -1,4 +1,4 @@
-//! What rdma_cm puts before a program's private data (IBA annex A11, "RDMA IP CM service"), and its service IDs.
+//! rdma_cm's header in front of a program's private data (IBA annex A11, "RDMA IP CM service"), and its service IDs.
 
 use super::id::PortSpace;
 use arrayvec::ArrayVec;

@@ -1,4 +1,4 @@
-//! An `rdma_cm_id`.
+//! Identifiers: the state of an `rdma_cm_id`.
 
 use crate::session::EndpointId;
 use rdmesh_nic::cm::CommId;

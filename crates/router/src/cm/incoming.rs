@@ -1,4 +1,4 @@
-//! What peers ask for and answer, turned into events.
+//! Requests and responses of peers, converted into events.
 
 use super::ConnectionManager;
 use super::connection::{NO_SUCH_SERVICE, SERVICE_FOUND, SERVICE_REFUSED, path_to};

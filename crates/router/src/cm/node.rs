@@ -1,4 +1,4 @@
-//! An endpoint, as far as connections are concerned.
+//! Endpoint state of the connection manager: ports, multicast groups and limits.
 
 use super::id::Device;
 use super::ports::Ports;

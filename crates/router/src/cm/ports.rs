@@ -1,4 +1,4 @@
-//! The ports of an endpoint: who is bound to which, by the kernel's rules (`cma_use_port`, `cma_alloc_any_port`).
+//! Port spaces of an endpoint: port allocation by the kernel's rules (`cma_use_port`, `cma_alloc_any_port`).
 
 use super::id::PortSpace;
 use rustix::io::Errno;

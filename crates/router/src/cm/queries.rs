@@ -1,5 +1,5 @@
-//! Peers that are no endpoints: whether there is such a machine, the kernel's table of neighbours says. The owner looks
-//! there, and says what it found.
+//! Address resolution of peers that are not endpoints, through the kernel's neighbour table. The owner of the manager reads the
+//! table and reports the result.
 
 use super::ConnectionManager;
 use super::event::{Event, Kind};

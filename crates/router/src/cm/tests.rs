@@ -1,4 +1,4 @@
-//! Programs that talk to each other through one manager, or two with a network between them.
+//! Tests with programs that connect through one manager, or through two with a network between them.
 
 mod connecting;
 mod hostile;

@@ -1,8 +1,8 @@
-//! Ports whose listener has gone a moment ago, and the requests that wait for the next one.
+//! Grace period of ports whose listener was closed a moment ago: connection requests that wait for the next listener.
 //!
-//! A server that listens twice at a port, as perftest's `-R` does, leaves a gap in which its client's request would be
-//! refused: which of the two is faster is for their scheduler to decide. So a request that finds only the gap waits
-//! for a while. Where nobody listened, or the listener went with its program, it is refused at once.
+//! A server that listens twice at a port, as perftest's `-R` does, leaves a gap in which its client's request would be refused,
+//! depending on how the scheduler runs the two. So a request that arrives in the gap waits for a while. Where there was no
+//! listener, or the listener was closed with its program, a request is refused at once.
 
 use super::id::PortSpace;
 use crate::session::EndpointId;

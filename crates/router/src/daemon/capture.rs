@@ -1,6 +1,6 @@
 //! Captures of endpoints' packets, as pcap files.
 //!
-//! A capture is read piece by piece. One that nobody has read for a while ends by itself: whoever began it is gone.
+//! A capture is read piece by piece. One that has not been read for a while ends by itself: its client is gone.
 
 use super::{Host, HostError};
 use crate::endpoint::gid_table;

@@ -1,4 +1,4 @@
-//! What a host refuses.
+//! Errors of the host's operations.
 
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::worker::StartError;

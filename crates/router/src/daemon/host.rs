@@ -1,4 +1,4 @@
-//! The endpoints of this host, and all that belongs to each.
+//! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
 use super::capture::Captures;
 use super::error::HostError;

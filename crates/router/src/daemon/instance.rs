@@ -1,4 +1,4 @@
-//! One router per state directory.
+//! Instance lock: one router per state directory.
 
 use super::DaemonConfig;
 use rdmesh_fabric::{LOCK, StateDir, StateError};

@@ -1,4 +1,4 @@
-//! What is registered, carried to where it matters: routes to the workers, places of other hosts to the overlay.
+//! Distribution of the registry's contents: routes to the workers, locations of other hosts to the overlay.
 
 use crate::endpoint::gid_table;
 use crate::worker::ShardHandle;

@@ -1,4 +1,4 @@
-//! The processes that endpoints go with.
+//! Owner processes: an endpoint is removed when its owner ends.
 
 use crate::session::EndpointId;
 use rustix::event::{EventfdFlags, epoll, eventfd};

@@ -1,4 +1,4 @@
-//! The other hosts, and what else a network reaches beyond this one.
+//! Operations on the other hosts, their endpoints and attached interfaces.
 
 use super::error::HostError;
 use super::host::Host;

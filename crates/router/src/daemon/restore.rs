@@ -1,7 +1,7 @@
-//! Endpoints of a router that has died, restored by the next one.
+//! Recovery of a dead router's endpoints by the next router.
 //!
-//! What a router has registered is noted in its state directory (`fabric::store`), namespaces live on in the kernel, and the
-//! endpoints' directories, which containers have mounted, stay where they are. The next router begins with all that.
+//! A router records its registry in its state directory (`fabric::store`), namespaces live on in the kernel, and the endpoints'
+//! directories, which containers have mounted, stay where they are. The next router starts from these.
 
 use super::error::HostError;
 use super::host::Host;

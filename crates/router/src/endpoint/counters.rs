@@ -1,4 +1,4 @@
-//! The counters that the device's port shows.
+//! Port counters of the device.
 //!
 //! Only figures that the engine has, under the names by which the kernel's drivers show the same. Data is payload: within the
 //! host there are no headers.

@@ -1,4 +1,4 @@
-//! Where the preload library comes from.
+//! Preload library: its installed file, and the router's copy for the endpoints.
 
 use std::env;
 use std::fs::{self, Permissions};

@@ -1,4 +1,4 @@
-//! Local identifiers.
+//! Local identifiers (LIDs).
 //!
 //! An Ethernet port has none, and programs that know no GIDs (qperf without its connection manager, datagram sockets of
 //! rsocket, the pingpong programs without `-g`) do not work there. Here the low half of an endpoint's IPv4 address is its

@@ -1,4 +1,4 @@
-//! What an endpoint is on disk: a directory with the device's socket, its sysfs tree and the preload library.
+//! Endpoint directories: the device's socket, its sysfs tree and the preload library.
 
 mod counters;
 mod directory;

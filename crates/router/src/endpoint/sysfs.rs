@@ -1,4 +1,4 @@
-//! The tree that stands for `/sys`.
+//! The sysfs tree of an endpoint, which programs see as `/sys`.
 //!
 //! It is laid out as the kernel lays out that of its software RDMA device: what is below `class` and `dev` are links to
 //! directories below `devices/virtual`. All links are relative and stay in the tree, so that what the kernel resolves of

@@ -1,4 +1,4 @@
-//! The engine's time.
+//! Monotonic clock of the engine.
 
 use rdmesh_nic::Time;
 use rustix::time::{ClockId, clock_gettime};

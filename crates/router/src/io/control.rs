@@ -1,4 +1,4 @@
-//! Control messages of UDP sockets: what goes beside a datagram.
+//! Control messages (cmsg) of UDP sockets: segment size, traffic class, addresses and time stamp of a datagram.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

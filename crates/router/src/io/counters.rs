@@ -1,4 +1,4 @@
-//! What a worker's sockets have done.
+//! Counters of a worker's sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Faults that are put into what a router receives, to see how programs and the engine take them.
+//! Fault injection: faults in received datagrams, to test programs and the engine.
 
 use std::fmt;
 use std::num::ParseIntError;

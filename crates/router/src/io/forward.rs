@@ -1,4 +1,4 @@
-//! Datagrams that arrived at one worker and are for another.
+//! Mailboxes of datagrams that arrived at one worker and belong to another.
 
 use crossbeam_queue::ArrayQueue;
 use rdmesh_nic::{Datagram, Origin, Time};

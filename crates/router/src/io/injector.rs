@@ -1,4 +1,4 @@
-//! Puts faults into a stream of datagrams.
+//! Fault injector: applies faults to a stream of datagrams.
 
 use super::faults::{Chance, Faults};
 use rdmesh_nic::{Datagram, Origin, Time};

@@ -1,4 +1,4 @@
-//! What a worker is about to send.
+//! Outbox of a worker: trains that wait to be sent.
 
 use super::control::Control;
 use super::counters::Counters;

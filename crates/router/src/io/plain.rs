@@ -1,4 +1,4 @@
-//! Sockets for plain RoCEv2, in the network namespaces of the programs.
+//! UDP sockets for plain RoCEv2, in the network namespaces of the programs.
 
 use super::probe::ProbeError;
 use super::raw;

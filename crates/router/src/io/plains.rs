@@ -1,4 +1,4 @@
-//! Which network namespaces have sockets for plain RoCEv2, and who uses them.
+//! Table of the network namespaces that have sockets for plain RoCEv2, and of their users.
 
 use super::plain::{self, Interface, NamespaceKey, PlainError, PlainSockets};
 use super::probe::ProbeError;

@@ -1,8 +1,8 @@
-//! Whether the kernel numbers datagrams as plain RoCEv2 needs it.
+//! Kernel probe for plain RoCEv2: the IPv4 identification that the kernel gives to datagrams.
 //!
-//! The invariant CRC covers the identification of the IPv4 header, which the kernel chooses. From an unconnected socket
-//! that never fragments it is 0, and the datagrams of one segmented message have 0, 1, 2 and so on. Whether that is so is
-//! seen here without privilege: a socket whose filter cuts every datagram to as many bytes as its identification says.
+//! The invariant CRC covers the identification of the IPv4 header, which the kernel chooses. From an unconnected socket that
+//! never fragments it is 0, and the datagrams of one segmented message have 0, 1, 2 and so on. The probe verifies that without
+//! privilege: a socket filter cuts every datagram to as many bytes as its identification says.
 
 use super::control::Control;
 use super::raw::{self, Instruction, Message, Name, Slot};

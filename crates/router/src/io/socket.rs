@@ -1,4 +1,4 @@
-//! UDP sockets as the router wants them.
+//! UDP sockets with the options that the router needs.
 
 use super::raw::{self, Instruction, Message, Slot};
 use rustix::io;

@@ -1,4 +1,4 @@
-//! A worker's sockets.
+//! Sockets of one worker: tunnel and plain RoCEv2.
 
 use super::clock::Clock;
 use super::control::Control;

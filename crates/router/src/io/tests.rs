@@ -1,4 +1,4 @@
-//! Sockets and nothing behind them.
+//! Tests of the sockets, without an engine.
 
 use super::counters::Counters;
 use super::outbox::{Outbox, Trains, Way, Ways};

@@ -1,12 +1,12 @@
-//! The tunnel between routers: its sockets, and who may use it.
+//! The tunnel between routers: its sockets, and the authentication of its packets.
 //!
-//! Every packet is *sealed*: it has a tag that only the host that it comes from can make, and that is right once.
+//! Every packet is *sealed*: it has a tag that only its sending host can make, and that is accepted once.
 //!
-//! * [`guard`]: a worker's end: seals and opens.
-//! * [`session`], [`gmac`], [`ghash`], [`replay`]: what that takes.
-//! * [`service`], [`handshake`], [`control`], [`keys`]: how two hosts agree on sessions.
-//! * [`link`], [`inbox`]: what workers and the thread of the handshakes share.
-//! * [`rehearsal`]: all of it without sockets, for tests.
+//! * [`guard`]: a worker's end: seals and opens packets.
+//! * [`session`], [`gmac`], [`ghash`], [`replay`]: sessions, tags and the anti-replay window.
+//! * [`service`], [`handshake`], [`control`], [`keys`]: session establishment between two hosts.
+//! * [`link`], [`inbox`]: state shared by the workers and the handshake thread.
+//! * [`rehearsal`]: one session without sockets, for tests.
 
 mod control;
 mod ghash;

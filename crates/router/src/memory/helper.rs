@@ -1,4 +1,4 @@
-//! Copies that may take for ever, made by another thread.
+//! Helper threads for copies that may block for ever.
 //!
 //! A tenant decides what lies behind its private pages: a file of a filesystem that it serves itself can make the
 //! router's access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program

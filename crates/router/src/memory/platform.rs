@@ -1,4 +1,4 @@
-//! Rings and memory as the engine's platform.
+//! Platform of the engine in the router: rings and tenant memory.
 
 use super::Memory;
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, Platform, RecvQueue, SendQueue};

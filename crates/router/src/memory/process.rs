@@ -1,4 +1,4 @@
-//! The private memory of a tenant process.
+//! Private memory of a tenant process, through `/proc/PID/mem`.
 
 use super::helper::{self, CHUNK, Lease, Patience};
 use super::raw;

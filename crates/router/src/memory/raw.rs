@@ -1,4 +1,4 @@
-//! Copies and atomics on memory that another process writes at the same time.
+//! Copies and atomics on memory that another process may write concurrently.
 
 use rdmesh_nic::platform::Fault;
 use rdmesh_uverbs::guard;

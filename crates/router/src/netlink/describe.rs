@@ -1,4 +1,4 @@
-//! The attributes of the device, its port and its objects, as the kernel tells them to users without privilege.
+//! Netlink attributes of the device, its port and its objects, as the kernel reports them to users without privilege.
 
 use super::{DEVICE, Message};
 use crate::endpoint::DEVICE_NAME;

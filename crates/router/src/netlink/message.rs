@@ -1,4 +1,4 @@
-//! A netlink message under construction.
+//! Netlink message builder.
 
 use rdmesh_uverbs::abi::netlink::NetlinkHeader;
 use zerocopy::IntoBytes;

@@ -1,9 +1,9 @@
-//! Netlink messages of RDMA devices: reading what is asked, writing what is answered.
+//! Netlink messages of RDMA devices (NETLINK_RDMA): parsing of requests, construction of responses.
 //!
-//! The form of both is that of the kernel's `nldev.c`. What there is to tell is [`crate::session`]'s to know.
+//! The form of both is that of the kernel's `nldev.c`. Their contents come from [`crate::session`].
 //!
-//! * [`request`]: what a program asks.
-//! * [`message`]: a message under construction.
+//! * [`request`]: requests of a program.
+//! * [`message`]: the message builder.
 //! * [`describe`]: the attributes of devices, ports and their objects.
 
 mod describe;

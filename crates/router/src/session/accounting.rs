@@ -1,4 +1,4 @@
-//! Counts of objects, by kind, and what they cost.
+//! Object accounting: counts by kind, and their charges to the budget.
 
 use crate::budget::{Charge, Exhausted, Resource, Share};
 

@@ -1,4 +1,4 @@
-//! The descriptors of rdma_cm, each with a connection of its own.
+//! rdma_cm channels of programs, each with a connection of its own.
 
 use super::EndpointId;
 use super::accounting::Admission;

@@ -1,4 +1,4 @@
-//! A connection, and the framing of the messages on it.
+//! Session connections: the socket, and the framing of its messages.
 
 use super::accounting::Admission;
 use super::peer::Peer;

@@ -1,4 +1,4 @@
-//! A context: one opened device.
+//! Device context: the state of one opened device.
 
 use super::EndpointId;
 use super::accounting::{Admission, ObjectCounts};

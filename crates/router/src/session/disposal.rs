@@ -1,9 +1,9 @@
-//! Closing what a tenant sent.
+//! Deferred closing of descriptors that a tenant sent.
 //!
-//! A descriptor can be anything, and closing it can take as long as its maker likes: a socket that lingers, a file of
-//! a filesystem that the tenant itself serves. Only sealed memory is known to close at once. Everything else is closed
-//! on a thread of the endpoint's own, connections too, since whatever was sent over them and not read is closed with
-//! them. An endpoint with much waiting there is not served until it is done.
+//! A descriptor can be anything, and closing it can take as long as its maker likes: a socket that lingers, a file of a
+//! filesystem that the tenant itself serves. Only sealed memory is known to close at once. All other descriptors are closed on
+//! a thread of the endpoint's own. So are connections, since unread descriptors that were sent over them are closed with them.
+//! An endpoint with a long queue there is not served until the queue is empty.
 
 use crate::budget::{Charge, Resource, Share};
 use rustix::fs::fcntl_get_seals;

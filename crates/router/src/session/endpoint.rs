@@ -1,4 +1,4 @@
-//! An endpoint: one tenant address with its device, and the account of all who use it.
+//! Endpoint state of the session server: a tenant address with its device, and the account of all its users.
 
 use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};

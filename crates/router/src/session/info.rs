@@ -1,4 +1,4 @@
-//! What the server tells of itself.
+//! Status information of the session server: contexts, queue pairs and endpoints.
 
 use super::{EndpointId, ObjectCounts};
 use crate::cm::ConnectionRow;

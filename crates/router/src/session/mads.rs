@@ -1,4 +1,4 @@
-//! Management datagrams, between the session thread and the workers.
+//! Management datagrams between the session thread and the workers.
 
 use super::server::Server;
 use crate::worker::{MadSink, ShardHandle};

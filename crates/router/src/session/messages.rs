@@ -1,4 +1,4 @@
-//! What the messages on a connection do.
+//! Handlers of session messages.
 
 use super::commands::{self, Scope};
 use super::connection::{Frame, Subject};

@@ -1,7 +1,7 @@
-//! What programs asked for that could not work: a short list for whoever looks for the reason.
+//! Failed requests of programs: a short list for diagnosis (`rdmesh doctor`).
 //!
-//! A program is told an errno, or nothing at all until a time-out. What is kept here says more: the last different mistakes of
-//! each endpoint, how often they were made and by whom. Only commands are looked at, and only those that fail or name a path.
+//! A program gets an errno, or no answer until a time-out. This list says more: the last distinct failures of each endpoint,
+//! their count and the program. Only commands are recorded, and only those that fail or name a path.
 
 mod names;
 

@@ -1,9 +1,9 @@
 //! Sessions: the control path between tenants and the engine.
 //!
-//! One thread owns every socket, every context and every account, so nothing here is locked. It believes nothing that
-//! a tenant says: who someone is comes from the socket, handles are looked up in the context that the connection
-//! belongs to, and whatever a context holds is taken back when its last connection is gone. A command runs on the
-//! context's worker; the data path never comes here.
+//! One thread owns every socket, every context and every account, so nothing here is locked. It believes nothing that a tenant
+//! says: a tenant's identity comes from the socket, handles are looked up in the context of the connection, and everything that
+//! a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the data path never
+//! comes here.
 
 mod accounting;
 mod channels;

@@ -1,4 +1,4 @@
-//! Whether there is a machine with an address on the link of a program's network namespace.
+//! Neighbour lookup (ARP) in a program's network namespace: presence of a machine with an address on the link.
 
 use super::peer::Peer;
 use super::server::Server;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, by the kernel's word.
+//! Peer credentials: the process at the other end of a connection, as the kernel reports it.
 
 use crate::budget::Share;
 use crate::io::open_namespace;

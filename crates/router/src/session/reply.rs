@@ -1,4 +1,4 @@
-//! Answers, with the descriptors that travel with them.
+//! Replies of the session server, with the descriptors that they carry.
 
 use arrayvec::ArrayVec;
 use rdmesh_uverbs::ring::Extent;

@@ -1,4 +1,4 @@
-//! The objects of an endpoint, in lists that are told part by part.
+//! Resource lists of an endpoint (`rdma resource`), told part by part.
 //!
 //! A key says where an object stands: by the context that has it and by its handle there, or by its number alone.
 

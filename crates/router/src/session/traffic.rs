@@ -1,4 +1,4 @@
-//! What the queue pairs of an endpoint have done: those that are there, and those that were.
+//! Traffic totals of an endpoint: counters of its present and destroyed queue pairs.
 
 use super::EndpointId;
 use super::context::Context;

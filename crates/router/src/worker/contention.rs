@@ -1,11 +1,10 @@
-//! Contention: whether other programs want the processors of a router that serves the network, and the probe that finds out
-//! when they no longer do.
+//! Processor contention: detection of other load on a router that serves the network, and the probe that detects its end.
 //!
 //! Threads that wait for work yield to each other. To a thread that computes, a yield gives a whole slice of the scheduler
-//! away. So after one slow yield all who wait sleep instead, until what they wait for wakes them: the scheduler lets a thread
-//! that has slept run at once. Sleeping does not tell when the contention ends, and a yield that found out would cost whoever is
-//! woken meanwhile a slice too. So a thread of its own, the probe, with the lowest priority there is, sees how late it is run
-//! after short sleeps: late as long as others want all processors, at once when one has nothing to do.
+//! away. So after one slow yield all waiting threads sleep instead, until they are woken: the scheduler lets a thread that has
+//! slept run at once. Sleeping does not show when the contention ends, and a yield that found out would cost a thread that is
+//! woken meanwhile a slice too. So a separate thread with the lowest priority, the probe, measures how late it is run after
+//! short sleeps: late as long as others want all processors, at once when one has nothing to do.
 
 use rdmesh_uverbs::page::WorkerPage;
 use rustix::io;

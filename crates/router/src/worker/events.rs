@@ -1,8 +1,8 @@
 //! Completion channels and the stream of asynchronous events.
 //!
-//! To the program each is a descriptor that it reads events from, as it would from the kernel's. The router keeps a
-//! duplicate of the program's end: when an object is destroyed, its unread events are taken back, so that the program
-//! neither waits for the acknowledgement of an event that it never saw nor sees one of an object that is gone.
+//! To the program each is a descriptor that it reads events from, as it would from the kernel's. The router keeps a duplicate
+//! of the program's end: when an object is destroyed, its unread events are taken back, so that the program neither waits for
+//! the acknowledgement of an event that it never saw nor sees one of an object that is gone.
 
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_send_buffer_size;

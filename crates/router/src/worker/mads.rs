@@ -1,4 +1,4 @@
-//! The way of received management datagrams to the session thread.
+//! Queue of received management datagrams from the workers to the session thread.
 
 use super::{bump, wait};
 use rdmesh_nic::ReceivedMad;

@@ -1,4 +1,4 @@
-//! The threads that run the engine.
+//! Workers: the threads that run the engine.
 //!
 //! Each worker serves one shard: an engine and its contexts. It polls their doorbells, runs the engine, exchanges packets
 //! with the other workers, and sends events to programs. Commands are closures that run between two polls: on the worker,

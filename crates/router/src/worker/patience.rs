@@ -1,10 +1,10 @@
-//! For how long a thread that has found no work looks again before it sleeps.
+//! Spin limit of a thread that finds no work: spinning or yielding before it sleeps.
 //!
-//! Meanwhile it spins, or, where processors are few, yields: three pollers on two processors that never yield would stop
-//! each other for whole scheduler slices. Yielding is for pollers among themselves: to a thread that computes it gives a
-//! whole slice away. A thread that serves the network sleeps at once under [`Contention`], and so do its programs: who sleeps
-//! is woken promptly. One that serves programs of its own host only, which answer sooner than anybody is woken, sleeps for
-//! a while after a slow yield and then tries again.
+//! A thread without work spins, or, where processors are few, yields: three pollers on two processors that never yield would
+//! stop each other for whole scheduler slices. Yielding is for pollers among themselves: to a thread that computes it gives a
+//! whole slice away. A worker that serves the network sleeps at once under [`Contention`], and so do its programs: a sleeping
+//! thread is woken promptly. A worker that serves programs of its own host only, which answer sooner than a thread is woken,
+//! sleeps for a while after a slow yield and then tries again.
 
 use super::Mode;
 use super::contention::{Contention, SLOW};

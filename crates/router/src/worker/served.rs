@@ -1,7 +1,7 @@
-//! What a worker serves, and who else may when the worker does not.
+//! Shard lock of a worker, and inline execution of commands while the worker sleeps.
 //!
-//! The worker holds the lock while it is awake. It lets go while it sleeps, and, where processors are few, while it
-//! yields: then a command need not wait for the worker to run, but is executed by whoever has it.
+//! The worker holds the lock while it is awake. It releases it while it sleeps, and, where processors are few, while it yields:
+//! then a command need not wait for the worker to run; the thread that issues it executes it.
 
 use super::exchange::Exchange;
 use super::wait::Watch;

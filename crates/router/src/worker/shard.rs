@@ -1,4 +1,4 @@
-//! One engine and the contexts that it serves.
+//! Shard: one engine and the contexts that it serves.
 
 use super::events::{EventBytes, EventSocket};
 use super::mads::{MadCounters, MadSink};

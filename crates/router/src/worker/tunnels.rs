@@ -1,4 +1,4 @@
-//! The tunnel to other hosts: its sockets, one for each worker, and with whom there are sessions.
+//! Tunnel set-up: one socket for each worker, and the sessions with other hosts.
 
 use super::{StartError, Workers};
 use crate::io::{Clock, IoConfig, Sessions, StrangersSeen, Table, Tunnel};

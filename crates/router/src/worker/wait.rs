@@ -1,4 +1,4 @@
-//! How a worker waits for work.
+//! Waiting strategy of a worker: spin, yield or sleep.
 //!
 //! While there is work the worker polls. When there has been none for a while ([`Patience`]) it sleeps in `epoll_wait`,
 //! having said so on its page, and programs wake it through an eventfd.

@@ -1,4 +1,4 @@
-//! A program's side of a session, without the preload library.
+//! Session client: a program's side of a session, without the preload library.
 
 use arrayvec::ArrayVec;
 use rdmesh_uverbs::abi::*;

@@ -1,4 +1,4 @@
-//! Descriptors that take long to close, put wherever a program can put them: nobody else waits for them.
+//! Descriptors that take long to close, in every place where a program can pass one: no other program waits for them.
 
 use crate::client::{Client, plain};
 use crate::world::World;

@@ -1,4 +1,4 @@
-//! What commands answer, and with which errno they refuse.
+//! Tests of commands: their responses, and the errno of each refusal.
 
 use crate::client::{Client, extended, plain};
 use crate::world::{World, gid};

@@ -1,4 +1,4 @@
-//! The counters of the port.
+//! Tests of the port counters.
 
 use crate::client::Client;
 use crate::world::World;

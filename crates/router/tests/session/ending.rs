@@ -1,4 +1,4 @@
-//! Messages that are posted just before their queue pair ends.
+//! Tests of messages that are posted just before their queue pair ends.
 
 use crate::client::{Client, Ring};
 use crate::rings::{poll, post_recv, post_send};

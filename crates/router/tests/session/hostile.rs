@@ -1,4 +1,4 @@
-//! Tenants that do not keep to the rules: nothing they do stops the server, and nothing of theirs stays.
+//! Hostile tenants: they neither stop the server nor leave resources behind.
 
 use crate::client::{Client, plain};
 use crate::rings::scribble;

@@ -1,4 +1,4 @@
-//! Sessions as a program sees them: a client that speaks the socket's messages, and no preload library.
+//! Session tests: a client that speaks the socket's messages, without the preload library.
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 

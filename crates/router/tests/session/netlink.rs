@@ -1,4 +1,4 @@
-//! Questions of NETLINK_RDMA sockets.
+//! Tests of NETLINK_RDMA requests.
 
 use crate::client::Client;
 use crate::world::World;

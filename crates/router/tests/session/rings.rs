@@ -1,4 +1,4 @@
-//! What rxe's provider does with its queues (`rdma_user_rxe.h`).
+//! Queue access of rxe's provider (`rdma_user_rxe.h`).
 #![allow(unsafe_code)]
 
 use crate::client::Ring;

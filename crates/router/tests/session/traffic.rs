@@ -1,4 +1,4 @@
-//! A message from one endpoint to another, by way of messages and rings alone.
+//! Test of a message from one endpoint to another, by session messages and rings alone.
 
 use crate::client::Client;
 use crate::rings::{Wc, poll, post_recv, post_send};

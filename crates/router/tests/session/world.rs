@@ -1,4 +1,4 @@
-//! A server with real workers, and endpoints on it.
+//! Test harness: a server with real workers, and endpoints on it.
 
 use crate::client::Client;
 use rdmesh_fabric::Quota;

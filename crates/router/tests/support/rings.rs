@@ -1,4 +1,4 @@
-//! A hostile tenant's rings: arbitrary bytes in all of them, in any order with doorbells, polls and time.
+//! Rings of a hostile tenant: arbitrary bytes, in any order with doorbells, polls and time.
 
 use rdmesh_nic::{Capabilities, Config, ContextId, CqInit, Engine, Network, QpInit, Time};
 use rdmesh_router::budget::{Budget, Limits};

@@ -1,4 +1,4 @@
-//! Making connections and ending them.
+//! Commands that make and end connections: connect, accept, reject, disconnect.
 
 use super::query::{HOP_LIMIT, PKEY, PathRecord, RATE};
 use super::{Call, DONE};

@@ -1,4 +1,4 @@
-//! Reading events, and writing them.
+//! Event commands: GET_EVENT and WRITE_CM_EVENT.
 
 use super::{Call, DONE};
 use crate::cm::ConnectionManager;

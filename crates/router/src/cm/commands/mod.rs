@@ -1,5 +1,5 @@
-//! The commands of `/dev/infiniband/rdma_cm`, by subject. What each refuses, and with which errno, is what Linux's
-//! `rdma_ucm` does.
+//! Commands of `/dev/infiniband/rdma_cm`, by subject. Each refuses the same requests, with the same errno, as Linux's
+//! `rdma_ucm`.
 
 mod connect;
 mod events;

@@ -1,5 +1,5 @@
-//! Multicast groups. On Ethernet joining one is a matter of knowing its address (`cma_iboe_join_multicast`); who is in
-//! it, the queue pairs say when they are attached.
+//! Multicast groups. On Ethernet a program joins one by computing its address (`cma_iboe_join_multicast`); the members are the
+//! queue pairs that are attached to it.
 
 use super::Call;
 use super::names::check_size;

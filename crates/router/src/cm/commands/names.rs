@@ -1,4 +1,4 @@
-//! Identifiers, and the addresses that they are bound to.
+//! Identifier commands: create, destroy, migrate, bind and listen.
 
 use super::{Call, DONE};
 use crate::cm::ConnectionManager;

@@ -1,4 +1,4 @@
-//! What an identifier has found out.
+//! Query commands: addresses, routes and path records of an identifier.
 
 use super::Call;
 use crate::cm::ConnectionManager;

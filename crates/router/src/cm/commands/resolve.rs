@@ -1,4 +1,4 @@
-//! Finding the way to a peer.
+//! Address and route resolution.
 
 use super::names::check_size;
 use super::{Call, DONE};

@@ -1,4 +1,4 @@
-//! Connections, from the request to the end.
+//! Tests of connections, from the request to the release.
 
 use super::*;
 use rdmesh_verbs::{AttrMask, QpState};

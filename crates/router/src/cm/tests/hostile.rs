@@ -1,4 +1,4 @@
-//! Programs and peers that mean harm.
+//! Tests with hostile programs and peers.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Identifiers, addresses, ports, channels.
+//! Tests of identifiers, addresses, ports and channels.
 
 use super::*;
 

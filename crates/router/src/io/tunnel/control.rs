@@ -1,4 +1,4 @@
-//! Control messages between routers, by which they agree on sessions.
+//! Control messages between routers, which establish sessions.
 
 use super::keys::{KeyId, PairKeys};
 use rdmesh_nic::wire::geneve::{CONTROL_BODY, CONTROL_LEN, encode_control};

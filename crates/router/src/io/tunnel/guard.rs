@@ -1,7 +1,7 @@
-//! Seals what a worker sends through the tunnel and opens what it receives, before anything else looks at it.
+//! Sealing of a worker's tunnel packets, and authentication of received ones before anything else reads them.
 //!
-//! What comes from an address that is no host's, in no session, or that has been here, is refused without a look at its tag.
-//! All else costs the tag's computation and no more: no lock, no memory, no state that changes.
+//! A packet from an address that is no host's, of no session, or that has been received before, is refused without a look at
+//! its tag. All other packets cost the tag's computation and no more: no lock, no memory, no state that changes.
 
 use super::inbox::Inbox;
 use super::link::{PeerLink, Sessions, bump};

@@ -1,4 +1,4 @@
-//! Control messages on their way from the workers to the thread of the handshakes, and who else has sent something.
+//! Inbox of the handshake thread: control messages from the workers, and senders that are not peers.
 
 use crossbeam_queue::ArrayQueue;
 use rdmesh_nic::wire::geneve::CONTROL_BODY;

@@ -1,4 +1,4 @@
-//! The thread that keeps sessions with the other hosts.
+//! Handshake thread: establishes and renews sessions with the other hosts.
 
 use super::guard::{Guard, Table};
 use super::handshake::{Handshake, Outcome, Unheard};

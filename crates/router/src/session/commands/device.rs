@@ -1,4 +1,4 @@
-//! The context itself, and what the device says of itself.
+//! Context and device commands: GET_CONTEXT, QUERY_DEVICE, QUERY_PORT.
 
 use super::super::reply::Reply;
 use super::Call;

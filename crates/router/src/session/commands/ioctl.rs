@@ -1,4 +1,4 @@
-//! The methods that come by `ioctl()`, because no command does what they do.
+//! `ioctl()` methods without an equivalent `write()` command.
 
 use super::super::context::Context;
 use super::device::PORT;

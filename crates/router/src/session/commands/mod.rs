@@ -1,4 +1,4 @@
-//! The commands, by subject. What each refuses, and with which errno, is what Linux's `ib_uverbs` and `rdma_rxe` do.
+//! Verbs commands, by subject. Each refuses the same requests, with the same errno, as Linux's `ib_uverbs` and `rdma_rxe`.
 
 mod address;
 mod cq;

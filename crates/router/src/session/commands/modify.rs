@@ -1,4 +1,4 @@
-//! Changing queue pairs.
+//! MODIFY_QP: queue pair transitions and attributes.
 
 use super::super::reply::Reply;
 use super::Call;

@@ -1,4 +1,4 @@
-//! Queue pairs, except for changing them.
+//! Queue pair commands, except MODIFY_QP.
 
 use super::super::accounting::ObjectKind;
 use super::super::reply::Reply;

@@ -1,4 +1,4 @@
-//! Changing what a memory region is for: its protection domain and its access.
+//! REREG_MR: a change of a memory region's protection domain or access.
 
 use super::super::reply::Reply;
 use super::Call;

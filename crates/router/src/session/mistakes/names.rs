@@ -1,4 +1,4 @@
-//! What a command is, in the words of those who write programs.
+//! Names of commands, in the terms of the verbs API.
 
 use crate::cm::peer_of_resolution;
 use rdmesh_uverbs::abi::{Attributes, CmHeader, Command, CreateQp, ExCreateQp, cm_command, number};

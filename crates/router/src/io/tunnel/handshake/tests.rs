@@ -1,4 +1,4 @@
-//! Two hosts, what is said between them, and who may listen in.
+//! Handshake tests: two hosts, their messages, and an attacker who reads and repeats them.
 
 use super::*;
 use rdmesh_nic::wire::geneve::decode_control;
