@@ -1,4 +1,4 @@
-//! Which file descriptors are the device's.
+//! Table of the file descriptors that belong to the device.
 //!
 //! A plain two-level table, read without a lock by every `write`, `close` and so on of the program: a foreign
 //! descriptor costs two loads. The library's own descriptors stand in it too, so that a program that closes everything

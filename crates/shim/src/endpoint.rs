@@ -1,4 +1,4 @@
-//! Where this program's endpoint is.
+//! Location of this program's endpoint directory.
 #![allow(unsafe_code)]
 
 use rdmesh_uverbs::session::{ENDPOINT_ENV, SOCKET_NAME};

@@ -1,4 +1,4 @@
-//! `errno`, as the C callers of this library see it.
+//! `errno` of the C callers.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;

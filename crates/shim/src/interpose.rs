@@ -1,4 +1,4 @@
-//! The libc functions that this library replaces.
+//! Interposed libc functions.
 //!
 //! Each passes on what is not the device's with one cheap test. Variadic functions are defined with the arguments that
 //! they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where

@@ -1,4 +1,4 @@
-//! NETLINK_RDMA sockets: where the `rdma` tool and libibverbs ask for devices and their objects.
+//! NETLINK_RDMA sockets, through which the `rdma` tool and libibverbs query devices and their objects.
 //!
 //! The kernel of a machine without RDMA has no such protocol. What the program gets is one end of a pair of datagram
 //! sockets, so that it polls it and receives from it as it would from the kernel's; the library has the other end, sends

@@ -1,4 +1,4 @@
-//! Which paths stand for the endpoint.
+//! Path lookup: paths that lie in the endpoint's tree instead of the real `/sys` and `/dev`.
 //!
 //! * [`mod@walk`]: resolution of a path, component by component.
 //! * [`view`]: the working directory and open directories, as the program sees them.

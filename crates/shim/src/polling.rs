@@ -1,4 +1,4 @@
-//! Gives way to others after empty polls.
+//! Poll wrappers: a program's thread yields the processor after empty polls.
 //!
 //! The provider's `poll_cq` never yields. Where the programs that poll and the router's workers are more than the
 //! processors, they stop each other for whole slices of the scheduler. So the poll functions of our contexts are

@@ -1,4 +1,4 @@
-//! AddressSanitizer's options.
+//! AddressSanitizer options.
 //!
 //! Its runtime refuses to start behind another preloaded library, because its own definitions of libc's functions have
 //! to come first. Of the functions that both define this library's come first, and call the sanitizer's: nothing is

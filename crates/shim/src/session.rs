@@ -1,4 +1,4 @@
-//! Open devices, seen from the program.
+//! Open devices, on the program's side.
 //!
 //! * [`context`]: opening uverbs, and what belongs to a context.
 //! * [`command`]: a `write()` on the command descriptor.

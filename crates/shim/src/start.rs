@@ -1,4 +1,4 @@
-//! What happens when the library is loaded.
+//! Library constructor, run by the dynamic loader.
 #![allow(unsafe_code)]
 
 use crate::{descriptors, endpoint, memory, place, real};

@@ -1,5 +1,4 @@
-//! Requests to valgrind, under which this library may run: instructions that do nothing on a processor and that valgrind
-//! knows.
+//! Valgrind client requests: instructions that do nothing on a processor and that valgrind recognises.
 #![allow(unsafe_code)]
 
 use std::arch::asm;

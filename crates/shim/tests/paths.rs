@@ -1,5 +1,5 @@
-//! Every function of libc that takes a path, on the tree that stands for `/sys` and on a plain copy of it: both answer
-//! alike.
+//! Equivalence of path functions: every libc function that takes a path gives the same result on the tree for `/sys` and on a
+//! plain copy of it.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

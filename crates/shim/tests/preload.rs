@@ -1,4 +1,4 @@
-//! The library as programs meet it: preloaded, with an endpoint or without.
+//! Preload tests: programs with the library, with an endpoint or without.
 #![allow(clippy::unwrap_used)]
 
 use rdmesh_uverbs::page::WORKER_PAGE_LEN;

@@ -1,4 +1,4 @@
-//! Accesses to shared pages that the other side has not filled, or has taken away.
+//! Guarded accesses to shared pages that the other side has not populated, or has removed.
 //!
 //! A page of a memfd that is not there is made by whoever touches it first, and charged to that one's control group. The
 //! router must never make a page of a tenant's memory. So it registers its mappings of such memory with userfaultfd, in the

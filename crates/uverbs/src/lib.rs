@@ -1,4 +1,4 @@
-//! The device ABI, both ends of it.
+//! The device ABI, both ends of it: kernel structs, rings, context page and session messages.
 //!
 //! * [`abi`]: the structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`), as bytes.
 //! * [`guard`]: accesses to pages that the other side may take away.

@@ -1,4 +1,4 @@
-//! The context page: what tenant and router tell each other without a message.
+//! Context page: doorbells, completion arming and queue pair states, shared between tenant and router.
 //!
 //! One per device context, in its own sealed memfd. The tenant sets doorbells and arms completion queues; the router
 //! clears both, and publishes QP states so that a post in the wrong state fails at once, as the kernel's does. Threads that

@@ -1,4 +1,4 @@
-//! The messages between `librdmesh.so` and the router.
+//! Session protocol: the messages between `librdmesh.so` and the router.
 //!
 //! One `SOCK_SEQPACKET` connection per device context, which ends with the program's command descriptor. That descriptor
 //! itself is the memory of the context's queues ([`crate::ring::QueueFile`]), which the program maps. A request is

@@ -1,4 +1,4 @@
-//! Two sides that meet only in shared memory, one of which sleeps: no wake-up is lost, whatever the interleaving.
+//! Wake-up tests: two sides meet only in shared memory, one of them sleeps, and no wake-up is lost in any interleaving.
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 use rdmesh_uverbs::page::{Arm, CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};

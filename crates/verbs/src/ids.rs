@@ -1,4 +1,4 @@
-//! Numbers that name things.
+//! Numbers and keys: QP numbers, PSNs, memory keys, GIDs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

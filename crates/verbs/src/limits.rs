@@ -1,4 +1,4 @@
-//! What one device offers; the numbers that `ibv_query_device` reports.
+//! Device limits, which `ibv_query_device` reports.
 
 /// Sizes and counts of a device. `Default` is what rdmesh offers when no quota says less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Which attributes `modify_qp` needs and allows for each transition.
+//! `modify_qp` attribute masks: the attributes that each transition requires and allows.
 //!
 //! The rules of IBA 10.3.1 and 11.2.5.2 in the form that Linux gives them (`qp_state_table`): a program that the
 //! kernel accepts is accepted here, and one that the kernel refuses is refused.

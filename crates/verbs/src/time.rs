@@ -1,4 +1,4 @@
-//! The encoded times of QP attributes.
+//! Encoded times of QP attributes (ACK time-out, RNR timer).
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! File systems, extended attributes, watches and handles of a path.
+//! File system information, extended attributes, watches and handles of a path.
 #![allow(unsafe_code)]
 
 use super::files::open_at;

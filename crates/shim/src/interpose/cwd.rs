@@ -1,4 +1,4 @@
-//! The working directory. In the endpoint's tree it is really one below the endpoint's directory.
+//! The working directory. In the endpoint's tree the real one is below the endpoint's directory.
 #![allow(unsafe_code)]
 
 use super::replace;

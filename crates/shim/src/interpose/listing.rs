@@ -1,5 +1,5 @@
-//! Directories that hold something of the endpoint's beside what the kernel shows in them: `/sys/class`, `/dev` and so
-//! on. What the endpoint adds comes behind what the kernel has.
+//! Directory listings that merge the endpoint's entries with the kernel's: `/sys/class`, `/dev` and so on. The endpoint's
+//! entries follow the kernel's.
 #![allow(unsafe_code)]
 
 use super::replace;

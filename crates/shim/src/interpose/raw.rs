@@ -1,4 +1,4 @@
-//! `syscall`, `_Fork` and `clone`: ways to fork past `fork`, and waits past the functions of [`waits`](super::waits).
+//! `syscall`, `_Fork` and `clone`: ways to fork without `fork`, and to wait without the functions of [`waits`](super::waits).
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "one function's name is not")]
 

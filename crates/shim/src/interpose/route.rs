@@ -1,4 +1,4 @@
-//! How a function that takes a path finds what the path stands for.
+//! Path translation for functions that take a path.
 
 use crate::errno;
 use crate::place::{self, Device, Last, Place};

@@ -1,4 +1,4 @@
-//! Functions of sockets: those of NETLINK_RDMA are answered, all others passed on.
+//! Socket functions: NETLINK_RDMA sockets are answered here, all others passed on.
 #![allow(unsafe_code)]
 
 use super::replace;

@@ -1,4 +1,4 @@
-//! Calls that wait and end with EINTR after any signal handler: where only a stop of this library's has cut them off
+//! Waiting calls that end with EINTR after any signal handler: where only a stop by this library has interrupted them
 //! (`memory::cuts`) they are made again, with the time that is left.
 //!
 //! Those that the kernel itself restarts (`SA_RESTART`) are not here. A signal of the program's that arrives in the moment

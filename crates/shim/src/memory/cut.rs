@@ -1,4 +1,4 @@
-//! System calls that a stop has cut off, told from those that a signal of the program's has.
+//! Interrupted system calls: those that a stop by this library has ended, told from those that a signal of the program has.
 //!
 //! Some calls end with EINTR after any signal handler, `SA_RESTART` or not (signal(7)). Where the only handler was this
 //! library's, the program must not see that: the functions in `interpose::waits` make the call again.

@@ -1,4 +1,4 @@
-//! Holds writers off by userfaultfd: their faults on write-protected pages wait until the pages are replaced.
+//! userfaultfd write protection: faults of other threads on the pages wait until the pages are replaced.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

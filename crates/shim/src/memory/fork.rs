@@ -1,4 +1,4 @@
-//! What a fork means for registered memory.
+//! Fork handling of registered memory.
 //!
 //! Arena pages are shared mappings: without more, parent and child would see each other's writes. The child therefore
 //! replaces each by a private copy before it goes on, and the parent waits for that, so that the copy is the memory as

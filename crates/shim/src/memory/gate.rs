@@ -1,8 +1,9 @@
-//! Keeps forks and everything else apart.
+//! Fork gate: excludes forks while other threads change the library's state.
 //!
-//! Whoever changes the state of this library enters the gate; a fork waits until all have left and lets nobody in, so
-//! that the child finds no lock held and nothing half done. Not a `std` lock, because the child opens it by hand. A thread that
-//! is inside may enter again, and so may the one that forks: each `close` of a descriptor does, the library's own included.
+//! A thread that changes the state of this library enters the gate; a fork waits until all threads have left and admits none,
+//! so that the child finds no lock held and nothing half done. Not a `std` lock, because the child opens it by hand. A thread
+//! that is inside may enter again, and so may the one that forks: each `close` of a descriptor does, the library's own
+//! included.
 
 use rustix::thread::futex::{self, Flags};
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Keeps everybody from writing to pages while they are replaced.
+//! Write hold: no other thread writes to pages while they are replaced.
 #![allow(unsafe_code)]
 
 use super::fault::FaultHold;

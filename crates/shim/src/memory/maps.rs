@@ -1,4 +1,4 @@
-//! The process's mappings, as the kernel lists them.
+//! Memory mappings of the process (`/proc/self/maps`).
 //!
 //! Nothing here allocates: it also runs between fork and the first instruction of the child.
 #![allow(unsafe_code)]

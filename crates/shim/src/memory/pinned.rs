@@ -1,7 +1,7 @@
-//! Pages that the kernel has pinned for others: fixed buffers of io_uring, and memory registered with real devices.
+//! Pinned pages: fixed buffers of io_uring, and memory registered with real devices.
 //!
-//! What is written there by them goes to the pages that were pinned, wherever those are mapped. So they must not be replaced.
-//! Buffers that are fixed after the conversion are the new pages, and all is well.
+//! Their users write to the pages that were pinned, wherever those are mapped. So these pages must not be replaced. Buffers
+//! that are pinned after the conversion are the new pages, which is correct.
 
 use super::PAGE;
 use super::status;

@@ -1,4 +1,4 @@
-//! What becomes of each page of a range that is to be registered.
+//! Conversion plan: for each page of a range to be registered, whether it is converted or stays private.
 
 use super::arena::{self, Arena};
 use super::maps::{KeptMaps, Vma};

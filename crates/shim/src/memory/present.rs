@@ -1,4 +1,4 @@
-//! Pages of the arena that are there: made by this process, and so charged to its cgroup.
+//! Population of arena pages: they are made by this process, and so charged to its cgroup.
 #![allow(unsafe_code)]
 
 use super::PAGE;

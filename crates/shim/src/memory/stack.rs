@@ -1,4 +1,4 @@
-//! Runs a function on a stack of its own, so that it can replace the pages of the one it was called on.
+//! Stack switch: runs a function on a stack of its own, so that it can replace the pages of the caller's stack.
 #![allow(unsafe_code)]
 
 use rustix::io;

@@ -1,8 +1,8 @@
-//! Stops the other threads of the process with a signal, for the microseconds that it takes to replace pages.
+//! Thread stop: a signal stops the other threads of the process for the microseconds that it takes to replace pages.
 //!
-//! A stopped thread stays in a few instructions that write to no memory but one counter: not to its stack either, which
-//! may be among the pages. Whoever cannot be stopped soon (it blocks the signal, or is stuck in the kernel) is not waited
-//! for; then the pages stay as they are.
+//! A stopped thread stays in a few instructions that write to no memory but one counter: not to its stack either, which may be
+//! among the pages. A thread that cannot be stopped soon (it blocks the signal, or is stuck in the kernel) is not waited for;
+//! then the pages stay as they are.
 #![allow(unsafe_code)]
 
 use super::cut;

@@ -1,7 +1,7 @@
-//! The router's permission to read and write this process's memory, where Yama restricts that to parents.
+//! Ptrace permission for the router (`PR_SET_PTRACER`): access to this process's memory where Yama restricts it to parents.
 //!
-//! It is given with the first registration of private memory, and taken back with the last device that the program closes. Of a
-//! router that has ended nothing stays: the kernel gives the permission to a process, not to its number.
+//! It is given with the first registration of private memory, and taken back with the last device that the program closes. When
+//! a router ends its permission ends too: the kernel gives it to a process, not to its number.
 #![allow(unsafe_code)]
 
 use rustix::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! Turns private pages into arena pages, in place.
+//! Page conversion: replaces private pages by arena pages, in place.
 #![allow(unsafe_code)]
 
 use super::PAGE;

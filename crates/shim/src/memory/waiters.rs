@@ -1,8 +1,8 @@
-//! Threads that wait for a process-shared futex on converted pages.
+//! Futex waiters on converted pages: threads that wait for a process-shared futex.
 //!
-//! The kernel knows such a futex by its page, which the conversion replaces: a waiter would not be found by who wakes it. So it
-//! is interrupted once, and the call that the kernel (or `interpose::waits`) then makes again looks at the new page. Where
-//! threads are stopped for the conversion all are interrupted anyway.
+//! The kernel identifies such a futex by its page, which the conversion replaces: a later wake-up would not find the waiter. So
+//! the waiter is interrupted once, and the call that the kernel (or `interpose::waits`) then makes again looks at the new page.
+//! Where threads are stopped for the conversion all are interrupted anyway.
 
 use super::hold::for_each_thread;
 use super::stop;

@@ -1,4 +1,4 @@
-//! Netlink's addresses (`struct sockaddr_nl`), in the program's memory.
+//! Netlink addresses (`struct sockaddr_nl`), in the program's memory.
 #![allow(unsafe_code)]
 
 use libc::{sockaddr, sockaddr_nl, socklen_t};

@@ -1,4 +1,4 @@
-//! Netlink's own messages: the requests in a datagram, acknowledgements and ends of lists.
+//! Netlink framing: the requests in a datagram, acknowledgements and ends of lists.
 
 use rdmesh_uverbs::abi::netlink::{NetlinkHeader, netlink_flag, netlink_type};
 use zerocopy::{FromBytes, IntoBytes};

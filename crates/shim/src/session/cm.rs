@@ -1,4 +1,4 @@
-//! A channel of the connection manager, seen from the program: `/dev/infiniband/rdma_cm`.
+//! rdma_cm channels, on the program's side: `/dev/infiniband/rdma_cm`.
 //!
 //! The program's descriptor is a socket that holds a byte for each event that waits: what polls it sees what the
 //! kernel's would show, with nothing replaced.

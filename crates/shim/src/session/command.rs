@@ -1,4 +1,4 @@
-//! A `write()` on the command descriptor: a command of the uverbs ABI.
+//! uverbs commands: a `write()` on the command descriptor.
 #![allow(unsafe_code)]
 
 use super::channel::Reply;

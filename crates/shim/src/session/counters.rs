@@ -1,5 +1,5 @@
-//! The counters of the device's port. Their files in the tree for `/sys` are empty, because files do not count: what a
-//! program opens instead has the figure of that moment.
+//! Port counters. Their files in the tree for `/sys` are empty: when a program opens one, it gets a file with the present
+//! value.
 
 use super::channel::Channel;
 use super::link::connect;

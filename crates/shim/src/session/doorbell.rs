@@ -1,4 +1,4 @@
-//! The commands of the data path, answered in shared memory.
+//! Doorbell commands of the data path (POST_SEND, REQ_NOTIFY_CQ), answered in shared memory.
 #![allow(unsafe_code)]
 
 use super::Context;

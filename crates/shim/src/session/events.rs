@@ -1,4 +1,4 @@
-//! The descriptor of a context's asynchronous events.
+//! Asynchronous event descriptor of a context.
 //!
 //! The older GET_CONTEXT returns it, the newer one leaves it to a method of its own. The router hands it over with the
 //! context in any case: until the program asks for it, it waits here.

@@ -1,4 +1,4 @@
-//! The end of event descriptors whose router has died: the device is gone, as one that is pulled out.
+//! Device removal after the router's death: the last events that a program reads (IBV_EVENT_DEVICE_FATAL).
 //!
 //! The kernel tells a program of that by one IBV_EVENT_DEVICE_FATAL, and every later read and command is EIO
 //! (`ib_uverbs_event_read` after `ib_uverbs_disassociate_ucontext`). The descriptors are sockets, which end when the router

@@ -1,4 +1,4 @@
-//! The connections of one open of a device: the opener's, and one of each forked child that uses it.
+//! Session connections of one open of a device: the opener's, and one for each forked child that uses it.
 #![allow(unsafe_code)]
 
 use super::channel::{Channel, Reply};

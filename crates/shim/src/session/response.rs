@@ -1,4 +1,4 @@
-//! Where a command wants its response.
+//! Response buffer of a command.
 #![allow(unsafe_code)]
 
 /// Where the program wants the response.

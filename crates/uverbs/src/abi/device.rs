@@ -1,4 +1,4 @@
-//! The device context, and what the device and its port say of themselves.
+//! Device context, device and port attributes.
 
 uapi! {
     /// `ib_uverbs_get_context`.

@@ -1,5 +1,5 @@
-//! The `ioctl()` form of the ABI (`ib_user_ioctl_cmds.h`): what methods there are, and those of them that reach the
-//! router. The library turns the others into the commands that they stand for.
+//! `ioctl()` form of the ABI (`ib_user_ioctl_cmds.h`): its methods, and those of them that reach the router. The library turns
+//! the others into the equivalent commands.
 
 pub mod attr;
 mod spec;

@@ -1,4 +1,4 @@
-//! The commands that the device knows, and the sizes of their structs.
+//! Command numbers of the device, and the sizes of their structs.
 
 use super::*;
 

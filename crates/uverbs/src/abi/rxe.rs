@@ -1,4 +1,4 @@
-//! What rxe appends to commands and responses (`rdma_user_rxe.h`).
+//! rxe's driver data in commands and responses (`rdma_user_rxe.h`).
 
 uapi! {
     /// `mminfo`: where a queue's memory is to be mapped.

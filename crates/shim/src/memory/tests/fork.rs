@@ -1,4 +1,4 @@
-//! Parent and child each have their own memory.
+//! Fork tests: parent and child each have their own memory.
 
 use super::*;
 

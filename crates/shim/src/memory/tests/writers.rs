@@ -1,4 +1,4 @@
-//! No store of another thread is lost.
+//! Concurrent writers during a conversion: no store of another thread is lost.
 
 use super::*;
 use crate::memory::fault::FaultHold;

@@ -1,4 +1,4 @@
-//! The framing of a `write()` on a channel: what the kernel's `ucma_write` checks, and where the response goes.
+//! Framing of a `write()` on an rdma_cm channel: the checks of the kernel's `ucma_write`, and the buffer for the response.
 #![allow(unsafe_code)]
 
 use super::super::response::Response;

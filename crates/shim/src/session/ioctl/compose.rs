@@ -1,4 +1,4 @@
-//! Commands of the `write()` form, made from attributes.
+//! Conversion of `ioctl()` attributes into commands of the `write()` form.
 
 use super::bundle::Bundle;
 use crate::session::command::Command;

@@ -1,4 +1,4 @@
-//! The methods of the context, and of what the device says of itself.
+//! `ioctl()` methods of the context, the device and its ports.
 
 use super::bundle::Bundle;
 use super::{Body, compose, forward};

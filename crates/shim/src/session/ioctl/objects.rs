@@ -1,4 +1,4 @@
-//! The methods that make and destroy objects, and those of memory regions.
+//! `ioctl()` methods that make and destroy objects, and those of memory regions.
 
 use super::bundle::Bundle;
 use super::compose::{self, EXTENDED};

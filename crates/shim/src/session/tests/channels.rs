@@ -1,4 +1,4 @@
-//! Channels of the connection manager.
+//! Tests of rdma_cm channels.
 
 use super::*;
 use rdmesh_uverbs::abi::cm_command::{

@@ -1,4 +1,4 @@
-//! Commands: what goes to the router, and what comes back.
+//! Tests of commands: the messages to the router, and the responses.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Contexts: opening, ending, forking.
+//! Tests of contexts: open, close, fork.
 
 use super::*;
 use rustix::fd::IntoRawFd;

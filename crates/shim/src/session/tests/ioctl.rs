@@ -1,4 +1,4 @@
-//! The `ioctl()` form: what becomes of the attributes.
+//! Tests of the `ioctl()` form: the commands made from attributes.
 
 use super::*;
 use rdmesh_uverbs::abi::{

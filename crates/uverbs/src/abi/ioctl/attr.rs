@@ -1,4 +1,4 @@
-//! `UVERBS_ATTR_*`, by method.
+//! Attribute numbers (`UVERBS_ATTR_*`), by method.
 #![allow(missing_docs, reason = "the names are those of the kernel's enums")]
 
 /// `UVERBS_ATTR_UHW_IN`: the provider's request.

@@ -1,4 +1,4 @@
-//! What attributes each method has, as the kernel's tables of methods say (`uverbs_std_types_*.c`).
+//! Attribute tables of the methods, as in the kernel (`uverbs_std_types_*.c`).
 
 use super::{ExQueryPortResponse, GidEntry, QpCap, attr, ioctl_method as method, ioctl_object as object};
 use crate::abi::{AdviseSge, DestroyCqResponse, DestroyQpResponse, DestroySrqResponse};
