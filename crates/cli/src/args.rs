@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments.
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use rdmesh_fabric::{DEFAULT_NETWORK, Name, Quota, api};

@@ -1,4 +1,4 @@
-//! `rdmesh capture`.
+//! `rdmesh capture`: writes an endpoint's packets to a pcap file.
 
 use crate::args::CaptureOptions;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `rdmesh endpoint`.
+//! `rdmesh endpoint`: commands on endpoints.
 
 use crate::args::{AddOptions, OutputOptions, PlaceOptions, RemoveOptions};
 use crate::failure::Failure;

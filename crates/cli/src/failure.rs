@@ -1,4 +1,4 @@
-//! What the program says when it cannot do what was asked.
+//! Failures of the command line: a message and an exit status.
 
 use rdmesh_fabric::printable_lines;
 use std::fmt;

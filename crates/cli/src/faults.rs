@@ -1,4 +1,4 @@
-//! `rdmesh faults`.
+//! `rdmesh faults`: fault injection in the router.
 
 use crate::args::FaultsOptions;
 use crate::failure::Failure;

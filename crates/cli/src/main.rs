@@ -1,4 +1,4 @@
-//! `rdmesh`: RDMA for unprivileged programs.
+//! `rdmesh`: the command-line program; RDMA for unprivileged programs.
 
 #![forbid(unsafe_code)]
 

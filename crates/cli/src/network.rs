@@ -1,4 +1,4 @@
-//! `rdmesh network`.
+//! `rdmesh network`: commands on tenant networks.
 
 use crate::args::OutputOptions;
 use crate::failure::Failure;

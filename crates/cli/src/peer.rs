@@ -1,4 +1,4 @@
-//! `rdmesh peer`.
+//! `rdmesh peer`: commands on the other hosts.
 
 use crate::args::{OutputOptions, PeerEndpointOptions};
 use crate::failure::Failure;

@@ -1,5 +1,5 @@
-//! Why a program cannot load the preload library: a static one has no loader, and a set-user-ID one has a loader that
-//! loads nothing that its caller names.
+//! Programs that cannot load the preload library: statically linked ones have no dynamic loader, and the loader of set-user-ID
+//! ones ignores `LD_PRELOAD`.
 
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use rustix::process::{getegid, geteuid};

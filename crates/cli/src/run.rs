@@ -1,4 +1,4 @@
-//! `rdmesh run`.
+//! `rdmesh run`: starts a program on an endpoint.
 
 use crate::args::RunOptions;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `rdmesh ps` and `rdmesh stats`.
+//! `rdmesh ps` and `rdmesh stats`: lists of endpoints, contexts and queue pairs, and all counters.
 
 use crate::args::{OutputOptions, PsOptions};
 use crate::endpoint;

@@ -1,4 +1,4 @@
-//! Plain tables.
+//! Plain-text tables.
 
 use rdmesh_fabric::printable;
 use std::fmt;

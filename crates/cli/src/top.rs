@@ -1,4 +1,4 @@
-//! `rdmesh top`: what moves, second by second.
+//! `rdmesh top`: live traffic rates of programs.
 
 use crate::args::TopOptions;
 use crate::failure::Failure;

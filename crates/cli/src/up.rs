@@ -1,4 +1,4 @@
-//! Starting and stopping the router.
+//! `rdmesh up` and `rdmesh down`: starting and stopping the router.
 
 use crate::args::{RouterOptions, UpOptions};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! The `rdmesh` program from outside, with a harmless library in the place of the real one.
+//! Command-line tests of the `rdmesh` program, with a harmless library in place of the preload library.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

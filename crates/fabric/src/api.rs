@@ -1,4 +1,4 @@
-//! What a router's API says and is told, as JSON.
+//! JSON types of a router's API: requests and responses.
 
 mod tunnel;
 

@@ -1,4 +1,4 @@
-//! Endpoints.
+//! Endpoints: name, network, addresses and limits.
 
 use crate::{Name, Quota};
 use schemars::JsonSchema;

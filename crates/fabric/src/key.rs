@@ -1,4 +1,4 @@
-//! Secrets by which hosts know each other.
+//! Tunnel keys: the secrets by which hosts authenticate each other.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

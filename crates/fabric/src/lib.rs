@@ -1,4 +1,4 @@
-//! The control vocabulary of rdmesh: what exists, where it is kept, and how programs talk to a router about it.
+//! Control vocabulary of rdmesh: networks, endpoints and hosts, the store that keeps them, and the client of a router's API.
 //!
 //! * [`Network`], [`Endpoint`], [`Host`], [`Quota`], [`Name`]: the things themselves.
 //! * [`Peers`]: what an operator says of the other hosts.

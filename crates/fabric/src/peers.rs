@@ -1,4 +1,4 @@
-//! What an operator says of the other hosts, where no store is shared.
+//! Peers file: the operator's list of the other hosts, where no store is shared.
 
 use crate::{KeyError, Name, TunnelKey, read_secret};
 use schemars::JsonSchema;

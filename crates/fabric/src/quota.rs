@@ -1,4 +1,4 @@
-//! What one endpoint may hold.
+//! Quotas: limits on the resources of one endpoint.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Who may have which name, address and network number.
+//! Registry: assigns names, addresses and network numbers.
 
 mod error;
 mod peers;

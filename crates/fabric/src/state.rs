@@ -1,4 +1,4 @@
-//! Where a router keeps its files.
+//! State directory: the files of a router.
 
 mod private;
 mod trust;

@@ -1,4 +1,4 @@
-//! Escaping of text that others chose, before it reaches a terminal or a log.
+//! Escaping of untrusted text before it reaches a terminal or a log.
 
 use std::borrow::Cow;
 use std::fmt::Write;

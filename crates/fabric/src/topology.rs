@@ -1,4 +1,4 @@
-//! A copy of what is registered, kept up to date.
+//! Topology: a copy of the registry, kept up to date through a watch.
 
 use crate::registry::{ENDPOINTS, HOSTS, NETWORKS};
 use crate::store::{Cancel, Change, Entry, Revision, StoreError, Watch};

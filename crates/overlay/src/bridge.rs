@@ -1,4 +1,4 @@
-//! The part of a tenant network that is on this host: a namespace with a bridge in it.
+//! Bridge of a tenant network on this host, in a namespace of its own.
 
 use crate::MacAddress;
 use crate::link::{Index, Interface, Links, VethEnd, Vxlan};

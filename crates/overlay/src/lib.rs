@@ -1,4 +1,4 @@
-//! The host's endpoints in the kernel: a network namespace each, joined by a bridge per tenant network.
+//! Network namespaces of the host's endpoints, joined by one bridge per tenant network.
 //!
 //! Each tenant network of the host has a namespace of its own that holds nothing but a bridge; each endpoint has one
 //! with `lo` and `eth0`, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another

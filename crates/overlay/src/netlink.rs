@@ -1,4 +1,4 @@
-//! Requests to the kernel's routing netlink, one at a time.
+//! Routing netlink (rtnetlink): requests to the kernel, one at a time.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,

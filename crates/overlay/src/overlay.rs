@@ -1,4 +1,4 @@
-//! What the host has of the tenant networks.
+//! Overlay: the namespaces, bridges and VXLAN devices of the host's tenant networks.
 
 use crate::bridge::{Bridge, PORT_PREFIX, Remote};
 use crate::link::{LOOPBACK, Links, VethEnd, Vxlan};

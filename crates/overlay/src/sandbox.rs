@@ -1,4 +1,4 @@
-//! Where a program on an endpoint runs.
+//! Sandbox of a program on an endpoint: network namespace and mount namespace.
 
 use crate::namespace::Namespace;
 use nix::sched::{CloneFlags, unshare};

@@ -1,4 +1,4 @@
-//! The network between the hosts.
+//! Underlay: the network between the hosts.
 
 use crate::link::{Index, LOOPBACK, Links};
 use std::io;

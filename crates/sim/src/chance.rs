@@ -1,4 +1,4 @@
-//! Chance from a seed: the same on every machine, for ever.
+//! Random numbers from a seed: the same on every machine and in every version.
 
 /// Which concern a stream of numbers serves. Each draws from a stream of its own, so that a change of one leaves the
 /// others as they were.

@@ -1,4 +1,4 @@
-//! What a run of many seeds must have met at least once ("sometimes" assertions).
+//! Coverage of rare events: those that a run of many seeds must meet at least once ("sometimes" assertions).
 
 use std::fmt;
 

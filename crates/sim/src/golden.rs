@@ -1,4 +1,4 @@
-//! What a connection carries over a lossy network, as a table that is compared exactly.
+//! Throughput of a connection over a lossy network, as a table that is compared exactly.
 //!
 //! One direction of a link carries 25 Gb/s; round trips are as long as a number of packets of 1 KB take ("in flight"). Packets are
 //! lost independently and with the same probability each way. 48 messages of 8 KB are outstanding, of one kind; the ACK

@@ -1,4 +1,4 @@
-//! How a program lays out its memory: equal slots, one for each of its queues.
+//! Memory layout of a simulated program: equal slots, one for each of its queues.
 
 use std::ops::Range;
 

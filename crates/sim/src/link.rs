@@ -1,4 +1,4 @@
-//! One direction of a path between two hosts: what it does to datagrams.
+//! Simulated link: one direction of a path between two hosts, with loss, delay and other faults.
 
 use crate::chance::Chance;
 use crate::coverage::{Coverage, Seen};

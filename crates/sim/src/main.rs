@@ -1,4 +1,4 @@
-//! The simulator as a program.
+//! Command line of the simulator.
 
 use clap::{Parser, Subcommand};
 use rdmesh_sim::schedules::{Exchange, explore, replay};

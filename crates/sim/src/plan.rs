@@ -1,5 +1,5 @@
-//! What a seed decides before anything runs. Every seed enables some of the things that can go wrong, with parameters of
-//! its own (swarm testing): a seed in which everything goes wrong at once would reach few states.
+//! Simulation plan: the faults and workload that a seed chooses. Every seed enables some of the faults, with parameters of its
+//! own (swarm testing): a seed in which everything goes wrong at once would reach few states.
 
 use crate::chance::{Chance, Stream};
 use crate::link::LinkPlan;

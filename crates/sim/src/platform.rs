@@ -1,5 +1,5 @@
-//! Memory and queues of simulated programs. Everything that an engine does to them is written down in a [`Journal`], in
-//! order, for the model to check.
+//! Memory and queues of simulated programs. Every effect of an engine on them is recorded in a [`Journal`], in order, for the
+//! model to check.
 
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};

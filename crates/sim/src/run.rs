@@ -1,4 +1,4 @@
-//! Running seeds.
+//! Seed runner.
 
 use crate::coverage::Coverage;
 use crate::model::Violation;

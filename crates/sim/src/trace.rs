@@ -1,4 +1,4 @@
-//! What happened, as a number that tells runs apart, and in words for those who want to read it.
+//! Event trace of a run: a hash that tells runs apart, and a text for readers.
 
 use crate::chance::mix;
 use rdmesh_nic::Time;

@@ -1,4 +1,4 @@
-//! What a connection carries under loss.
+//! Test of the golden table: throughput under loss.
 
 use rdmesh_sim::golden::{Cell, GOLDEN, measure, table};
 

@@ -1,4 +1,4 @@
-//! Every order of the packets of short exchanges.
+//! Exhaustive schedules: every order of the packets of short exchanges.
 
 use rdmesh_sim::schedules::{Exchange, explore};
 

@@ -1,4 +1,4 @@
-//! Many seeds, each with troubles of its own.
+//! Simulation of many seeds, each with faults of its own.
 
 use rdmesh_sim::run_many;
 

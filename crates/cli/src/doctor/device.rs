@@ -1,4 +1,4 @@
-//! Whether a program really finds a device: with an endpoint made for the occasion.
+//! Device check: a temporary endpoint shows whether programs find the device.
 
 use super::Finding;
 use super::packages::Packages;

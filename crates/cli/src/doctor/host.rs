@@ -1,4 +1,4 @@
-//! Settings of the kernel and of this process that matter.
+//! Checks of the kernel's and this process's settings.
 
 use super::Finding;
 use rdmesh_fabric::StateDir;

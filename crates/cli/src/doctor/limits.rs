@@ -1,4 +1,4 @@
-//! Limits of this shell, which programs inherit, and what the router has used up of its own.
+//! Resource limits: those of this shell, which programs inherit, and how much of its budget the router has used.
 
 use super::{Finding, Level};
 use rdmesh_fabric::api::Status;

@@ -1,4 +1,4 @@
-//! What programs asked for that could not work, as the router noted it.
+//! Failed requests of programs, as the router has recorded them.
 
 use super::Finding;
 use rdmesh_fabric::Client;

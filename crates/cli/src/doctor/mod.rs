@@ -1,4 +1,4 @@
-//! `rdmesh doctor`: what is missing or misconfigured, and how to fix it.
+//! `rdmesh doctor`: diagnosis of missing or wrong settings, with a fix for each.
 
 mod device;
 mod host;

@@ -1,4 +1,4 @@
-//! rdma-core, as the distribution ships it.
+//! Checks of the distribution's rdma-core packages.
 
 use super::Finding;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The router, its state directory, and the preload library.
+//! Checks of the router, its state directory and the preload library.
 
 use super::Finding;
 use rdmesh_fabric::api::{Mode, Status};

@@ -1,4 +1,4 @@
-//! The tunnel to other hosts: who has proven himself, and who tried to get in without.
+//! Tunnel checks: the hosts that have authenticated themselves, and the packets that were refused.
 
 use super::Finding;
 use rdmesh_fabric::Client;

@@ -1,4 +1,4 @@
-//! The way from an endpoint, or from its network, to an address.
+//! Path check: how an endpoint, or its network, reaches an address.
 
 use super::Finding;
 use crate::args::DoctorOptions;

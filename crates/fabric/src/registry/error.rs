@@ -1,4 +1,4 @@
-//! What a registry refuses.
+//! Errors of the registry.
 
 use crate::network::MAX_VNI;
 use crate::store::StoreError;

@@ -1,4 +1,4 @@
-//! Ownership checks of a state directory: nobody but its user and root may be able to change it.
+//! Ownership checks of a state directory: only its user and root may be able to change it.
 //!
 //! What lies in the directory is executed (the preload library), believed (the API) and overwritten (the log). In a folder
 //! that everybody may write to, such as /tmp, another user can make the directory first.

@@ -1,7 +1,7 @@
 //! A journal on disk, from which the embedded store is restored after its router has died.
 //!
-//! One line of JSON for each change: what a router killed at any instant had begun to write is a last line that cannot be
-//! read. It is not there to survive the machine: nothing is synchronised to the disk.
+//! One line of JSON for each change. A router that is killed while it writes leaves a last line that is not valid JSON, which
+//! is ignored. The journal does not survive a crash of the machine: nothing is synchronised to the disk.
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};

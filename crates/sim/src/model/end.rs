@@ -1,4 +1,4 @@
-//! A queue pair, as its program knows it.
+//! Model of a queue pair, from its program's side.
 
 use crate::plan::PairPlan;
 use crate::platform::Sends;

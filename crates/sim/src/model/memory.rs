@@ -1,4 +1,4 @@
-//! What engines do to memory.
+//! Checks of an engine's accesses to memory.
 
 use super::{Check, Kind, Model, Op, violated};
 use crate::layout::{CELLS, DATA, READABLE, RECV, SLOT, TARGET};

@@ -1,4 +1,4 @@
-//! The reference model: what each program posted, and what the engines may do about it.
+//! Reference model: the requests that each program posted, and the effects that the engines may have.
 //!
 //! Every effect of an engine on memory and queues is checked when it happens, in its order:
 //!

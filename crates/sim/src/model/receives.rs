@@ -1,4 +1,4 @@
-//! Receive queues, and what is received.
+//! Checks of receive queues and received messages.
 
 use super::{Check, Fault, Kind, Model, Op, violated};
 use crate::coverage::Seen;

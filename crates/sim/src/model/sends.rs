@@ -1,4 +1,4 @@
-//! How requests complete.
+//! Checks of completions of send requests.
 
 use super::{Check, End, Kind, Model, WindowState, violated};
 use crate::coverage::Seen;

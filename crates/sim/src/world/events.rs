@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends.
+//! Injected events: death and return of hosts, broken queue pairs; and the end of a run.
 
 use super::serve::Host;
 use super::{Happening, World};

@@ -1,4 +1,4 @@
-//! A world whose datagrams somebody else delivers, one by one.
+//! World whose datagrams the caller delivers, one by one.
 
 use super::requests::Wish;
 use super::{Incoming, World};

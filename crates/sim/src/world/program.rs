@@ -1,4 +1,4 @@
-//! Programs: they look at their completions, post receives and requests, and change their memory.
+//! Simulated programs: they poll completions, post receives and requests, and change their memory.
 
 use super::setup::receive_id;
 use super::{Happening, World};

@@ -1,4 +1,4 @@
-//! Which requests programs post.
+//! Random requests of the programs.
 
 use super::World;
 use super::setup::{ALL, QKEY};

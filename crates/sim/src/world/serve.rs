@@ -1,4 +1,4 @@
-//! Hosts: engines, what comes in, what goes out.
+//! Simulated hosts: engines with their received and transmitted datagrams.
 
 use super::{Flying, Happening, Incoming, World};
 use crate::coverage::Seen;

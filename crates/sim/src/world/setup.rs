@@ -1,4 +1,4 @@
-//! Opening programs and connecting their queue pairs.
+//! World set-up: opens programs and connects their queue pairs.
 
 use super::{Happening, World, serve::Host};
 use crate::chance::{mix, pattern};

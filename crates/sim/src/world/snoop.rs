@@ -1,4 +1,4 @@
-//! Looks at packets on their way, for what only shows there, and puts them into words.
+//! Packet observer: properties that show only in packets, and a text form of packets.
 
 use crate::coverage::{Coverage, Seen};
 use crate::platform::Effect;

@@ -1,4 +1,4 @@
-//! Networks that reach beyond their host.
+//! Tests of networks that span several hosts.
 
 use super::*;
 use std::time::Duration;
