@@ -1,4 +1,4 @@
-//! The picture: bandwidth by message size, and latency, rdmesh beside the others, on one host and on two.
+//! Charts of the results: bandwidth by message size, and latency, of rdmesh and other transports, on one host and on two.
 
 use crate::copy::size_name;
 use crate::hosts::{self, ETHERNET, JUMBO};

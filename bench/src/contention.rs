@@ -1,4 +1,4 @@
-//! Latency and bandwidth beside other load: a program on every processor that computes without end.
+//! Latency and bandwidth under processor contention: every processor also runs a program that computes without end.
 
 use crate::results::{Results, Unit};
 use crate::tcp::{self, Tcp};

@@ -1,4 +1,4 @@
-//! The ceiling for bandwidth: one memcpy.
+//! Memory copy bandwidth (one memcpy): the upper bound for bandwidth.
 
 use crate::SIZES;
 use crate::results::{Results, Unit};

@@ -1,4 +1,4 @@
-//! rdmesh on one host: two endpoints of one router.
+//! rdmesh on one host: measurements between two endpoints of one router.
 
 use crate::SIZES;
 use crate::perftest::Perftest;

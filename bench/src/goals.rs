@@ -1,4 +1,4 @@
-//! What the figures should be, as ratios within one run.
+//! Performance goals, as ratios within one run.
 
 use crate::contention::{self, Load, Site};
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};

@@ -1,4 +1,4 @@
-//! rdmesh on two hosts: the tunnel between their routers, beside kernel TCP on the same wire.
+//! rdmesh on two hosts: the tunnel between their routers, compared with kernel TCP on the same wire.
 
 use crate::perftest::Perftest;
 use crate::results::{Results, Unit};

@@ -1,4 +1,4 @@
-//! `rdmesh-bench`: what rdmesh costs, beside the same work done in other ways, in one run on one machine.
+//! `rdmesh-bench`: cost of rdmesh compared with the same work done in other ways, in one run on one machine.
 //!
 //! Every figure is taken once a round and reported as the median over the rounds. What matters are the ratios: all
 //! figures of a run come from the same machine in the same minutes.

@@ -1,4 +1,4 @@
-//! The published page: what `docs/benchmark.md` says of the last published run, made from its results.
+//! The page `docs/benchmark.md`, generated from the results of the last published run.
 
 use crate::goals::Goal;
 use crate::report::number;

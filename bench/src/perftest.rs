@@ -1,4 +1,4 @@
-//! perftest's programs, unmodified, between two endpoints.
+//! perftest: its unmodified programs between two endpoints.
 
 use crate::copy::size_name;
 use crate::device::{READ, SEND, WRITE};

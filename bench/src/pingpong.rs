@@ -1,5 +1,5 @@
-//! The floor for latency: a word handed from process to process through shared memory, directly and by way of a third
-//! process that stands for the router, under each way to wait.
+//! Shared-memory ping-pong, the lower bound for latency: a word is handed from process to process, directly and through a third
+//! process in the router's place, under each waiting strategy.
 
 use crate::results::{Results, Unit};
 use crate::shared::Mapping;

@@ -1,4 +1,4 @@
-//! The results as a table, as JSON and as a picture.
+//! Report of the results: a table, JSON and a chart.
 
 use crate::chart;
 use crate::goals::Goal;

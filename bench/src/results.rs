@@ -1,4 +1,4 @@
-//! The figures of a run.
+//! Figures of a benchmark run.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What it takes to make queue pairs and connections, and to end them.
+//! Set-up and tear-down cost of queue pairs and connections.
 
 use crate::results::{Results, Unit};
 use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper};

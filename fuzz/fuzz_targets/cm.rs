@@ -1,7 +1,7 @@
-//! A peer that says whatever it likes to the connection manager, and an owner that does the same.
+//! Fuzz target for the connection manager: a peer that sends arbitrary messages, and an owner that makes arbitrary calls.
 //!
-//! Nothing panics, no message is answered by more than a refusal and one disconnect, and nothing is left when
-//! everything has been given up.
+//! Nothing panics, no message is answered by more than a refusal and one disconnect, and nothing is left when everything has
+//! been given up.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The session socket under arbitrary messages, with real workers behind it.
+//! Fuzz target for the session socket: arbitrary messages, with real workers behind it.
 //!
 //! The input is cut into steps of a few bytes of direction and a body. What a step says decides whether its body goes
 //! out as it is, or inside frames that are right, so that more than the framing is reached. After each input the

@@ -1,6 +1,6 @@
-//! Arbitrary bytes as a packet, from the tunnel, from a network and from a socket.
+//! Fuzz target for packets: arbitrary bytes from the tunnel, from a network and from a socket.
 //!
-//! Whatever is read as a packet must be written again as one that means the same, with a CRC that is right.
+//! A packet that is decoded must be encoded again as one that means the same, with a CRC that is right.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

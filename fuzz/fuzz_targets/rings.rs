@@ -1,4 +1,4 @@
-//! Arbitrary bytes in every ring and in the context page, in any order with doorbells, polls and time.
+//! Fuzz target for rings and context page: arbitrary bytes, in any order with doorbells, polls and time.
 //!
 //! The engine runs on real rings and real memory; a page that is not registered lies behind every region, and must never
 //! change.

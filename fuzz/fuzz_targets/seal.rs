@@ -1,4 +1,5 @@
-//! Packets of the tunnel that were changed, cut, repeated or made up: only what another host sealed gets in, and only once.
+//! Fuzz target for sealed packets of the tunnel: changed, truncated, repeated or forged ones. Only packets that another host
+//! sealed are accepted, and only once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The C programs under `tests/programs` and our examples, compiled once per run against what the distribution has.
+//! Compilation of the C programs under `tests/programs` and of our examples, once per run, against the distribution's packages.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A Docker engine for a test: the one that runs, or one that is started and stopped again.
+//! Docker engine for a test: the one that runs, or one that is started and stopped again.
 
 use crate::program::{Output, Program};
 use crate::system;

@@ -1,4 +1,4 @@
-//! Packets of the tunnel that no router sent, and copies of those that one did.
+//! Forged packets of the tunnel, and copies of genuine ones.
 
 use crate::hosts::Hosts;
 use crate::program::{Output, Program};

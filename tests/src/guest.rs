@@ -1,4 +1,4 @@
-//! A virtual machine with a stock kernel and its rdma_rxe, as the other end of tests: how others implement RoCEv2.
+//! Virtual machine with a stock kernel and its rdma_rxe, as the other end of tests of interoperability.
 //!
 //! Its kernel and file system are made by `scripts/guest.sh`, which says in `RDMESH_GUEST` where they are. An agent in it
 //! runs commands for the test; boot takes two seconds.

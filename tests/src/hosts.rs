@@ -1,4 +1,4 @@
-//! Several hosts: a network namespace each, a wire between them, and a router in each.
+//! Several hosts on one machine: a network namespace each, a wire between them, and a router in each.
 
 use crate::lab::{Endpoint, Lab, Options};
 use crate::pair::Pair;

@@ -1,4 +1,4 @@
-//! A router with a state directory of its own, and its endpoints.
+//! Test router with a state directory of its own, and its endpoints.
 
 use crate::program::{Output, Program};
 use crate::wait::until;

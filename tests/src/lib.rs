@@ -1,4 +1,4 @@
-//! Harness of the whole-system tests: a router of one's own, programs in its endpoints, and nothing left behind.
+//! Harness of the whole-system tests: a router for each test, programs in its endpoints, and cleanup.
 //!
 //! The tests use the built product (`target/release`, or the folder that `RDMESH_BIN` names) as a user would: through
 //! the `rdmesh` program. What they start is killed when it goes out of scope.

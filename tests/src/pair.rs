@@ -1,4 +1,4 @@
-//! Other people's programs, in pairs of server and client.
+//! Third-party programs, in pairs of server and client.
 
 use crate::lab::{Endpoint, Lab};
 use crate::perftest::{Row, bandwidth_rows, latency_rows};

@@ -1,4 +1,4 @@
-//! The `peer` program: one end of a connection, led from the test.
+//! The `peer` program: one end of a connection, controlled by the test.
 
 use crate::compile::helper;
 use crate::lab::{Endpoint, Lab};

@@ -1,4 +1,4 @@
-//! The tables that perftest's programs print.
+//! perftest output: the tables that its programs print.
 
 /// One line of figures.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! A running program: its output is collected, it has a deadline, and it is killed with its children on drop.
+//! Running programs: output is collected, each has a deadline, and it is killed with its children on drop.
 
 use crate::wait::until;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};

@@ -1,4 +1,4 @@
-//! The programs that people really run on verbs: one row for each, with its commands, what it must say, and its figure.
+//! Third-party software on verbs: one row for each program, with its commands, expected output and figure.
 //!
 //! The same rows are run between endpoints of one host and of two, and make the page `docs/software.md`.
 

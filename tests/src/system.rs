@@ -1,4 +1,4 @@
-//! Questions to /proc.
+//! Queries of `/proc`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;

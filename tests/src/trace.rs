@@ -1,4 +1,4 @@
-//! System calls of a program, counted by `strace`.
+//! System call counts of a program, by `strace`.
 //!
 //! The program starts under strace, which has a seccomp filter stop it only at the calls that are counted: all but the
 //! yields of the processor, which are the waiting policy of a machine with few cores and no part of a message's path.

@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md says about the code is so.
+//! Conformance of the code to the tables of ARCHITECTURE.md.
 
 use rdmesh_tests::root;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! A router that has little, and tenants that take all they can: the router lives, others are served, all is given back.
+//! Resource exhaustion: a router with small limits, and tenants that take all they can; the router survives, others are served,
+//! everything is given back.
 
 use rdmesh_tests::{Endpoint, Lab, Options, Program, helper, until};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! What the conversion of pages at registration must not do to the rest of a program: as root and as an ordinary user, with
-//! userfaultfd and without.
+//! Side effects of page conversion at registration on the rest of a program: as root and as an ordinary user, with userfaultfd
+//! and without.
 
 use rdmesh_tests::{Endpoint, Lab, Options, helper, system};
 use std::ffi::OsString;

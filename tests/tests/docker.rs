@@ -1,4 +1,4 @@
-//! Two ordinary unprivileged containers and the traffic between them.
+//! Docker: two ordinary unprivileged containers and the traffic between them.
 
 use rdmesh_tests::docker::Docker;
 use rdmesh_tests::{Lab, bandwidth_rows};

@@ -1,4 +1,4 @@
-//! `rdmesh doctor` names the usual mistakes, made with programs of others.
+//! Diagnosis of common mistakes by `rdmesh doctor`, with third-party programs.
 
 use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Program, helper, until};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the data path costs beside the copy: system calls per message, and processor time when nothing happens.
+//! Cost of the data path beside the copy: system calls per message, and processor time when idle.
 
 use rdmesh_tests::{Endpoint, Lab, Options, helper, system, trace};
 use std::ffi::OsString;

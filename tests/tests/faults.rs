@@ -1,4 +1,4 @@
-//! A peer that dies: the right completion error at the survivor, in time, and everything of the dead one reclaimed.
+//! Death of a peer: the right completion error at the survivor, in time, and reclamation of everything that the dead one held.
 
 use rdmesh_tests::{Endpoint, Lab, Peer};
 

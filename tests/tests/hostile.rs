@@ -1,4 +1,4 @@
-//! Tenants that mean harm: the router survives, others are undisturbed, everything is reclaimed.
+//! Hostile tenants: the router survives, others are undisturbed, everything is reclaimed.
 
 use rdmesh_tests::{Endpoint, Lab, Program, helper};
 use std::time::Duration;

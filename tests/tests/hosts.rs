@@ -1,4 +1,4 @@
-//! Endpoints of two hosts: plain IP, every program, faults of the network, and who may not get in.
+//! Endpoints of two hosts: plain IP, every program, network faults, and rejected senders.
 
 use rdmesh_tests::{Hosts, Options, Pair, Peer, Program, helper, until};
 use serde_json::json;

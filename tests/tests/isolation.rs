@@ -1,4 +1,4 @@
-//! Two tenant networks cannot reach each other; a host's own devices are hidden.
+//! Isolation: two tenant networks cannot reach each other, and a host's own devices are hidden.
 
 use rdmesh_tests::{Endpoint, Lab, Peer};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Programs that are linked with musl, as those of Alpine are: one library for both.
+//! musl: programs that are linked with it, as those of Alpine are, load the same library as those of glibc.
 
 use rdmesh_tests::{Endpoint, Lab, Pair, suite, until};
 use std::path::PathBuf;

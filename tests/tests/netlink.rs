@@ -1,4 +1,4 @@
-//! The `rdma` tool of iproute2, and others who ask the device by netlink.
+//! Netlink: the `rdma` tool of iproute2, and other programs that query the device by netlink.
 
 use rdmesh_tests::{Endpoint, Lab, Options, Output, Program, until};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The newest rdma-core, built without the `write()` path: everything that it asks of the device comes by `ioctl()`.
+//! The newest rdma-core, built without the `write()` path: all its commands come by `ioctl()`.
 
 use rdmesh_tests::{Endpoint, HugePages, Lab, Pair, Program, suite, system, until};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The library in programs of every kind: what they see of `/sys`, sanitizers, valgrind, and programs that cannot load it.
+//! Preloading into programs of every kind: their view of `/sys`, sanitizers, valgrind, and programs that cannot load the
+//! library.
 
 use rdmesh_tests::{Endpoint, Lab, helper, sanitized_helper, system};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Other people's programs, unmodified, between two endpoints.
+//! Third-party programs, unmodified, between two endpoints.
 
 use rdmesh_tests::{Endpoint, Lab, Options, Pair, helper};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! rdma-core's own test suite on our device: as root, as an ordinary user, and with all its traffic on the wire.
+//! rdma-core's Python test suite on our device: as root, as an ordinary user, and with all its traffic on the wire.
 
 use rdmesh_tests::guest::Lan;
 use rdmesh_tests::{Endpoint, HugePages, Lab, Options, suite, system};

@@ -1,4 +1,4 @@
-//! A router that is killed: its programs are told, and the next one begins with what it had.
+//! Router restart: programs of a killed router get an error, and the next router restores its endpoints.
 
 use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Peer, Program, system, until};
 use serde_json::Value;

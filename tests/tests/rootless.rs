@@ -1,4 +1,4 @@
-//! No privilege at all: a router and its endpoints as an ordinary user.
+//! Rootless mode: a router and its endpoints as an ordinary user, without privilege.
 
 use rdmesh_tests::{Endpoint, Lab, Options, bandwidth_rows};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Many connections, one after the other and at once: they work, and nothing of them stays behind.
+//! Scale: many connections, one after the other and at once; they work, and nothing of them stays behind.
 
 use rdmesh_tests::{Endpoint, Hosts, Lab, Program, TICK, helper, system, until};
 use std::ffi::OsString;

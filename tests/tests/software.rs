@@ -1,4 +1,4 @@
-//! The software that people run on verbs, row by row, between endpoints of one host and of two.
+//! Third-party software on verbs, row by row, between endpoints of one host and of two.
 
 use rdmesh_tests::software::{Measured, Ready, Row, page, rows};
 use rdmesh_tests::{Endpoint, Hosts, Lab, Pair, example, helper, mpi_programs, root};

@@ -1,4 +1,4 @@
-//! Other users of a machine: what they prepare, lock and call themselves harms nobody.
+//! Other users of a machine: their files, locks and names harm no router.
 
 use rdmesh_tests::{Endpoint, Lab, Output, Program, helper, product, system};
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! The tunnel between hosts: forged, repeated and foreign packets, and keys that change.
+//! The tunnel between hosts: forged, repeated and foreign packets, and key changes.
 
 use rdmesh_tests::forge::{self, Look, Tap, Target};
 use rdmesh_tests::{Hosts, Lab, Options, Peer, until};

@@ -1,4 +1,5 @@
-//! Every operation with its data checked, every kind of memory, every error and event: the `verify` program's cases.
+//! Verification of every operation with its data, every kind of memory, every error and event: the cases of the `verify`
+//! program.
 
 use rdmesh_tests::{Endpoint, HugePages, Lab, helper};
 use std::process::Command;

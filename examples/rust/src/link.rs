@@ -1,4 +1,4 @@
-//! One end of a reliable connection, with a block of memory that the other end writes into.
+//! Reliable connection: one end, with a block of memory that the other end writes into.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};

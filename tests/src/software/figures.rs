@@ -1,4 +1,4 @@
-//! The figures in what programs print.
+//! Figures in the output of programs.
 
 /// What a row measures, and how it is found in what the client prints.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Connections made by rdma_cm: the kernel's on one side, ours on the other.
+//! rdma_cm connections with the kernel's rdma_cm as the peer.
 
 use crate::world::{Family, LIMIT, Link, Machine, Running, World, words};
 use rdmesh_tests::until;

@@ -1,4 +1,4 @@
-//! Data between queue pairs that programs have joined themselves.
+//! Data transfer between queue pairs that programs have connected without rdma_cm.
 
 use crate::world::{Family, Link, World};
 use rdmesh_tests::guest::{self, Guest, Lan};

@@ -1,5 +1,5 @@
-//! Against a stock kernel's rdma_rxe and rdma_cm, which know nothing of rdmesh: plain RoCEv2, each side as server and as
-//! client.
+//! Interoperability with a stock kernel's rdma_rxe and rdma_cm, which know nothing of rdmesh: plain RoCEv2, each side as server
+//! and as client.
 
 mod connections;
 mod data;

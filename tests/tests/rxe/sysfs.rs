@@ -1,4 +1,4 @@
-//! Paths of the device in `/sys`, beside the kernel's own device.
+//! Device paths in `/sys`, beside the kernel's own device.
 
 use crate::world::{Family, LIMIT, Machine, World, words};
 use std::collections::BTreeMap;

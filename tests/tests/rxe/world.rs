@@ -1,4 +1,4 @@
-//! A router, a virtual machine, and programs on either side of a network.
+//! Test harness: a router, a virtual machine, and programs on either side of a network.
 
 use rdmesh_tests::guest::{self, Guest, Job, Lan};
 use rdmesh_tests::{Endpoint, Lab, Options, Output, Program, bandwidth_rows, helper, latency_rows, until};
