@@ -1,10 +1,10 @@
 //! Control vocabulary of rdmesh: networks, endpoints and hosts, the store that keeps them, and the client of a router's API.
 //!
-//! * [`Network`], [`Endpoint`], [`Host`], [`Quota`], [`Name`]: the things themselves.
-//! * [`Peers`]: what an operator says of the other hosts.
-//! * [`store`]: where they are kept, with revisions, leases and watches; embedded on one host.
-//! * [`Registry`]: the rules (who may have which name and address) over a store; [`Topology`]: a copy of what it holds.
-//! * [`StateDir`]: a router's files, and whose they may be; [`printable`]: others' text, for the terminal.
+//! * [`Network`], [`Endpoint`], [`Host`], [`Quota`], [`Name`]: the objects.
+//! * [`Peers`]: the operator's list of the other hosts.
+//! * [`store`]: the key-value store, with revisions, leases and watches; embedded on one host.
+//! * [`Registry`]: the rules for names and addresses, over a store; [`Topology`]: a copy of its contents.
+//! * [`StateDir`]: a router's files and their ownership checks; [`printable`]: escaped text for the terminal.
 //! * [`api`] and [`Client`]: a router's HTTP+JSON API on a Unix socket.
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Firewall rules (nftables) that let only the router and the kernel send to the ports of the tunnel and of VXLAN.
 //!
-//! VXLAN proves no sender: whoever can send UDP with a host's address puts plain IP into a tenant network. On a host with
-//! these rules that is none of its users and none of the containers behind its NAT. They are in a table of their own in the
-//! router's network namespace, written by the `nft` program.
+//! VXLAN does not authenticate senders: any process that can send UDP with a host's address can inject plain IP into a tenant
+//! network. These rules keep the host's users, and the containers behind its NAT, from doing so. They are in a table of their
+//! own in the router's network namespace, written by the `nft` program.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};

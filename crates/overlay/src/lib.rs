@@ -2,8 +2,8 @@
 //!
 //! Each tenant network of the host has a namespace of its own that holds nothing but a bridge; each endpoint has one
 //! with `lo` and `eth0`, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another
-//! port, which sends copies of what is for all to each of them. Nothing is ever added to the host's own namespace, so
-//! networks with the same addresses do not meet.
+//! port, which sends copies of broadcast frames to each of them. Nothing is ever added to the host's own namespace, so networks
+//! with the same addresses do not meet.
 //!
 //! * [`Overlay`]: makes and removes all of this.
 //! * [`Underlay`]: this host's place on the network between the hosts.

@@ -1,7 +1,7 @@
 //! The per-host daemon, as a library.
 //!
 //! * [`api`]: HTTP and JSON on a Unix socket.
-//! * [`budget`]: what the router can run out of, and who holds how much.
+//! * [`budget`]: the router's resources, and each endpoint's share of them.
 //! * `cm`: rdma_cm, the names and events of connections.
 //! * [`daemon`]: the router as a process.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.

@@ -1,12 +1,12 @@
 //! Interposed libc functions.
 //!
-//! Each passes on what is not the device's with one cheap test. Variadic functions are defined with the arguments that
-//! they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where
-//! a cancelled thread unwinds.
+//! Each passes calls that do not concern the device on, after one cheap test. Variadic functions are defined with the arguments
+//! that they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where a
+//! cancelled thread unwinds.
 //!
-//! * [`route`]: how a path finds what it stands for.
+//! * [`route`]: path translation.
 //! * [`files`]: functions that open a path, ask for access to it, or read it as a link.
-//! * [`stats`]: the `stat` family; [`attributes`]: other things that are asked of a path.
+//! * [`stats`]: the `stat` family; [`attributes`]: other queries of a path.
 //! * [`cwd`]: the working directory.
 //! * [`limits`]: the limit on locked memory.
 //! * [`listing`], [`walks`], [`fts`]: directories, and functions that walk a tree.

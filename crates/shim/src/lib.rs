@@ -5,12 +5,12 @@
 //! to the router, and rings doorbells in shared memory. Where there is no endpoint it changes nothing.
 //!
 //! * [`interpose`]: the libc functions that are replaced, and [`real`], the ones behind them.
-//! * [`endpoint`], [`place`]: where the endpoint is, and which paths stand for it.
-//! * [`descriptors`]: which file descriptors are the device's.
+//! * [`endpoint`], [`place`]: the endpoint's directory, and the paths that lead to it.
+//! * [`descriptors`]: table of the device's file descriptors.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
-//! * [`memory`]: registered memory: pages turned into shared ones, fork, `rdmesh_malloc`.
+//! * [`memory`]: registered memory: conversion of private pages into shared ones, fork, `rdmesh_malloc`.
 //! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
-//! * [`sanitizer`], [`valgrind`]: what AddressSanitizer and valgrind are told, under which programs run too.
+//! * [`sanitizer`], [`valgrind`]: support for programs under AddressSanitizer and valgrind.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
 //! Inside the library system calls are made directly (rustix), never through a function that it replaces.

@@ -1,23 +1,23 @@
 //! Registered memory.
 //!
 //! The router reads and writes registered memory itself, so its pages must be shared with it. Where that can be done
-//! without the program noticing, the pages under a registration are turned into pages of one memfd, the arena, in
-//! place; what cannot be turned stays private and the router copies it through `/proc/PID/mem`.
+//! without the program noticing, the pages under a registration are converted into pages of one memfd, the arena, in place;
+//! pages that cannot be converted stay private and the router copies them through `/proc/PID/mem`.
 //!
 //! * [`maps`]: the process's mappings.
-//! * [`plan`]: what becomes of each page of a range.
+//! * [`plan`]: the decision for each page of a range: convert or leave private.
 //! * [`arena`]: the memfd, and which of its pages are in use.
-//! * [`present`]: makes its pages, before the router sees them.
-//! * [`turn`]: replaces pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
-//! * [`cut`]: system calls that a stop has cut off.
+//! * [`present`]: populates its pages, before the router sees them.
+//! * [`turn`]: converts pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
+//! * [`cut`]: system calls that a stop has interrupted.
 //! * [`waiters`]: threads that wait for a futex on converted pages.
-//! * [`traits`]: what mappings have beyond their rights.
-//! * [`pinned`]: pages that the kernel has pinned for others.
-//! * [`tracer`]: the router's permission to reach into this process.
-//! * [`status`]: what the kernel says of the process.
-//! * [`own`]: memory that is in use while pages are turned, and must be left alone.
+//! * [`traits`]: attributes of mappings beyond their access rights.
+//! * [`pinned`]: pages that the kernel has pinned.
+//! * [`tracer`]: ptrace permission for the router.
+//! * [`status`]: fields of `/proc/self/status`.
+//! * [`own`]: memory excluded from conversion, because it is in use meanwhile.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
-//! * [`mod@gate`]: keeps forks and everything else apart.
+//! * [`mod@gate`]: excludes forks while the library's state changes.
 //! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 

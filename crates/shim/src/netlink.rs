@@ -1,8 +1,8 @@
 //! NETLINK_RDMA sockets, through which the `rdma` tool and libibverbs query devices and their objects.
 //!
-//! The kernel of a machine without RDMA has no such protocol. What the program gets is one end of a pair of datagram
-//! sockets, so that it polls it and receives from it as it would from the kernel's; the library has the other end, sends
-//! what the program asks to the router, and puts the answers in. Addresses and options are answered here too.
+//! The kernel of a machine without RDMA has no such protocol. The program gets one end of a pair of datagram sockets, so that
+//! it polls it and receives from it as it would from the kernel's; the library has the other end, forwards requests to the
+//! router, and writes the answers. Addresses and options are answered here too.
 //!
 //! * [`frame`]: the requests of a datagram, acknowledgements, ends of lists.
 //! * [`address`]: netlink's addresses.

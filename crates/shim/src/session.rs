@@ -1,15 +1,15 @@
 //! Open devices, on the program's side.
 //!
-//! * [`context`]: opening uverbs, and what belongs to a context.
+//! * [`context`]: opening uverbs, and the state of a context.
 //! * [`command`]: a `write()` on the command descriptor.
 //! * [`completion`]: completion channels.
-//! * [`doorbell`]: the two commands that never become messages.
-//! * [`events`]: the descriptor of asynchronous events; [`gone`]: what is read from it when the router has gone.
+//! * [`doorbell`]: the two commands that are never sent as messages.
+//! * [`events`]: the descriptor of asynchronous events; [`gone`]: its contents after the router's death.
 //! * [`ioctl`]: the newer form of the ABI.
-//! * [`counters`]: figures that the router is asked for.
+//! * [`counters`]: port counters, read from the router.
 //! * [`cm`]: the connection manager's device.
 //! * [`link`]: the connections of an open device; [`channel`]: requests and replies on one.
-//! * [`response`]: where a command wants its response.
+//! * [`response`]: the response buffer of a command.
 
 mod channel;
 pub(crate) mod cm;

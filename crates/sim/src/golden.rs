@@ -2,8 +2,8 @@
 //!
 //! One direction of a link carries 25 Gb/s; round trips are as long as a number of packets of 1 KB take ("in flight"). Packets are
 //! lost independently and with the same probability each way. 48 messages of 8 KB are outstanding, of one kind; the ACK
-//! time-out is code 14. A change of the engine that changes the table is to be understood, then written down with
-//! `cargo run -p rdmesh-sim -- golden --write`.
+//! time-out is code 14. A change of the engine that changes the table must be explained, then recorded with `cargo run -p
+//! rdmesh-sim -- golden --write`.
 
 use crate::layout::{READABLE, SLOT, TARGET};
 use crate::link::LinkPlan;

@@ -1,14 +1,14 @@
 //! Deterministic simulation of hosts around the NIC engine.
 //!
 //! One thread, virtual time, one seed. The hosts run the real [`rdmesh_nic::Engine`]; memory, queues, programs, links and
-//! everything that goes wrong with them are simulated. A model that knows what each program posted checks every single
-//! effect that an engine has on memory and queues, as it happens.
+//! everything that goes wrong with them are simulated. A model that knows the requests that each program posted checks every
+//! single effect that an engine has on memory and queues, as it happens.
 //!
-//! * [`plan`]: what a seed decides.
+//! * [`plan`]: the faults and workload of a seed.
 //! * [`world`]: hosts, links and programs at work.
-//! * [`model`]: what must hold.
-//! * [`endings`]: what was posted before a queue pair ends.
-//! * [`golden`]: what is carried under loss.
+//! * [`model`]: the reference model and its properties.
+//! * [`endings`]: requests that were posted before a queue pair ends.
+//! * [`golden`]: throughput under loss.
 //! * [`schedules`]: every order of the packets of a short exchange.
 
 pub mod chance;

@@ -1,10 +1,9 @@
 //! Guarded accesses to shared pages that the other side has not populated, or has removed.
 //!
-//! A page of a memfd that is not there is made by whoever touches it first, and charged to that one's control group. The
+//! A missing page of a memfd is made by the process that touches it first, and charged to that process's control group. The
 //! router must never make a page of a tenant's memory. So it registers its mappings of such memory with userfaultfd, in the
-//! mode in which touching a page that is missing raises SIGBUS, and system calls fail with EFAULT. SIGBUS also tells of
-//! pages that cannot be had (no memory, a control group at its limit). A handler for the whole process knows two
-//! kinds of accesses:
+//! mode in which touching a page that is missing raises SIGBUS, and system calls fail with EFAULT. SIGBUS also tells of pages
+//! that cannot be had (no memory, a control group at its limit). A handler for the whole process knows two kinds of accesses:
 //!
 //! * an [`attempt`], a copy to or from registered memory: it ends with an error;
 //! * all others, to rings and context pages: their whole mapping is replaced by private zeros, and its [`Alarm`] goes off,

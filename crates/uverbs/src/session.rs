@@ -24,10 +24,10 @@
 //! * `Cm`: the program's own `write()` bytes, from `rdma_ucm_cmd_hdr` on. SET_OPTION's option bytes follow the command,
 //!   and MIGRATE_ID has in `fd` the [`OpenCmReply::number`] of the channel that the program's descriptor names. Reply: the
 //!   response bytes. GET_EVENT is answered at once, with EAGAIN if there is no event.
-//! * `Counter`: its name below `ports/1` in sysfs (`counters/port_xmit_data`). Reply: what its file says.
+//! * `Counter`: its name below `ports/1` in sysfs (`counters/port_xmit_data`). Reply: the text of its file.
 //! * `Netlink`: a [`NetlinkQuery`] and one request of NETLINK_RDMA as the program sent it. Reply: a [`NetlinkAnswer`] and at
 //!   most one netlink message.
-//! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: what the method returns, if anything.
+//! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: the method's response, if it has one.
 
 use arrayvec::ArrayVec;
 use rustix::io;

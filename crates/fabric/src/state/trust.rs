@@ -1,7 +1,7 @@
 //! Ownership checks of a state directory: only its user and root may be able to change it.
 //!
-//! What lies in the directory is executed (the preload library), believed (the API) and overwritten (the log). In a folder
-//! that everybody may write to, such as /tmp, another user can make the directory first.
+//! Files in the directory are executed (the preload library), trusted (the API's socket) and overwritten (the log). In a
+//! world-writable folder, such as /tmp, another user can make the directory first.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat, fstat, openat, statat};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! Key-value store of the control plane, with revisions, leases and watches.
 //!
 //! Every change gets a revision, greater than all before it. A key is changed safely by reading it and then writing
-//! it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one): the write fails if somebody was faster.
+//! it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one): the write fails if another writer was faster.
 
 mod embedded;
 mod journal;

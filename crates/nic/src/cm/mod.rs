@@ -10,9 +10,9 @@
 //!   handle_timeout(now)           ──►└────┘──► poll_timeout
 //! ```
 //!
-//! Everything that arrives is a stranger's word. A message counts for a connection only where tenant network and both
-//! GIDs are the connection's; every datagram is answered by at most one to its sender; what waits for the owner
-//! and what is in time-wait is bounded.
+//! Received messages are untrusted. A message counts for a connection only where tenant network and both GIDs are the
+//! connection's; every datagram is answered by at most one to its sender; the number of events that wait for the owner, and of
+//! connections in time-wait, is bounded.
 
 mod active;
 mod connection;

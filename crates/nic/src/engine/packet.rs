@@ -2,7 +2,7 @@
 //!
 //! The shape follows the packets of RoCE (IBA 9.2), with two differences that one host allows: the payload is a
 //! reference to registered memory, and nothing is lost or reordered, so every request packet is answered by exactly one
-//! reply. A packet that a wire would lose silently is answered by [`Reply::Dropped`], from which the requester makes the
+//! reply. A packet that a wire would lose silently is answered by [`Reply::Dropped`], for which the requester reports the
 //! time-out that a wire would have caused.
 
 use crate::memory::Payload;

@@ -1,10 +1,10 @@
 //! Packet formats: RoCEv2 headers as values and as bytes.
 //!
-//! One [`Header`] is everything that a RoCEv2 packet says before its payload: the base transport header and whatever
-//! extension headers its opcode has, as values. Decoding checks every length; encoding writes what decoding reads.
+//! One [`Header`] holds all transport headers of a RoCEv2 packet as values: the base transport header and the extension headers
+//! of its opcode. Decoding checks every length; encoding is its inverse.
 //!
 //! * [`header`]: BTH and extension headers (IBA 9.2 to 9.6, annexes A17 and A19); `extension` has those that are shared.
-//! * `opcode`: which opcode has which headers.
+//! * `opcode`: the headers of each opcode.
 //! * [`ip`]: IPv4, IPv6 and UDP headers around a packet.
 //! * [`geneve`]: the tunnel between routers (RFC 8926).
 //! * [`icrc`]: the invariant CRC (IBA 7.8.1, annex A17.3.3).

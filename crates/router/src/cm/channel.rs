@@ -1,7 +1,7 @@
 //! Event channels: the objects behind open files of `/dev/infiniband/rdma_cm`.
 //!
-//! Its descriptor is one end of a socket in which a byte lies for every event that waits, so that the kernel itself lets
-//! the program poll for events and wait for them. The router puts the bytes in and takes them out again.
+//! Its descriptor is one end of a socket that holds a byte for every event that waits, so that the program polls and waits for
+//! events with the kernel's own calls. The router puts the bytes in and takes them out again.
 
 use super::event::Pending;
 use crate::session::EndpointId;

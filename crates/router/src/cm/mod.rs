@@ -1,16 +1,16 @@
-//! rdma_cm: what `/dev/infiniband/rdma_cm` is to programs.
+//! rdma_cm: the router's side of `/dev/infiniband/rdma_cm`.
 //!
-//! The names of connections, their ports and addresses, and the events that tell programs of them, with the kernel's
-//! meanings (`cma.c` and `ucma.c` of Linux). The messages between the two sides of a connection, with all their timers,
-//! are [`rdmesh_nic::cm`]'s. Two sides on this host exchange the same messages in memory.
+//! Identifiers, ports, addresses and events of connections, with the kernel's semantics (`cma.c` and `ucma.c` of Linux). The
+//! messages between the two sides of a connection, with all their timers, are [`rdmesh_nic::cm`]'s. Two sides on this host
+//! exchange the same messages in memory.
 //!
-//! * [`address`], [`header`]: socket addresses, and how a connection request carries them.
+//! * [`address`], [`header`]: socket addresses, and their form in a connection request.
 //! * [`id`], [`ports`], [`node`]: identifiers, port spaces, and the endpoint that both belong to.
-//! * [`queries`]: looking for a peer that is no endpoint.
-//! * [`channel`], [`event`]: what programs wait for.
-//! * [`commands`]: what they ask for.
-//! * [`incoming`]: what peers ask for, and answer.
-//! * [`vacancy`]: requests that wait for a listener to come back.
+//! * [`queries`]: address resolution of peers that are not endpoints.
+//! * [`channel`], [`event`]: event channels and events.
+//! * [`commands`]: commands of programs.
+//! * [`incoming`]: requests and responses of peers.
+//! * [`vacancy`]: the grace period of a closed listener's port.
 
 mod address;
 mod census;

@@ -1,9 +1,9 @@
 //! The sysfs tree of an endpoint, which programs see as `/sys`.
 //!
-//! It is laid out as the kernel lays out that of its software RDMA device: what is below `class` and `dev` are links to
-//! directories below `devices/virtual`. All links are relative and stay in the tree, so that what the kernel resolves of
-//! them below the endpoint's directory is what the library resolves below `/sys`; only the interface is linked by its
-//! path. Counters are empty files: files do not count, so the library asks for the figure when one is opened.
+//! Its layout is that of the kernel's software RDMA device: the entries below `class` and `dev` are links to directories below
+//! `devices/virtual`. All links are relative and stay in the tree, so that the kernel resolves them below the endpoint's
+//! directory as the library does below `/sys`; only the interface is linked by its path. Counters are empty files: the library
+//! asks the router for the value when one is opened.
 //!
 //! The kernel's software device has no place on a bus, and no `device`. Ours has one that names the interface and no NUMA
 //! node: programs that begin with an interface or an address find the device through it.

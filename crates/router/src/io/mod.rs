@@ -1,12 +1,13 @@
 //! The router's sockets: the engine's datagrams from and to other machines.
 //!
-//! Nothing here knows what a datagram says; what goes through the tunnel is sealed and opened here. Workers receive in
-//! batches, with segments that the kernel has put together, and hand datagrams to the engine; they take trains of datagrams from it, and send each with one message.
+//! This module does not interpret datagrams, but it seals those that leave through the tunnel and opens those that arrive
+//! there. Workers receive in batches, with segments that the kernel has put together, and hand datagrams to the engine; they
+//! take trains of datagrams from it, and send each with one message.
 //!
-//! * [`Sockets`]: one worker's.
-//! * [`Plains`]: those of the programs' network namespaces.
-//! * [`Faults`]: what a bad network would do, done on purpose.
-//! * [`mod@probe`]: whether the kernel is fit for plain RoCEv2.
+//! * [`Sockets`]: the sockets of one worker.
+//! * [`Plains`]: the sockets in programs' network namespaces.
+//! * [`Faults`]: fault injection.
+//! * [`mod@probe`]: the check that the kernel supports plain RoCEv2.
 
 mod clock;
 mod control;

@@ -1,6 +1,6 @@
 //! Socket calls that rustix does not have: batches of messages with control messages, filters, and a few options.
 //!
-//! Headers are made anew for every call, on the stack: they point to what the call borrows and to nothing else.
+//! Headers are made anew for every call, on the stack: they point only to memory that the call borrows.
 
 use super::control::Control;
 use rustix::io::{self, Errno};

@@ -1,9 +1,9 @@
 //! The memfds of tenants' registered memory, and the router's mappings of them.
 //!
 //! A region is found in a mapping that is there already, or a new one is made, of its neighbourhood too: registrations
-//! close to each other share one, and so does whatever is registered again. Mappings stay until the last context that used
-//! their file is closed, or until their endpoint needs the room. A page of a tenant's memory is never made here: one that
-//! is missing refuses the registration.
+//! close to each other share one, and so do ranges that are registered again. Mappings stay until the last context that used
+//! their file is closed, or until their endpoint needs the room. A page of a tenant's memory is never made here: one that is
+//! missing refuses the registration.
 
 use super::process::ProcessMemory;
 use super::{Memory, RegionError};

@@ -1,8 +1,8 @@
 //! The limit on locked memory, as programs with libibverbs see it.
 //!
-//! They look at it because a kernel's device locks what is registered, and refuse to start where it is small. This device
-//! locks nothing: for it the limit is infinite, which is the answer. What a program locks by itself (`mlock`) is still
-//! held to the real one, and programs without libibverbs are told that.
+//! Such programs read it because a kernel device locks registered memory, and refuse to start where it is small. This device
+//! locks no memory, so they are told that the limit is infinite. For a program's own locks (`mlock`) the real limit holds, and
+//! programs without libibverbs are told that one.
 #![allow(unsafe_code)]
 
 use super::replace;

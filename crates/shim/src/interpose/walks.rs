@@ -1,6 +1,5 @@
-//! Functions that walk a tree: `nftw`, `ftw` and `glob`. libc opens what they visit by calls of its own, which are
-//! not replaced: they are sent to where the endpoint's tree really lies, and the paths that they report are translated
-//! back.
+//! Functions that walk a tree: `nftw`, `ftw` and `glob`. libc opens the files that they visit by internal calls, which are not
+//! replaced: the functions get the real path of the endpoint's tree, and the paths that they report are translated back.
 #![allow(unsafe_code)]
 
 use super::replace;

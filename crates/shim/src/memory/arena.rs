@@ -1,9 +1,9 @@
 //! The arena: the memfd whose pages registered memory consists of.
 //!
-//! Memory that the program may move and enlarge (`mremap`, as `realloc` does) keeps its offset, and what it gains has the
-//! offsets that follow. So each range gets a window of its own, which begins with it and is longer than it can ever grow.
-//! Only the heap that `brk` makes cannot be moved; there a page's offset is its address, and neighbours that are turned
-//! one after the other become one mapping.
+//! Memory that the program may move and enlarge (`mremap`, as `realloc` does) keeps its offset, and the part by which it grows
+//! has the offsets that follow. So each range gets a window of its own, which begins with it and is longer than it can ever
+//! grow. Only the heap that `brk` makes cannot be moved; there a page's offset is its address, and neighbours that are
+//! converted one after the other become one mapping.
 #![allow(unsafe_code)]
 
 use super::maps::{Maps, Vma};

@@ -1,9 +1,9 @@
 //! Memory excluded from conversion: it is in use while pages are converted, or must not be shared with a forked child even for
 //! a moment.
 //!
-//! The thread that turns pages writes to its stack, so that cannot be held still; neither can this library's own
-//! variables. The thread areas of all threads are written by the kernel (rseq, thread ids), and by the child of a fork
-//! before that has its own copy; so are the heads of the allocator's heaps.
+//! The thread that converts pages writes to its stack, so that cannot be write-protected; neither can this library's own
+//! variables. The thread areas of all threads are written by the kernel (rseq, thread ids), and by the child of a fork before
+//! that has its own copy; so are the heads of the allocator's heaps.
 #![allow(unsafe_code)]
 
 use super::PAGE;

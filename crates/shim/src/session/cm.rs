@@ -1,7 +1,7 @@
 //! rdma_cm channels, on the program's side: `/dev/infiniband/rdma_cm`.
 //!
-//! The program's descriptor is a socket that holds a byte for each event that waits: what polls it sees what the
-//! kernel's would show, with nothing replaced.
+//! The program's descriptor is a socket that holds a byte for each event that waits: it polls as the kernel's does, so the poll
+//! functions need not be replaced.
 //!
 //! * [`command`]: the framing of a `write()`.
 #![allow(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Completion channels: the program knows one by its descriptor, the router by its number.
+//! Completion channels: a descriptor for the program, a number for the router.
 //!
 //! The kernel notices by itself when the program closes a channel. The router, which keeps a duplicate of the
 //! program's end, has to be told.

@@ -1,6 +1,6 @@
 //! Device removal after the router's death: the last events that a program reads (IBV_EVENT_DEVICE_FATAL).
 //!
-//! The kernel tells a program of that by one IBV_EVENT_DEVICE_FATAL, and every later read and command is EIO
+//! The kernel reports that by one IBV_EVENT_DEVICE_FATAL, and every later read and command fails with EIO
 //! (`ib_uverbs_event_read` after `ib_uverbs_disassociate_ucontext`). The descriptors are sockets, which end when the router
 //! does: poll and epoll show them readable, and a thread that waits wakes up, with nothing replaced but the read of the end.
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! `ioctl(RDMA_VERBS_IOCTL)`: the newer form of the ABI.
 //!
-//! Most methods do what a command of the `write()` form does: they are turned into it, so that there is one way on which
-//! commands reach the router. The few that have no such form go to the router as they are. Which methods and attributes
-//! there are, and what is refused with which errno, is as the kernel's `uverbs_ioctl.c` and rxe have it.
+//! Most methods do what a command of the `write()` form does: they are converted into it, so that commands reach the router in
+//! one form. The few that have no such form go to the router as they are. Methods, attributes and the errno of each refusal are
+//! those of the kernel's `uverbs_ioctl.c` and rxe.
 //!
 //! * [`bundle`]: the attributes of a method.
 //! * [`compose`]: commands made from attributes.

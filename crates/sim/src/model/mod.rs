@@ -14,7 +14,7 @@
 //! | P8 corruption | follows from P1 and P6: payload that differs is never written |
 //! | P9 progress | when all that was wrong has stopped, everything completes in bounded time |
 //! | P10 endings | on a faultless network all that was posted before a queue pair is moved to ERR or destroyed is delivered |
-//! | P13 memory bound | what is sent is bounded by what is posted and received; nothing is left when all is done |
+//! | P13 memory bound | packets in the engines are bounded by the posted and received requests; nothing is left when all is done |
 
 mod end;
 mod memory;

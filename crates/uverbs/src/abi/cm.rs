@@ -1,4 +1,4 @@
-//! The structs of `rdma_user_cm.h`: what a program writes to `/dev/infiniband/rdma_cm`, and what it gets back.
+//! The structs of `rdma_user_cm.h`: commands and responses of `/dev/infiniband/rdma_cm`.
 //!
 //! Socket addresses are their raw bytes: 28 where the header has a `sockaddr_in6`, 128 for a `sockaddr_storage`.
 

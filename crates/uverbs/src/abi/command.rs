@@ -1,4 +1,4 @@
-//! Framing of a `write()` to the device: what the kernel's `ib_uverbs_write` checks before a command runs.
+//! Framing of a `write()` to the device: the checks of the kernel's `ib_uverbs_write` before a command runs.
 
 use super::Method;
 use zerocopy::{FromBytes, IntoBytes};

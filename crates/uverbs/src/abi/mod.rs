@@ -1,7 +1,7 @@
 //! The structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`, `rdma_user_cm.h`), and the framing of commands.
 //!
-//! Field names are those of the headers. Every struct has no padding of its own and a size that is asserted against
-//! what a C compiler gives; reading one from a tenant's bytes copies it out.
+//! Field names are those of the headers. Every struct has no implicit padding, and its size is asserted against that of a C
+//! compiler; reading one from a tenant's bytes copies it out.
 
 /// Declares structs with the layout of C, all bytes of which are valid, and asserts their sizes.
 macro_rules! uapi {

@@ -1,4 +1,4 @@
-//! How two hosts agree on sessions: a handshake for each direction, started by its sender.
+//! Session handshake between two hosts: one for each direction, started by its sender.
 //!
 //! | message | from | says |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! Keys of a pair of hosts, and all that is derived from them (HKDF-SHA256, RFC 5869).
 //!
 //! Both hosts have the same secret of 32 bytes: one of their own, or one made of their addresses and a secret that all hosts
-//! of a mesh have. Each direction has keys of its own, so that nothing comes back to its sender as somebody else's.
+//! of a mesh have. Each direction has keys of its own, so that a packet that is reflected to its sender is refused.
 
 use super::session::SessionSecret;
 use hkdf::Hkdf;

@@ -1,7 +1,7 @@
 //! Anti-replay window of one stream of numbered packets, shared by all workers without a lock.
 //!
-//! A number is accepted once. Each word of the window stands for sixteen numbers: a bit for each, and above them which
-//! sixteen these are. Words only move on to later numbers, so that what was accepted stays so or is behind the window.
+//! A number is accepted once. Each word of the window covers sixteen numbers: a bit for each, and above them the index of the
+//! group. Words only advance to later numbers, so that an accepted number stays marked or falls behind the window.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Sessions: what one host sends to another, sealed and opened.
+//! Tunnel sessions: sealing and opening of the packets from one host to another.
 //!
 //! A session goes one way. Its key is known to its two hosts only, and made of chance from both (see
 //! [`handshake`](super::handshake)), so that nothing that was sent in another session is right in this one. Each worker of
