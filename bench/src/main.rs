@@ -98,8 +98,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Measures all parts, or those that were asked for. What was measured is written after each of them, whatever becomes of the
-/// next.
+/// Measures all parts, or those that were asked for. The results so far are written after each of them, so that a failure of
+/// the next loses nothing.
 fn benchmark(arguments: &Arguments) -> ExitCode {
     let rounds = if arguments.quick { 1 } else { arguments.rounds.max(1) };
     let effort = if arguments.quick { 0.1 } else { 1.0 };

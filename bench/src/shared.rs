@@ -78,7 +78,7 @@ impl Mapping {
         assert!(len <= self.len && len <= target.len && self.start != target.start);
         // SAFETY: both are mapped for `len` bytes and do not overlap: they are different mappings.
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), target.start.as_ptr(), len) };
-        // The copies must happen although nobody reads them.
+        // The copies must happen although their result is not read.
         std::hint::black_box(target.start.as_ptr());
     }
 }

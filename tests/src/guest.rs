@@ -348,7 +348,7 @@ pub fn gid_index(devinfo: &str, address: IpAddr) -> Option<u32> {
     })
 }
 
-/// Seconds after which a guest ends whatever happens, so that none outlives a test that was killed.
+/// Seconds after which a guest ends in any case, so that none outlives a test that was killed.
 const LIFETIME: u32 = 600;
 /// For commands that only look.
 const SHORT: Duration = Duration::from_secs(20);

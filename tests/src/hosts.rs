@@ -37,7 +37,7 @@ impl Hosts {
         hosts
     }
 
-    /// The same with a secret of each, which need not be the same; nobody waits until they know each other.
+    /// The same with a secret of each, which need not be the same; does not wait until they have a session.
     pub fn start_with_keys(mtu: u32, options: Options, keys: [&str; 2]) -> Self {
         let mut hosts = Self { labs: Vec::new(), wire: Wire::new(mtu), options, files: Vec::new() };
         let peers = json!({ "hosts": [Self::description(0), Self::description(1)] });

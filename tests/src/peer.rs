@@ -39,7 +39,7 @@ impl Peer {
         assert_eq!(self.ask(&format!("connect {address}")), "connected");
     }
 
-    /// Lets it close the device, whatever has become of that, and open it again.
+    /// Lets it close the device, in any state, and open it again.
     pub fn reopen(&mut self) {
         let line = self.ask("reopen");
         self.local = line.strip_prefix("local ").expect("its address").to_owned();

@@ -73,7 +73,7 @@ fn a_killed_router_is_an_error_and_not_a_hang() {
     let lab = Lab::start();
     let (mut a, b) = peers(&lab);
     rdmesh_tests::system::kill(lab.router_pid());
-    // Whatever it is told, the program gets an answer; a command over the lost session fails.
+    // The program gets an answer in any case; a command over the lost session fails.
     a.ask("fill 1 64");
     drop((a, b));
     let up = lab.command(&["up"]);

@@ -270,7 +270,7 @@ fn another_network_is_out_of_reach() {
     let mut intruder = Peer::start(hosts.lab(1), &Hosts::endpoint(1, "blue"), &SHORT);
     Peer::connect(&mut victim, &mut friend);
     victim.ask("fill 1 4096");
-    // The intruder has the friend's address, knows QPN and rkey, and is answered by nobody.
+    // The intruder has the friend's address, knows QPN and rkey, and gets no answer.
     let secret = victim.local().to_owned();
     intruder.connect_to(&secret);
     intruder.ask("fill 2 4096");

@@ -173,7 +173,7 @@ fn libibverbs_finds_the_device_by_netlink() {
     assert!(text.contains("PORT_ACTIVE") && text.contains("::ffff:10.7.0.2, RoCE v2"), "{text}");
 }
 
-/// What programs do with such a socket, and what nobody should.
+/// Correct and incorrect uses of such a socket.
 #[test]
 fn a_netlink_socket_behaves_as_one_whatever_it_is_sent() {
     let lab = Lab::start();

@@ -125,7 +125,7 @@ fn forged_packets_reach_no_tenant_and_are_counted() {
     forge::send(&hosts, &from, &looks.map(|look| forge::datagram(&at, QKEY, look)));
     until(LIMIT, "all are refused", || (refused(lab) == before + 16).then_some(()));
     assert_eq!(number(&queue_pair(lab)["received_messages"]), 0);
-    // Whoever looks is told, and so is the one who asks what is wrong.
+    // The refusals show in the metrics and in `rdmesh doctor`.
     assert!(lab.metric("rdmesh_tunnel_refused_total") >= 16.0);
     let text = lab.command(&["doctor"]).text;
     assert!(text.contains("from the address of host1 (192.0.2.2)"), "{text}");

@@ -81,7 +81,7 @@ pub(crate) struct RouterOptions {
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,
-    /// Authenticate no packets of other hosts: whoever can send with the address of one is believed
+    /// Authenticate no packets of other hosts: every sender that uses the address of one is believed
     #[arg(long, requires = "underlay")]
     pub(crate) insecure: bool,
     /// Faults to begin with, see `rdmesh faults`

@@ -31,7 +31,7 @@ pub(crate) fn capture(options: &CaptureOptions, client: &Client) -> Result<(), F
         say(format!("{lost} packets came too fast and are missing."));
     }
     match written {
-        // Whoever reads the other end of a pipe has seen enough.
+        // The reader of a pipe has closed it.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::unread()),
         written => Ok(written?),
     }

@@ -84,7 +84,7 @@ pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
     })
 }
 
-/// Says something beside the output. Where nobody can hear it, nothing else is to be done.
+/// Writes a message to the standard error. A failure to do so is ignored.
 pub(crate) fn say(text: impl Display) {
     let _ = writeln!(stderr(), "{text}");
 }

@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub addresses: Vec<IpAddr>,
     /// What its programs may hold.
     pub quota: Quota,
-    /// The only user that may open its device; none: whoever reaches its socket.
+    /// The only user that may open its device; none: any user that can reach its socket.
     pub allowed_uid: Option<u32>,
     /// The process with which it goes; none: it stays until it is removed.
     pub owner_pid: Option<i32>,

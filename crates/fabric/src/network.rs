@@ -38,7 +38,7 @@ impl Network {
         Self { name, vni, subnets }
     }
 
-    /// The name that an endpoint with `address`, first of its addresses, has where nobody gave it one.
+    /// The name that an endpoint with `address`, first of its addresses, has where it was given none.
     pub fn name_for(address: IpAddr) -> Name {
         let text = match address {
             IpAddr::V4(v4) => v4.to_string().replace('.', "-"),

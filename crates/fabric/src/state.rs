@@ -93,7 +93,7 @@ impl StateDir {
     pub fn open_file(&self, directory: &OwnedFd, name: &str, mode: u32) -> Result<File, StateError> {
         let (path, mode) = (self.0.join(name), Mode::from_raw_mode(mode));
         let failed = |error: Errno| StateError::Io { path: path.clone(), source: error.into() };
-        // A pipe that nobody reads does not hold this up.
+        // A pipe without a reader does not block this.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(directory, name, flags, mode) {
             Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(StateError::NoFile(path)),

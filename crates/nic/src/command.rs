@@ -24,7 +24,8 @@ pub enum CommandError {
     Unsupported,
 }
 
-/// What a destroyed object occupied. To give large memory back takes long: to be dropped where nobody waits.
+/// Memory of a destroyed object, for deferred drop: giving large memory back takes long, so it is dropped where no other work
+/// waits.
 pub struct Remains {
     _memory: Box<dyn Send>,
 }

@@ -41,8 +41,8 @@ impl Bridge {
         Ok(Namespace::open(file)?.map(Self))
     }
 
-    /// Gives back all guests of the network in `file`, and removes its VXLAN device: the kernel would do that later, and
-    /// until then nobody could make another one with the same number.
+    /// Gives back all attached interfaces of the network in `file`, and removes its VXLAN device: the kernel would do that
+    /// later, and until then no other one with the same number could be made.
     pub(crate) fn dissolve(file: &Path) -> io::Result<()> {
         let Some(bridge) = Self::open(file)? else { return Ok(()) };
         let given_back = bridge.guests()?.iter().map(|guest| bridge.give_back(&guest.name)).fold(Ok(()), Result::and);

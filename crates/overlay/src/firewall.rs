@@ -50,7 +50,7 @@ impl Firewall {
         Ok(fs::remove_file(&self.mark)?)
     }
 
-    /// Whether there are such rules in this network namespace, whoever made them.
+    /// Whether there are such rules in this network namespace, of this router or another.
     pub fn is_active() -> Result<bool, FirewallError> {
         match nft(&["list", "table", "inet", TABLE], "") {
             Ok(text) => Ok(text.contains("skuid") && text.contains("hook output")),

@@ -162,7 +162,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Removes all namespaces in the state directory, whoever left them there; attached interfaces are given back.
+    /// Removes all namespaces in the state directory, including those of earlier routers; attached interfaces are given back.
     pub fn clear(&self) -> Result<(), OverlayError> {
         let _changing = self.changing();
         let directory = self.state.namespaces();

@@ -186,7 +186,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// What every endpoint can have, whatever its neighbours do. Rounded so that it rarely changes as endpoints come.
+    /// The part that every endpoint can have, independent of its neighbours. Rounded so that it rarely changes as endpoints
+    /// come.
     fn guaranteed(&self, kind: usize) -> u64 {
         let parts = (self.held.len() as u64).next_power_of_two().max(FEWEST_PARTS);
         self.limits.0[kind] / GUARANTEED / parts

@@ -1,5 +1,5 @@
-//! Hostile rings: whatever bytes a tenant writes there, the engine neither panics, nor spins, nor touches memory that is not
-//! registered.
+//! Hostile rings: for all bytes that a tenant writes there, the engine neither panics, nor spins, nor touches memory that is
+//! not registered.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 

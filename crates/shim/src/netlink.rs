@@ -72,7 +72,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, kind: i32) -> Result<RawFd, Errn
         return Err(Errno::SOCKTNOSUPPORT);
     }
     let _gate = memory::gate();
-    // Without a router there is nobody to ask: programs then look into the tree for `/sys`.
+    // Without a router there are no answers: programs then look into the tree for `/sys`.
     let connection = connect(endpoint).map_err(|_| Errno::PROTONOSUPPORT)?;
     let (end, ours) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // What the program sends by a function that is not replaced here fails, instead of lying here for ever.

@@ -40,7 +40,7 @@ fn output(program: &str, arguments: &[&str], endpoint: Option<&Path>) -> String 
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An endpoint with a device in its tree, and a socket that nobody serves.
+/// An endpoint with a device in its tree, and a socket without a server.
 fn endpoint() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let verbs = directory.path().join("sys/class/infiniband_verbs/uverbs0");

@@ -320,7 +320,7 @@ fn userfaultfd() -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // Kernels before 5.11 do not know the second flag, and let root have one without it.
     for flags in [flags | USER_MODE_ONLY, flags] {
-        // SAFETY: takes a number; a descriptor that it returns is nobody else's.
+        // SAFETY: takes a number; a descriptor that it returns is owned by no other code.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if fd >= 0 {
             // SAFETY: as above.

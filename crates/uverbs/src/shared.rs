@@ -73,7 +73,7 @@ impl SharedMemory {
         Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, Box::new(()))?, fd))
     }
 
-    /// Like [`SharedMemory::create`], but whoever receives the descriptor can only map it for reading.
+    /// Like [`SharedMemory::create`], but a process that receives the descriptor can only map it for reading.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;

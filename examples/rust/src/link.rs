@@ -144,7 +144,7 @@ impl Link {
         let mut receives = self.qp.start_post_recv();
         let receive = receives.construct_wr(TOLD);
         let word = self.place.bytes[BLOCK..].as_ptr() as u64;
-        // SAFETY: the memory lives, and nobody looks at these bytes.
+        // SAFETY: the memory lives, and no other code reads these bytes.
         unsafe { receive.setup_sge(self.place.mr.lkey(), word, WORD as u32) };
         Ok(receives.post()?)
     }

@@ -4,9 +4,9 @@ use crate::world::{Family, LIMIT, Link, Machine, Running, World, words};
 use rdmesh_tests::until;
 
 const PORT: u16 = 18700;
-/// Where nobody who is of interest listens.
+/// A port without a listener that matters to the test.
 const OTHER_PORT: u16 = 18701;
-/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: there is no listener.
 const NOBODY: u32 = 8;
 /// `IB_CM_REJ_CONSUMER_DEFINED`: the program refuses.
 const REFUSED: u32 = 28;
@@ -45,7 +45,7 @@ fn has_line(end: &dyn Running, wanted: &str) -> bool {
     end.text().lines().any(|line| line == wanted)
 }
 
-/// Something that waits for other connections on `machine`, so that it is there for those that nobody waits for.
+/// A listener for other connections on `machine`, so that its rdma_cm answers requests without a listener of their own.
 fn stay(machine: &dyn Machine, family: Family) -> Box<dyn Running + '_> {
     let command = format!("{} -p {OTHER_PORT} server {}", machine.helper("connect"), machine.address(family));
     let program = machine.start(family, &words(&command));

@@ -217,7 +217,7 @@ impl<'a> Link<'a> {
         });
         let mut server = self.server.start(self.family, &server);
         server.wait_listening(PORT);
-        // Many servers listen on IPv4 alone, whatever RDMA is to use.
+        // Many servers listen on IPv4 alone, even if RDMA is to use IPv6.
         let to = self.server.address(Family::V4).to_string();
         let what = format!("{} {options} ({:?}) with its server at {to}", programs[1], self.family);
         let mut client = self.client.start(self.family, &[client, vec![to]].concat());

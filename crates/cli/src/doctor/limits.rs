@@ -34,7 +34,7 @@ fn files(limit: Option<u64>) -> Finding {
 fn usage(subject: &'static str, used: Option<(u64, u64)>, fix: &str) -> Option<Finding> {
     let (used, limit) = used?;
     let message = format!("the router uses {used} of {limit}");
-    // Whoever comes next may need as many as all before.
+    // The next endpoint may need as many as all before.
     let level = if used > limit / 2 { Level::Warn } else { Level::Ok };
     let fix = (level == Level::Warn).then(|| fix.to_owned());
     Some(Finding { level, subject, message, fix })

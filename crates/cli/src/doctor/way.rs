@@ -90,7 +90,7 @@ fn router_at(own: IpAddr, host: &Peer) -> Finding {
     }
 }
 
-/// Whoever has the address in another network.
+/// The endpoint that has the address in another network.
 fn strangers(endpoints: &[EndpointInfo], peers: &[Peer], net: &Name, to: IpAddr) -> Option<Finding> {
     let here = endpoints.iter().find(|info| has(info, to)).map(|info| &info.endpoint.network);
     let there =
@@ -138,10 +138,10 @@ fn ask_stranger(namespace: Option<&Path>, to: IpAddr) -> io::Result<()> {
     knock(any, to, ROCE_PORT)
 }
 
-/// Whether anybody has an address: UDP is told nothing where nobody does, TCP is.
+/// Whether a machine has the address, tested by TCP: UDP reports no error for an address without a machine.
 fn reach(to: IpAddr, port: u16) -> io::Result<()> {
     match TcpStream::connect_timeout(&(to, port).into(), LONG_PATIENCE) {
-        // Whoever says no is there; whoever says nothing may be.
+        // A refusal proves that there is a machine; silence proves nothing.
         Err(error) if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::TimedOut) => Err(error),
         _ => Ok(()),
     }

@@ -16,8 +16,8 @@ pub struct Owner {
 }
 
 impl Registry {
-    /// Says that this router is the host `host`, and returns the endpoints that an earlier one on this host had: they are this
-    /// host's now, by whatever name that called it. What it had begun to register is given up.
+    /// Registers this router as the host `host`, and returns the endpoints of an earlier router on this host: they are this
+    /// host's now, even if it had another name. Registrations that the earlier one had not finished are removed.
     pub fn recover(&self, host: &Name) -> Result<Vec<Endpoint>, RegistryError> {
         let before = self.store.get(OWN_HOST)?.and_then(|entry| String::from_utf8(entry.value).ok());
         let before = before.and_then(|name| name.parse::<Name>().ok()).unwrap_or_else(|| host.clone());

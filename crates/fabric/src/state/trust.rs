@@ -132,7 +132,7 @@ fn check_above(path: &Path, owners: Owners) -> Result<(), StateError> {
     if stat.st_uid != ROOT && !owners.include(stat.st_uid) && !is_outside(stat.st_uid) {
         return Err(StateError::Foreign { path: path.to_owned(), owner: stat.st_uid, user: owners.user });
     }
-    // In a sticky one nobody renames what is another's.
+    // In a sticky directory users cannot rename each other's files.
     if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
         return Err(StateError::Writable { path: path.to_owned(), mode: mode.as_raw_mode() });
     }

@@ -108,7 +108,7 @@ impl Store for Embedded {
         if state.note(key, None).is_err()
             && let Some(journal) = &mut state.journal
         {
-            // What has gone has gone: a full disk keeps nobody from cleaning up.
+            // A deletion succeeds in any case: a full disk must not prevent cleanup.
             journal.has_missed();
         }
         Ok(state.delete(key))

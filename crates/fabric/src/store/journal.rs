@@ -31,8 +31,8 @@ struct Line {
 }
 
 impl Journal {
-    /// The journal in the file `path`, made if there is none, and what it says is in the store. Nobody else may change the
-    /// directory.
+    /// The journal in the file `path`, made if there is none, and the store's content according to it. No other process may
+    /// change the directory.
     pub(super) fn open(path: &Path) -> io::Result<(Self, BTreeMap<String, Vec<u8>>)> {
         let mut file = private().create(true).truncate(false).open(path)?;
         let mut bytes = Vec::new();

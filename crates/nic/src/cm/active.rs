@@ -45,7 +45,7 @@ impl Cm {
                 let is_answered = matches!(c.state, Established | MraRepSent);
                 self.on_duplicate(Kind::Rep, id, is_answered);
             }
-            // Whoever sent it believes in a connection that does not exist, and would send it many times more.
+            // Its sender assumes a connection that does not exist, and would repeat the message many times.
             _ => {
                 self.counters.unexpected += 1;
                 self.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::INVALID_COMM_ID);

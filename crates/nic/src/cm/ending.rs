@@ -44,7 +44,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives up an id, whatever its state: the peer is told what it needs to know, the owner nothing any more.
+    /// Destroys an id in any state: the peer gets the message that ends its side, the owner gets no more events.
     pub fn destroy(&mut self, now: Time, id: CommId) {
         use CmState::*;
         let Ok(c) = self.owned(id) else { return };
@@ -280,7 +280,7 @@ impl Cm {
 }
 
 impl Connection {
-    /// The owner gives it up. A DREQ under way is repeated soon and seldom, whatever the owner's patience was.
+    /// The owner gives it up. A DREQ under way is repeated soon and seldom, independent of the owner's time-out.
     fn orphan(&mut self, now: Time) {
         self.is_owned = false;
         if !self.is_orphan() {

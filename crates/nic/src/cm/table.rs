@@ -7,8 +7,8 @@ use rdmesh_verbs::{Gid, Qpn, Vni};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
-/// All connections by the names that this end gave them. Whoever changes a connection does it through
-/// [`Table::change`], which keeps the indexes true.
+/// All connections by their local communication ids. Connections are changed only through [`Table::change`], which keeps the
+/// indexes consistent.
 pub(super) struct Table {
     connections: HashMap<u32, Connection>,
     /// By the peer's name for them, from the first message that told it to the end of time-wait.

@@ -58,7 +58,7 @@ impl Rtt {
 
 /// Before anything was measured.
 const FIRST_PROBE: u64 = 5_000_000;
-/// A probe is one packet: rather one too many than a long wait, whatever a busy processor did to the mean.
+/// A probe is one packet: rather one too many than a long wait because a busy processor has raised the mean.
 const PATIENCE: u64 = 300_000;
 /// A router that shares its processor answers late without anything being lost.
 const LEAST_PROBE: u64 = 200_000;

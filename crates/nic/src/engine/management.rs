@@ -17,8 +17,8 @@ use std::convert::Infallible;
 /// A management datagram that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceivedMad {
-    /// The sockets that it came in through, if from outside. Who sent it nobody knows then: whether such a one may speak to
-    /// `dest` is for the receiver to decide.
+    /// The sockets that it came in through, if it came by plain RoCEv2. Its sender is not authenticated then: the receiver
+    /// decides whether such a sender may speak to `dest`.
     pub origin_plain: Option<PlainId>,
     /// The tenant network, if it came through the tunnel, or from this host. Its sender is where `source` is.
     pub vni: Option<Vni>,
@@ -150,7 +150,8 @@ impl<P: Platform> Engine<P> {
         if self.out.captures.is_empty() {
             return;
         }
-        // From outside it is in the network of whoever has the address, as far as that is known here.
+        // A datagram from an external peer is in the network of the endpoint that has the address, as far as that is known
+        // here.
         let mut networks = self.contexts.iter().map(|(_, cx)| &cx.network);
         let mut owner =
             || networks.find(|n| n.plain.map(|plain| plain.id) == plain && n.gids.contains(&opened.ip.dest));

@@ -96,7 +96,7 @@ impl<P: Platform> Engine<P> {
         ContextId(handle.expect("the table of contexts has no limit"))
     }
 
-    /// Closes a device: everything in it is destroyed, in whatever state it is.
+    /// Closes a device: all its objects are destroyed, in any state.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
         let qps: Vec<u32> = self.contexts.get(id.0)?.qps.iter().map(|(handle, _)| handle).collect();
         let qps: Vec<_> = qps.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect();
@@ -153,8 +153,8 @@ impl<P: Platform> Engine<P> {
         let mut worked = self.expire();
         worked |= self.drain_inbox();
         for _ in 0..self.out.ready.len().min(QPS_PER_POLL) {
-            // Packets for others are taken away between polls; until then no more are made. And whoever rings while large
-            // messages are copied does not wait longer than this.
+            // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
+            // rings while large messages are copied does not wait longer than this.
             if self.out.outbox.len() > OUTBOX_LIMIT || self.out.moved > POLL_BYTES {
                 break;
             }
@@ -230,7 +230,7 @@ impl<P: Platform> Engine<P> {
 
     /// Delivers a datagram to every member of a group in this engine.
     fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<Payload<P::Memory>>) {
-        // A connected QP may name the group's number as its peer's; nobody answers there.
+        // A connected QP may name the group's number as its peer's; no QP answers there.
         if !matches!(request.op, packet::RequestOp::Datagram { .. }) {
             return self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });
         }

@@ -98,7 +98,7 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Destroys a queue pair in whatever state it is. Its completions stay in their queues.
+    /// Destroys a queue pair in any state. Its completions stay in their queues.
     pub fn destroy_qp(&mut self, id: ContextId, qp: u32) -> Result<Remains> {
         Ok(Remains::new(self.remove_qp(id, qp)?))
     }

@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
         let has_mads = self.transmit_mads(to);
         self.ended.transmit(now, to, &mut self.out.captures);
-        // Not all that a program posts becomes a packet: whoever posts without end has a turn like everybody.
+        // Not every posted request becomes a packet: a queue pair with endless requests gets one turn like all others.
         for _ in 0..self.out.wire_ready.len().min(QPS_PER_POLL) {
             if !to.has_room() {
                 break;
@@ -143,7 +143,7 @@ impl<P: Platform> Engine<P> {
         self.out.captures.iter_mut().find(|capture| capture.id == id)?.next()
     }
 
-    /// Ends a capture. Returns how many packets were not copied because nobody took the copies away.
+    /// Ends a capture. Returns how many packets were not copied because the copies were not read in time.
     pub fn stop_capture(&mut self, id: u32) -> u64 {
         let Some(at) = self.out.captures.iter().position(|capture| capture.id == id) else { return 0 };
         self.out.captures.swap_remove(at).lost()

@@ -59,7 +59,7 @@ pub(crate) struct Outputs<M> {
     pub(crate) wire_ready: VecDeque<u32>,
     /// Where the addresses of tenant networks are.
     pub(crate) routes: Arc<Routes>,
-    /// Whoever wants copies of packets.
+    /// Packet captures in progress.
     pub(crate) captures: Vec<Capture>,
     /// Deadlines of QPs, at most one each.
     pub(crate) timers: BTreeSet<(Time, u32)>,

@@ -56,7 +56,7 @@ impl<P: Platform> Active<'_, P> {
             match self.send_datagram(to) {
                 Ok(Sent::Whole) => self.complete_oldest(),
                 Ok(Sent::NoRoom) => return true,
-                // Whoever answers for the earlier ones lets the queue go on.
+                // The queue goes on when the earlier ones are answered.
                 Ok(Sent::TooMany) => return false,
                 Err(Unsent::Slow) if self.wait_for_memory() => return false,
                 Err(error) => {

@@ -44,7 +44,7 @@ async fn start(
     Ok((StatusCode::CREATED, Json(Capture { id })))
 }
 
-/// Ends captures that nobody reads, until there are none.
+/// Ends captures that are not read any more, until there are none.
 async fn watch(api: Api) {
     while let Ok(true) = api.blocking(|host| host.captures().end_abandoned()).await {
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -107,7 +107,7 @@ struct Signal {
 impl Signal {
     fn new() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Nothing comes back: whatever a program puts in here goes nowhere.
+        // One direction only: data that a program writes here is discarded.
         shutdown(&ours, Shutdown::Read)?;
         let program = fcntl_dupfd_cloexec(&theirs, 0)?;
         Ok((Self { ours, theirs, bytes: 0 }, program))

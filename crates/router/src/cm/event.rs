@@ -78,7 +78,7 @@ impl Event {
         Self { param: Some(Param::Datagram(param)), ..self }
     }
 
-    /// With what whoever made it wants to be told.
+    /// With the private argument of the command that caused it.
     pub(super) fn with_argument(self, argument: [u8; 8]) -> Self {
         Self { param: Some(Param::Argument(argument)), ..self }
     }

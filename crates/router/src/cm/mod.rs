@@ -211,7 +211,7 @@ impl ConnectionManager {
         self.locate(mad).is_some_and(|mad| self.protocol.is_end(&mad))
     }
 
-    /// Between which addresses a message went; none where it is for nobody here.
+    /// The source and destination of a message; none where no endpoint here has the destination.
     fn locate(&self, mad: &ReceivedMad) -> Option<Mad> {
         let found = match (mad.origin_plain, mad.vni) {
             (None, Some(vni)) => self.places.get(&(vni, mad.dest)).map(|_| (vni, None)),
@@ -317,7 +317,7 @@ impl ConnectionManager {
         taken
     }
 
-    /// Ends an identifier, whatever it is doing. Returns how many of its events the program has read.
+    /// Destroys an identifier in any state. Returns how many of its events the program has read.
     fn destroy(&mut self, now: Time, number: u32) -> u32 {
         let Some(id) = self.ids.remove(&number) else { return 0 };
         self.queries.remove(&number);
@@ -400,5 +400,5 @@ impl ConnectionManager {
     }
 }
 
-/// Messages that wait for the workers. More are lost, as on a wire; whoever sent them repeats them.
+/// Messages that wait for the workers. More are lost, as on a wire; their senders repeat them.
 const MAX_OUTGOING: usize = 4096;

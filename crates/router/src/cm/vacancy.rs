@@ -77,7 +77,7 @@ impl Vacancies {
         self.take(|waiting| waiting.until <= now)
     }
 
-    /// Whoever asked does not any more.
+    /// The peer has withdrawn its request.
     pub(super) fn withdraw(&mut self, comm: CommId) {
         self.waiting.retain(|waiting| waiting.comm != comm);
     }

@@ -88,7 +88,7 @@ impl Captures {
         Some(table.open.remove(&id)?.end())
     }
 
-    /// Ends those that nobody reads. To be called now and then while there are some, which it returns.
+    /// Ends captures that are not read any more. To be called now and then while there are captures; returns whether there are.
     pub fn end_abandoned(&self) -> bool {
         let mut table = self.table();
         table.end_abandoned();

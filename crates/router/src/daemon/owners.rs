@@ -14,7 +14,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Watches nobody yet.
+    /// An empty set of processes.
     pub(super) fn new() -> io::Result<Self> {
         let owners = Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -54,7 +54,7 @@ impl Owners {
 
     /// Makes [`Owners::next`] return none, now and for ever.
     pub(super) fn stop(&self) {
-        // Writing 1 to a counter that nobody reads fails only when it is full, and then it is readable too.
+        // Writing 1 to a counter fails only when it is full, and then it is readable too.
         let _ = io::write(&self.stop, &1u64.to_ne_bytes());
     }
 }

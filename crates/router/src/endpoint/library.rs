@@ -61,7 +61,7 @@ impl Library {
     }
 }
 
-/// Copies `from` to `to` under another name first, so that nobody ever sees half of it, nor a changed mapping.
+/// Copies `from` to `to` under another name first, so that no program ever sees half of it, nor a changed mapping.
 fn place(from: &Path, to: &Path) -> io::Result<()> {
     let temporary = to.with_extension("new");
     fs::copy(from, &temporary)?;

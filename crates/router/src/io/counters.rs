@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters that whoever serves a worker's shard writes and everyone reads.
+        /// Counters, written by the thread that serves the worker's shard and read by all threads.
         #[derive(Default, Debug)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 

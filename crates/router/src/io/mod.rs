@@ -46,7 +46,7 @@ use std::net::IpAddr;
 pub struct IoConfig {
     /// This host's address towards the other routers; none where it is the only one.
     pub underlay: Option<IpAddr>,
-    /// Whether packets in the tunnel prove no sender: whoever can send with another host's address is believed.
+    /// Whether packets in the tunnel are not authenticated: every sender that uses another host's address is believed.
     pub is_insecure: bool,
     /// Faults to begin with.
     pub faults: Option<Faults>,

@@ -126,8 +126,8 @@ impl<T: Trains> Outbox<T> {
                     });
                     worked = true;
                 }
-                // Who is behind a plain socket is the tenant's to decide: nobody else waits for it. The transport takes it for
-                // loss.
+                // A tenant controls the network behind a plain socket, so others must not wait for it: the train is dropped,
+                // which the transport treats as loss.
                 Err(Errno::AGAIN) if matches!(way, Way::Plain(..)) => self.drop_train(counters),
                 Err(Errno::AGAIN) => {
                     self.blocked = Some(way);

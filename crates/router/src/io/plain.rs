@@ -53,7 +53,7 @@ pub enum PlainError {
     /// Not without root.
     #[error("the program is in another network namespace, which takes root to enter: {0}")]
     Enter(Errno),
-    /// Nobody there has the address.
+    /// No interface there has the address.
     #[error("no interface in the program's network namespace has an address of the endpoint")]
     NoInterface,
     /// Somebody else receives RoCEv2 there.
@@ -99,7 +99,7 @@ pub(super) fn visit(
     let (sender, receiver) = mpsc::sync_channel(1);
     let visit = move || {
         let found = enter(namespace.as_fd()).and_then(|()| look(&addresses, with_sockets));
-        // After that time nobody is there to be told.
+        // The receiver may have timed out meanwhile.
         let _ = sender.send(found);
     };
     let thread = std::thread::Builder::new().name("rdmesh-namespace".into()).stack_size(STACK);

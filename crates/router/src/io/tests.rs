@@ -179,7 +179,7 @@ fn what_the_kernel_refuses_is_lost_and_counted() {
     let (sender, mut receiver) = (tunnel(underlay(5)), Receiver::new(Some(tunnel(underlay(6)))));
     let mut made = Made::default();
     made.add(Target::Host(underlay(6)), 0, 10, 10);
-    // Another network, which nobody on the loopback interface reaches.
+    // Another network, which is unreachable from the loopback interface.
     made.add(Target::Host([192, 0, 2, 1].into()), 0, 10, 30);
     made.add(Target::Host(underlay(6)), 0, 12, 12);
     let stats = send(&sender.sender, made);

@@ -21,7 +21,7 @@ extern "C" fn copy_all(&mut Copy { from, to, len }: &mut Copy) {
     let head = len.saturating_sub(TAIL);
     #[allow(unsafe_code)]
     // SAFETY: the caller resolved both runs to `len` bytes of live mappings, or of a local buffer. Other processes may
-    // change the bytes meanwhile, and then any mixture may arrive; `memmove` reads and writes in bounds whatever they are.
+    // change the bytes meanwhile, and then any mixture may arrive; `memmove` reads and writes in bounds for all values.
     unsafe {
         if head != 0 {
             std::ptr::copy(from, to, head);

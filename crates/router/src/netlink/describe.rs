@@ -263,7 +263,7 @@ pub(crate) fn describe_status(message: &mut Message, port: u32, counters: Option
     });
 }
 
-/// Writes an object of the process `pid`, where whoever asks may know that.
+/// Writes an object, with its process `pid` where the requester may know it.
 pub(crate) fn describe_resource(message: &mut Message, resource: &Resource, pid: Option<u32>) {
     match resource {
         Resource::Pd { number, users, context } => {

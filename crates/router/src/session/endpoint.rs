@@ -181,7 +181,7 @@ impl Endpoint {
         let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
         let (endpoint, network) = (&self.spec.name, &self.spec.network);
         match error {
-            // Nobody who has no such address expects to be reached there.
+            // An endpoint without such an address is not expected to be reachable there.
             PlainError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
             _ => tracing::warn!(endpoint, network, "RDMA stays within rdmesh: {error}"),
         }

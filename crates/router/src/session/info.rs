@@ -117,8 +117,8 @@ pub struct CmTotals {
     pub rejected: Vec<(u16, u64)>,
 }
 
-/// Counters since the start. Whatever was created is destroyed by its program, reclaimed from a program that is gone,
-/// or live: `objects_created == objects_destroyed + objects_reclaimed + objects_live`.
+/// Counters since the start. Every created object is destroyed by its program, reclaimed from a program that has ended, or
+/// live: `objects_created == objects_destroyed + objects_reclaimed + objects_live`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionTotals {
     /// Connections that came in and were let in.
@@ -139,7 +139,7 @@ pub struct SessionTotals {
     pub objects_reclaimed: u64,
     /// Objects that open contexts hold at this moment.
     pub objects_live: u64,
-    /// Commands executed, whatever came of them.
+    /// Commands executed, with or without success.
     pub commands: u64,
     /// Commands that failed.
     pub commands_failed: u64,

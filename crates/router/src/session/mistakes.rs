@@ -30,7 +30,7 @@ pub enum Mistake {
         /// The peer.
         peer: IpAddr,
     },
-    /// A path to an address that nobody has, from an endpoint that reaches nobody outside rdmesh.
+    /// A path to an address that no endpoint has, from an endpoint that cannot reach external peers.
     NoWay {
         /// The peer.
         peer: IpAddr,

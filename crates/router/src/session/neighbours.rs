@@ -17,7 +17,7 @@ enum Neighbour {
     Known,
     /// It is being asked, or has not answered.
     Silent,
-    /// Nobody asks: it is not on the link.
+    /// The kernel does not ask for it: it is not on the link.
     Elsewhere,
 }
 
@@ -54,7 +54,7 @@ impl Server {
         };
         if !query.knocked {
             self.cm.knocked(number);
-            // The kernel looks for whoever it is to send something to.
+            // The kernel resolves an address when it has a packet to send there.
             if let Err(errno) = plain.sockets.knock(query.dest) {
                 return Some(Err(errno));
             }

@@ -142,7 +142,7 @@ impl Server {
         Ok(found)
     }
 
-    /// What whoever asks on connection `id` knows the process by that opened `owner`, if that lives.
+    /// The process id of `owner`'s opener, as the program on connection `id` sees it, if the process lives.
     fn pid_for(&self, id: u64, owner: u64) -> Option<u32> {
         let (asker, owner) = (self.connections.get(&id)?, self.connections.get(&owner)?);
         owner.peer.number_for(&asker.peer)

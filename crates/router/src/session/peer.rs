@@ -98,7 +98,7 @@ impl Peer {
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;
     let [fd] = socket_option(socket, SO_PEERPIDFD).ok()?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor for us, and no other code knows of it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

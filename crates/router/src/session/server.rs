@@ -87,7 +87,7 @@ impl Source {
 pub(super) struct Server {
     pub(super) shards: Vec<ShardHandle>,
     pub(super) limits: DeviceLimits,
-    /// Whoever has asked for something asks again before long, mostly.
+    /// A program that has sent a request usually sends another one soon.
     patience: Patience,
     pub(super) endpoints: HashMap<EndpointId, Endpoint>,
     pub(super) connections: HashMap<u64, Connection>,
@@ -131,7 +131,7 @@ impl Server {
         let budget = Budget::new(Limits::of_this_process());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, Source::Wake.data(), epoll::EventFlags::IN)?;
-        // Nobody has this thread poll for ever: it is not in the way of data.
+        // This thread never polls for ever: it is not on the data path.
         let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
         // The two programs that set up a connection poll as well.
         let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
@@ -211,7 +211,7 @@ impl Server {
     fn handle_control(&mut self) -> Flow {
         let _ = io::read(&self.wake, &mut [0; 8]);
         while let Ok(control) = self.control.try_recv() {
-            // Whoever asked may have gone; then the answer matters to nobody.
+            // The caller may have gone; then the answer is discarded.
             match control {
                 Control::Add(spec, listener) => self.add_endpoint(*spec, listener),
                 Control::Remove(id, done) => {
@@ -457,7 +457,7 @@ impl Server {
     }
 }
 
-/// What nobody is to guess begins with.
+/// Seed of numbers that must be unpredictable.
 fn seed() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

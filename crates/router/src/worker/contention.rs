@@ -48,7 +48,7 @@ impl Contention {
         Arc::new(Self { pages, ..Self::default() })
     }
 
-    /// Whether whoever waits should sleep.
+    /// Whether waiting threads should sleep.
     #[inline]
     pub(crate) fn is_present(&self) -> bool {
         let is_contended = self.is_contended.load(Ordering::Relaxed);
@@ -192,7 +192,7 @@ mod tests {
         assert!(!contention.has_taken(SLOW) && !contention.is_present() && !page.is_contended());
         assert!(contention.has_taken(SLOW * 2) && contention.is_present() && page.is_contended());
         let probe = Probe::start(Arc::clone(&contention)).unwrap();
-        // Nothing asks: in the end it rests, whatever else this machine does.
+        // Without further yields the probe ends the contention in time, independent of other load on this machine.
         while page.is_contended() {
             std::thread::yield_now();
         }

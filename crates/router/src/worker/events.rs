@@ -84,7 +84,7 @@ impl EventSocket {
         let mut bytes = [0; ASYNC_LEN];
         let len = event.encode(&mut bytes);
         match io::retry_on_intr(|| send(&self.ours, &bytes[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
-            // The program closed its end: nobody is left to tell.
+            // The program closed its end: the event has no receiver.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(error) => Err(error),
         }

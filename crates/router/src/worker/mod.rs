@@ -251,7 +251,7 @@ impl ShardHandle {
                 let _ = sender.send(result);
             })
         });
-        // The worker ends only after every handle's owner has: then there is nobody to call.
+        // The worker ends only after the owners of all handles, so no caller is left.
         let was_awake = self.0.send(command).expect("the worker runs as long as the router");
         // One that is awake answers sooner than this thread could fall asleep and wake up again.
         for _ in 0..if was_awake { SPINS } else { 0 } {
@@ -346,7 +346,7 @@ impl Link {
         Ok(!is_sleeping)
     }
 
-    /// Lets whoever stands in for the worker go on first: mostly for less time than it takes to fall asleep and wake up.
+    /// Yields the shard to a thread that runs commands inline: mostly for less time than it takes to fall asleep and wake up.
     fn serve_again(&self) -> Serving<'_> {
         for _ in 0..YIELDS {
             if let Ok(guard) = self.served.try_lock() {
@@ -357,7 +357,7 @@ impl Link {
         self.serve()
     }
 
-    /// Waits for whoever stands in for the worker.
+    /// Waits for a thread that runs a command inline.
     fn serve(&self) -> Serving<'_> {
         self.served.lock().expect("no command fails")
     }
@@ -390,7 +390,7 @@ impl Worker {
             }
             let serves_network = served.serves_network();
             let is_tired = if self.waiter.yields() {
-                // Whoever gets the processor may have a command.
+                // The thread that gets the processor may have a command.
                 drop(guard);
                 let is_tired = self.waiter.idle(serves_network);
                 guard = link.serve_again();
@@ -431,7 +431,7 @@ impl Worker {
     }
 }
 
-/// With the worker goes what it served: nobody waits for an answer any more.
+/// When the worker ends, its shard goes with it: no caller waits for an answer any more.
 struct End<'a>(&'a Link);
 
 impl Drop for End<'_> {
@@ -470,7 +470,7 @@ fn seed() -> io::Result<u64> {
 const PACKETS: usize = 1024;
 /// Datagrams that may.
 const DATAGRAMS: usize = 256;
-/// How often whoever has called looks for the answer before it sleeps.
+/// Spin limit: how often a caller looks for the answer before it sleeps.
 const SPINS: u32 = 200;
 /// How often two workers exchange what a command waits for: for all that a queue pair has on its way.
 const SETTLE_ROUNDS: usize = 4;

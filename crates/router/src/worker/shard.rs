@@ -22,7 +22,7 @@ pub struct Shard {
     /// Whether some event waits for room in its socket, and when to look again.
     stuck: bool,
     retry_at: Time,
-    /// Whoever manages connections.
+    /// Receiver of management datagrams: the connection manager.
     mads: Option<MadSink>,
     /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
     retired: Vec<OwnedFd>,

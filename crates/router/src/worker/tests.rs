@@ -299,7 +299,7 @@ fn threads_that_sleep_are_woken_for_their_own_completions_only() {
         workers.shards()[0].call(move |shard| shard.open(network, page, wake, events));
     };
     pages.iter().cloned().for_each(&mut open);
-    // Both say that they sleep; what a tenant writes wakes nobody without a completion.
+    // Both say that they sleep; a tenant's writes wake no thread without a completion.
     pages.iter().for_each(|page| page.wait_arrival(page.arrivals(), Duration::from_micros(1)));
     assert_eq!(workers.shards()[0].call(|shard| shard.wake_sleepers()), 0);
     let device = pages[1].clone();

@@ -92,7 +92,7 @@ impl Watch {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT), epoll::EventFlags::IN)
     }
 
-    /// No longer lets `fd` wake the worker, whoever else holds it.
+    /// No longer lets `fd` wake the worker, even if other processes hold it.
     pub(super) fn remove(&self, fd: impl AsFd) {
         // An error means that it was never added.
         let _ = epoll::delete(&self.0, fd);
@@ -104,7 +104,7 @@ pub(super) fn new_eventfd() -> io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Wakes whoever sleeps on `fd`. A full counter wakes as well as a fresh one.
+/// Wakes the threads that sleep on `fd`. A full counter wakes as well as a fresh one.
 pub(super) fn notify(fd: impl AsFd) {
     let _ = io::write(fd, &1u64.to_ne_bytes());
 }

@@ -439,7 +439,7 @@ fn regions_change_their_domain_and_their_access() {
         made.map(|(keys, _)| (keys.lkey, keys.rkey))
     };
     assert_eq!(change(0, second, 0), Err(Errno::INVAL));
-    // Other memory, which rxe does not take, and what nobody knows.
+    // Other memory, which rxe does not support, and an unknown flag.
     assert_eq!([change(1, 0, 0), change(8, 0, 0)], [Err(Errno::OPNOTSUPP); 2]);
     assert_eq!(change(2, 99, 0), Err(Errno::INVAL));
     // A peer may only write what the program itself may.

@@ -23,7 +23,7 @@ struct Side {
     qps: Vec<u32>,
     /// What the tenant can write: its rings and its page.
     writable: Vec<SharedMemory>,
-    /// A region that belongs to nobody's peer: it must never change.
+    /// A region that no peer may reach: it must never change.
     private: SharedMemory,
 }
 
@@ -173,7 +173,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
 
 fn store(memory: &SharedMemory, at: usize, bytes: &[u8]) {
     for (i, byte) in bytes.iter().enumerate().filter(|(i, _)| at + i < memory.len()) {
-        // SAFETY: in bounds of a live mapping that nobody holds a reference into.
+        // SAFETY: in bounds of a live mapping into which no reference is held.
         unsafe { memory.as_ptr().add(at + i).write_volatile(*byte) };
     }
 }

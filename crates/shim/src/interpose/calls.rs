@@ -48,7 +48,7 @@ replace! {
     }
 
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-        // The kernel looks at 32 bits of the request, whatever a program has in the others.
+        // The kernel looks at 32 bits of the request and ignores the others.
         if request as u32 == session::VERBS_IOCTL && descriptors::peek(fd).is_some() {
             return zero_or_minus_one(session::verbs_ioctl(fd, argument));
         }

@@ -61,7 +61,7 @@ fn allocate(len: u64) -> io::Result<*mut c_void> {
         && let Ok(offset) = arena.place(start, start + len, false)
         && let Some(fd) = arena.fd()
     {
-        // SAFETY: replaces the fresh memory, which nobody knows yet.
+        // SAFETY: replaces the fresh memory, to which no pointer exists yet.
         unsafe { rustix::mm::mmap(address, len as usize, both, MapFlags::SHARED | MapFlags::FIXED, fd, offset)? };
         placed = Some(offset);
     }

@@ -23,7 +23,7 @@ const SIZE: u64 = 1 << 62;
 /// Bytes of a window. The first ones are the heap's: all addresses lie there.
 const WINDOW: u64 = 1 << 40;
 const FIRST_WINDOW: u64 = 1 << 48;
-/// Turned bytes, and ranges, after which the arena is surveyed for pages that nobody maps any more.
+/// Converted bytes, and ranges, after which the arena is scanned for pages that are no longer mapped.
 const SURVEY_BYTES: u64 = 64 << 20;
 const SURVEY_RANGES: u32 = 256;
 /// Ranges beyond which no more memory is turned: each is a mapping, and a process may have 65530 (`max_map_count`).

@@ -48,7 +48,7 @@ impl Holds {
 }
 
 impl Hold {
-    /// Runs `replace` while nobody writes to `start..end`; none, and nothing run, where they cannot be held off.
+    /// Runs `replace` while no thread writes to `start..end`; none, without running it, where writers cannot be held off.
     pub(super) fn during<R>(&self, start: u64, end: u64, replace: impl FnOnce() -> R) -> Option<R> {
         let _signals = SignalsBlocked::new();
         match self {

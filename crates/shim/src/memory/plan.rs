@@ -75,7 +75,7 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
     if refused || at < end { Err(Refusal::NotThere) } else { Ok(pieces) }
 }
 
-/// What must be left alone in a range, for whatever reason, and what is not to be dumped.
+/// The parts of a range that must not be converted, for any reason, and those excluded from core dumps.
 fn traits(start: u64, end: u64) -> Traits {
     let mut traits = Traits::of(start, end);
     traits.private.extend(own::areas(start, end));

@@ -133,8 +133,8 @@ impl Chunk<'_> {
         let mut prot = ProtFlags::READ | ProtFlags::WRITE;
         prot.set(ProtFlags::EXEC, self.what.executable);
         let (start, len) = (pointer(self.start), (self.end - self.start) as usize);
-        // SAFETY: replaces private memory of the program by shared memory with the same content and rights; nobody
-        // writes to it between the copy and this call.
+        // SAFETY: replaces private memory of the program by shared memory with the same content and rights; no thread writes to
+        // it between the copy and this call.
         unsafe { rustix::mm::mmap(start, len, prot, MapFlags::SHARED | MapFlags::FIXED, self.arena, self.offset) }?;
         Ok(())
     }

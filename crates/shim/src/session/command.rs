@@ -93,7 +93,7 @@ impl<'a> Command<'a> {
         Ok(Self { bytes, number, response })
     }
 
-    /// A command that the library made; its response goes to whoever executes it.
+    /// A command that the library made; its response is returned to the caller that executes it.
     pub(super) fn composed(bytes: &'a [u8]) -> Result<Self, Errno> {
         let number = u32::from_ne_bytes(read(bytes, 0)?);
         Ok(Self { bytes, number, response: Response { address: 0, len: 0 } })

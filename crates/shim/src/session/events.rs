@@ -40,7 +40,7 @@ impl Events {
     /// Takes `fd`, which was [`Events::made`], back from the program, which does not know of it yet.
     pub(super) fn keep(&self, fd: RawFd) {
         let _gate = memory::gate();
-        // SAFETY: nobody else knows the number.
+        // SAFETY: no other code knows the number.
         let fd = OwnFd::new(unsafe { OwnedFd::from_raw_fd(fd) });
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
     }

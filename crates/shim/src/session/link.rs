@@ -143,6 +143,6 @@ pub(super) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 
 /// Closes a descriptor that the program was never told of.
 pub(super) fn discard(fd: RawFd) {
-    // SAFETY: this library received the descriptor and nobody else knows its number.
+    // SAFETY: this library received the descriptor and no other code knows its number.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
 }

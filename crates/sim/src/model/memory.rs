@@ -18,7 +18,7 @@ pub struct Space {
 /// Whose a slot is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// Nobody's: not a byte may be written.
+    /// Unassigned: not a byte may be written.
     Nobody,
     /// A queue pair's, by index.
     End(usize),

@@ -185,8 +185,8 @@ impl Model {
         Ok(())
     }
 
-    /// Who may have sent what arrives without a guarantee, the latest first: what comes late may have been meant for whoever had
-    /// this number before.
+    /// Possible senders of an unreliable message, the latest first: a late one may have been meant for an earlier queue pair
+    /// with this number.
     fn unreliable_senders(&self, end: usize) -> impl Iterator<Item = usize> {
         let qp_type = self.ends[end].qp_type;
         (0..self.ends.len()).rev().filter(move |sender| self.ends[*sender].qp_type == qp_type)

@@ -117,7 +117,7 @@ impl Model {
         flow.ops.get(flow.executed).is_some_and(|op| op.fault.is_some())
     }
 
-    /// Whether nobody may have answered for as long as the retries take.
+    /// Whether the peer may have been silent for as long as the retries take.
     fn may_give_up(&self, now: Time, end: usize) -> bool {
         let (this, peer) = (&self.ends[end], &self.ends[self.ends[end].peer]);
         if !peer.alive || peer.excused || peer.flow.failed {

@@ -219,7 +219,7 @@ impl World {
             self.model.spaces[this.space].region.put(local, &data);
         }
         let signaled = this.plan.signal_all || matches!(kind, Kind::Bind { .. }) || self.workload.happens(0.5);
-        // Whoever waits for room has to be told of some.
+        // A request that waits for room needs a completion that frees some.
         let held: u64 = this.used.iter().map(|(_, _, len)| len).sum();
         let full = index + 1 - this.flow.completed >= this.plan.depth as usize || held > DATA.end / 4;
         let signaled = signaled || this.left <= 1 || full;

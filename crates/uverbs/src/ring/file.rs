@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of a context's queues: one sparse memfd, which the program makes.
 ///
-/// To the program it is the command descriptor itself, so that the provider's `mmap(cmd_fd, offset)` is an ordinary
-/// `mmap` that nobody has to intercept. Offsets are never used twice; the pages of a queue that is gone are given back.
-/// The device maps it in large pieces, in which the queues lie one behind the other, because the kernel limits the number of
-/// a process's mappings. A piece goes with the last of its queues.
+/// To the program it is the command descriptor itself, so that the provider's `mmap(cmd_fd, offset)` is an ordinary `mmap` that
+/// the library need not intercept. Offsets are never used twice; the pages of a queue that is gone are given back. The device
+/// maps it in large pieces, in which the queues lie one behind the other, because the kernel limits the number of a process's
+/// mappings. A piece goes with the last of its queues.
 ///
 /// The program fills in the pages before the device uses them, so that they are charged to the program: a queue for
 /// which there are no pages is refused, and [`QueueFile::take_wanted`] says what is to be filled in.

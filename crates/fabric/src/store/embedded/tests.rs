@@ -106,7 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whoever applies the changes of a watch to its first listing has the store's content, at every moment.
+    /// The first listing of a watch with the changes applied to it is the store's content, at every moment.
     #[test]
     fn a_watch_retells_the_store(steps in prop::collection::vec(step(), 1..60)) {
         let (store, now) = manual();

@@ -304,7 +304,7 @@ impl World {
             self.schedule(when, Act::Owner(node, id, Todo::Destroy));
         }
         self.until_quiet(seed);
-        // Late repetitions may have made requests that nobody has answered for since.
+        // Late repetitions may have made requests that no owner has answered since.
         for node in 0..self.cms.len() {
             self.cms[node].table.ids().into_iter().for_each(|id| self.cms[node].destroy(self.now, CommId(id)));
         }

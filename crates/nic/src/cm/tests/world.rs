@@ -85,7 +85,7 @@ pub(super) fn mirrored(mad: Mad) -> Mad {
     Mad { path: CmPath { local: mad.path.remote, remote: mad.path.local, ..mad.path }, ..mad }
 }
 
-/// Two ends without a network between them: whoever tests carries the messages.
+/// Two ends without a network between them: the test carries the messages.
 pub(super) struct Two {
     pub(super) a: Cm,
     pub(super) b: Cm,

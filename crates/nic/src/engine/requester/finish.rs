@@ -6,7 +6,7 @@ use crate::platform::{Platform, SendQueue};
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, QpType, Qpn, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
-    /// Completes whatever is done, oldest first.
+    /// Completes the finished requests, oldest first.
     pub(crate) fn complete_oldest(&mut self) {
         while let Some(entry) = self.qp.send.window.oldest()
             && entry.complete

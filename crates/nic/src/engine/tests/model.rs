@@ -47,7 +47,7 @@ fn lossy(seed: u32) -> World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is posted, every request completes once and in order, sends meet receives in order, every atomic is
+    /// For all posted requests: every request completes once and in order, sends meet receives in order, every atomic is
     /// executed exactly once, and every slot of the send queue is handed back.
     #[test]
     fn traffic_matches_the_model(steps in proptest::collection::vec(step(), 1..60), kind in 0..4usize, seed: u32) {

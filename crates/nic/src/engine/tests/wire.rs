@@ -337,7 +337,7 @@ fn a_sender_without_retransmission_sends_no_more_than_arrives() {
     world.post(&a, wr(1, write(&b, 0), &[a.sge(0, 400_000)]));
     world.settle();
     assert_eq!((a.poll(), world.datagrams), (None, 128));
-    // What nobody acknowledges is lost, which is nobody's concern.
+    // Packets that are not acknowledged are lost, and are not repeated.
     world.run_until(Time(100_000_000));
     assert_eq!((a.done(), world.datagrams), (Some((1, WcStatus::Success)), 391));
 }

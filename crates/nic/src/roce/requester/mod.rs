@@ -295,7 +295,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Nobody answers on an unreliable connection: a message is done when it was sent.
+    /// An unreliable connection has no acknowledgements: a message is done when it was sent.
     fn on_unreliable_sent(&mut self) {
         if !self.is_acknowledged()
             && let Some(connection) = &mut self.qp.connection

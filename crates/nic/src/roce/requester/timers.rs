@@ -37,7 +37,7 @@ impl<P: Platform> Active<'_, P> {
         self.rearm();
     }
 
-    /// What an unreliable connection has sent and nobody acknowledged is lost, which is nobody's concern.
+    /// Packets of an unreliable connection without an acknowledgement count as lost, and are not repeated.
     fn forget_silence(&mut self) {
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;
@@ -95,7 +95,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     fn rearm(&mut self) {
-        // A deadline is never now: whatever is wrong with it, the engine gets on.
+        // A deadline is never now: even a wrong one cannot keep the engine in a loop.
         let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
         let waits = self.is_acknowledged();
         let Some(connection) = &mut self.qp.connection else { return };

@@ -157,7 +157,7 @@ impl ConnectionManager {
         id.device.map(|device| (id, device)).ok_or(Errno::INVAL)
     }
 
-    /// Nobody learns which numbers other endpoints use.
+    /// No program learns which numbers other endpoints use.
     fn is_ours(&self, call: &Call<'_>, id: &Id) -> bool {
         self.channels.get(&call.channel).is_some_and(|channel| channel.endpoint == id.endpoint)
     }

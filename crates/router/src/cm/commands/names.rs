@@ -44,7 +44,7 @@ impl ConnectionManager {
         call.needs_room(size_of::<MigrateResponse>())?;
         let command: MigrateId = call.read()?;
         let from = command.fd;
-        // Before the identifier is looked for: which ones other endpoints' channels have is nobody's business.
+        // Before the identifier is looked up: a program must not learn which ones other endpoints' channels have.
         let endpoint = |channel| self.channels.get(&channel).map(|channel| channel.endpoint);
         if endpoint(from) != endpoint(call.channel) {
             return Err(Errno::INVAL);

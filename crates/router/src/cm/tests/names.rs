@@ -168,7 +168,7 @@ fn numbers_and_refusals_tell_nothing_of_other_endpoints() {
     let theirs = world.create(&stranger, cm_port_space::TCP, 1);
     let next = world.create(&channel, cm_port_space::TCP, 1);
     assert!(next.abs_diff(mine) > 2 && channel.number.abs_diff(stranger.number) > 1);
-    // Whatever the other endpoint has there, the answer is the same.
+    // The answer is the same with and without an identifier of the other endpoint.
     for fd in [stranger.number, 77] {
         for id in [mine, theirs, 77] {
             let command = MigrateId { id, fd, ..Default::default() };
@@ -247,7 +247,7 @@ fn a_full_backlog_lets_wait() {
     world.expect(&server, Kind::ConnectRequest);
     world.pass(5_000_000_000);
     assert_eq!(world.census().waiting_events, 2);
-    // Requests that nobody has read go with the listener.
+    // Requests that were not read go with the listener.
     world.destroy(&server, listener).unwrap();
     for _ in 0..2 {
         assert_eq!(world.expect(&client, Kind::Rejected).status, 28);

@@ -19,9 +19,9 @@ pub(super) struct Message {
 pub(super) enum Kind {
     /// Asks for a session from the sender.
     Ask,
-    /// Grants it: the one who asked, and nobody earlier, can open it.
+    /// Grants it: only the host that sent this `Ask`, not a recorded one, can open it.
     Grant,
-    /// Opens it: the one who granted it, and nobody earlier, has been heard.
+    /// Opens it: the sender has received this `Grant`, not a recorded one.
     Open,
     /// It is open.
     Opened,

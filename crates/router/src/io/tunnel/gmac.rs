@@ -26,7 +26,7 @@ impl Gmac {
         Self { cipher, hash: Ghash::new(subkey.into()) }
     }
 
-    /// The tag of the datagram, whatever stands where its tag is to be, as number `sequence`; none for one that is too short.
+    /// The tag of the datagram as number `sequence`, with the tag's own bytes counted as zero; none for one that is too short.
     pub(super) fn tag(&self, sequence: u64, datagram: &[u8]) -> Option<[u8; TAG_LEN]> {
         let message = Message::new(datagram, TAG)?;
         // First: the processor hashes meanwhile.
@@ -39,7 +39,7 @@ impl Gmac {
         Some((hash ^ u128::from_ne_bytes(mask.into())).to_ne_bytes())
     }
 
-    /// Whether the datagram has the right tag. It takes the same time whatever is wrong.
+    /// Whether the datagram has the right tag. The comparison takes constant time.
     pub(super) fn is_right(&self, sequence: u64, datagram: &[u8]) -> bool {
         let found = datagram.get(TAG).and_then(|tag| tag.try_into().ok()).map(u128::from_ne_bytes);
         let expected = self.tag(sequence, datagram).map(u128::from_ne_bytes);

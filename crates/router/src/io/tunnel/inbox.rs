@@ -63,7 +63,7 @@ impl Inbox {
 impl Strangers {
     pub(super) fn note(&self, from: IpAddr) {
         self.packets.fetch_add(1, Ordering::Relaxed);
-        // Whoever reads it, or another worker, is not waited for.
+        // Never blocks: a reader or another worker may hold the lock.
         if let Ok(mut last) = self.last.try_lock() {
             *last = Some(from);
         }

@@ -81,7 +81,7 @@ fn expand<const N: usize>(kdf: &Hkdf<Sha256>, info: &[&[u8]]) -> [u8; N] {
     bytes
 }
 
-/// An address in 16 bytes, whatever its family.
+/// An address of either family in 16 bytes.
 fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

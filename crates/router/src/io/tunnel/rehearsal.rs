@@ -53,7 +53,7 @@ impl Rehearsal {
     pub fn arrives(&mut self, from: IpAddr, packet: &[u8]) -> bool {
         let is_let_in = self.guard.open(from, packet);
         while let Some((_, body)) = self.inbox.take() {
-            // Without the key nobody is listened to.
+            // Messages without the key are refused.
             assert!(self.handshake.handle(Time(1), &body).is_err());
         }
         is_let_in

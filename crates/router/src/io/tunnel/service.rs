@@ -186,7 +186,7 @@ impl Shared {
         if forget_previous {
             peer.link.update(|sessions| sessions.previous = None);
         }
-        // Last: whoever is told that a session is open may use it at once.
+        // Last: a host that is told that a session is open may use it at once.
         if let Some(packet) = packet {
             self.send(peer, &packet);
         }

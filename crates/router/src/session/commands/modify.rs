@@ -122,7 +122,7 @@ fn check_present(
             return Err(CommandError::Invalid);
         }
         if !to_rtr && !mask.contains(AttrMask::PORT) {
-            // Whoever changes the path of a queue pair that has one changes its port with it.
+            // A command that changes the path of a queue pair that has one changes its port with it.
             *mask |= AttrMask::PORT;
             attr.port = attr.av.port;
         }

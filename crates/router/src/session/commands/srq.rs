@@ -69,7 +69,7 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let max_wr = (request.attr_mask & MAX_WR != 0).then_some(request.max_wr);
     let limit = (request.attr_mask & LIMIT != 0).then_some(request.srq_limit);
     let bad_size = max_wr.is_some_and(|n| n == 0 || n > call.scope.limits.max_srq_wr || n < present.limit);
-    // The limit must suit the size that the queue has before this command, whatever it becomes (rxe_srq_chk_attr).
+    // The limit must suit the size that the queue has before this command, not the new size (rxe_srq_chk_attr).
     if bad_size || limit.is_some_and(|n| n > present.max_wr) {
         return Err(Errno::INVAL);
     }

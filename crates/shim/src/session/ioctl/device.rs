@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 /// `IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS`: access flags that may be ignored are.
 const CORE_SUPPORT: u64 = 1;
-/// Completion vectors: one, numbered 0. That is the device's, whoever asks.
+/// Completion vectors: one, numbered 0, for every context.
 const COMPLETION_VECTORS: u32 = 1;
 
 pub(super) fn get_context(context: &Arc<Context>, bundle: &Bundle) -> Result<(), Errno> {

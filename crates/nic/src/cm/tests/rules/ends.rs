@@ -258,7 +258,7 @@ fn another_path_is_refused() {
     assert_eq!(one(&mut two.b).bytes, apr.encode(mad::tid(&lap.bytes)));
 }
 
-/// What a destroyed id leaves behind at both ends, whatever its state was.
+/// State at both ends after an id was destroyed, for each state that it was in.
 #[test]
 fn a_destroyed_id_is_dead_at_once_and_leaves_nothing() {
     type Start = fn() -> (Two, CommId, CommId);
