@@ -14,7 +14,7 @@ use crate::wire::{Aeth, Header, IpUdp, Op, Reth, Service, Syndrome, geneve, icrc
 use rdmesh_verbs::{Gid, QpType, Qpn, Vni};
 use std::collections::VecDeque;
 
-/// Whose packets to copy, and how much of each.
+/// Selection of the packets to copy, and the maximum length of each copy.
 #[derive(Clone, Debug)]
 pub struct CaptureFilter {
     /// The tenant network.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ContextId(pub u32);
 
-/// Why a command is refused.
+/// Error of a refused command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandError {
     /// No such object: EINVAL.
@@ -43,7 +43,7 @@ pub struct Network {
     pub vni: Vni,
     /// The GID table of port 1. Empty slots are zero GIDs.
     pub gids: Vec<Gid>,
-    /// How it reaches machines outside rdmesh, if at all.
+    /// Its plain RoCEv2 path to external peers, if it has one.
     pub plain: Option<Plain>,
     /// The largest path MTU: that of its interface.
     pub mtu: Mtu,
@@ -128,7 +128,7 @@ pub struct QpInit<P: Platform> {
     pub recv: Option<P::RecvQueue>,
 }
 
-/// What `query_qp` returns.
+/// Result of `query_qp`.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInfo {
     /// All attributes; `attr.state` is the present state.
@@ -172,7 +172,7 @@ pub enum Path {
     Outside,
 }
 
-/// What a QP has done.
+/// Counters of a QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct QpCounters {

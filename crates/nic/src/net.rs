@@ -20,7 +20,7 @@ pub const TUNNEL_PORT: u16 = 6081;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PlainId(pub u32);
 
-/// How the endpoints of a context reach machines outside rdmesh.
+/// Plain RoCEv2 path of a context to external peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Plain {
     /// The sockets.
@@ -50,7 +50,7 @@ pub enum Origin {
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// The sender.
     pub origin: Origin,
     /// The outer IP header's traffic class: DSCP and, in the low two bits, ECN.
     pub traffic_class: u8,
@@ -92,7 +92,7 @@ pub struct Train {
 }
 
 impl Train {
-    /// How many datagrams it has.
+    /// Number of datagrams in it.
     pub fn count(&self) -> usize {
         self.len.div_ceil(self.segment.max(1))
     }
@@ -142,7 +142,7 @@ impl Transmits {
         self.buffer[start..start + len].chunks_mut(segment.max(1))
     }
 
-    /// How many datagrams the trains have.
+    /// Number of datagrams in all trains.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -160,7 +160,7 @@ impl Transmits {
         self.open = false;
     }
 
-    /// How far it is filled, for [`Transmits::since`].
+    /// The present fill level, for [`Transmits::since`].
     pub(crate) fn mark(&self) -> usize {
         self.used
     }
@@ -238,7 +238,7 @@ pub enum Route {
     Outside,
 }
 
-/// Where every known address of every tenant network is. What is not known is outside.
+/// Location of every known address of every tenant network. Unknown addresses are external.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Routes {
     places: HashMap<(Vni, Gid), Route>,
@@ -287,7 +287,7 @@ impl Routes {
         }
     }
 
-    /// What is on the host at `own` is local.
+    /// Marks the addresses on the host at `own` as local.
     #[cfg(test)]
     pub(crate) fn localize(&mut self, own: IpAddr) {
         let places: Vec<_> =

@@ -68,7 +68,7 @@ pub trait SendQueue: Send {
 pub trait RecvQueue: Send {
     /// Copies the next entry into `wr` and hands its slot back, or none.
     fn take(&mut self, wr: &mut RecvWr) -> Option<Result<(), BadEntry>>;
-    /// How many entries are posted.
+    /// Number of posted entries.
     fn len(&self) -> u32;
     /// Whether none is posted.
     fn is_empty(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::time::Time;
 use rdmesh_verbs::{Qkey, QpType};
 
 impl Cm {
-    /// Asks for a connection. What becomes of it is told by `Reply`, `Rejected` or `Unreachable`.
+    /// Requests a connection. The result is the event `Reply`, `Rejected` or `Unreachable`.
     pub fn connect(&mut self, now: Time, path: CmPath, req: &ReqParams<'_>) -> Result<CommId, CmError> {
         if req.qp_type == QpType::Ud {
             return Err(CmError::QpType);

@@ -20,7 +20,7 @@ pub(super) struct Connection {
     pub(super) local_guid: [u8; 8],
     pub(super) remote_guid: [u8; 8],
     pub(super) qp: QpParams,
-    /// How long to wait for an answer.
+    /// Time-out of an answer.
     pub(super) timeout: Duration,
     pub(super) max_retries: u8,
     /// The last message sent, as long as it may have to be sent again.
@@ -29,7 +29,7 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Time>,
 }
 
-/// What the QP has to be told.
+/// QP attributes that the connection determines.
 #[derive(Clone, Copy)]
 pub(super) struct QpParams {
     pub(super) qp_type: QpType,
@@ -98,7 +98,8 @@ impl Connection {
         }
     }
 
-    /// One that a peer asks for. What it offers to answer is what this end may ask for, and the other way round.
+    /// A connection that a peer requests. The peer's responder resources become this end's initiator depth, and the other way
+    /// round.
     pub(super) fn passive(path: CmPath, req: &Req, tid: u64) -> Self {
         Self {
             state: CmState::ReqRcvd,
@@ -169,7 +170,7 @@ impl Connection {
         !self.is_owned && self.state == CmState::DreqSent
     }
 
-    /// How long packets may still be under way.
+    /// Duration of TIME-WAIT: packets may still be in flight.
     pub(super) fn time_wait(&self) -> Duration {
         duration(self.qp.ack_timeout.min(MAX_TIME_WAIT))
     }

@@ -181,7 +181,7 @@ impl Cm {
                 .map(|c| (id, c.state))
                 .filter(|(_, state)| !matches!(state, DreqRcvd | TimeWait));
         }
-        // Who refuses a REQ need not have a name for the connection.
+        // A REJ of a REQ need not carry the sender's communication id.
         let is_req = rej.rejected == Rejected::Req;
         let found = if is_req { self.table.find(ends, id) } else { self.table.find_both(ends, id, rej.local_comm_id) };
         let state = found?.state;
@@ -245,7 +245,7 @@ impl Cm {
         }
     }
 
-    /// Who ends a connection that does not exist here is told that it has ended.
+    /// Answers a DREQ for a connection that does not exist here: it has ended.
     fn answer_drep(&mut self, mad: &Mad, dreq: &Dreq) {
         let (local_comm_id, remote_comm_id) = (dreq.remote_comm_id, dreq.local_comm_id);
         let drep = Drep { local_comm_id, remote_comm_id, private: ArrayVec::new() };
@@ -294,7 +294,7 @@ impl Connection {
     }
 }
 
-/// How often a DREQ is repeated whose connection the owner has given up.
+/// Retries of a DREQ whose connection the owner has given up.
 const ORPHAN_RETRIES: u8 = 3;
-/// How long its first answer is waited for at most; each time twice as long.
+/// Maximum time-out of its first answer; doubled each time.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them, in the order of the counters.
     pub const ALL: [Self; 11] = [
@@ -61,7 +61,7 @@ pub(super) fn new(kind: Kind, tid: u64) -> Bytes {
     bytes
 }
 
-/// What kind of message it is, if it is one of the connection manager and of its version.
+/// The kind of a message; none if it is not one of the connection manager or not of its version.
 pub(super) fn kind(bytes: &Bytes) -> Option<Kind> {
     (bytes[..4] == HEADER).then(|| Kind::from_attribute(u16::from_be_bytes(array(bytes, ATTRIBUTE)))).flatten()
 }

@@ -1,8 +1,8 @@
 //! The connection manager: IBA volume 1 chapter 12 over GSI datagrams, wire compatible with Linux's ib_cm.
 //!
-//! One [`Cm`] serves every endpoint of a host. Its owner asks for connections and answers for services, hands it the
-//! datagrams that arrive for QP 1 and sends those that it gives out. What IBA leaves open follows Linux, so that a
-//! kernel can be the other end.
+//! One [`Cm`] serves every endpoint of a host. Its owner requests connections and answers service requests, hands it the
+//! datagrams that arrive for QP 1 and sends those that it returns. Where IBA leaves a choice it follows Linux, so that a kernel
+//! can be the other end.
 //!
 //! ```text
 //!   connect, accept, disconnect … ──►┌────┐──► poll_event
@@ -65,7 +65,7 @@ impl Cm {
         }
     }
 
-    /// What the QP of a connection has to be told, while the owner has it.
+    /// QP attributes of a connection, while the owner has it.
     pub fn info(&self, id: CommId) -> Option<ConnectionInfo> {
         self.table.get(id.0).filter(|c| c.is_owned).map(Connection::info)
     }
@@ -75,7 +75,7 @@ impl Cm {
         self.mads.pop_front()
     }
 
-    /// What happened. Nothing is told of a connection that the owner has destroyed.
+    /// The next event. Connections that the owner has destroyed have none.
     pub fn poll_event(&mut self) -> Option<(CommId, Event)> {
         while let Some((id, event)) = self.events.pop_front() {
             if self.table.get(id.0).is_some_and(|c| c.is_owned) {
@@ -90,7 +90,7 @@ impl Cm {
         self.table.next_deadline()
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> CmCounters {
         CmCounters { live: self.table.len(), time_wait: self.table.time_waits(), ..self.counters }
     }

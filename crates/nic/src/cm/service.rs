@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use rdmesh_verbs::{Qkey, Qpn};
 
 impl Cm {
-    /// Asks for a datagram service. What becomes of it is told by `ServiceResolved` or `Unreachable`.
+    /// Requests a datagram service (SIDR_REQ). The result is the event `ServiceResolved` or `Unreachable`.
     pub fn resolve_service(&mut self, now: Time, path: CmPath, sidr: &SidrParams<'_>) -> Result<CommId, CmError> {
         let private = private(sidr.private)?;
         let id = self.table.fresh_id();

@@ -25,7 +25,7 @@ pub(super) struct Table {
     key: u64,
 }
 
-/// How many there are of each local GID.
+/// Number of connections of each local GID.
 type Counts = HashMap<(Vni, Gid), usize>;
 
 /// A connection could not be added.

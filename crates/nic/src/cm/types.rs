@@ -27,7 +27,7 @@ impl CmPath {
     }
 }
 
-/// What makes two paths the same.
+/// Identity of a path: paths with equal ends are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Ends {
     pub(super) vni: Vni,
@@ -51,7 +51,7 @@ pub const MAD_LEN: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommId(pub u32);
 
-/// What [`Cm::connect`](super::Cm::connect) is to ask for. Times are codes: 4.096 µs × 2^code.
+/// Parameters of [`Cm::connect`](super::Cm::connect). Times are codes: 4.096 µs × 2^code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReqParams<'a> {
     /// The service wanted.
@@ -80,15 +80,15 @@ pub struct ReqParams<'a> {
     pub flow_control: bool,
     /// The own QP has a shared receive queue.
     pub srq: bool,
-    /// How long the peer may take to answer (rdma_cm: 20).
+    /// Response time-out of the peer (rdma_cm: 20).
     pub remote_cm_response_timeout: u8,
-    /// How long this end may take to answer (rdma_cm: 20).
+    /// Response time-out of this end (rdma_cm: 20).
     pub local_cm_response_timeout: u8,
-    /// How often a message is repeated, 0 to 15 (rdma_cm: 15).
+    /// Retries of each message, 0 to 15 (rdma_cm: 15).
     pub max_cm_retries: u8,
-    /// How long a packet may live on the path (rdma_cm on RoCE: 18).
+    /// Packet lifetime on the path (rdma_cm on RoCE: 18).
     pub packet_life_time: u8,
-    /// How long the own device may take to acknowledge (rxe: 15).
+    /// ACK delay of the own device (rxe: 15).
     pub ca_ack_delay: u8,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
@@ -104,7 +104,7 @@ pub struct ReqParams<'a> {
     pub private: &'a [u8],
 }
 
-/// What [`Cm::accept`](super::Cm::accept) answers.
+/// Parameters of [`Cm::accept`](super::Cm::accept).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RepParams<'a> {
     /// The device's node GUID.
@@ -117,7 +117,7 @@ pub struct RepParams<'a> {
     pub responder_resources: u8,
     /// READs and atomics that the own QP asks for at a time.
     pub initiator_depth: u8,
-    /// How long the own device may take to acknowledge, as a code (rxe: 15).
+    /// ACK delay of the own device, as a code (rxe: 15).
     pub target_ack_delay: u8,
     /// Whether another path can be used: 0 accepted, 1 not supported, 2 rejected.
     pub failover: u8,
@@ -131,22 +131,22 @@ pub struct RepParams<'a> {
     pub private: &'a [u8],
 }
 
-/// What [`Cm::resolve_service`](super::Cm::resolve_service) asks.
+/// Parameters of [`Cm::resolve_service`](super::Cm::resolve_service).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrParams<'a> {
     /// The service wanted.
     pub service_id: u64,
     /// Partition.
     pub pkey: u16,
-    /// How long to wait for an answer before asking again.
+    /// Time-out of an answer, after which the request is repeated.
     pub timeout: Duration,
-    /// How often to ask again.
+    /// Maximum number of retries.
     pub max_retries: u8,
     /// At most 216 bytes for the owner at the other end.
     pub private: &'a [u8],
 }
 
-/// What [`Cm::answer_service`](super::Cm::answer_service) answers.
+/// Parameters of [`Cm::answer_service`](super::Cm::answer_service).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrAnswer<'a> {
     /// 0 found, 1 no such service, 2 rejected, 3 no QP (`enum ib_cm_sidr_status`).
@@ -161,7 +161,7 @@ pub struct SidrAnswer<'a> {
     pub private: &'a [u8],
 }
 
-/// Why a connection was refused or broken off (IBA 12.6.7.2).
+/// Reason of a rejection: why a connection was refused or aborted (IBA 12.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RejectReason(pub u16);
 
@@ -182,14 +182,14 @@ impl RejectReason {
     pub const VENDOR_OPTION_NOT_SUPPORTED: Self = Self(35);
 }
 
-/// What happened to a connection. Private data comes as received: the whole field, zeroes at its end.
+/// Event of a connection. Private data comes as received: the whole field, zeroes at its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Somebody wants to connect; the id is new. To be answered by `accept`, `reject`, `prepare` or `destroy`.
     Request {
         /// From where, and the way back.
         path: CmPath,
-        /// What is asked for.
+        /// The request.
         req: Req,
     },
     /// The peer accepted. To be answered by `ready` or `reject`.
@@ -201,7 +201,7 @@ pub enum Event {
     },
     /// The peer refused, or broke off, even after `Reply` or `Established`. `TimeWaitExit` may still follow.
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
         /// More about the reason.
         ari: ArrayVec<u8, 72>,
@@ -225,7 +225,7 @@ pub enum Event {
     ServiceRequest {
         /// From where, and the way back.
         path: CmPath,
-        /// What is asked.
+        /// The request.
         sidr: SidrReq,
     },
     /// The answer to `resolve_service`, not always a good one.
@@ -258,10 +258,10 @@ pub enum CmState {
     SidrReqRcvd,
 }
 
-/// What the QP of a connection has to be told (`ib_cm_init_qp_attr`).
+/// QP attributes of a connection (`ib_cm_init_qp_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionInfo {
-    /// Where the connection is. What the peer says is known from `ReqRcvd` or `RepRcvd` on.
+    /// State of the connection. The peer's parameters are known from `ReqRcvd` or `RepRcvd` on.
     pub state: CmState,
     /// Between whom.
     pub path: CmPath,
@@ -305,7 +305,7 @@ pub struct ConnectionInfo {
     pub rate: u8,
 }
 
-/// Why a call did nothing.
+/// Error of a call, which had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CmError {
     /// There is no such connection.
@@ -331,7 +331,7 @@ impl fmt::Display for CmError {
 
 impl std::error::Error for CmError {}
 
-/// What has been counted since the start, and what there is now.
+/// Counters since the start, and the present numbers of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CmCounters {
     /// Messages sent, by kind, without repetitions.

@@ -123,7 +123,7 @@ const BYTE_ROUND: u64 = 10 << 20;
 const MANY_ROUNDS: u64 = 20_000;
 /// 10 Mb/s.
 const LEAST_RATE: f64 = 1.25e6;
-/// How far ahead of their time packets may go.
+/// Burst tolerance: how far ahead of their scheduled time packets may be sent.
 const BURST: Duration = Duration::from_micros(20);
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::time::Time;
 use core::time::Duration;
 
-/// What is known of the round trip to a peer.
+/// Round-trip time estimate of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     smoothed: Option<u64>,
@@ -34,7 +34,7 @@ impl Rtt {
         self.smoothed.map(Duration::from_nanos)
     }
 
-    /// How long news of a loss can only be about what was sent before sending went back.
+    /// Time after going back in which reports of a loss can only concern packets sent before.
     pub(crate) fn echo(&self) -> Duration {
         Duration::from_nanos(self.smoothed.map_or(0, |_| self.least))
     }
@@ -44,12 +44,12 @@ impl Rtt {
         self.smoothed.is_some_and(|smoothed| smoothed > 2 * self.least + SLACK)
     }
 
-    /// How long packets wait in queues.
+    /// Queueing delay: the part of the round trip that packets spend in queues.
     pub(crate) fn queueing(&self) -> Duration {
         Duration::from_nanos(self.smoothed.map_or(0, |smoothed| smoothed - self.least.min(smoothed)))
     }
 
-    /// How long to wait for an answer before something is sent to provoke one.
+    /// Probe time-out: silence after which a probe is sent.
     pub(crate) fn probe_timeout(&self) -> Duration {
         let timeout = |smoothed| (smoothed + (4 * self.variation).max(smoothed)).min(4 * self.least + PATIENCE);
         Duration::from_nanos(self.smoothed.map_or(FIRST_PROBE, timeout).max(LEAST_PROBE))

@@ -26,11 +26,11 @@ pub struct ReceivedMad {
     pub source: Gid,
     /// The address that it was sent to, which need not be anybody's.
     pub dest: Gid,
-    /// What it says.
+    /// The datagram.
     pub bytes: [u8; MAD],
 }
 
-/// Why a management datagram is not sent.
+/// Error of a management datagram that cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MadError {
     /// Too many wait.

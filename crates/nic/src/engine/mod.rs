@@ -44,16 +44,16 @@ use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
 use slab::Slab;
 use std::collections::BTreeMap;
 
-/// How an engine is set up.
+/// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Which of the host's engines this is, from 0.
     pub shard: u32,
-    /// How many there are.
+    /// Number of shards.
     pub shards: u32,
     /// For what is to be hard to predict.
     pub seed: u64,
-    /// What one context may have.
+    /// Limits of one context.
     pub limits: DeviceLimits,
 }
 
@@ -292,5 +292,5 @@ const POLL_BYTES: u64 = 2 << 20;
 const OUTBOX_LIMIT: usize = 128;
 /// QPs in error whose receive queues are looked at in one poll.
 const FAILED_PER_POLL: usize = 32;
-/// How often the receive queues of QPs in error are looked at while nothing else happens.
+/// Interval at which the receive queues of QPs in error are polled without other work.
 const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

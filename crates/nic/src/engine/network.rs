@@ -19,8 +19,8 @@ impl<P: Platform> Engine<P> {
         self.out.routes = routes;
     }
 
-    /// Says that what comes through the tunnel has proven its sender, by a tag that covers more than the invariant CRC,
-    /// which it does not have then. What is sent goes to [`Transmits::for_sealing`].
+    /// Declares that packets of the tunnel are authenticated by a tag that covers more than the invariant CRC, which they do
+    /// not have then. Transmitted packets go to [`Transmits::for_sealing`].
     pub fn set_tunnel_sealed(&mut self, is_sealed: bool) {
         self.integrity.is_tunnel_sealed = is_sealed;
     }

@@ -17,14 +17,14 @@ use std::sync::Arc;
 pub enum Event {
     /// A completion for which `cq` was armed.
     Completion {
-        /// Whose.
+        /// The context of the object.
         context: ContextId,
         /// The queue, by handle.
         cq: u32,
     },
     /// An asynchronous event.
     Async {
-        /// Whose.
+        /// The context of the object.
         context: ContextId,
         /// Which.
         event: AsyncEvent,
@@ -33,7 +33,7 @@ pub enum Event {
     },
     /// A QP's state changed, by command or through an error.
     QpState {
-        /// Whose.
+        /// The context of the object.
         context: ContextId,
         /// The QP, by handle.
         qp: u32,

@@ -17,7 +17,7 @@ pub struct Packet<M> {
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) vni: Vni,
-    /// What kind of queue pair the request comes from.
+    /// The type of the requester's queue pair.
     pub(crate) qp_type: QpType,
     pub(crate) src: Qpn,
     pub(crate) dst: Qpn,

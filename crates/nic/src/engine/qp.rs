@@ -62,7 +62,7 @@ pub(crate) struct Requester<P: Platform> {
     pub(crate) announce_drained: bool,
 }
 
-/// Why the send side stands still.
+/// Reason why the send side is blocked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     None,

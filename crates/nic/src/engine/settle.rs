@@ -13,8 +13,8 @@ use crate::platform::Platform;
 use crate::time::Time;
 use rdmesh_verbs::Qpn;
 
-/// How much may be settled. A program may post without end, and others wait meanwhile; a NIC, too, would have got so far
-/// and no further.
+/// Limit on the work of a settlement. A program may post without end, and others wait meanwhile; a NIC, too, would not have
+/// sent more by then.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     bytes: u64,
@@ -22,12 +22,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What a NIC does while a command is on its way to it.
+    /// The work of a NIC while a command is on its way to it.
     pub const fn of_command() -> Self {
         Self { bytes: 2 << 20, turns: 4096 }
     }
 
-    /// What a NIC does while a program ends.
+    /// The work of a NIC while a program ends.
     pub const fn of_end() -> Self {
         Self { bytes: 8 << 20, turns: 16_384 }
     }
@@ -43,8 +43,8 @@ impl Budget {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Executes what the program has posted to `qp`, as far as `budget` goes. What goes to other hosts is appended to `to`;
-    /// none where nothing can be sent. Returns whether there is more for `to` when it has room again.
+    /// Executes the work requests that are posted to `qp`, as far as `budget` goes. Packets to other hosts are appended to
+    /// `to`; none where nothing can be sent. Returns whether there is more for `to` when it has room again.
     pub fn settle_qp(
         &mut self,
         now: Time,
@@ -93,7 +93,7 @@ impl<P: Platform> Engine<P> {
 
     fn send_locally(&mut self, index: u32) -> bool {
         let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
-        // What is in error is flushed in its own time.
+        // A queue pair in error is flushed by later polls.
         qp.is_sending() && !qp.is_on_wire() && Active { index, qp, cx, out: &mut self.out }.run_sends()
     }
 }

@@ -46,7 +46,7 @@ struct Span<M> {
     len: u32,
 }
 
-/// Why data could not be moved.
+/// Error of a copy between registered ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyError {
     /// A key does not allow it, or the memory is gone.

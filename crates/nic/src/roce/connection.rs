@@ -68,11 +68,11 @@ pub(super) struct ResponderState {
     /// When a congestion notification was last sent, and whether one is due.
     pub(super) notified_at: Option<Time>,
     pub(super) notify: bool,
-    /// How often the last acknowledgement may be repeated when the connection has ended.
+    /// Repeats of the final ACK that are left when the connection has ended.
     pub(super) last_words: u8,
 }
 
-/// What the peer was told of packets that are missing.
+/// The NAK that the peer was sent for missing packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gap {
     /// Nothing is missing.
@@ -88,7 +88,7 @@ pub(super) enum Gap {
 pub(super) enum Message {
     None,
     Send,
-    /// What is left of it, and where that goes.
+    /// The remaining length, and its destination.
     Write {
         addr: u64,
         rkey: Key,
@@ -137,7 +137,7 @@ impl Connection {
         self.requester.slow_until = None;
         self.requester.rate = None;
         self.responder.nak_due = self.responder.fatal;
-        // What was earned before the refusal is still answered.
+        // Requests before the refused one are still acknowledged.
         if self.responder.fatal.is_none() {
             self.responder.replies.clear();
         }

@@ -25,7 +25,7 @@ pub(crate) struct Ended {
     connections: HashMap<u32, LastWord>,
     /// The same from the oldest.
     order: VecDeque<u32>,
-    /// What is to be said again.
+    /// Final ACKs that are to be repeated.
     due: VecDeque<(u32, LastWord)>,
 }
 
@@ -37,7 +37,7 @@ struct LastWord {
     /// The last SEND or WRITE packet that was executed.
     executed: Psn,
     msn: u32,
-    /// How often it may be said: a peer that misses an answer of another kind would ask for ever.
+    /// Repeats that are left: a peer that misses an answer of another kind would ask for ever.
     left: u8,
 }
 
@@ -145,6 +145,6 @@ impl LastWord {
     }
 }
 
-/// How often the last acknowledgement of a connection is repeated.
+/// Maximum number of repeats of a connection's final ACK.
 pub(super) const LAST_WORDS: u8 = 32;
 const MAX_DUE: usize = 64;

@@ -2,7 +2,7 @@
 
 use super::Malformed;
 
-/// What is left to read.
+/// The bytes that are left to read.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

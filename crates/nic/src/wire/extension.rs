@@ -18,13 +18,13 @@ pub struct Reth {
 /// ACK extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// How it went.
+    /// The result.
     pub syndrome: Syndrome,
     /// Messages completed by the responder, 24 bits.
     pub msn: u32,
 }
 
-/// How a request went, to the responder.
+/// Result of a request, as the responder reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
     /// Well.
@@ -47,7 +47,7 @@ pub enum Syndrome {
     },
 }
 
-/// Why a request is refused.
+/// Reason of a NAK (IBA 9.7.5.2.8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum NakCode {

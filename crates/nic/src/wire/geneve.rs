@@ -20,7 +20,7 @@ pub const CONTROL_BODY: usize = 56;
 /// Bytes of a control packet.
 pub const CONTROL_LEN: usize = LEN + OPTION + CONTROL_BODY;
 
-/// What a seal says beside its tag.
+/// A seal without its tag: session and sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// The session.
@@ -68,7 +68,7 @@ pub fn encode_control(body: &[u8; CONTROL_BODY]) -> [u8; CONTROL_LEN] {
     packet
 }
 
-/// What the control packet `packet` carries; none if it is not laid out exactly as one.
+/// The body of the control packet `packet`; none if it does not have exactly that layout.
 pub fn decode_control(packet: &[u8]) -> Option<&[u8; CONTROL_BODY]> {
     let (head, body) = packet.split_at_checked(LEN + OPTION)?;
     let body = body.try_into().ok()?;

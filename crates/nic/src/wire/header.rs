@@ -10,7 +10,7 @@ use rdmesh_verbs::{Key, Psn, Qkey, Qpn};
 pub struct Header {
     /// The transport service, from the opcode.
     pub service: Service,
-    /// What the packet asks or answers: the rest of the opcode, and the extension headers.
+    /// The operation: the rest of the opcode, and the extension headers.
     pub op: Op,
     /// The receiver is to raise a solicited event.
     pub solicited: bool,
@@ -68,7 +68,7 @@ impl Part {
     }
 }
 
-/// What a packet asks or answers, with its extension headers.
+/// The operation of a packet, with its extension headers.
 ///
 /// Immediate data is opaque: the value whose bytes in memory are the bytes of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,9 +99,9 @@ pub enum Op {
         addr: u64,
         /// The key to it.
         rkey: Key,
-        /// What must be there.
+        /// The value to compare with.
         compare: u64,
-        /// What is put there.
+        /// The new value.
         swap: u64,
     },
     /// Atomic fetch and add.
@@ -110,7 +110,7 @@ pub enum Op {
         addr: u64,
         /// The key to it.
         rkey: Key,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
     /// Eight bytes, the payload, written at once (IBA annex A19).
@@ -124,7 +124,7 @@ pub enum Op {
         kind: u8,
         /// Selectivity level, 2 bits: 0 the range, 1 the whole region.
         selectivity: u8,
-        /// What is flushed.
+        /// The range to flush.
         reth: Reth,
     },
     /// Data that was asked for by READ.
@@ -136,11 +136,11 @@ pub enum Op {
     },
     /// An acknowledgement.
     Acknowledge(Aeth),
-    /// What an atomic operation found.
+    /// Response to an atomic operation.
     AtomicAcknowledge {
         /// The acknowledgement in it.
         aeth: Aeth,
-        /// What was there before.
+        /// The original value.
         original: u64,
     },
     /// A message of the datagram service.
@@ -198,7 +198,7 @@ impl Header {
     }
 
     /// Reads a packet, from its base transport header to its invariant CRC, which [`super::icrc`] checks. Returns the
-    /// payload too, without padding. What length of payload is right, the opcode alone does not say.
+    /// payload too, without padding. The payload's length is not checked: the opcode alone does not determine it.
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let mut reader = Reader::new(bytes);
         let [code, flags, pkey @ ..] = reader.take::<4>()?;

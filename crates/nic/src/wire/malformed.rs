@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why bytes are not a packet.
+/// Reason why bytes are not a valid packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
     /// They end too early.

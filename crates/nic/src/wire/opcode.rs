@@ -2,7 +2,7 @@
 
 use super::{Op, Part, Service};
 
-/// What an opcode says of the headers that follow.
+/// The headers that an opcode requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Send(Part, Tail),
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Notification,
 }
 
-/// What comes with the end of a SEND.
+/// Extra header at the end of a SEND: immediate data or a key to invalidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tail {
     None,
@@ -36,7 +36,7 @@ pub(super) fn encode(service: Service, op: &Op) -> u8 {
     code
 }
 
-/// What an opcode means, if it is one of those.
+/// The service and headers of an opcode; none for an unknown one.
 pub(super) fn decode(code: u8) -> Option<(Service, Kind)> {
     Some(match (code & 0xe0, code & 0x1f) {
         (RC, low) => (Service::Rc, connected(low)?),

@@ -17,17 +17,17 @@ pub struct Req {
     pub qkey: Qkey,
     /// The sender's QP.
     pub qpn: Qpn,
-    /// What kind of QP is to be connected.
+    /// The type of the QP to be connected.
     pub qp_type: QpType,
     /// READs and atomics that the sender answers at a time.
     pub responder_resources: u8,
     /// READs and atomics that the sender asks for at a time.
     pub initiator_depth: u8,
-    /// How long the receiver may take to answer, as a code.
+    /// Response time-out of the receiver, as a code.
     pub remote_cm_response_timeout: u8,
-    /// How long the sender may take to answer, as a code.
+    /// Response time-out of the sender, as a code.
     pub local_cm_response_timeout: u8,
-    /// How often a message is repeated.
+    /// Retries of each message.
     pub max_cm_retries: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
@@ -176,7 +176,7 @@ impl PathRecord {
     }
 }
 
-/// What of a request cannot be had here.
+/// A feature of a request that is not supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cm) enum Unfit {
     /// Neither RC nor UC.
@@ -202,7 +202,7 @@ pub struct Rep {
     pub responder_resources: u8,
     /// READs and atomics that the sender asks for at a time.
     pub initiator_depth: u8,
-    /// How long the sender's device may take to acknowledge, as a code.
+    /// ACK delay of the sender's device, as a code.
     pub target_ack_delay: u8,
     /// Whether another path can be used.
     pub failover: u8,
@@ -265,7 +265,7 @@ impl Rep {
     }
 }
 
-/// What stands for a LID where there is none.
+/// The permissive LID, in place of a LID where there is none.
 const PERMISSIVE_LID: u64 = 0xffff;
 const RC: u64 = 0;
 const UC: u64 = 1;

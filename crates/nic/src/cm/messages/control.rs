@@ -10,9 +10,9 @@ use arrayvec::ArrayVec;
 pub(in crate::cm) struct Mra {
     pub(in crate::cm) local_comm_id: u32,
     pub(in crate::cm) remote_comm_id: u32,
-    /// What is waited for, which has 0 for REQ, 1 for REP.
+    /// The message whose answer is delayed: 0 for REQ, 1 for REP.
     pub(in crate::cm) mraed: u8,
-    /// How long, as a code.
+    /// The delay, as a code.
     pub(in crate::cm) service_timeout: u8,
     pub(in crate::cm) private: ArrayVec<u8, { Self::PRIVATE }>,
 }
@@ -188,7 +188,7 @@ impl Lap {
     }
 }
 
-/// What becomes of the proposed path.
+/// Answer to a proposed alternate path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Apr {
     pub(in crate::cm) local_comm_id: u32,

@@ -45,7 +45,7 @@ fn what_linux_says_is_decoded_and_encoded_again() {
     assert_eq!(seen, whole);
 }
 
-/// What the first of them asked for.
+/// The parameters of the first host's REQ.
 fn linux_req(private: &[u8]) -> ReqParams<'_> {
     ReqParams {
         responder_resources: 1,

@@ -8,7 +8,7 @@ use core::time::Duration;
 use rdmesh_verbs::{Gid, Psn, Qpn};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How bad the network is, in percent, and how many managers serve the two endpoints.
+/// Fault rates of the network, in percent, and the number of managers for the two endpoints.
 #[derive(Clone, Copy)]
 struct Plan {
     loss: u64,
@@ -48,7 +48,7 @@ fn a_dead_network_ends_everything() {
     assert_eq!(runs.sum::<usize>(), 0);
 }
 
-/// What is to happen.
+/// An action of the test.
 enum Act {
     Deliver(usize, Box<Mad>),
     Connect,
@@ -64,10 +64,10 @@ enum Todo {
     Destroy,
 }
 
-/// What an owner remembers of an id.
+/// An owner's state of an id.
 #[derive(Default)]
 struct Known {
-    /// How a `connect` came out.
+    /// Result of a `connect`.
     outcome: Option<&'static str>,
     is_connect: bool,
     is_disconnecting: bool,
@@ -89,7 +89,7 @@ struct World {
 }
 
 impl World {
-    /// How many connections both ends have called established.
+    /// Returns the number of connections that both ends have established.
     fn run(seed: u64, plan: Plan) -> usize {
         let cms = if plan.is_local { vec![Cm::new(seed)] } else { vec![Cm::new(seed), Cm::new(!seed)] };
         let mut world = Self {

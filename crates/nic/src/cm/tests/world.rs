@@ -80,7 +80,7 @@ pub(super) fn found() -> SidrAnswer<'static> {
     SidrAnswer { status: 0, qpn: Qpn::new(9), qkey: Qkey(0x0123_4567), service_id: 0x111_0001, private: b"me" }
 }
 
-/// What leaves one end as the other end sees it.
+/// A datagram of one end, as the other end receives it.
 pub(super) fn mirrored(mad: Mad) -> Mad {
     Mad { path: CmPath { local: mad.path.remote, remote: mad.path.local, ..mad.path }, ..mad }
 }

@@ -191,7 +191,7 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// Why a request is not executed.
+/// Reason why a request is not executed.
 pub(crate) enum Refusal {
     NotReady,
     /// Memory cannot be reached at present. What it becomes where that lasts.

@@ -131,7 +131,7 @@ fn any_one_loss_is_made_good() {
     }
 }
 
-/// How a queue pair may end.
+/// The ways in which a queue pair may end.
 const ENDS: [fn(&mut World, &Node); 3] = [
     |world, b| drop(world.engines[b.engine].destroy_qp(b.context, b.qp).unwrap()),
     |world, b| drop(world.engines[b.engine].close(b.context)),
@@ -153,7 +153,7 @@ fn what_had_arrived_is_acknowledged_even_when_its_receiver_has_gone() {
         world.lose = Box::new(|_, _| false);
         world.run_until(Time(world.now.0 + 1_000_000_000));
         assert_eq!(a.done(), Some((1, WcStatus::Success)));
-        // What comes later does not arrive, and is not answered.
+        // A later message is neither executed nor answered.
         world.post(&a, wr(2, SendOp::Send { imm: None }, &[]));
         world.run_until(Time(world.now.0 + 1_000_000_000));
         assert_eq!(a.done(), Some((2, WcStatus::RetryExceeded)));
@@ -569,7 +569,7 @@ fn sealed_packets_have_room_for_the_seal_and_no_crc() {
         assert_eq!(geneve::read_seal(bytes), Some(geneve::Seal { session: 0, sequence: 0 }));
         assert!(bytes[geneve::TAG].iter().chain(&bytes[bytes.len() - 4..]).all(|byte| *byte == 0));
     }
-    // Who is not told that the sender was proven believes the CRC only.
+    // An engine that does not expect authenticated packets checks the CRC.
     assert_eq!((a.done(), world.engines[1].wire_counters().bad_icrc), (None, 0));
     assert!(world.engines[0].wire_counters().bad_icrc > 0);
 }

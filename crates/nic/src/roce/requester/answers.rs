@@ -121,7 +121,7 @@ impl<P: Platform> Active<'_, P> {
     /// An answer that must have been sent did not arrive.
     fn answer_lost(&mut self) {
         let Some(connection) = &self.qp.connection else { return };
-        // What was on its way behind the lost one says nothing new.
+        // Answers that were in flight behind the lost one report the same loss.
         let patience = connection.requester.rtt.echo().max(READ_ECHO);
         if !self.went_back_within(patience) {
             self.on_loss();
@@ -137,7 +137,7 @@ impl<P: Platform> Active<'_, P> {
         }
         let status = match code {
             NakCode::Sequence => {
-                // What was sent again cannot have been refused sooner than this: it is an echo.
+                // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
                 let patience = requester.rtt.echo();
                 if requester.rnr_until.is_none() && !self.went_back_within(patience) {
                     self.on_loss();
@@ -291,7 +291,7 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// How long at least further gaps in answers are taken for echoes of the first: they come without being asked for.
+/// Minimum time in which further gaps in answers count as echoes of the first: they come without being asked for.
 const READ_ECHO: Duration = Duration::from_micros(150);
 /// Which part of the ACK time-out packets may wait in queues. Where both sides send, an answer waits in two of them.
 const QUEUE_SHARE: u32 = 8;

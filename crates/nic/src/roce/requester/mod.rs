@@ -20,7 +20,7 @@ use crate::roce::part;
 use crate::wire::{Header, Op, Part, Reth, Service};
 use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
 
-/// What became of an attempt to send a packet.
+/// Result of an attempt to send a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// There may be more.

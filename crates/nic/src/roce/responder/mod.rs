@@ -201,7 +201,7 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// How often a gap is reported while packets come behind it.
+/// Interval between NAKs for the same gap while packets arrive behind it.
 const REPORT_EVERY: Duration = Duration::from_micros(200);
 /// Least time between two congestion notifications of a queue pair.
 const NOTIFY_EVERY: Duration = Duration::from_micros(50);

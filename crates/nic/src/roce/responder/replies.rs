@@ -39,7 +39,7 @@ pub(super) struct Reply {
 pub(super) enum Result {
     /// The data is read when it is sent.
     Read(Reth),
-    /// What an atomic found.
+    /// The original value of an atomic.
     Original(u64),
     /// An ATOMIC WRITE or FLUSH is done.
     Done,
@@ -100,7 +100,7 @@ impl Replies {
         true
     }
 
-    /// A duplicate of the request: its reply is sent again. What is no longer kept is not answered.
+    /// Answers a duplicate request from its stored response. A request whose response is no longer stored is not answered.
     pub(super) fn again(&mut self, header: &Header, mtu: u32) {
         // The newest first: PSNs come round.
         let asked = self.ring.iter_mut().enumerate().rev().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);

@@ -355,7 +355,7 @@ fn a_forgotten_request_comes_again() {
     two.run();
     let (again, event) = two.b.poll_event().unwrap();
     assert!(matches!(event, Event::Request { .. }) && again != b);
-    // What has been answered is not to be forgotten.
+    // The request was answered, so it is not forgotten.
     two.b.accept(two.now, again, &rep()).unwrap();
     two.b.forget(again);
     two.run();
