@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a process can run out of.
+/// A limited resource of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource {
     /// Bytes mapped.
@@ -32,7 +32,7 @@ pub enum Resource {
     Memory,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 const KINDS: usize = 5;
 
 /// A resource has run out for one endpoint.
@@ -40,7 +40,7 @@ const KINDS: usize = 5;
 #[error("{}", .0.advice())]
 pub struct Exhausted(pub Resource);
 
-/// How much there is to hand out.
+/// Amount of each resource that can be handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits([u64; KINDS]);
 
@@ -55,7 +55,7 @@ struct Accounts {
     held: BTreeMap<u64, [u64; KINDS]>,
 }
 
-/// What one endpoint holds of the budget. Clones are the same account, which goes with the last clone and the last charge.
+/// Account of one endpoint in the budget. Clones share the account, which ends with the last clone and the last charge.
 #[derive(Clone, Debug)]
 pub struct Share(Arc<Account>);
 
@@ -65,7 +65,7 @@ struct Account {
     number: u64,
     /// The endpoint's own limit on mappings.
     max_mappings: u64,
-    /// What was refused last, until somebody has noted it.
+    /// The resource that was refused last, until a caller has taken note of it.
     refused: Mutex<Option<Resource>>,
 }
 
@@ -78,7 +78,7 @@ pub struct Charge {
 }
 
 impl Resource {
-    /// What is exhausted, and what to do.
+    /// The exhausted resource, and the remedy.
     pub fn advice(self) -> &'static str {
         match self {
             Self::AddressSpace => "address space of the router: register less memory at a time",
@@ -106,7 +106,7 @@ impl From<Exhausted> for Errno {
 }
 
 impl Limits {
-    /// What this process can have, less a reserve for what it needs itself.
+    /// The limits of this process, less a reserve for its own needs.
     pub fn of_this_process() -> Self {
         let address_space = getrlimit(Rlimit::As).current.unwrap_or(u64::MAX).min(ADDRESS_SPACE);
         let files = getrlimit(Rlimit::Nofile).current.unwrap_or(u64::MAX).min(1 << 20);
@@ -119,7 +119,7 @@ impl Limits {
         ])
     }
 
-    /// How much there is of one resource.
+    /// The limit of one resource.
     pub fn of(&self, resource: Resource) -> u64 {
         self.0[resource as usize]
     }
@@ -152,7 +152,7 @@ impl Budget {
         }))
     }
 
-    /// What all endpoints hold together.
+    /// Total charges of all endpoints.
     pub fn held(&self, resource: Resource) -> u64 {
         self.lock().held.values().map(|held| held[resource as usize]).sum()
     }
@@ -202,12 +202,12 @@ impl Share {
         Ok(charge)
     }
 
-    /// What was refused since the last call.
+    /// The resource that was refused since the last call.
     pub fn take_refusal(&self) -> Option<Resource> {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What is held.
+    /// The amount that is charged to the account.
     pub fn held(&self, resource: Resource) -> u64 {
         self.0.budget.lock().held.get(&self.0.number).map_or(0, |held| held[resource as usize])
     }
@@ -258,7 +258,7 @@ impl Charge {
         self.amount.fetch_add(other.amount.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// How much it is.
+    /// The charged amount.
     pub fn amount(&self) -> u64 {
         self.amount.load(Ordering::Relaxed)
     }

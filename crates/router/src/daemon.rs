@@ -32,12 +32,12 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// How a router is to run.
+/// Configuration of a router.
 #[derive(Clone, Debug)]
 pub struct DaemonConfig {
     /// Where it keeps its files.
     pub state: StateDir,
-    /// How its workers wait.
+    /// Waiting strategy of its workers.
     pub mode: Mode,
     /// Worker threads; none: chosen from the number of cores.
     pub workers: Option<usize>,
@@ -55,11 +55,11 @@ pub struct DaemonConfig {
     pub key: Option<TunnelKey>,
     /// The network.
     pub io: IoConfig,
-    /// How endpoints of this host reach each other.
+    /// Path between endpoints of this host.
     pub local_path: LocalPath,
 }
 
-/// How endpoints of one host reach each other.
+/// Path between endpoints of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalPath {
     /// Through shared memory.
@@ -71,7 +71,7 @@ pub enum LocalPath {
     Plain,
 }
 
-/// Why a router did not start, or ended badly.
+/// Error of a router's start or end.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The state directory.
@@ -85,7 +85,7 @@ pub enum DaemonError {
     Api {
         /// The socket.
         socket: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let host = match Host::start(config) {
         Ok(host) => Arc::new(host),
         Err(error) => {
-            // What a router that has died left waits for one that can start.
+            // A dead router's files stay until a router can start.
             let cleaned = if instance.has_predecessor() { Ok(()) } else { instance.clean() };
             return Err(cleaned.err().map_or_else(|| error.into(), DaemonError::from));
         }

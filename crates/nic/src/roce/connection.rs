@@ -72,14 +72,14 @@ pub(super) struct ResponderState {
     pub(super) last_words: u8,
 }
 
-/// The NAK that the peer was sent for missing packets.
+/// Last report to the peer about missing packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gap {
     /// Nothing is missing.
     None,
-    /// That there is a gap: when, and the PSN that last came behind it.
+    /// A sequence NAK: its time, and the PSN that last came behind the gap.
     Reported(Time, Psn),
-    /// To wait and then begin with the expected packet: what it had sent behind it is no news.
+    /// An RNR NAK: the peer waits and then begins with the expected packet, so later packets need no report.
     Waiting,
 }
 

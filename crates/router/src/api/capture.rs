@@ -11,7 +11,7 @@ use axum::routing::{delete, get, post};
 use rdmesh_fabric::api::{Capture, CaptureEnd, StartCapture};
 use std::time::Duration;
 
-/// What the API does with captures.
+/// The API's operations on captures.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation {

@@ -19,7 +19,7 @@ pub(super) fn connections(host: &Host) -> Vec<api::ConnectionInfo> {
     host.connections().into_iter().map(connection).filter_map(Result::ok).collect()
 }
 
-/// What programs asked for lately that could not work.
+/// Recent failed requests of programs.
 pub(super) fn mistakes(host: &Host) -> Vec<api::Mistake> {
     host.mistakes().into_iter().map(mistake).filter_map(Result::ok).collect()
 }

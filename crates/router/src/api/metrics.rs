@@ -159,7 +159,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What an endpoint's contexts hold.
+/// Metric of an endpoint's contexts: name, help text, value.
 type Held = (&'static str, &'static str, fn(&ContextInfo) -> u64);
 const HELD: [Held; 15] = [
     ("contexts", "Open device contexts", |_| 1),
@@ -187,7 +187,7 @@ fn of_qps(context: &ContextInfo, count: fn(&QpCounters) -> u64) -> u64 {
     context.qps.iter().map(|qp| count(&qp.counters)).sum()
 }
 
-/// What each engine counts of its datagrams.
+/// Metric of an engine's datagrams: name, help text, value.
 type Wire = (&'static str, &'static str, fn(&WireCounters) -> u64);
 const WIRE: [Wire; 6] = [
     ("sent_total", "Datagrams sent to other hosts and outside", |w| w.sent),
@@ -198,7 +198,7 @@ const WIRE: [Wire; 6] = [
     ("wrong_source_total", "Datagrams that are not from the queue pair's peer", |w| w.wrong_source),
 ];
 
-/// What the session thread counts.
+/// Metric of the session thread: name, kind, help text, value.
 type Session = (&'static str, &'static str, &'static str, fn(&SessionTotals) -> u64);
 const SESSIONS: [Session; 12] = [
     ("connections_accepted_total", "counter", "Connections let in", |t| t.connections_accepted),
@@ -217,7 +217,7 @@ const SESSIONS: [Session; 12] = [
     ("refused_by_quota_total", "counter", "Commands refused by a quota or a limit", |t| t.refused_by_quota),
 ];
 
-/// What there is of rdma_cm, and its messages.
+/// Metric of rdma_cm: name, kind, help text, value.
 type Cm = (&'static str, &'static str, &'static str, fn(&CmTotals) -> u64);
 const CM: [Cm; 12] = [
     ("channels", "gauge", "Open event channels", |t| t.channels),
@@ -234,7 +234,7 @@ const CM: [Cm; 12] = [
     ("overflow_total", "counter", "Requests dropped because too many waited", |t| t.overflow),
 ];
 
-/// What each worker counts.
+/// Metric of a worker: name, help text, value.
 type Worker = (&'static str, &'static str, fn(&WorkerStats) -> f64);
 const WORKERS: [Worker; 8] = [
     ("polls_total", "Passes over the doorbells", |w| w.polls as f64),
@@ -247,7 +247,7 @@ const WORKERS: [Worker; 8] = [
     ("awake_seconds_total", "Time awake", |w| w.busy_ns as f64 / 1e9),
 ];
 
-/// What each worker's sockets count.
+/// Metric of a worker's sockets: name, help text, value.
 type Io = (&'static str, &'static str, fn(&IoStats) -> u64);
 const IO: [Io; 12] = [
     ("received_datagrams", "Datagrams received", |s| s.received_datagrams),

@@ -47,7 +47,7 @@ pub fn router(host: Arc<Host>, stop: Arc<Notify>) -> Router {
     router.fallback(nothing_there).with_state(Api { host, stop })
 }
 
-/// What handlers share.
+/// State shared by the handlers.
 #[derive(Clone)]
 struct Api {
     host: Arc<Host>,

@@ -13,7 +13,7 @@ use rdmesh_fabric::{Host, Peer, PeerEndpoint, Peers};
 use std::fmt::Display;
 use std::net::IpAddr;
 
-/// What the API offers about them.
+/// The API's operations on them.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         read(PEERS, "The other hosts", schema::<Peers>(), get(peers)),

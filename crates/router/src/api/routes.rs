@@ -18,7 +18,7 @@ pub(super) struct Operation {
     pub(super) method: &'static str,
     /// Path, with `{names}` for its variable parts.
     pub(super) path: &'static str,
-    /// What it does.
+    /// Its summary.
     pub(super) summary: &'static str,
     /// Type of the request's body.
     pub(super) request: Option<SchemaOf>,

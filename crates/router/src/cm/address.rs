@@ -10,7 +10,7 @@ const AF_INET6: u16 = 10;
 const AF_IB: u16 = 27;
 const IB_GID_AT: usize = 8;
 
-/// What a program may name.
+/// An address that a program may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Address {
     /// `AF_INET` or `AF_INET6`.
@@ -40,7 +40,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Address>, Errno> {
     }
 }
 
-/// How many bytes an address takes.
+/// Encoded length of an address.
 pub(super) fn encoded_len(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(_) => 16,

@@ -9,7 +9,7 @@ use rdmesh_nic::cm::{CmCounters, CmState};
 use rdmesh_verbs::{QpType, Qpn};
 use std::net::SocketAddr;
 
-/// How much there is.
+/// Counts of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Census {
     pub(crate) channels: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Census {
 /// An `rdma_cm_id`.
 #[derive(Clone, Debug)]
 pub struct ConnectionRow {
-    /// Whose it is.
+    /// The endpoint that it belongs to.
     pub endpoint: EndpointId,
     /// The process that opened its channel.
     pub pid: i32,
@@ -31,9 +31,9 @@ pub struct ConnectionRow {
     pub space: &'static str,
     /// RC, UC or UD.
     pub qp_type: QpType,
-    /// What it is doing.
+    /// Its state.
     pub state: &'static str,
-    /// What it is bound to.
+    /// Its local address.
     pub source: Option<SocketAddr>,
     /// Its peer.
     pub dest: Option<SocketAddr>,
@@ -49,7 +49,7 @@ fn described((number, id): (u32, &Id)) -> (u32, CmId) {
 }
 
 impl ConnectionManager {
-    /// How much there is.
+    /// Counts of objects.
     pub(crate) fn census(&self) -> Census {
         Census {
             channels: self.channels.len(),
@@ -61,12 +61,12 @@ impl ConnectionManager {
         }
     }
 
-    /// What the protocol has counted.
+    /// Counters of the protocol.
     pub(crate) fn counters(&self) -> CmCounters {
         self.protocol.counters()
     }
 
-    /// How often programs were told that they are refused, by reason (IBA 12.6.7.2).
+    /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub(crate) fn rejected(&self) -> Vec<(u16, u64)> {
         self.rejected.iter().map(|(reason, count)| (*reason, *count)).collect()
     }
@@ -78,7 +78,7 @@ impl ConnectionManager {
         ids.into_iter().map(|(_, id)| self.row(id)).collect()
     }
 
-    /// How many identifiers an endpoint has that [`Self::list_ids`] names.
+    /// Number of identifiers of an endpoint that [`Self::list_ids`] lists.
     pub(crate) fn count_ids(&self, endpoint: EndpointId) -> usize {
         self.listed_ids(endpoint).count()
     }

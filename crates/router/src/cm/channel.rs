@@ -90,7 +90,7 @@ impl Channel {
         taken
     }
 
-    /// How many events wait.
+    /// Number of waiting events.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

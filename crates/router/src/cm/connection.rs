@@ -105,8 +105,8 @@ fn access(info: &ConnectionInfo) -> Access {
     if info.responder_resources > 0 { write | Access::REMOTE_READ | Access::REMOTE_ATOMIC } else { write }
 }
 
-/// How long a peer that met no receive request is to wait. The kernel says 655 ms, always; where the peer tries again
-/// without end that only costs time.
+/// RNR timer: delay of a peer that met no receive request. The kernel always uses 655 ms; where the peer retries without end
+/// that only costs time.
 fn rnr_timer(info: &ConnectionInfo) -> u8 {
     if info.rnr_retry_count >= FOR_EVER { SHORT_RNR_TIMER } else { LONGEST_RNR_TIMER }
 }

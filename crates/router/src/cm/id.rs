@@ -31,7 +31,7 @@ impl PortSpace {
         }
     }
 
-    /// What kind of queue pair an identifier of this space has (`ucma_get_qp_type`).
+    /// The queue pair type of an identifier of this space (`ucma_get_qp_type`).
     pub(super) fn qp_type(self, asked: u8) -> Result<QpType, Errno> {
         match self {
             Self::Tcp => Ok(QpType::Rc),
@@ -41,7 +41,7 @@ impl PortSpace {
     }
 }
 
-/// How far an identifier is (`enum rdma_cm_state`).
+/// State of an identifier (`enum rdma_cm_state`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Idle,
@@ -87,7 +87,7 @@ pub(super) struct Id {
     pub(super) endpoint: EndpointId,
     /// Where its events go.
     pub(super) channel: u32,
-    /// What the program calls it. One that a connection request made has no name before it is accepted.
+    /// The program's own number for it. An identifier that a connection request made has none before it is accepted.
     pub(super) uid: Option<u64>,
     pub(super) space: PortSpace,
     pub(super) qp_type: QpType,
@@ -113,7 +113,7 @@ pub(super) struct Id {
     pub(super) groups: BTreeSet<u32>,
 }
 
-/// What SET_OPTION sets.
+/// Options that SET_OPTION sets.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Options {
     pub(super) tos: u8,

@@ -14,9 +14,9 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Reasons that are counted: more than IBA has (12.6.7.2).
 const MAX_REASONS: usize = 64;
-/// How long a program may take to answer a request, as a code: 69 s (`CMA_CM_MRA_SETTING`).
+/// Time-out of a program's answer to a request, as a code: 69 s (`CMA_CM_MRA_SETTING`).
 const PROGRAM_TIME: u8 = REPEATED | 24;
-/// What events say of a peer that did not answer.
+/// Event status for a peer that did not answer.
 const TIMED_OUT: i32 = -Errno::TIMEDOUT.raw_os_error();
 /// Only a peer that asks again is told to wait.
 const REPEATED: u8 = 0x80;
@@ -29,7 +29,7 @@ struct Asked<'a> {
     private: &'a [u8],
 }
 
-/// Why a request is not taken.
+/// Reason why a request is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
     /// The peer is told why.
@@ -95,7 +95,7 @@ impl ConnectionManager {
         }
         let event = match event {
             cm::Event::Reply(rep) => Event::new(Kind::ConnectResponse).with_connection(reply_param(rep)),
-            // What the kernel does not pass on of RTU and DREQ, their private data, is not passed on here.
+            // The private data of RTU and DREQ is not passed on, as in the kernel.
             cm::Event::Established { .. } => Event::new(Kind::Established),
             cm::Event::Rejected { reason, private, .. } => {
                 if self.rejected.len() < MAX_REASONS || self.rejected.contains_key(&reason.0) {
@@ -222,8 +222,8 @@ impl Id {
     }
 }
 
-/// What a request says of the peer's queue pair, and what it wants of the receiver's: READs that the peer asks for are READs
-/// that the receiver answers (`cm_format_req_event`, `cma_set_req_event_data`).
+/// Parameters of a request: the peer's queue pair, and its demands on the receiver's. READs that the peer initiates are READs
+/// to which the receiver responds (`cm_format_req_event`, `cma_set_req_event_data`).
 fn request_param(req: &Req) -> ConnParam {
     ConnParam {
         qp_num: req.qpn.value(),
@@ -237,7 +237,7 @@ fn request_param(req: &Req) -> ConnParam {
     }
 }
 
-/// What an answer says of it (`cm_format_rep_event`, `cma_set_rep_event_data`).
+/// Parameters of a reply (`cm_format_rep_event`, `cma_set_rep_event_data`).
 fn reply_param(rep: &Rep) -> ConnParam {
     let (private_data, private_data_len) = padded(&rep.private);
     ConnParam {

@@ -62,12 +62,12 @@ pub(crate) struct ConnectionManager {
     /// Which endpoints receive from the sockets of a namespace, and for how many channels and devices each.
     ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
     routes: Arc<Routes>,
-    /// Who waits for a peer's link.
+    /// Identifiers that wait for address resolution of a peer.
     queries: BTreeMap<u32, Query>,
-    /// What goes to other machines.
+    /// Messages to other machines.
     outgoing: VecDeque<Mad>,
     random: u64,
-    /// How often programs were told that they are refused, by reason.
+    /// Rejections reported to programs, by reason.
     rejected: BTreeMap<u16, u64>,
 }
 
@@ -158,7 +158,7 @@ impl ConnectionManager {
         self.pump(now);
     }
 
-    /// Whose a channel is.
+    /// The endpoint of a channel.
     pub(crate) fn endpoint_of(&self, number: u32) -> Option<EndpointId> {
         self.channels.get(&number).map(|channel| channel.endpoint)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) const MAX_GROUPS: u32 = 65_536;
 const EVENTS_PER_ID: usize = 4;
 
-/// What an endpoint is.
+/// Configuration of an endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSpec {
     /// The tenant network.
@@ -23,7 +23,7 @@ pub(crate) struct NodeSpec {
     pub(crate) guid: [u8; 8],
     /// Identifiers that its programs may have together.
     pub(crate) max_ids: u32,
-    /// What their memory is charged to.
+    /// The charge for their memory.
     pub(crate) memory: Option<Arc<Charge>>,
 }
 
@@ -76,7 +76,7 @@ impl Node {
         own.find(|ip| ip.is_ipv4() == dest.is_ipv4() && is_link_local(*ip) == is_link_local(dest))
     }
 
-    /// What a loopback or unspecified address of a peer means: this endpoint itself.
+    /// The endpoint's own address, in place of a peer's loopback or unspecified address.
     pub(super) fn itself(&self, ip: IpAddr) -> Option<IpAddr> {
         let anywhere: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         self.source_for(anywhere)

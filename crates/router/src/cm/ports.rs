@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 /// Ports given to those who ask for any (`ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// What somebody binds to.
+/// Binding of an identifier to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Binding {
     /// The `rdma_cm_id`.
@@ -108,12 +108,12 @@ impl Ports {
         }
     }
 
-    /// Who listens at a port.
+    /// The listeners of a port.
     pub(super) fn listeners(&self, space: PortSpace, port: u16) -> &[Binding] {
         self.listening.get(&(space, port)).map_or(&[], Vec::as_slice)
     }
 
-    /// How many ports are in use.
+    /// Number of ports in use.
     pub(super) fn len(&self) -> usize {
         self.bound.len()
     }

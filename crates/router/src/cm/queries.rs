@@ -22,7 +22,7 @@ pub(crate) struct Query {
 }
 
 impl ConnectionManager {
-    /// What is looked for, by identifier.
+    /// Queries in progress, by identifier.
     pub(crate) fn queries(&self) -> Vec<(u32, Query)> {
         // An identifier may have gone to another channel meanwhile.
         let present = |(number, query): (&u32, &Query)| {

@@ -11,9 +11,9 @@ use rdmesh_nic::cm::{CommId, Event};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// For how long a port is expected to have a listener again.
+/// Grace period in which a port is expected to have a listener again.
 const GAP: Duration = Duration::from_secs(10);
-/// For how long a request waits for it.
+/// Maximum waiting time of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Ports that are remembered of each endpoint. Requests to others are refused at once.
 const MAX_PORTS: usize = 64;

@@ -68,7 +68,7 @@ impl Captures {
         id
     }
 
-    /// What was copied since it was last read, in the form of a pcap file; none where there is no such capture.
+    /// The packets copied since the last read, as a part of a pcap file; none where there is no such capture.
     pub fn read(&self, id: u32) -> Option<Vec<u8>> {
         let mut table = self.table();
         table.end_abandoned();
@@ -153,5 +153,5 @@ fn file_header(snap_len: usize) -> Vec<u8> {
     [NANOSECONDS, VERSION_2_4, 0, 0, snap_len as u32, LINKTYPE_RAW].iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
-/// How long a capture lasts unread.
+/// Time after which an unread capture ends.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -8,18 +8,18 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Why the host did not do it.
+/// Error of an operation on the host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// Names and addresses.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// What is noted for the next router, and what an earlier one left.
+    /// The journal for the next router, or that of an earlier one.
     #[error("{}: {source}", .path.display())]
     Store {
         /// The file or directory.
         path: PathBuf,
-        /// Why it cannot be used.
+        /// The cause.
         source: io::Error,
     },
     /// The file of single hosts' keys.
@@ -90,7 +90,7 @@ pub enum HostError {
     Owner {
         /// Its process id.
         pid: i32,
-        /// Why it cannot be watched.
+        /// The cause.
         source: io::Error,
     },
     /// The workers.
@@ -101,7 +101,7 @@ pub enum HostError {
     Start {
         /// Which.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -180,12 +180,12 @@ impl Host {
         self.sessions.connections()
     }
 
-    /// What programs asked for lately that could not work.
+    /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
         self.sessions.mistakes()
     }
 
-    /// What there is of rdma_cm.
+    /// Counts and counters of rdma_cm.
     pub fn cm_totals(&self) -> CmTotals {
         self.sessions.cm_totals()
     }
@@ -200,7 +200,7 @@ impl Host {
         self.workers.shards().iter().map(|shard| shard.stats()).collect()
     }
 
-    /// What each worker's engine has exchanged with the network.
+    /// Packet counters of each worker's engine.
     pub fn wire_counters(&self) -> Vec<WireCounters> {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
     }

@@ -21,7 +21,7 @@ pub(super) struct Instance {
     _lock: File,
 }
 
-/// Why a state directory cannot be used.
+/// Error that prevents the use of a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
     /// Others could change what is in it.
@@ -36,9 +36,9 @@ pub enum InstanceError {
     /// The kernel refused.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What it is about.
+        /// The path concerned.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Namespaces of an earlier router.
@@ -50,8 +50,8 @@ pub enum InstanceError {
 }
 
 impl Instance {
-    /// Takes the state directory of `config`, which is made if there is none. What a router that has died left to be restored
-    /// stays, anything else goes.
+    /// Takes the state directory of `config`, which is made if there is none. State that a dead router left for restoration
+    /// stays, all other files are removed.
     pub(super) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
         let instance = Self::lock(&config.state, config.rootless)?;
         if instance.has_predecessor {
@@ -68,7 +68,7 @@ impl Instance {
     /// Takes the state directory, and changes nothing in it yet.
     pub(super) fn lock(state: &StateDir, rootless: bool) -> Result<Self, InstanceError> {
         let directory = state.make(if rootless { 0o700 } else { 0o755 })?;
-        // Who can open it can lock it, and so keep every router from starting.
+        // A user who can open it can lock it, and so prevent every router from starting.
         let lock = state.open_file(&directory, LOCK, 0o600)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -142,5 +142,5 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// How the mount is known again by a later router.
+/// Name by which a later router recognises the mount.
 const MOUNT_SOURCE: &str = "rdmesh-endpoints";

@@ -22,7 +22,7 @@ pub(super) struct Mesh {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How far the thread is.
+/// Progress of the thread.
 #[derive(Default)]
 struct Progress {
     /// None when it has ended.

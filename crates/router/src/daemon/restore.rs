@@ -86,7 +86,7 @@ impl Host {
     }
 }
 
-/// What tells process `pid` from a later one of the same number.
+/// Identity of process `pid`, which tells it from a later one with the same number.
 pub(super) fn identity(pid: i32) -> io::Result<Owner> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name before the last parenthesis may hold anything; field 22 is the 20th behind it.

@@ -158,7 +158,7 @@ fn what_a_killed_router_had_registered_is_restored() {
         let owned = CreateEndpoint { lifetime: Lifetime::Caller, ..request(name) };
         first.create_endpoint(owned, process.id() as i32).unwrap();
     }
-    // What it noted is all that is left of it.
+    // Only its journal is left.
     drop(first);
     dead.kill().unwrap();
     dead.wait().unwrap();

@@ -17,7 +17,7 @@ pub struct EndpointDir {
     path: PathBuf,
 }
 
-/// Why a directory could not be made.
+/// Error of making a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The path does not fit into a socket address.
@@ -28,7 +28,7 @@ pub enum EndpointError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -88,7 +88,7 @@ impl Contents {
         Ok(socket)
     }
 
-    /// Makes what stands for `/dev/infiniband` where a program lists it. What it opens there is the library's affair.
+    /// Makes the entries that a program sees when it lists `/dev/infiniband`. The library handles opening them.
     fn list_devices(&self) -> io::Result<()> {
         let folder = self.path.join(DEVICES_NAME).join("infiniband");
         fs::create_dir_all(&folder)?;

@@ -13,7 +13,7 @@ pub struct Library {
     copy: PathBuf,
 }
 
-/// Why there is no library.
+/// Error of providing the library.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It is in none of the usual places.
@@ -26,7 +26,7 @@ pub enum LibraryError {
         from: PathBuf,
         /// Where it was to go.
         to: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }

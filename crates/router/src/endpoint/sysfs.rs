@@ -81,7 +81,7 @@ fn links() -> Vec<(String, String)> {
     links
 }
 
-/// What leads from the device to `interface`, in the sysfs of the program that looks.
+/// The link from the device to `interface`, in the program's own sysfs.
 fn interface_link(interface: &str) -> (String, String) {
     (format!("{FUNCTION}/net/{interface}"), format!("/sys/class/net/{interface}"))
 }
@@ -134,7 +134,7 @@ fn device() -> PathBuf {
     Path::new("devices/virtual/infiniband").join(DEVICE_NAME)
 }
 
-/// What `uevent` says of a device that has a node in `/dev/infiniband`.
+/// The `uevent` file of a device that has a node in `/dev/infiniband`.
 fn node_event((major, minor): (u32, u32), name: &str) -> String {
     format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\nDEVMODE=0666")
 }
@@ -166,9 +166,9 @@ const RXE_ABI: &str = "2";
 const VERBS: &str = "devices/virtual/infiniband_verbs/uverbs0";
 /// The node of the connection manager.
 const CM: &str = "devices/virtual/misc/rdma_cm";
-/// What the device is a function of: the directory that its `device` leads to.
+/// The parent device: the directory that the device's `device` link leads to.
 const FUNCTION: &str = "devices/virtual/rdmesh/rxe0";
-/// What the kernel says of a device that is near no node.
+/// NUMA node of a device without one, as the kernel shows it.
 const NO_NUMA_NODE: &str = "-1";
 /// The interface in a namespace that the router makes.
 const INTERFACE: &str = "eth0";

@@ -10,7 +10,7 @@ pub(super) struct Control {
     len: usize,
 }
 
-/// What the kernel says of a message that it received.
+/// Control data of a received message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Received {
     /// The IP header's traffic class.
@@ -33,12 +33,12 @@ impl Control {
         &mut self.bytes
     }
 
-    /// How much was received.
+    /// Sets the length of the received data.
     pub(super) fn set_len(&mut self, len: usize) {
         self.len = len.min(ROOM);
     }
 
-    /// What is to be sent.
+    /// The bytes to be sent.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -76,7 +76,7 @@ impl Control {
         }
     }
 
-    /// Reads what was received. What is not known is skipped.
+    /// Parses the received control messages. Unknown ones are skipped.
     pub(super) fn read(&self) -> Received {
         let mut received = Received::default();
         let mut rest = self.bytes();
@@ -165,7 +165,7 @@ mod tests {
                 segment: Some(1072),
                 stamp: Some(2_000_000_007),
                 drops: Some(u32::MAX),
-                // What is sent names the source where what is received names the destination.
+                // A transmitted control message names the source where a received one names the destination.
                 to: if is_v4 { Some(Ipv4Addr::UNSPECIFIED.into()) } else { Some(to) },
             };
             assert_eq!(control.read(), expected);

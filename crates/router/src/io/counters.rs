@@ -8,7 +8,7 @@ macro_rules! counters {
         #[derive(Default, Debug)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
-        /// What a worker's sockets have done.
+        /// Counters of a worker's sockets.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct IoStats { $($(#[$doc])* pub $name: u64,)* }
 

@@ -40,13 +40,13 @@ pub struct Chance(u32);
 /// Bursts of losses: Gilbert's model, in which everything is lost in the bad state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Burst {
-    /// How likely a datagram begins one.
+    /// Probability that a datagram begins a burst.
     pub begin: Chance,
-    /// How many datagrams one has, on average.
+    /// Mean number of datagrams of a burst.
     pub length: u32,
 }
 
-/// Why a text does not describe faults.
+/// Error of parsing a description of faults.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidFaults {
     /// Not one of the keys.

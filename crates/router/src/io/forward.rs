@@ -3,7 +3,8 @@
 use crossbeam_queue::ArrayQueue;
 use rdmesh_nic::{Datagram, Origin, Time};
 
-/// What other workers hand to one. Its buffers are made once: where all are full, the rest is lost, as on a network.
+/// Datagrams that other workers hand to one. The buffers are made once: when all are full, further datagrams are lost, as on a
+/// network.
 pub(crate) struct Mailbox {
     full: ArrayQueue<Letter>,
     empty: ArrayQueue<Letter>,

@@ -4,7 +4,7 @@ use super::faults::{Chance, Faults};
 use rdmesh_nic::{Datagram, Origin, Time};
 use std::time::Duration;
 
-/// Faults at work. What it does follows from its seed and the datagrams that it is given.
+/// Fault injector. Its behaviour is a function of its seed and the datagrams that it is given.
 pub(super) struct Injector {
     faults: Faults,
     chance: Random,
@@ -143,7 +143,7 @@ mod tests {
 
     const COUNT: u32 = 100_000;
 
-    /// What arrives of `count` numbered datagrams: their traffic classes and bytes.
+    /// The delivered ones of `count` numbered datagrams: their traffic classes and bytes.
     fn run(faults: &str, count: u32) -> (Vec<(u8, Vec<u8>)>, Injector) {
         let mut injector = Injector::new(faults.parse().unwrap(), 0);
         let mut arrived = Vec::new();

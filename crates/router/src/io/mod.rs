@@ -41,7 +41,7 @@ pub(crate) use tunnel::{Sessions, Table, Tunnel, pair_key};
 
 use std::net::IpAddr;
 
-/// How a router meets the network.
+/// Network configuration of a router.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoConfig {
     /// This host's address towards the other routers; none where it is the only one.

@@ -246,7 +246,7 @@ impl Way {
     }
 
     /// Only the datagrams of a segmented message get the identifications that their invariant CRCs cover: sent one by
-    /// one, all but the first of a train would be refused by their receiver. What is not sent counts as lost.
+    /// one, all but the first of a train would be refused by their receiver. Datagrams that are not sent count as lost.
     fn needs_segmentation(self) -> bool {
         matches!(self, Self::Plain(_, true))
     }

@@ -44,7 +44,7 @@ pub struct Interface {
     pub mtu: u32,
 }
 
-/// Why an endpoint's programs do not reach machines outside rdmesh.
+/// Reason why an endpoint's programs cannot reach external peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlainError {
     /// The program's namespace is not known.
@@ -70,7 +70,7 @@ pub enum PlainError {
     Probe(#[from] ProbeError),
 }
 
-/// What was found in a namespace.
+/// Result of the search in a namespace.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) interface: Option<Interface>,

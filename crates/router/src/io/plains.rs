@@ -43,11 +43,11 @@ pub struct PlainUse {
 pub struct Terms {
     /// For [`Plains::DESCRIPTORS`], kept where sockets are opened.
     pub charge: Option<Charge>,
-    /// How long it may take.
+    /// Time-out of the search.
     pub wait: Duration,
 }
 
-/// What a context finds in its program's namespace.
+/// Plain RoCEv2 path of a context, found in its program's namespace.
 #[derive(Debug)]
 pub struct Place {
     /// The interface that has the endpoint's address.
@@ -57,7 +57,7 @@ pub struct Place {
 }
 
 impl Plains {
-    /// What the sockets of one namespace take: two, and the namespace.
+    /// Descriptors for one namespace: two sockets, and the namespace.
     pub const DESCRIPTORS: u64 = 3;
 
     /// None yet; `probed` says whether the kernel is fit for them.

@@ -12,7 +12,7 @@ use rustix::io::{self, Errno};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 
-/// Why plain RoCEv2 over IPv4 cannot be sent.
+/// Reason why plain RoCEv2 over IPv4 cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProbeError {
     /// No socket, or no segmentation.

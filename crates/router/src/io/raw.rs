@@ -145,7 +145,7 @@ pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// What a socket's receive queue takes up, and how much it may, as the kernel accounts for it (`SO_MEMINFO`).
+/// Memory use of a socket's receive queue, and its limit, as the kernel accounts for it (`SO_MEMINFO`).
 #[allow(unsafe_code)]
 pub(super) fn receive_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     // `SK_MEMINFO_RMEM_ALLOC` and `SK_MEMINFO_RCVBUF` are the first two.

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
-/// What a socket is for.
+/// Purpose of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Purpose {
     /// Other sockets may be bound to the same address, and share what comes.

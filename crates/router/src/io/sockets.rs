@@ -46,7 +46,7 @@ struct Open {
 /// A socket that this worker receives from.
 struct Receiving {
     source: Source,
-    /// How many messages it had no room for when it last said so.
+    /// Last reported number of messages that were dropped for lack of room.
     drops: u32,
 }
 
@@ -196,7 +196,7 @@ impl Sockets {
         self.look_at_once();
     }
 
-    /// Seals what goes through the tunnel, once. What cannot be sealed is not sent.
+    /// Seals each train for the tunnel, once. A train that cannot be sealed is not sent.
     fn seal(&mut self) {
         let Self { open, outbox, .. } = self;
         let Some(guard) = open.guard().filter(|_| outbox.is_untouched()) else { return };
@@ -382,7 +382,7 @@ const EVENTS: usize = 16;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Passes between two looks at sockets that have been quiet.
 const QUIET_PASSES: u32 = 128;
-/// How long after some traffic more is expected.
+/// Time after some traffic in which more is expected.
 const BUSY: Duration = Duration::from_millis(1);
 /// The event that a socket has room again.
 const ROOM: u64 = u64::MAX - 1;

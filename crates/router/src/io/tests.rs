@@ -46,7 +46,7 @@ impl Trains for Made {
     }
 }
 
-/// What arrived.
+/// Datagrams that arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Arrived {
     origin: Origin,
@@ -204,7 +204,7 @@ fn each_worker_receives_what_is_for_its_queue_pairs() {
         for qpn in 0x12_3450..0x12_3456_u32 {
             let mut bytes = vec![0; transport + 16];
             bytes[2..4].copy_from_slice(&protocol);
-            // What lies before the number is not part of it.
+            // The bits before the number are not part of it.
             bytes[transport + 4..transport + 8].copy_from_slice(&(qpn | 0xff00_0000).to_be_bytes());
             sender.send_to(&bytes, (underlay(8), rdmesh_nic::TUNNEL_PORT)).unwrap();
             let arrived = receivers[qpn as usize % WORKERS].next(1);

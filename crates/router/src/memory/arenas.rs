@@ -75,7 +75,7 @@ struct Window {
     extents: Bits,
 }
 
-/// What a mapping costs, for as long as it is there.
+/// Charges for a mapping, for as long as it exists.
 struct Upkeep {
     _address_space: Charge,
     _mapping: Charge,
@@ -234,7 +234,7 @@ impl Window {
     fn populate(&mut self, begin: usize, end: usize) -> Result<(), RegionError> {
         let bytes = (end - begin) * PAGE as usize;
         if !guard::is_complete() {
-            // What is missing then, or goes missing later, is made, and counts as the router's.
+            // Pages that are missing then or later are made by the router, and charged to it.
             self.upkeep.memory.grow(bytes as u64)?;
         }
         match self.memory.populate(begin * PAGE as usize, bytes) {
@@ -308,14 +308,14 @@ impl From<Exhausted> for RegionError {
 }
 
 const PAGE: u64 = 4096;
-/// What one page of a page table maps.
+/// Bytes that one page of a page table maps.
 const EXTENT: u64 = 2 << 20;
 /// Mappings begin and end at multiples of that: of address space there is plenty, of mappings there is not.
 const CHUNK: u64 = 64 << 20;
 /// Bytes of a region that are faulted in at registration, so that the first transfers find their pages.
 /// No more: the session thread does it.
 const POPULATE_MAX: u64 = 64 << 20;
-/// What a mapping takes in tables, here and in the kernel.
+/// Memory of a mapping's table entries, here and in the kernel.
 const ENTRY: usize = 512;
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Patience {
         self.spend_at(Instant::now(), self.deadline());
     }
 
-    /// How long something of the tenant's may take: longer than any disk, shorter than anybody's retries.
+    /// Time-out of an access to tenant memory: longer than any disk, shorter than the retries of any peer.
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline_at(Instant::now())
     }
@@ -134,7 +134,7 @@ struct Helper {
     buffer: Buffer,
 }
 
-/// What the worker and its helper hand to each other.
+/// State shared by the worker and its helper.
 struct Shared {
     turn: AtomicU32,
     work: Mutex<Option<(Job, Buffer)>>,

@@ -47,7 +47,7 @@ enum Place {
     Private { process: ProcessMemory, addr: u64 },
 }
 
-/// Why a region cannot be made.
+/// Error of registering a region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The segments do not cover the range exactly.

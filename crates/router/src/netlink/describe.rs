@@ -7,18 +7,18 @@ use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use rdmesh_verbs::{QpState, QpType};
 use std::net::SocketAddr;
 
-/// What the device is.
+/// Attributes of the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Device {
     /// `enum ib_device_cap_flags`.
     pub(crate) capabilities: u64,
     /// Big-endian.
     pub(crate) node_guid: [u8; 8],
-    /// How many ports it has.
+    /// Number of ports.
     pub(crate) ports: u32,
 }
 
-/// What its port is.
+/// Attributes of its port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Port {
     /// Its number.
@@ -156,7 +156,7 @@ pub(crate) struct CmId {
     pub(crate) space: u32,
     /// `enum rdma_cm_state`.
     pub(crate) state: u8,
-    /// What it is bound to.
+    /// Its local address.
     pub(crate) source: Option<SocketAddr>,
     /// Its peer.
     pub(crate) dest: Option<SocketAddr>,

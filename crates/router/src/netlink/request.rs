@@ -12,20 +12,20 @@ pub(crate) struct Request<'a> {
     pub(crate) header: NetlinkHeader,
     /// Whether a list is asked for.
     pub(crate) is_list: bool,
-    /// What is asked; an error where it is a question that makes no sense.
+    /// The question; an error for an invalid one.
     pub(crate) question: Result<Question<'a>, Errno>,
 }
 
-/// What is asked.
+/// Question of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Question<'a> {
-    /// What the device is.
+    /// Attributes of the device.
     Device,
-    /// What its port is.
+    /// Attributes of its port.
     Port,
-    /// How the system is set.
+    /// Settings of the system.
     System,
-    /// How many objects there are.
+    /// Counts of objects.
     Summary,
     /// Objects of a kind: all of them, or one by its number.
     Objects(Kind, Option<u32>),
@@ -38,7 +38,7 @@ pub(crate) enum Question<'a> {
     },
     /// The port's counters.
     Statistic,
-    /// How counters are bound to queue pairs: not at all.
+    /// Binding of counters to queue pairs: none.
     StatisticMode,
     /// Counters that are bound to something: there are none.
     Counters,
@@ -49,8 +49,8 @@ pub(crate) enum Question<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the request in `bytes`, which a program wrote. What the kernel refuses before it looks at any attribute is
-    /// an error here.
+    /// Reads the request in `bytes`, which a program wrote. Requests that the kernel refuses before it looks at any attribute
+    /// are an error here.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
         let (header, _) = NetlinkHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
         let attributes = bytes.get(size_of::<NetlinkHeader>()..header.len as usize).ok_or(Errno::INVAL)?;

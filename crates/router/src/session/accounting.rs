@@ -2,7 +2,7 @@
 
 use crate::budget::{Charge, Exhausted, Resource, Share};
 
-/// What a context can hold.
+/// Kind of an object in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ObjectKind {
     Pd,
@@ -15,7 +15,7 @@ pub(super) enum ObjectKind {
     Channel,
 }
 
-/// What an object costs the router, until it is destroyed.
+/// Charge for an object, until it is destroyed.
 pub(super) struct Admission {
     memory: Charge,
     descriptors: Charge,
@@ -66,7 +66,7 @@ impl Admission {
     }
 }
 
-/// How many objects of each kind are held.
+/// Number of objects of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ObjectCounts {
     /// Protection domains.

@@ -28,7 +28,7 @@ pub(super) struct CmChannel {
     connections: u32,
     /// Its way to machines outside rdmesh.
     pub(super) plain: Option<PlainUse>,
-    /// What it costs.
+    /// Its charge.
     _charge: Admission,
 }
 
@@ -106,7 +106,7 @@ impl Server {
     pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
         self.cm.set_routes(self.shards[0].routes());
         if self.cm.is_end(&mad) {
-            // What the peer sent before may be with another worker, or in another socket.
+            // The peer's earlier packets may be with another worker, or in another socket.
             self.settle_workers();
         }
         self.cm.receive(self.clock.now(), &mad);
@@ -147,7 +147,7 @@ impl Server {
 
     /// Has every worker take what has arrived for it.
     fn settle_workers(&self) {
-        // What one of them receives may be for another.
+        // A packet that one of them receives may be for another.
         for _ in 0..self.shards.len().min(2) {
             self.shards.iter().for_each(|shard| shard.call_settled(|_| ()));
         }

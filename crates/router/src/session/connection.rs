@@ -10,16 +10,16 @@ use zerocopy::FromBytes;
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     pub(super) endpoint: super::EndpointId,
-    /// What it opened or was attached to.
+    /// The object that it opened or was attached to.
     pub(super) subject: Option<Subject>,
     pub(super) peer: Peer,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
-    /// What it costs.
+    /// Its charge.
     pub(super) _charge: Admission,
 }
 
-/// What a connection is for.
+/// Object that a connection belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Subject {
     /// A context: the device, opened.
@@ -28,7 +28,7 @@ pub(super) enum Subject {
     Channel(u32),
 }
 
-/// Why a message cannot even be answered.
+/// Error of a malformed message, which cannot be answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("message is shorter than its header")]

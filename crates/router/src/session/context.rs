@@ -56,7 +56,7 @@ pub(super) struct Context {
     pub(super) queues: QueueFile,
     /// Raised where pages of its page or its queues have been taken away.
     pub(super) alarm: Alarm,
-    /// What it and its objects cost.
+    /// The charge for it and its objects.
     pub(super) charge: Admission,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
@@ -168,7 +168,7 @@ impl Context {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
-    /// What is wrong with its queue pairs, at its end.
+    /// Records failures of its queue pairs, at its end.
     pub(super) fn note_mistakes(&self, endpoint: &mut Endpoint) {
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
@@ -202,7 +202,7 @@ impl Context {
     }
 }
 
-/// What a mapping of queues costs.
+/// Charge for a mapping of queues.
 struct Mapped {
     _address_space: Charge,
     _mapping: Charge,

@@ -22,7 +22,7 @@ const MAX_CHANNELS: u32 = 4096;
 /// Memberships in multicast groups, of all queue pairs.
 const MAX_GROUPS: u32 = 65_536;
 
-/// What an endpoint is.
+/// Configuration of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointSpec {
     /// Its name in this server.
@@ -35,7 +35,7 @@ pub struct EndpointSpec {
     pub vni: Vni,
     /// The GID table; empty slots are zero.
     pub gids: Vec<Gid>,
-    /// What its programs may hold together.
+    /// Limits on the objects of its programs together.
     pub quota: Quota,
     /// The only user who may connect; anyone who can reach the socket where none is named.
     pub allowed_uid: Option<u32>,
@@ -72,7 +72,7 @@ pub(super) struct Endpoint {
     pub(super) connections: u32,
     pub(super) counts: ObjectCounts,
     pub(super) pinned: u64,
-    /// What the router holds for it.
+    /// Its account in the router's budget.
     pub(super) share: Share,
     /// Its programs' registered memory.
     pub(super) arenas: Arenas,
@@ -80,15 +80,15 @@ pub(super) struct Endpoint {
     pub(super) groups: u32,
     /// The listener is not polled, because descriptors had run out, or too many are being closed.
     pub(super) paused: bool,
-    /// How often its programs' memory may be out of reach.
+    /// Back-off for unreachable memory of its programs.
     pub(super) patience: Patience,
-    /// What its queue pairs did that are gone.
+    /// Traffic of its destroyed queue pairs.
     pub(super) traffic: Traffic,
-    /// What was told last of its counters.
+    /// The last reported values of its counters.
     pub(super) told: Option<Told>,
     /// Closes the descriptors of its programs.
     pub(super) disposal: Disposal,
-    /// What its programs asked for lately that could not work.
+    /// Recent failed requests of its programs.
     pub(super) mistakes: Mistakes,
     /// The limit that was reached last, until somebody has noted it.
     pub(super) refusal: Option<&'static str>,

@@ -23,7 +23,7 @@ pub struct ContextInfo {
     pub comm: String,
     /// The worker that serves it.
     pub shard: usize,
-    /// What it holds.
+    /// Counts of its objects.
     pub objects: ObjectCounts,
     /// Bytes registered.
     pub pinned_bytes: u64,
@@ -54,7 +54,7 @@ pub struct QpRow {
     pub unacked_psn: Psn,
     /// The next PSN that it expects.
     pub expected_psn: Psn,
-    /// What it has done.
+    /// Its counters.
     pub counters: QpCounters,
 }
 
@@ -82,11 +82,11 @@ pub struct ConnectionInfo {
     pub name: String,
     /// The endpoint's network.
     pub network: String,
-    /// What it is.
+    /// Its description.
     pub row: ConnectionRow,
 }
 
-/// What there is of rdma_cm, and its messages since the start.
+/// Objects of rdma_cm, and counts of its messages since the start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CmTotals {
     /// Open channels.
@@ -113,7 +113,7 @@ pub struct CmTotals {
     pub unexpected: u64,
     /// Requests dropped because too many waited for an answer.
     pub overflow: u64,
-    /// How often programs were told that they are refused, by reason (IBA 12.6.7.2).
+    /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub rejected: Vec<(u16, u64)>,
 }
 

@@ -29,7 +29,7 @@ impl Server {
         let _ = io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Sends to other machines. What cannot be sent is lost, as on a network.
+    /// Sends datagrams to other machines. Those that cannot be sent are lost, as on a network.
     pub(super) fn send_mads(&self, mads: Vec<Mad>) {
         let Some(shard) = self.shards.first().filter(|_| !mads.is_empty()) else { return };
         shard.post(move |shard| {
@@ -43,5 +43,5 @@ impl Server {
 
 /// Management datagrams that wait for the session thread.
 const WAITING: usize = 1024;
-/// How many are taken before other messages have their turn.
+/// Number of datagrams taken before other messages have their turn.
 const TURN: usize = 64;

@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::FromBytes;
 
-/// What becomes of a connection.
+/// Whether a connection continues after a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flow {
     Continue,
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// What the program has to fill in of its queue memory before the command that failed just now can be done.
+    /// The part of the queue memory that the program must populate before the command that failed just now can succeed.
     fn wanted(&self, subject: Option<Subject>) -> Option<Extent> {
         let Some(Subject::Context(context)) = subject else { return None };
         self.contexts.get(&context)?.queues.take_wanted()
@@ -98,7 +98,7 @@ impl Server {
         Err(resource.errno())
     }
 
-    /// What the budget has refused to a connection's endpoint.
+    /// The resource that the budget has refused to a connection's endpoint.
     fn refused(&self, id: u64) -> Option<Resource> {
         self.endpoints.get(&self.connections.get(&id)?.endpoint)?.share.take_refusal()
     }
@@ -152,7 +152,7 @@ impl Server {
     pub(super) fn find_place(&mut self, id: u64, shard: usize) -> Result<Place, Errno> {
         let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        // How long it takes to look there is the tenant's to decide, a few times.
+        // The tenant controls how long the lookup takes, so the number of slow ones is limited.
         let exhausted = endpoint.patience.is_exhausted();
         let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
         let charge = Some(endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?);

@@ -34,7 +34,7 @@ pub enum Mistake {
     NoWay {
         /// The peer.
         peer: IpAddr,
-        /// Why the way outside is missing, where that is known.
+        /// Reason why there is no external path, where that is known.
         outside: Option<PlainError>,
     },
     /// A connection whose peer never said anything.
@@ -70,11 +70,11 @@ pub struct MistakeInfo {
     pub pid: i32,
     /// That process's name.
     pub comm: String,
-    /// What it is.
+    /// The failed request.
     pub mistake: Mistake,
-    /// How often it was made.
+    /// Number of times it failed.
     pub count: u64,
-    /// How long ago it was made last.
+    /// Time since it failed last.
     pub age: Duration,
 }
 
@@ -189,7 +189,7 @@ impl Endpoint {
 }
 
 impl Mistake {
-    /// What is wrong with a queue pair that ends like this.
+    /// The failure of a queue pair in this state at its end, if any.
     pub(super) fn of_queue_pair(info: &QpInfo) -> Option<Self> {
         let is_unanswered = info.unacked_psn == info.attr.sq_psn && info.counters.rx_messages == 0;
         let has_failed = info.state() == QpState::Error && info.counters.retries != 0 && info.counters.rnr_naks == 0;
@@ -200,7 +200,7 @@ impl Mistake {
         })
     }
 
-    /// What to do about it, where that can be said.
+    /// The remedy, where there is one.
     pub fn fix(&self) -> Option<String> {
         match self {
             Self::WrongGid { better: Some(index), .. } => {

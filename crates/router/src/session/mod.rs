@@ -85,7 +85,7 @@ impl SessionServer {
         self.ask(Control::Snapshot).unwrap_or_default()
     }
 
-    /// What has happened since the start.
+    /// Counters since the start.
     pub fn totals(&self) -> SessionTotals {
         self.ask(Control::Totals).unwrap_or_default()
     }
@@ -95,12 +95,12 @@ impl SessionServer {
         self.ask(Control::Connections).unwrap_or_default()
     }
 
-    /// What programs asked for lately that could not work.
+    /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
         self.ask(Control::Mistakes).unwrap_or_default()
     }
 
-    /// What there is of rdma_cm.
+    /// Counts and counters of rdma_cm.
     pub fn cm_totals(&self) -> CmTotals {
         self.ask(Control::CmTotals).unwrap_or_default()
     }

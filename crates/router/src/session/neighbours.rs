@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
 
-/// What the kernel's table says of an address.
+/// State of an address in the kernel's neighbour table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Neighbour {
     /// It has answered.
@@ -82,7 +82,7 @@ fn table(peer: &Peer) -> Option<String> {
     Some(table)
 }
 
-/// What a table in the format of `/proc/net/arp` says of an address.
+/// Looks an address up in a table in the format of `/proc/net/arp`.
 fn find(table: &str, address: Ipv4Addr) -> Neighbour {
     const COMPLETE: u32 = 2;
     let entry = |line: &str| {

@@ -26,7 +26,7 @@ impl Server {
         let is_list = u32::from(request.is_list);
         let (answer, message) = match found {
             Ok((next, message)) => (NetlinkAnswer { next, status: 0, is_list }, message),
-            // What is wrong with a list is told at its end (`netlink_dump`).
+            // The error of a list is reported at its end (`netlink_dump`).
             Err(errno) if request.is_list => {
                 (NetlinkAnswer { next: NetlinkAnswer::END, status: -errno.raw_os_error(), is_list }, Vec::new())
             }
@@ -128,7 +128,7 @@ impl Server {
         if let Some(known) = &connection.interface {
             return Ok(known.clone());
         }
-        // How long it takes to look there is the tenant's to decide, a few times.
+        // The tenant controls how long the lookup takes, so the number of slow ones is limited.
         let exhausted = endpoint.patience.is_exhausted();
         let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
         let wait = endpoint.patience.deadline();

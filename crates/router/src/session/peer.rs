@@ -68,7 +68,7 @@ impl Peer {
         rdmesh_fabric::printable(&name).into_owned()
     }
 
-    /// What `asker` knows the process by; none where it has exited, or is in a namespace that `asker` does not see.
+    /// The process id as `asker` sees it; none where the process has exited, or is in a namespace that `asker` does not see.
     pub(super) fn number_for(&self, asker: &Self) -> Option<u32> {
         if self.has_exited() {
             return None;

@@ -19,7 +19,7 @@ pub(super) struct Region {
 pub(super) struct Regions {
     by_handle: BTreeMap<u32, Region>,
     handles: HashMap<u32, u32>,
-    /// How many there are in each protection domain.
+    /// Number of regions in each protection domain.
     in_domains: HashMap<u32, u32>,
     pinned: u64,
 }
@@ -45,7 +45,7 @@ impl Regions {
         Some(region)
     }
 
-    /// What was changed by `rereg_mr`.
+    /// Applies the changes of `rereg_mr`.
     pub(super) fn change(&mut self, handle: u32, pd: Option<u32>, access: Option<Access>) {
         if let Some(region) = self.by_handle.get_mut(&handle) {
             region.pd = pd.unwrap_or(region.pd);
@@ -66,7 +66,7 @@ impl Regions {
         self.by_handle.range(from..).map(|(handle, region)| (*handle, region))
     }
 
-    /// How many there are in protection domain `pd`.
+    /// Number of regions in protection domain `pd`.
     pub(super) fn in_domain(&self, pd: u32) -> u32 {
         self.in_domains.get(&pd).copied().unwrap_or(0)
     }

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{Immutable, IntoBytes};
 
-/// What a command that succeeded answers.
+/// Response of a successful command.
 #[derive(Default)]
 pub(super) struct Reply {
     /// The core's part of the response.

@@ -15,7 +15,7 @@ pub(super) struct Row {
     pub(super) key: u64,
     /// The connection on which its process opened the device.
     pub(super) owner: u64,
-    /// What it is.
+    /// The object's attributes.
     pub(super) resource: Resource,
 }
 
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// How many objects of each kind an endpoint has.
+    /// Number of an endpoint's objects of each kind.
     pub(super) fn count_resources(&self, endpoint: EndpointId) -> Vec<(Kind, u64)> {
         let counts = self.endpoints.get(&endpoint).map(|e| (e.counts, e.contexts)).unwrap_or_default();
         let (objects, contexts) = counts;

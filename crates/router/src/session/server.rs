@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-/// What the rest of the router asks of the thread.
+/// Request of another part of the router to the session thread.
 pub(super) enum Control {
     Add(Box<EndpointSpec>, OwnedFd),
     Remove(EndpointId, Sender<()>),
@@ -42,12 +42,12 @@ pub(super) enum Control {
     Stop,
 }
 
-/// How long a listener rests when descriptors have run out.
+/// Back-off of a listener when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const EVENTS: usize = 64;
-/// How long the thread looks for messages before it sleeps.
+/// Spin limit: time in which the thread looks for messages before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(50);
 
 /// Bytes of the router's memory that a connection takes, an answer that waits to be read included.
@@ -55,7 +55,7 @@ const CONNECTION_MEMORY: u64 = 40 << 10;
 /// The socket and the peer's pidfd.
 const CONNECTION_DESCRIPTORS: u64 = 2;
 
-/// What an epoll event is about.
+/// Source of an epoll event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Wake,
@@ -92,7 +92,7 @@ pub(super) struct Server {
     pub(super) endpoints: HashMap<EndpointId, Endpoint>,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) contexts: HashMap<u32, Context>,
-    /// What all endpoints share.
+    /// The budget of all endpoints.
     budget: Budget,
     /// Wakes this thread when pages of a context's memory are missing.
     _alarms: guard::Wake,

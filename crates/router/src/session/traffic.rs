@@ -50,7 +50,7 @@ impl Traffic {
     }
 }
 
-/// What was told last of an endpoint's counters, and when.
+/// Last reported values of an endpoint's counters, and their time.
 #[derive(Clone, Copy)]
 pub(super) struct Told {
     at: Time,
@@ -67,7 +67,7 @@ impl Server {
         Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))
     }
 
-    /// What the queue pairs of an endpoint have done, now or a moment ago.
+    /// Traffic of an endpoint's queue pairs, now or a moment ago.
     pub(super) fn present_traffic(&mut self, number: EndpointId) -> Result<QpCounters, Errno> {
         let now = self.clock.now();
         let endpoint = self.endpoints.get(&number).ok_or(Errno::NODEV)?;

@@ -146,7 +146,7 @@ impl Calm {
 pub(super) const SLOW: Duration = Duration::from_millis(1);
 /// Between two probes.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// What `nice` calls its priority.
+/// Its nice value.
 const LOWEST: i32 = 19;
 /// Quick probes after which yielding is tried again, and most of them where it has failed before.
 const FEW: u32 = 10;

@@ -34,7 +34,7 @@ impl EventSocket {
         // Nothing comes back: a descriptor that the program put in here would be closed by the worker, for as long as
         // its maker likes.
         shutdown(&ours, Shutdown::Read)?;
-        // What the program does not read is the router's memory.
+        // Unread events take the router's memory.
         set_socket_send_buffer_size(&ours, SEND_BUFFER)?;
         let program = fcntl_dupfd_cloexec(&theirs, 0)?;
         Ok((Self { ours, theirs, waiting: VecDeque::new() }, program))

@@ -5,7 +5,7 @@ use crate::memory::HostPlatform;
 use rdmesh_nic::{Datagram, Engine, Owners};
 use std::sync::Arc;
 
-/// How a worker reaches the others, and how its engine is given what has arrived.
+/// Exchange of packets with the other workers, and delivery of received packets to the worker's engine.
 #[derive(Clone)]
 pub(super) struct Exchange {
     links: Arc<[Arc<Link>]>,
@@ -55,7 +55,7 @@ impl Exchange {
                     Owners::One(at) if at as usize != *number => {
                         return forward(link, &links[at as usize], datagram);
                     }
-                    // What came from another worker is forwarded no further.
+                    // A datagram from another worker is not forwarded again.
                     Owners::All => {
                         let others = links.iter().enumerate().filter(|(at, _)| at != number);
                         others.for_each(|(_, other)| forward(link, other, datagram));

@@ -15,7 +15,7 @@ pub struct MadSink {
     wake: Arc<OwnedFd>,
 }
 
-/// What became of them.
+/// Counters of passed and dropped datagrams.
 #[derive(Default)]
 pub(super) struct MadCounters {
     pub(super) passed: AtomicU64,

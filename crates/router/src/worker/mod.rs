@@ -41,14 +41,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use wait::Waiter;
 
-/// How the workers are set up.
+/// Configuration of the workers.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerConfig {
-    /// How many; 0 for one per four processors.
+    /// Number of workers; 0 for one per four processors.
     pub count: usize,
-    /// How they wait.
+    /// Waiting strategy.
     pub mode: Mode,
-    /// What one context may have.
+    /// Limits of one context.
     pub limits: DeviceLimits,
     /// The network.
     pub io: IoConfig,
@@ -67,9 +67,9 @@ pub struct Workers {
 #[derive(Clone)]
 pub struct ShardHandle(Arc<Link>, Arc<Contention>);
 
-/// What other threads share with a worker.
+/// State that other threads share with a worker.
 struct Link {
-    /// What the worker serves, as long as it runs.
+    /// The shard that the worker serves, as long as it runs.
     served: Mutex<Option<Served>>,
     commands: mpsc::Sender<Command>,
     /// Commands sent, or about to be, and not executed.
@@ -81,7 +81,7 @@ struct Link {
     page: WorkerPage,
     page_fd: OwnedFd,
     stop: AtomicBool,
-    /// What the engine was told last.
+    /// The routes that the engine has.
     routes: Mutex<Arc<Routes>>,
     counters: Counters,
     io: Arc<net::Counters>,
@@ -100,7 +100,7 @@ struct Counters {
     mads: MadCounters,
 }
 
-/// What a worker has done.
+/// Counters of a worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerStats {
     /// Passes over the doorbells while there was work.
@@ -123,7 +123,7 @@ pub struct WorkerStats {
     pub io: IoStats,
 }
 
-/// Why there are no workers.
+/// Error of starting the workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StartError {
     /// Threads, memory, descriptors.
@@ -134,7 +134,7 @@ pub enum StartError {
     Tunnel {
         /// That address.
         underlay: IpAddr,
-        /// What is wrong with it.
+        /// The cause.
         source: io::Errno,
     },
 }
@@ -294,7 +294,7 @@ impl ShardHandle {
         self.0.page_fd.as_fd()
     }
 
-    /// What the worker has done.
+    /// The worker's counters.
     pub fn stats(&self) -> WorkerStats {
         let counters = &self.0.counters;
         WorkerStats {
@@ -408,7 +408,7 @@ impl Worker {
     fn sleep<'a>(&mut self, link: &'a Link, mut guard: Serving<'a>) -> Serving<'a> {
         let Some(served) = guard.as_mut() else { return guard };
         link.page.set_sleeping(true);
-        // What came before the announcement is seen here; what comes after it wakes the worker.
+        // Packets that came before the announcement are seen here; later ones wake the worker.
         let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
         if is_quiet && !served.has_work() && !served.shard.has_doorbell() {
             let now = served.shard.now();
@@ -442,7 +442,7 @@ impl Drop for End<'_> {
 
 type Serving<'a> = MutexGuard<'a, Option<Served>>;
 
-/// How long there is nothing to do, if nothing happens.
+/// Time until the next deadline, if nothing happens before.
 fn sleep_limit(shard: &mut Shard, now: Time) -> Option<Duration> {
     let stuck = shard.flush_events(now).then_some(shard::RETRY_EVENTS);
     let (engine, sockets) = shard.network();
@@ -472,9 +472,9 @@ const PACKETS: usize = 1024;
 const DATAGRAMS: usize = 256;
 /// Spin limit: how often a caller looks for the answer before it sleeps.
 const SPINS: u32 = 200;
-/// How often two workers exchange what a command waits for: for all that a queue pair has on its way.
+/// Number of packet exchanges between two workers that a command waits for: for all that a queue pair has on its way.
 const SETTLE_ROUNDS: usize = 4;
-/// How often the worker yields to who stands in for it before it sleeps.
+/// Yield limit: how often the worker yields to a thread that runs inline before it sleeps.
 const YIELDS: u32 = 50;
 
 #[cfg(test)]

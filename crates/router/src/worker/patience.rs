@@ -117,5 +117,5 @@ fn nanoseconds() -> u64 {
 
 /// Looks between two at the clock.
 const CLOCK_EVERY: u32 = 16;
-/// How long a thread without network sleeps rather than yields after a slow yield.
+/// Time after a slow yield in which a thread without network sleeps instead of yielding.
 const CROWDED_FOR: Duration = Duration::from_millis(20);

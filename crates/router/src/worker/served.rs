@@ -97,9 +97,9 @@ impl Served {
         if self.change_settled(f) { self.exchange.round() } else { Vec::new() }
     }
 
-    /// Changes the shard after the engine has acted on what its programs had posted, and on what had arrived: a NIC acts
-    /// on a doorbell, and on a packet, long before a command has made its way to it. What the change itself has the engine
-    /// say to other workers is with them when this returns.
+    /// Changes the shard after the engine has executed posted requests and received packets: a NIC acts on a doorbell, and on a
+    /// packet, long before a command has made its way to it. Packets to other workers that the change itself causes have been
+    /// handed over when this returns.
     pub(super) fn change_settled<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
         let Self { shard, exchange, .. } = self;
         shard.take_doorbells();
@@ -143,7 +143,7 @@ impl Served {
     }
 }
 
-/// How long ago a datagram may have arrived for the worker to be one that serves the network.
+/// Age of the last datagram up to which the worker counts as one that serves the network.
 const LATELY: Duration = Duration::from_millis(100);
-/// How often what has arrived is asked for before a command: for more than what a socket holds.
+/// Number of receive calls before a command: enough for more than a full socket.
 const RECEIVE_TURNS: usize = 16;

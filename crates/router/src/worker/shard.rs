@@ -268,7 +268,7 @@ impl Shard {
         let now = self.now();
         let Self { engine, sockets, .. } = self;
         loop {
-            // What could not leave is before this: where it has no room, nothing has.
+            // Packets that could not be sent come first: while they wait, there is no room for others.
             let to = if sockets.is_blocked() { None } else { Some(sockets.transmits()) };
             let has_more = engine.settle_qp(now, id, qp, budget, to);
             sockets.flush(now);
@@ -380,11 +380,11 @@ impl Attached {
     }
 }
 
-/// How often the engine is asked for more to send in one pass.
+/// Number of transmit polls of the engine in one pass.
 const ROUNDS: usize = 4;
 /// Turns of sending before the sockets of a namespace go: enough for all that may wait.
 const LAST_TURNS: usize = 64;
-/// How often an event that found its socket full is tried again.
+/// Retry interval of an event that found its socket full.
 pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -227,7 +227,7 @@ fn whoever_has_a_command_stands_in_for_a_worker_that_sleeps() {
         is_asleep() && stands_in() && stands_in() && is_asleep() && shard.stats().polls == before.polls
     });
     let before = shard.stats();
-    // What the command leaves to be done, the worker does.
+    // The worker finishes the work that the command leaves.
     shard.call(|shard| {
         let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None };
         let now = shard.now();

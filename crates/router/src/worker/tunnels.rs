@@ -42,7 +42,7 @@ impl Workers {
         self.sessions.as_ref().map(Sessions::states)
     }
 
-    /// What came from addresses that are no host's.
+    /// Packets from addresses that are not a host's.
     pub fn strangers(&self) -> StrangersSeen {
         self.sessions.as_ref().map_or_else(StrangersSeen::default, Sessions::strangers)
     }

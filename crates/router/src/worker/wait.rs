@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a worker waits.
+/// Waiting strategy of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     /// Poll for ever: least latency, one processor per worker.
@@ -30,7 +30,7 @@ pub(super) struct Waiter {
     watch: Watch,
 }
 
-/// What may wake a worker.
+/// Epoll set of the descriptors that may wake a worker.
 #[derive(Clone)]
 pub(super) struct Watch(Arc<OwnedFd>);
 
@@ -48,7 +48,7 @@ impl Waiter {
         Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR, contention), watch })
     }
 
-    /// What wakes the worker.
+    /// The epoll set that wakes the worker.
     pub(super) fn watch(&self) -> Watch {
         self.watch.clone()
     }
@@ -111,5 +111,5 @@ pub(super) fn notify(fd: impl AsFd) {
 
 const INBOX: u64 = 0;
 const CONTEXT: u64 = 1;
-/// How long a worker polls without finding work before it sleeps.
+/// Spin limit: time in which a worker polls without finding work before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(200);

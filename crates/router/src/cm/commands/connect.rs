@@ -14,13 +14,13 @@ use rdmesh_verbs::{Qkey, QpState, Qpn};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How long a side may take to answer, as a code: 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`).
+/// Response time-out of a side, as a code: 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`).
 const RESPONSE_TIMEOUT: u8 = 20;
 /// The same for a question after a service.
 const SERVICE_TIMEOUT: Duration = Duration::from_millis(4096);
-/// How often messages are repeated (`CMA_MAX_CM_RETRIES`).
+/// Retries of each message (`CMA_MAX_CM_RETRIES`).
 const MAX_RETRIES: u8 = 15;
-/// How long the device may take to acknowledge, as a code: rxe's.
+/// ACK delay of the device, as a code: rxe's.
 const ACK_DELAY: u8 = 15;
 /// Retry counts have three bits.
 const MAX_RETRY: u8 = 7;
@@ -210,7 +210,7 @@ impl ConnectionManager {
     }
 }
 
-/// What is asked of the peer, as far as the program says (`cma_connect_ib`).
+/// REQ parameters of a connection (`cma_connect_ib`).
 fn request<'a>(id: &Id, param: &ConnParam, service_id: u64, private: &'a [u8]) -> ReqParams<'a> {
     ReqParams {
         service_id,

@@ -142,7 +142,7 @@ impl ConnectionManager {
     }
 }
 
-/// What `ucma` asks of the length of an address.
+/// Checks the length of an address as `ucma` does.
 pub(super) fn check_size(size: u16, address: &[u8], reserved: u16) -> Result<(), Errno> {
     let family = u16::from_ne_bytes([address[0], address[1]]);
     let expected = match family {

@@ -23,7 +23,7 @@ pub(in crate::cm) const PKEY: u16 = 0xffff;
 pub(in crate::cm) const RATE: u8 = 16;
 /// TTL of the packets of connections.
 pub(in crate::cm) const HOP_LIMIT: u8 = 64;
-/// How long a packet may live, as a code: 0.27 s, that of Linux on Ethernet (`CMA_IBOE_PACKET_LIFETIME`).
+/// Packet lifetime, as a code: 0.27 s, as Linux has on Ethernet (`CMA_IBOE_PACKET_LIFETIME`).
 const PACKET_LIFE_TIME: u8 = 16;
 /// Selectors of path records: exactly this.
 const EXACTLY: u8 = 2;
@@ -142,7 +142,7 @@ fn query_gid(call: &Call<'_>, id: &Id, node: &Node) -> Result<Vec<u8>, Errno> {
     finish(call, &response)
 }
 
-/// What both kinds of address query say of the device.
+/// The device's part of both address queries.
 fn addresses(call: &Call<'_>, id: &Id, node: &Node) -> Result<QueryAddrResponse, Errno> {
     call.needs_room(offset_of!(QueryAddrResponse, ibdev_index))?;
     let mut response = QueryAddrResponse::default();

@@ -161,7 +161,7 @@ fn a_request_waits_for_a_server_that_listens_again() {
     }
 }
 
-/// How long requests wait, in nanoseconds (`vacancy`).
+/// Waiting time of requests in the grace period, in nanoseconds (`vacancy`).
 const PATIENCE: u64 = 1_000_000_000;
 
 #[test]

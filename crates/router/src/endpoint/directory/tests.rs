@@ -155,7 +155,7 @@ fn a_directory_that_a_dead_router_left_stays_the_same_with_new_contents() {
     drop(listener);
     let tree = path.join(SYSFS_NAME);
     fs::write(tree.join("stale"), "").unwrap();
-    // What root in a container could have put there, to have the router write to the host's files.
+    // A link that root in a container could have made there, to have the router write to the host's files.
     let precious = temp.path().join("precious");
     fs::write(&precious, "precious").unwrap();
     for link in ["librdmesh.new", "librdmesh.so", "sys.new", "dev/infiniband/uverbs0", "verbs.sock.new"] {

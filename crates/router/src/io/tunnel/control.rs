@@ -11,7 +11,7 @@ pub(super) struct Message {
     pub(super) key: KeyId,
     /// Chance of who asks; of [`Kind::Lost`], the session.
     pub(super) nonce: [u8; 16],
-    /// What who grants makes of that, and of a secret of its own.
+    /// The receiver's cookie, made from the nonce and a secret of its own.
     pub(super) cookie: [u8; 16],
 }
 
@@ -38,7 +38,7 @@ impl Message {
         encode_control(&body)
     }
 
-    /// What `body` says.
+    /// Parses `body`.
     pub(super) fn decode(body: &[u8; CONTROL_BODY]) -> Option<Self> {
         let kind = match body[0] {
             1 => Kind::Ask,

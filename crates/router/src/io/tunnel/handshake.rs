@@ -27,7 +27,7 @@ use sha2::Sha256;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What this host and another have agreed on.
+/// Handshake state with another host.
 pub(super) struct Handshake {
     own: IpAddr,
     peer: IpAddr,
@@ -69,7 +69,7 @@ struct Attempt {
     cookie: Option<[u8; 16]>,
 }
 
-/// What follows from a message or from the time.
+/// Result of a message or a time-out.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// To be sent to the other host.
@@ -82,7 +82,7 @@ pub(super) struct Outcome {
     pub(super) forget_previous: bool,
 }
 
-/// Why a message is not listened to.
+/// Reason why a message is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unheard {
     /// It is signed with a key that is not known here.
@@ -318,9 +318,9 @@ const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 /// So many tries to open a session; then it is asked for anew.
 const AFRESH: u32 = 5;
-/// How long a cookie can be used.
+/// Validity of a cookie.
 const VALID: Duration = Duration::from_secs(10);
-/// How long packets of the session before the open one are accepted.
+/// Grace period in which packets of the previous session are accepted.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

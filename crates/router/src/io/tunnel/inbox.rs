@@ -28,7 +28,7 @@ impl Inbox {
         Self { messages: ArrayQueue::new(ROOM), dropped, strangers, thread: OnceLock::new() }
     }
 
-    /// Who is to be woken.
+    /// Sets the thread to be woken.
     pub(super) fn set_reader(&self, thread: Thread) {
         let _ = self.thread.set(thread);
     }
@@ -69,7 +69,7 @@ impl Strangers {
         }
     }
 
-    /// How many packets, and where the last one came from.
+    /// Number of packets, and the source of the last one.
     pub(super) fn seen(&self) -> (u64, Option<IpAddr>) {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         (self.packets.load(Ordering::Relaxed), last)

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KeyId(pub(super) [u8; 4]);
 
-/// What this host shares with another.
+/// Keys that this host shares with another.
 pub(super) struct PairKeys {
     id: KeyId,
     kdf: Hkdf<Sha256>,

@@ -59,7 +59,7 @@ impl Rehearsal {
         is_let_in
     }
 
-    /// What was refused.
+    /// State of the tunnel, with counts of refused packets.
     pub fn state(&self) -> TunnelState {
         self.link.state(self.handshake.is_agreed(), self.handshake.is_changing())
     }

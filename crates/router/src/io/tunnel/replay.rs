@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The numbers that were accepted, as far as they are remembered.
 pub(super) struct Window([AtomicU64; WORDS]);
 
-/// Why a number is not accepted.
+/// Error of a number that is not accepted: it was seen before, or is too old.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replayed;
 
@@ -47,7 +47,7 @@ impl Window {
     }
 }
 
-/// Numbers in a word. What is left is enough for groups of 48-bit numbers.
+/// Numbers in a word. The other bits are enough for groups of 48-bit numbers.
 const BITS: u32 = 16;
 /// The window is 4096 numbers wide: more than what two workers' queues can put out of order.
 const WORDS: usize = 256;

@@ -41,7 +41,7 @@ struct Peer {
     handshake: Handshake,
 }
 
-/// What came from addresses that are no host's.
+/// Packets from addresses that are not a host's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StrangersSeen {
     /// Packets.
@@ -69,7 +69,7 @@ impl Sessions {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What a worker seals and opens with.
+    /// The end of a worker, which seals and opens.
     pub(crate) fn guard(&self, worker: usize) -> Guard {
         Guard::new(worker, Arc::clone(&self.shared.inbox))
     }
@@ -99,7 +99,7 @@ impl Sessions {
         self.shared.peers().iter().map(|(address, peer)| (*address, state(peer))).collect()
     }
 
-    /// What came from elsewhere.
+    /// Packets from unknown addresses.
     pub(crate) fn strangers(&self) -> StrangersSeen {
         let (packets, last) = self.shared.inbox.strangers().seen();
         StrangersSeen { packets, last, unread: self.shared.inbox.dropped() }

@@ -10,7 +10,7 @@ use rdmesh_nic::wire::geneve::{self, Seal, TAG};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What both ends of a session derive.
+/// Secret that both ends of a session derive.
 pub(super) struct SessionSecret {
     /// Tells packets of this session; not secret.
     pub(super) reference: u64,
@@ -21,7 +21,7 @@ pub(super) struct SessionSecret {
 pub(crate) struct SendSession {
     reference: u64,
     mac: Gmac,
-    /// How many packets each worker has sealed.
+    /// Number of packets that each worker has sealed.
     streams: Box<[Stream]>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ReceiveSession {
     windows: Box<[OnceLock<Box<Window>>]>,
 }
 
-/// Why a packet does not get in.
+/// Reason why a packet is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
     /// It, or one that was far behind it, has been here.

@@ -185,7 +185,7 @@ fn a_sparse_file_is_no_address_space() {
     });
     assert!(matches!(refused, Some(RegionError::Exhausted(Exhausted(Resource::AddressSpace)))));
     assert!(tenant.held(Resource::AddressSpace) <= limit);
-    // What is not in use makes room.
+    // An unused mapping is evicted.
     assert!(!tenant.arenas.evict());
     regions.clear();
     assert!(tenant.arenas.evict());

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 /// Groups of one queue pair.
 const MAX_GROUPS: usize = 1024;
 
-/// What every path must have on a RoCE port: a GRH, and a source address that exists (`rdma_fill_sgid_attr`). A path with
-/// a LID alone gets both here.
+/// Checks a path on a RoCE port: it must have a GRH, and a source address that exists (`rdma_fill_sgid_attr`). A path with a
+/// LID alone gets both here.
 pub(super) fn check_address(endpoint: &EndpointSpec, av: &mut AddressVector) -> Result<(), Errno> {
     if !av.is_global
         && let Some((sgid_index, dgid)) = lids::resolve(&endpoint.gids, av.dlid)

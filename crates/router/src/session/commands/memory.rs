@@ -69,7 +69,7 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     if len == 0 || start.checked_add(len).and_then(|end| end.checked_add(PAGE_MASK)).is_none() {
         return Err(Errno::INVAL);
     }
-    // What is faulted in on demand is not turned: such a piece would be mapped, and count as nothing.
+    // Memory that is faulted in on demand is not converted: such a segment would be mapped without being charged.
     if is_on_demand && call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32) {
         return Err(Errno::INVAL);
     }

@@ -105,8 +105,8 @@ fn address_vector(dest: &QpDest) -> AddressVector {
     }
 }
 
-/// What depends on how the queue pair is at present. The rules on ports (`modify_qp` of ib_uverbs): they must exist, and that
-/// of the path must be the queue pair's.
+/// Checks that depend on the queue pair's present state. The rules on ports (`modify_qp` of ib_uverbs): they must exist, and
+/// that of the path must be the queue pair's.
 fn check_present(
     request: &ModifyQp,
     mask: &mut AttrMask,

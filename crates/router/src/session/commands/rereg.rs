@@ -12,7 +12,7 @@ const DOMAIN: u32 = 1 << 1;
 const ACCESS: u32 = 1 << 2;
 const PAGE_MASK: u64 = 4095;
 
-/// What rxe does (`rxe_rereg_user_mr`): the memory of a region stays what it is.
+/// REREG_MR as in rxe (`rxe_rereg_user_mr`): the memory of a region stays the same.
 pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: ReregMr = call.request()?;
     check_flags(&request)?;

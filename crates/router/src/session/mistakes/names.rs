@@ -6,7 +6,7 @@ use rdmesh_uverbs::session::RequestKind;
 use std::net::IpAddr;
 use zerocopy::FromBytes;
 
-/// What a command is about.
+/// Subject of a command.
 pub(super) enum Subject {
     /// The creation of a queue pair of this type.
     QueuePair(u8),
@@ -26,7 +26,7 @@ impl Subject {
     }
 }
 
-/// What the message of a program is about.
+/// The subject of a program's message.
 pub(super) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
     match kind {
         RequestKind::Open => Subject::Other("ibv_open_device"),

@@ -249,7 +249,7 @@ fn a_new_key_replaces_the_old_one_when_both_have_it() {
     world.settle();
     assert!(world.is_agreed());
     assert!(world.hosts.iter().all(|host| !host.handshake.is_changing()));
-    // Who has only the old key is not listened to any more.
+    // Messages with only the old key are refused now.
     let mut old = Host::new(B, A, 7, 4);
     let ask = old.poll(world.now).unwrap();
     assert_eq!(world.hosts[0].handle(world.now, &ask), Err(Unheard::OtherKey));
