@@ -13,7 +13,7 @@ pub(crate) enum Load {
     Busy,
 }
 
-/// How many hosts.
+/// Number of hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Site {
     One,

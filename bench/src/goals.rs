@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A goal and what became of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Goal {
-    /// What is compared.
+    /// The compared figures, in words.
     pub(crate) what: String,
     /// The ratio or value that was measured.
     pub(crate) value: f64,

@@ -31,12 +31,12 @@ pub(crate) const GOODPUT: &str = "rdmesh WRITE, 64 KB, by lost packets";
 /// Names of their figures.
 pub(crate) const WITH: &str = "with";
 pub(crate) const WITHOUT: &str = "without";
-/// How often each is measured in a round, by turns.
+/// Measurements of each in a round, by turns.
 const TURNS: usize = 3;
 
 /// Bytes of the messages whose bandwidth is measured.
 pub(crate) const SIZES: [u64; 3] = [8 << 10, 64 << 10, 1 << 20];
-/// How many packets are lost each way.
+/// Packet loss rates, each way.
 pub(crate) const LOSSES: [&str; 4] = ["0%", "0.1%", "1%", "5%"];
 
 impl Wire {

@@ -1,7 +1,7 @@
 //! `rdmesh-bench`: cost of rdmesh compared with the same work done in other ways, in one run on one machine.
 //!
-//! Every figure is taken once a round and reported as the median over the rounds. What matters are the ratios: all
-//! figures of a run come from the same machine in the same minutes.
+//! Every figure is taken once a round and reported as the median over the rounds. Only the ratios are significant: all figures
+//! of a run come from the same machine in the same minutes.
 
 mod chart;
 mod contention;
@@ -51,7 +51,7 @@ struct Arguments {
     /// Only what authentication of the tunnel costs.
     #[arg(long, conflicts_with_all = ["publish", "setup", "hosts"])]
     authentication: bool,
-    /// How the router's workers wait: spin, adaptive or sleep.
+    /// Waiting strategy of the router's workers: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive", global = true)]
     mode: String,
     #[command(subcommand)]

@@ -14,7 +14,7 @@ pub(crate) struct Perftest<'a> {
 }
 
 impl Perftest<'_> {
-    /// What a 2-byte message takes: by looking, in the first group, and by waiting for events, in the second.
+    /// Latency of a 2-byte message: with polling, in the first group, and with events, in the second.
     pub(crate) fn latencies(&self, results: &mut Results, [polled, events]: [&str; 2], messages: u64) {
         // perftest halves the round trip of SEND and WRITE; READ and atomics have none to halve.
         for (name, program, options) in [

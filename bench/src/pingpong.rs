@@ -17,7 +17,7 @@ const MAPPING_LEN: usize = 4096;
 const FUTEX_SPINS: u32 = 200;
 const LOOKS: u32 = 8;
 
-/// How a process waits for its word to change.
+/// Waiting strategy of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Policy {
     /// It looks again at once.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a figure is in, and whether more of it is better.
+/// Unit of a figure, which also says whether more is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Unit {
     /// Half a round trip, or the like.
@@ -19,7 +19,7 @@ pub(crate) enum Unit {
     /// Of a packet.
     #[serde(rename = "ns")]
     Nanoseconds,
-    /// Of what the figure's name says.
+    /// Of the quantity in the figure's name.
     #[serde(rename = "%")]
     Percent,
     /// Events in a second.
@@ -54,7 +54,7 @@ impl Unit {
 pub(crate) struct Figure {
     /// Heading that it is shown under.
     pub(crate) group: String,
-    /// What was measured, unique in its group.
+    /// Name of the measurement, unique in its group.
     pub(crate) name: String,
     /// Unit of all values.
     pub(crate) unit: Unit,
@@ -69,7 +69,7 @@ pub(crate) struct Figure {
 pub(crate) struct Results {
     /// Version of rdmesh.
     pub(crate) version: String,
-    /// How the router's workers waited.
+    /// Waiting strategy of the router's workers.
     pub(crate) mode: String,
     /// Processor, cores and kernel.
     pub(crate) machine: BTreeMap<String, String>,
@@ -89,7 +89,7 @@ pub(crate) struct Failure {
     pub(crate) part: String,
     /// In which round.
     pub(crate) round: usize,
-    /// Why.
+    /// The reason.
     pub(crate) reason: String,
 }
 
@@ -106,9 +106,9 @@ impl Results {
         }
     }
 
-    /// Measures a part. What it panics of is kept, with what it had measured before.
+    /// Measures a part. If it panics, the message is recorded and earlier figures are kept.
     pub(crate) fn part(&mut self, round: usize, part: &str, measure: impl FnOnce(&mut Self)) {
-        // What it adds are whole figures: nothing is half done.
+        // It adds whole figures only, so nothing is half done.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| measure(self))) {
             let text = panic.downcast_ref::<String>().cloned();
             let reason = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default();

@@ -35,7 +35,7 @@ pub(crate) fn connections(results: &mut Results, group: &str, pair: &Pair<'_>, c
     server.finish(LIMIT).ok();
 }
 
-/// What each of 10,000 queue pairs of one program takes, with a router of its own, whose memory shows it.
+/// Memory of each of 10,000 queue pairs of one program, measured at a router of its own.
 pub(crate) fn queue_pairs(results: &mut Results, up: Vec<String>) {
     const COUNT: u64 = 10_000;
     let lab = Lab::start_with(Options { up, ..Options::default() });

@@ -28,7 +28,7 @@ pub(crate) struct Client {
     server: String,
     /// Bytes of a message; 0 for a ping-pong of two bytes.
     size: u64,
-    /// How long to measure.
+    /// Duration of the measurement.
     seconds: f64,
 }
 
@@ -199,5 +199,5 @@ fn program() -> String {
     std::env::current_exe().expect("this program has a path").display().to_string()
 }
 
-/// What a client may take.
+/// Time-out of a client.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -23,7 +23,7 @@ struct World {
     cms: [Cm; 2],
     now: Time,
     ids: Vec<(usize, CommId)>,
-    /// What was sent, as its receiver sees it.
+    /// Sent datagrams, as their receiver sees them.
     heard: Vec<Mad>,
 }
 

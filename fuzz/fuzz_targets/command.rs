@@ -1,8 +1,8 @@
 //! Fuzz target for the session socket: arbitrary messages, with real workers behind it.
 //!
-//! The input is cut into steps of a few bytes of direction and a body. What a step says decides whether its body goes
-//! out as it is, or inside frames that are right, so that more than the framing is reached. After each input the
-//! context must be gone and everything accounted for.
+//! The input is cut into steps of a few bytes of direction and a body. A step's direction decides whether its body is sent as
+//! it is, or inside valid frames, so that more than the framing is reached. After each input the context must be gone and
+//! everything accounted for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -56,7 +56,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     World { server, path, _workers: workers, _directory: directory }
 });
 
-/// What a step does with its body.
+/// Direction of a step.
 enum Step<'a> {
     /// Sent as it is.
     Raw(&'a [u8]),

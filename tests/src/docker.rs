@@ -148,7 +148,7 @@ impl Container<'_> {
         });
     }
 
-    /// What it printed.
+    /// Its output.
     pub fn log(&self) -> String {
         self.docker.run(&["logs", &self.name]).text
     }

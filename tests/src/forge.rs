@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
-/// Who is forged to have sent to whom: on network `blue`, from host 1's endpoint to host 0's.
+/// Alleged source and destination of a forged packet: on network `blue`, from host 1's endpoint to host 0's.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The queue pair.
@@ -21,7 +21,7 @@ pub struct Target {
     pub addr: u64,
 }
 
-/// How a forged packet is made to look.
+/// Appearance of a forged packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Look {
     /// As without authentication.

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Why there can be no guests here; `None` where there can. Where CI runs the tests, that is a failure.
+/// Reason why no guest can run here; `None` where one can. In CI it is a failure.
 pub fn unavailable() -> Option<String> {
     let why = if std::env::var_os("RDMESH_GUEST").is_none() {
         "no guest has been prepared: run this with `./dev test rxe`".to_owned()
@@ -90,7 +90,7 @@ pub struct Job<'a> {
     what: String,
 }
 
-/// What the agent has said.
+/// Messages of the agent.
 #[derive(Default)]
 struct Heard {
     state: Mutex<State>,
@@ -163,7 +163,7 @@ impl Guest {
         self.start_command(command).finish(limit)
     }
 
-    /// What its kernel counts for the RDMA device, by name.
+    /// Its kernel's counters of the RDMA device, by name.
     pub fn rxe_counters(&self) -> BTreeMap<String, u64> {
         let script = format!("cd {HW_COUNTERS} && grep -H . *");
         let text = self.run(&["sh", "-c", &script], SHORT).ok().text;
@@ -193,7 +193,7 @@ impl Guest {
         found.unwrap_or_else(|| panic!("{why}: {what}\n{}", self.console()))
     }
 
-    /// What its kernel printed.
+    /// Its kernel's console output.
     fn console(&self) -> String {
         let bytes = fs::read(self.folder.path().join(CONSOLE)).unwrap_or_default();
         format!("its console:\n{}", String::from_utf8_lossy(&bytes))
@@ -212,7 +212,7 @@ impl Drop for Guest {
 }
 
 impl Job<'_> {
-    /// What it printed so far, on both streams.
+    /// Its output so far, on both streams.
     pub fn text(&self) -> String {
         self.guest.heard.lock().jobs.get(&self.id).map(|job| job.text.clone()).unwrap_or_default()
     }

@@ -17,7 +17,7 @@ pub struct Hosts {
     labs: Vec<Lab>,
     wire: Wire,
     options: Options,
-    /// What routers read when they start.
+    /// Files that routers read when they start.
     files: Vec<NamedTempFile>,
 }
 
@@ -96,7 +96,7 @@ impl Hosts {
         self.labs.push(Lab::start_with(options));
     }
 
-    /// What others are told of a host.
+    /// Description of a host for the others.
     pub fn description(number: usize) -> Value {
         let endpoint =
             |network: &str, vni: u32| json!({ "network": network, "vni": vni, "addresses": [Self::ip(number)] });

@@ -20,7 +20,7 @@ pub struct Lab {
     traced: Option<Program>,
 }
 
-/// How a router is started.
+/// Options of a router.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Further arguments of `rdmesh up`.
@@ -201,7 +201,7 @@ impl Lab {
         values.sum()
     }
 
-    /// What the router's API answers to `GET path`.
+    /// The router's answer to `GET path`.
     pub fn api(&self, path: &str) -> Value {
         let mut socket = UnixStream::connect(self.dir().join("api.sock")).expect("the API's socket");
         let request = format!("GET {path} HTTP/1.1\r\nhost: rdmesh\r\nconnection: close\r\n\r\n");

@@ -25,7 +25,7 @@ impl<'a> Pair<'a> {
 
     /// The port of the programs' own connection.
     pub const PORT: u16 = 18600;
-    /// What one of them may take.
+    /// Time-out of one of them.
     pub const LIMIT: Duration = Duration::from_secs(120);
 
     /// Runs `program` with `options` on both sides, the client with the server's address; returns the client's output.

@@ -18,14 +18,14 @@ pub struct Program {
     what: String,
 }
 
-/// What a program printed.
+/// Output of a program.
 #[derive(Default)]
 struct Text {
     both: String,
     stdout: Vec<String>,
 }
 
-/// How a program ended, and all that it printed on either stream.
+/// Exit status of a program, and its output on both streams.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Its exit status.
@@ -55,7 +55,7 @@ impl Program {
         self.child.id()
     }
 
-    /// What it printed so far, on both streams.
+    /// Its output so far, on both streams.
     pub fn text(&self) -> String {
         self.text_now().both.clone()
     }

@@ -34,15 +34,15 @@ pub struct Row {
     pub ready: Ready,
     /// Whether the server ends when its client has ended.
     pub ends: bool,
-    /// What the client prints.
+    /// Expected output of the client.
     pub expected: Vec<String>,
     /// The figure that it prints, if any.
     pub figure: Option<Figure>,
-    /// How often it is run before it counts as failed.
+    /// Number of runs before it counts as failed.
     pub attempts: u32,
 }
 
-/// How a server shows that it may be called.
+/// Sign that a server is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {
     /// It listens on this TCP port.

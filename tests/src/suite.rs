@@ -12,10 +12,10 @@ pub const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// A file of the suite takes seconds; one that needs longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What the whole of the newest suite may take. It takes two minutes where nothing else runs.
+/// Time-out of the whole of the newest suite. It takes two minutes where nothing else runs.
 const WHOLE_LIMIT: Duration = Duration::from_secs(900);
 
-/// What a test did.
+/// Result of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It passed.
@@ -95,7 +95,7 @@ pub fn judge(outcomes: &BTreeMap<String, Outcome>, expected: &str) -> Verdict {
         verdict.wrong.push(format!("{missing}: did not run"));
     }
     for (name, outcome) in outcomes {
-        // What the table does not name is a vendor's, for devices that ours is not.
+        // Tests that the table does not name are for other vendors' devices.
         let (what, why) = rules.get(name.as_str()).copied().unwrap_or(("skip", ""));
         let allowed = |reason: &str| why.split(" | ").any(|part| reason.contains(part));
         match outcome {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const MEMORY: u64 = 256 << 20;
-/// What is taken, and the errors by which it may be refused.
+/// Attacks on a resource, and the errors by which they may be refused.
 const ATTACKS: [(&str, &[&str]); 9] = [
     ("space", &["ENOMEM"]),
     ("demand", &["EINVAL"]),
@@ -57,7 +57,7 @@ impl Drop for Group {
     }
 }
 
-/// What the router has, as the kernel counts it.
+/// Resources of the router, as the kernel counts them.
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
     descriptors: usize,

@@ -7,7 +7,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SERVER: &str = "10.7.0.2";
 const PORT: u16 = 18_700;
 
-/// What doctor says; whether it found something that fails does not matter here.
+/// Output of doctor; its exit status does not matter here.
 fn doctor(lab: &Lab, arguments: &str) -> String {
     let words: Vec<&str> = std::iter::once("doctor").chain(arguments.split_whitespace()).collect();
     lab.command(&words).text

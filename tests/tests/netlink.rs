@@ -13,12 +13,12 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// What `rdma` prints in an endpoint of its own.
+/// Output of `rdma` in an endpoint of its own.
 fn rdma(lab: &Lab, arguments: &str) -> String {
     lab.run_in(&Endpoint::at("tool", "blue", "10.7.0.9"), LIMIT, &words(&format!("rdma {arguments}"))).ok().text
 }
 
-/// What it prints, beside other programs, in an endpoint that there is.
+/// Its output, beside other programs, in an existing endpoint.
 fn rdma_beside(lab: &Lab, endpoint: &Endpoint, arguments: &str) -> Value {
     try_rdma_beside(lab, endpoint, arguments).unwrap_or_else(|text| panic!("rdma -j {arguments}:\n{text}"))
 }

@@ -141,7 +141,7 @@ fn sockets_are_rdma_to_programs_that_know_nothing_of_it() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
     let pair = Pair::of(&lab);
-    // What `rdmesh run` has preloaded stays.
+    // The preloads of `rdmesh run` stay.
     let libraries = build.join("lib");
     let preloaded = |command: &str| {
         let line = format!(

@@ -80,7 +80,7 @@ fn valgrind_finds_no_error_of_the_librarys() {
     server.finish(LIMIT).ok();
 }
 
-/// What is said of `command` on stderr, where standard output is the program's own.
+/// Messages about `command` on stderr; standard output is the program's own.
 fn said(lab: &Lab, command: &[&str]) -> String {
     let mut run = lab.rdmesh();
     run.args(["run", "--"]).args(command);
@@ -136,7 +136,7 @@ fn the_limit_on_locked_memory_is_in_nobodys_way() {
     let highest = "ulimit -l 64; ulimit -l unlimited 2>/dev/null; ulimit -l";
     let highest = Command::new("bash").args(["-c", highest]).output().expect("a shell").stdout;
     assert_eq!(run("ulimit -l"), String::from_utf8(highest).expect("a number"));
-    // What is told to a program with libibverbs, and to others.
+    // The limit as a program with libibverbs sees it, and as others see it.
     let ask = "import ctypes, resource, sys\n\
                if len(sys.argv) > 1: ctypes.CDLL('libibverbs.so.1')\n\
                print(resource.getrlimit(resource.RLIMIT_MEMLOCK), resource.prlimit(0, resource.RLIMIT_MEMLOCK))\n\

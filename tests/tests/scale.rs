@@ -15,7 +15,7 @@ fn words(program: &str, arguments: &str) -> Vec<OsString> {
     words
 }
 
-/// What a router holds, as its system sees it and as it says itself.
+/// Resources of a router, as its system counts them and as it reports them.
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
     descriptors: usize,
@@ -44,7 +44,7 @@ impl Holdings {
         for gauge in GAUGES {
             until(LIMIT, gauge, || (lab.metric(gauge) == 0.0).then_some(()));
         }
-        // What the allocator and the threads of the API keep for the next time.
+        // Memory that the allocator and the threads of the API keep for reuse.
         let (spare_mappings, spare_memory) = (24, 6 << 10);
         let mut now = Self::of(lab);
         let begin = Instant::now();
@@ -60,7 +60,7 @@ impl Holdings {
     }
 }
 
-/// Of what there is, when no program is there.
+/// Gauges that are zero without programs.
 const GAUGES: [&str; 7] = [
     "rdmesh_objects",
     "rdmesh_cm_channels",
@@ -217,7 +217,7 @@ fn wait_open(program: &mut Program) {
     while program.next_line(LIMIT) != "open" {}
 }
 
-/// What part of a processor the router uses when nothing happens.
+/// Fraction of a processor that an idle router uses.
 fn idle_share(lab: &Lab) -> f64 {
     let router = lab.router_pid();
     // It falls asleep a moment after the last message.

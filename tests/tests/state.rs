@@ -201,7 +201,7 @@ fn a_programs_name_is_no_command_to_the_operators_terminal() {
     let (ps, top) = (lab.command(&["ps"]).ok().text, lab.command(&["top", "--count", "1"]).ok().text);
     let contexts = lab.api("/v1/contexts");
     assert_eq!(contexts[0]["command"], shown);
-    // What cannot work is told by the doctor, with the program's name.
+    // The doctor reports failed requests, with the program's name.
     let greedy = ["endpoint", "add", "small", "--max-contexts", "1"];
     lab.command(&greedy).ok();
     evil.close_stdin();

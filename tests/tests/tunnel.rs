@@ -15,7 +15,7 @@ const QKEY: u32 = 0x1111_1111;
 const REASONS: [&str; 5] = ["unsealed", "unknown_session", "wrong_tag", "replayed", "other_key"];
 const OTHER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// What the router says of the tunnel to the only other host.
+/// The router's report on the tunnel to the only other host.
 fn other_host(lab: &Lab) -> Value {
     lab.api("/v1/tunnel")["hosts"][0].clone()
 }
@@ -38,7 +38,7 @@ fn queue_pair(lab: &Lab) -> Value {
     lab.api("/v1/contexts")[0]["qps"][0].clone()
 }
 
-/// What a forger knows of a victim: everything.
+/// A forger's knowledge of a victim: everything.
 fn target(lab: &Lab, victim: &Peer) -> Target {
     let [_, qpn, rkey, addr] = victim.local().split(' ').collect::<Vec<_>>()[..] else { panic!("four words") };
     let psn = number(&queue_pair(lab)["expected_psn"]) as u32;

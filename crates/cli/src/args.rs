@@ -144,7 +144,7 @@ impl From<Mode> for api::Mode {
     }
 }
 
-/// What a new endpoint is to be like.
+/// Options of a new endpoint.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct PlaceOptions {
     /// Its network, made on first use

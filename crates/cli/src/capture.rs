@@ -50,5 +50,5 @@ fn open(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
     }
 }
 
-/// How often copies are fetched; the router keeps some thousand packets meanwhile.
+/// Interval at which copies are fetched; the router keeps some thousand packets meanwhile.
 const EVERY: Duration = Duration::from_millis(20);

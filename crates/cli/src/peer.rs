@@ -100,7 +100,7 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     print_line(format!("\n{table}"))
 }
 
-/// How the tunnel to a host is.
+/// State of the tunnel to a host.
 fn way(tunnel: &Tunnel, name: &Name) -> &'static str {
     match tunnel.hosts.iter().find(|host| host.name == *name) {
         _ if !tunnel.is_authenticated => "insecure",

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What keeps the library out of a program.
+/// Reason why a program cannot load the library.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// It has no loader.
@@ -73,7 +73,7 @@ fn find(name: &OsStr, search: Option<&OsStr>) -> Option<PathBuf> {
     std::env::split_paths(search?).map(|folder| folder.join(name)).find(is_program)
 }
 
-/// What the first line of a script names; `env` stands for what it starts.
+/// The interpreter that the first line of a script names; `env` is replaced by the program that it starts.
 fn interpreter(line: &[u8], search: Option<&OsStr>) -> Option<PathBuf> {
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ' || byte == b'\t').filter(|word| !word.is_empty());
@@ -85,7 +85,7 @@ fn interpreter(line: &[u8], search: Option<&OsStr>) -> Option<PathBuf> {
     find(OsStr::from_bytes(program), search)
 }
 
-/// What its header and segments say (System V ABI, chapters 4 and 5).
+/// The obstacle that its header and segments show (System V ABI, chapters 4 and 5).
 fn in_elf(file: &File) -> Option<Obstacle> {
     let header: [u8; 64] = read_at(file, 0)?;
     if !header.starts_with(b"\x7fELF") {
@@ -117,7 +117,7 @@ fn has_tag(file: &File, at: u64, len: u64, tag: u64) -> bool {
     })
 }
 
-/// What its mode and attributes say.
+/// The obstacle that its mode and attributes show.
 fn in_file(path: &Path, file: &File) -> Option<Obstacle> {
     let about = file.metadata().ok()?;
     if statvfs(path).is_ok_and(|mounted| mounted.f_flag.contains(StatVfsMountFlags::NOSUID)) {
@@ -155,7 +155,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// As many as the kernel follows.
 const MAX_INTERPRETERS: u32 = 5;
-/// What the kernel reads of a script's first line (`BINPRM_BUF_SIZE`).
+/// Bytes of a script's first line that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
 const MAX_DYNAMIC: u64 = 1 << 16;
 const EXECUTABLE: u32 = 0o111;

@@ -80,7 +80,7 @@ fn raise_locked_memory() {
 fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
     let mut value = OsString::from("verify_asan_link_order=0");
     if let Some(existing) = existing.filter(|e| !e.is_empty()) {
-        // What comes later is what holds.
+        // Later options override earlier ones.
         value.push(":");
         value.push(existing);
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A program on an endpoint: network, endpoint, process, command.
 type Program = (String, String, i32, String);
 
-/// What a program has done since its queue pairs were made.
+/// Traffic of a program since its queue pairs were made.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Traffic {
     qps: usize,
@@ -98,7 +98,7 @@ fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, 
 }
 
 impl Traffic {
-    /// What came after `before`. Queue pairs that have gone took their counts with them: that is no negative rate.
+    /// The traffic since `before`. The counts of destroyed queue pairs are gone, which must not give a negative rate.
     fn since(self, before: Self) -> Self {
         Self {
             qps: self.qps,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// How a router's workers wait for work.
+/// Waiting strategy of a router's workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -40,7 +40,7 @@ pub struct Status {
     pub state_dir: PathBuf,
     /// Whether it makes no network namespaces.
     pub rootless: bool,
-    /// How its workers wait.
+    /// Waiting strategy of its workers.
     pub mode: Mode,
     /// Worker threads.
     pub workers: usize,
@@ -66,7 +66,7 @@ pub struct CreateEndpoint {
     /// Its addresses, at most one of each family; where empty, the next free ones.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// What its programs may hold.
+    /// Limits on the objects of its programs.
     #[serde(default)]
     pub quota: Quota,
     /// The only user that may open its device.
@@ -147,7 +147,7 @@ pub struct ConnectionInfo {
     pub kind: String,
     /// IDLE, BOUND, RESOLVING, RESOLVED, JOINED, LISTEN, CONNECTING, REQUESTED, CONNECTED, SERVICE, DISCONNECTED or FAILED.
     pub state: String,
-    /// What it is bound to.
+    /// Its local address.
     pub address: Option<SocketAddr>,
     /// Its peer.
     pub peer: Option<SocketAddr>,
@@ -166,13 +166,13 @@ pub struct Mistake {
     pub pid: i32,
     /// That process's name.
     pub command: String,
-    /// What it asked for, and why it cannot work.
+    /// The failed request, and the reason why it cannot work.
     pub what: String,
-    /// What to do about it, where that can be said.
+    /// The remedy, where there is one.
     pub fix: Option<String>,
-    /// How often it was asked for.
+    /// Number of times it failed.
     pub count: u64,
-    /// How long ago the last time was.
+    /// Seconds since the last time.
     pub seconds_ago: f64,
 }
 
@@ -259,7 +259,7 @@ pub struct FaultsText {
     pub faults: Option<String>,
 }
 
-/// Whose packets to capture (`POST /v1/captures`).
+/// Endpoint whose packets are to be captured (`POST /v1/captures`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartCapture {
@@ -306,7 +306,7 @@ pub struct Metric {
 /// Everything that is wrong with a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiError {
-    /// What, and what to do about it.
+    /// The error, and the remedy.
     pub error: String,
 }
 

@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// Talks to the router whose API socket is at a path. What it says is believed: it is this process's user's own, or root's, and
-/// so is the directory in which its socket lies.
+/// Client of the router whose API socket is at a path. Its answers are trusted: the socket and its directory belong to this
+/// process's user, or to root.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
-/// Why a request failed.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No router listens there, or this user may not reach it.
@@ -33,7 +33,7 @@ pub enum ClientError {
     Unreachable {
         /// The API socket.
         socket: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Another user could be behind the socket.
@@ -47,7 +47,7 @@ pub enum ClientError {
     Foreign {
         /// The API socket.
         socket: PathBuf,
-        /// Who listens.
+        /// The user who listens.
         owner: u32,
     },
     /// The router says no.
@@ -177,7 +177,7 @@ impl Client {
         self.call(Method::POST, "/v1/captures", Some(request))
     }
 
-    /// What was captured since the last time: the next part of a pcap file.
+    /// The packets captured since the last read: the next part of a pcap file.
     pub fn read_capture(&self, id: u32) -> Result<Vec<u8>, ClientError> {
         Ok(self.ask(Method::GET, &format!("/v1/captures/{id}"), NOTHING)?.into())
     }
@@ -197,7 +197,7 @@ impl Client {
         self.get("/v1/contexts")
     }
 
-    /// What programs asked for lately that could not work, the latest at the end.
+    /// Recent failed requests of programs, the latest at the end.
     pub fn mistakes(&self) -> Result<Vec<Mistake>, ClientError> {
         self.get("/v1/mistakes")
     }

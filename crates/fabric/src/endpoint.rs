@@ -16,7 +16,7 @@ pub struct Endpoint {
     pub host: Name,
     /// Its addresses, at least one, at most one of each family.
     pub addresses: Vec<IpAddr>,
-    /// What its programs may hold.
+    /// Limits on the objects of its programs.
     pub quota: Quota,
     /// The only user that may open its device; none: any user that can reach its socket.
     pub allowed_uid: Option<u32>,
@@ -33,7 +33,7 @@ impl Endpoint {
     }
 }
 
-/// How an endpoint's programs are kept apart from the host.
+/// Isolation of an endpoint's programs from the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {

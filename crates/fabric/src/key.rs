@@ -14,7 +14,7 @@ use std::path::Path;
 #[schemars(with = "String")]
 pub struct TunnelKey([u8; TunnelKey::LEN]);
 
-/// Why a text or a file is no key.
+/// Error of a text or a file that is not a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// Not the text of one.

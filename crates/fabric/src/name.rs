@@ -11,7 +11,7 @@ use std::str::FromStr;
 #[schemars(with = "String")]
 pub struct Name(String);
 
-/// Why a text is not a [`Name`].
+/// Error of a text that is not a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a name: use 1 to {max} letters, digits, `-` or `_`, starting with a letter or digit", max = Name::MAX_LEN)]
 pub struct InvalidName(String);

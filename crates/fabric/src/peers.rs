@@ -56,7 +56,7 @@ pub struct PeerEndpoint {
 }
 
 impl Peers {
-    /// What a file says. One with keys must be readable by its owner, and at most its group, only.
+    /// Reads a file. One with keys must be readable by its owner, and at most its group, only.
     pub fn read(path: &Path) -> Result<Self, PeersFileError> {
         let text = std::fs::read_to_string(path)?;
         let peers: Self = text.parse()?;
@@ -67,7 +67,7 @@ impl Peers {
     }
 }
 
-/// Why a file does not describe peers.
+/// Error of a file that does not describe peers.
 #[derive(Debug, thiserror::Error)]
 pub enum PeersFileError {
     /// It cannot be read.
@@ -81,7 +81,7 @@ pub enum PeersFileError {
     Key(#[from] KeyError),
 }
 
-/// Why a text does not describe peers.
+/// Error of a text that does not describe peers.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0}; it is to look like this: \

@@ -31,7 +31,7 @@ pub struct Registry {
     store: Arc<dyn Store>,
 }
 
-/// What [`Registry::add_endpoint`] is asked for.
+/// Parameters of [`Registry::add_endpoint`].
 #[derive(Clone, Debug)]
 pub struct EndpointRequest {
     /// Its name.
@@ -54,7 +54,7 @@ pub struct EndpointRequest {
     pub isolation: Isolation,
 }
 
-/// What [`Registry::add_endpoint`] has made.
+/// Result of [`Registry::add_endpoint`].
 #[derive(Clone, Debug)]
 pub struct Added {
     /// The endpoint.
@@ -273,7 +273,7 @@ impl Registry {
         }
     }
 
-    /// Who claimed `key`.
+    /// The owner of `key`.
     fn holder(&self, key: &str) -> Result<String, StoreError> {
         Ok(self.store.get(key)?.map(|e| String::from_utf8_lossy(&e.value).into_owned()).unwrap_or_default())
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// `text` on one line, without anything that a terminal obeys: control characters, among them line ends and the ESC of its
 /// commands, and characters that change the direction of others or are not to be seen. Each becomes its number, `\x1b` or
-/// `\u{202e}`. What is escaped already stays as it is.
+/// `\u{202e}`. Existing escapes stay as they are.
 ///
 /// ```
 /// assert_eq!(rdmesh_fabric::printable("sh\u{1b}[2J"), "sh\\x1b[2J");

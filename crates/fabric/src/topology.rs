@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Networks, hosts and endpoints, by their keys in the store. What cannot be read is left out.
+/// Networks, hosts and endpoints, by their keys in the store. Unreadable entries are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     networks: BTreeMap<String, Network>,
@@ -68,7 +68,7 @@ impl TopologyWatch {
         watch
     }
 
-    /// What is registered, as far as it is known here.
+    /// The registry's contents, as far as they are known here.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -88,7 +88,7 @@ impl TopologyWatch {
         Ok(true)
     }
 
-    /// What ends the waiting, from another thread.
+    /// A handle by which another thread ends the waiting.
     pub fn cancel(&self) -> Cancel {
         self.changes.cancel()
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct Bridge(Namespace);
 
-/// What the VXLAN device sends to another host: what is for `mac`, or with [`MacAddress::ANY`] what is for all.
+/// Forwarding entry of the VXLAN device to another host: frames for `mac`, or with [`MacAddress::ANY`] broadcast frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Remote {
     pub(crate) mac: MacAddress,
@@ -187,7 +187,7 @@ fn explain(error: io::Error, vni: u32) -> io::Error {
     io::Error::new(error.kind(), why)
 }
 
-/// What the names of ports that lead to endpoints begin with; 12 hexadecimal digits follow.
+/// Prefix of the names of endpoints' bridge ports; 12 hexadecimal digits follow.
 pub(crate) const PORT_PREFIX: &str = "v";
 const BRIDGE: &str = "br0";
 const VXLAN: &str = "vxlan0";

@@ -15,7 +15,7 @@ pub struct Firewall {
     mark: PathBuf,
 }
 
-/// Why the rules are not as they should be.
+/// Error of installing or removing the rules.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
     /// There is no program for them.

@@ -23,13 +23,13 @@ pub(crate) struct Links(Netlink);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Index(u32);
 
-/// What an interface is.
+/// Attributes of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) index: Index,
     pub(crate) mtu: u32,
-    /// What it is a port of.
+    /// The bridge of which it is a port.
     pub(crate) bridge: Option<Index>,
 }
 

@@ -19,12 +19,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Overlay {
     state: StateDir,
     underlay: Option<Underlay>,
-    /// What is on other hosts, by network. One change at a time: whether a network's namespace is still needed is seen from
-    /// the others'.
+    /// Endpoints on other hosts, by network. The lock admits one change at a time: whether a network's namespace is still
+    /// needed depends on the other namespaces.
     remote: Mutex<BTreeMap<Name, BTreeSet<Remote>>>,
 }
 
-/// Why the kernel has it not.
+/// A kernel operation that failed, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} failed: {source}{}", hint(.source))]
 pub struct OverlayError {
@@ -52,7 +52,7 @@ impl Overlay {
             Ok(()) => Ok(file),
             Err(error) => {
                 let action = format!("making the network namespace of `{}`", endpoint.name);
-                // What was half made must not stay; the first error says what is wrong.
+                // Partial results are removed; the first error is reported.
                 let _ = self.remove(endpoint);
                 Err(failed(action, error))
             }
@@ -74,7 +74,7 @@ impl Overlay {
         let changed = networks.iter().map(|network| {
             let (before, now) = (known.remove(network).unwrap_or_default(), wanted.remove(network).unwrap_or_default());
             let done = self.reach(network, &before, &now);
-            // What failed is tried again with the next change.
+            // Failed changes are tried again with the next change.
             let current = if done.is_ok() { now } else { before };
             if !current.is_empty() {
                 known.insert(network.clone(), current);

@@ -24,7 +24,7 @@ pub struct Sandbox {
     pub mount_point: PathBuf,
 }
 
-/// Why a program could not be moved into its sandbox.
+/// Error of moving a program into its sandbox.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} failed: {source}")]
 pub struct SandboxError {

@@ -11,7 +11,7 @@ pub struct Underlay {
     mtu: u32,
 }
 
-/// Why an address cannot be the underlay's.
+/// Reason why an address cannot be the underlay's.
 #[derive(Debug, thiserror::Error)]
 pub enum UnderlayError {
     /// No interface has it.
@@ -33,7 +33,7 @@ pub enum UnderlayError {
     Io {
         /// The address.
         address: IpAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -38,7 +38,7 @@ const NETLINK: usize = 4;
 const _: () = assert!(align_of::<Context>() > CM | NETLINK && align_of::<CmChannel>() > CM | NETLINK);
 const _: () = assert!(align_of::<NetlinkSocket>() > CM | NETLINK);
 
-/// What a descriptor is.
+/// Kind of a descriptor, with its object.
 pub(crate) enum Kind {
     /// Nothing to do with us.
     Foreign,
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
     Own,
 }
 
-/// What a descriptor is, at a glance.
+/// Kind of a descriptor, without a reference to its object.
 pub(crate) enum Glance<'a> {
     /// Nothing that the program knows as a device.
     Other,
@@ -64,7 +64,7 @@ pub(crate) enum Glance<'a> {
     Netlink,
 }
 
-/// What `fd` is, without taking hold of it.
+/// The kind of `fd`, without taking a reference.
 #[inline]
 pub(crate) fn glance<'a>(fd: RawFd) -> Glance<'a> {
     match load(fd) {
@@ -86,7 +86,7 @@ pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a Context> {
     }
 }
 
-/// What `fd` is.
+/// The kind of `fd`, with a reference to its object.
 #[inline]
 pub(crate) fn kind(fd: RawFd) -> Kind {
     let kind = ManuallyDrop::new(from_entry(load(fd)));
@@ -178,7 +178,7 @@ fn into_entry(kind: Kind) -> *mut () {
     }
 }
 
-/// What an entry stands for; the count is the entry's until that is taken out of the table.
+/// The object of an entry; the entry owns its reference until it is taken out of the table.
 #[inline]
 fn from_entry(entry: *mut ()) -> Kind {
     match entry {

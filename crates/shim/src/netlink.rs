@@ -58,7 +58,7 @@ struct State {
 
 /// A list that is being told.
 struct List {
-    /// What was asked.
+    /// The request.
     request: Vec<u8>,
     header: NetlinkHeader,
     /// Where it goes on.
@@ -75,7 +75,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, kind: i32) -> Result<RawFd, Errn
     // Without a router there are no answers: programs then look into the tree for `/sys`.
     let connection = connect(endpoint).map_err(|_| Errno::PROTONOSUPPORT)?;
     let (end, ours) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // What the program sends by a function that is not replaced here fails, instead of lying here for ever.
+    // A send by a function that is not replaced fails, instead of being queued for ever.
     rustix::net::shutdown(&ours, rustix::net::Shutdown::Read)?;
     if kind & libc::SOCK_NONBLOCK != 0 {
         rustix::fs::fcntl_setfl(&end, OFlags::NONBLOCK)?;
@@ -131,7 +131,7 @@ impl NetlinkSocket {
         }
     }
 
-    /// What `socket()` was given.
+    /// The type that `socket()` was given.
     pub(crate) fn kind(&self) -> SocketType {
         self.kind
     }
@@ -294,7 +294,7 @@ impl State {
     }
 }
 
-/// What follows a request.
+/// Next step after a request.
 enum Next {
     /// An acknowledgement, if it is asked for.
     Acknowledge,

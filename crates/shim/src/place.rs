@@ -79,7 +79,7 @@ impl Device {
 }
 
 const BY_NUMBER: &[u8] = b"dev/char/";
-/// What is ours, with all that is below it.
+/// Paths of the endpoint's tree, with all that is below them.
 const OURS: [&[u8]; 8] = [
     b"dev/infiniband",
     b"dev/char/231:192",
@@ -90,7 +90,7 @@ const OURS: [&[u8]; 8] = [
     b"sys/dev/char/231:192",
     b"sys/dev/char/10:58",
 ];
-/// What is ours however it goes on: every class of RDMA devices.
+/// Prefixes of the endpoint's tree: every class of RDMA devices.
 const FAMILIES: [&[u8]; 2] = [b"sys/class/infiniband", b"sys/devices/virtual/infiniband"];
 
 /// Finds out where a path of the program leads, which is relative to the directory `at`.
@@ -164,7 +164,7 @@ pub(crate) struct Added {
     pub(crate) kind: u8,
 }
 
-/// What the endpoint adds to the directory `path`, which the kernel has too.
+/// Entries that the endpoint adds to the directory `path`, which the kernel has too.
 ///
 /// `path` must be a C string.
 pub(crate) fn added_at(at: c_int, path: *const c_char) -> Vec<Added> {
@@ -244,7 +244,7 @@ fn resolve(at: c_int, path: &[u8], last: Last) -> Option<Result<(&'static Endpoi
         joined = [b"/", &view::directory(at)?[..], b"/", path].concat();
         &joined
     };
-    // What a path without detours cannot reach, no link of the kernel's leads to.
+    // No link of the kernel's leads into the tree, so without `..` the normalised path decides.
     if !full.windows(4).any(|part| part == b"/../") && !full.ends_with(b"/..") {
         let lexical = normalise(full)?;
         if !is_ours(&lexical) && !is_above(&lexical) {
@@ -261,7 +261,7 @@ fn look(endpoint: &Endpoint, at: &[u8]) -> Result<Node, Errno> {
     }
     let path = if is_ours(at) { view::real(endpoint, at) } else { [b"/", at].concat() };
     let about = match rustix::fs::lstat(&path[..]) {
-        // What is ours is there even where the kernel has no directory for it.
+        // The endpoint's paths exist even where the kernel has no directory for them.
         Err(_) if is_above(at) => return Ok(Node::Directory),
         about => about?,
     };

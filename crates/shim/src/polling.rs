@@ -37,7 +37,7 @@ struct VerbsContext {
     abi_compat: *mut c_void,
 }
 
-/// What stands before it in `struct verbs_context`, back to `create_cq_ex`.
+/// The members before it in `struct verbs_context`, back to `create_cq_ex`.
 #[repr(C)]
 struct Extension {
     create_cq_ex: AtomicPtr<c_void>,
@@ -111,7 +111,7 @@ fn real_open_device() -> Option<OpenDevice> {
 /// Wraps the functions of a program that got libibverbs' by `dlsym`, past the one that is replaced here: by a completion
 /// queue at `address`, which the program has made of `device`.
 pub(crate) fn adopt(address: u64, device: &Context) {
-    // What lies there is the program's to decide: the kernel looks first, and only what it finds as it must be is used.
+    // The memory is the program's: it is read through the kernel, and used only if its content is valid.
     let Some(context) = peek::<*mut VerbsContext>(address) else { return };
     let field = |offset: usize| (context as u64).wrapping_add(offset as u64);
     let Some(fd) = peek::<c_int>(field(offset_of!(VerbsContext, cmd_fd))) else { return };

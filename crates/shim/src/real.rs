@@ -283,8 +283,8 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
         // SAFETY: the name ends with a NUL.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     };
-    // What `pthread_atfork` stands for in glibc, where that function is part of the program's own code in older
-    // versions. musl has only the latter, which does not look at a fourth argument.
+    // The function behind `pthread_atfork` in glibc, which in older versions is linked into the program itself. musl has only
+    // `pthread_atfork`, which ignores a fourth argument.
     let register = Some(find(c"__register_atfork")).filter(|found| !found.is_null());
     let register = register.unwrap_or_else(|| find(c"pthread_atfork"));
     if !register.is_null() {

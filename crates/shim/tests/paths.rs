@@ -75,7 +75,7 @@ fn every_function_answers_as_on_a_plain_tree() {
     fs::create_dir_all(endpoint.path().join("dev/infiniband")).unwrap();
     drop(UnixListener::bind(endpoint.path().join("verbs.sock")).unwrap());
     write_tree(&plain.path().join("sys"));
-    // What every /sys has.
+    // Directories that every /sys has.
     fs::create_dir_all(plain.path().join("sys/class/net")).unwrap();
     let (expected, found) = (ask(plain.path(), None), ask(Path::new(""), Some(endpoint.path())));
     let differences: Vec<String> = expected

@@ -13,7 +13,7 @@ macro_rules! seen {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// What happened, in words.
+            /// The event, in words.
             pub fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -70,7 +70,7 @@ seen! {
     SharedReceive: "message delivered through an SRQ",
 }
 
-/// How often each thing happened.
+/// Count of each event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage([u64; Seen::ALL.len()]);
 
@@ -91,7 +91,7 @@ impl Coverage {
         self.0[what as usize] += n;
     }
 
-    /// How often it happened.
+    /// The count of an event.
     pub fn of(&self, what: Seen) -> u64 {
         self.0[what as usize]
     }
@@ -103,7 +103,7 @@ impl Coverage {
         }
     }
 
-    /// What never happened.
+    /// Events that never happened.
     pub fn missing(&self) -> Vec<Seen> {
         Seen::ALL.iter().copied().filter(|seen| self.of(*seen) == 0).collect()
     }

@@ -6,11 +6,11 @@ use std::ops::Range;
 pub const BASE: u64 = 0x10_0000;
 /// Bytes of a slot.
 pub const SLOT: u64 = RECV.end;
-/// What SEND and WRITE carry, and where READ and atomics put their results.
+/// Payload of SEND and WRITE, and results of READ and atomics.
 pub const DATA: Range<u64> = 0..0x2_0000;
-/// What the peer may WRITE.
+/// Range that the peer may WRITE.
 pub const TARGET: Range<u64> = DATA.end..DATA.end + 0x8000;
-/// What the program changes and the peer may READ.
+/// Range that the program changes and the peer may READ.
 pub const READABLE: Range<u64> = TARGET.end..TARGET.end + 0x8000;
 /// Words for atomics.
 pub const CELLS: Range<u64> = READABLE.end..READABLE.end + 0x100;

@@ -4,7 +4,7 @@ use crate::chance::Chance;
 use crate::coverage::{Coverage, Seen};
 use rdmesh_nic::Time;
 
-/// How a link behaves.
+/// Behaviour of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkPlan {
     /// Nanoseconds from end to end.
@@ -52,7 +52,7 @@ impl LinkPlan {
 /// A link at work.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// How it behaves now.
+    /// Its present behaviour.
     pub plan: LinkPlan,
     /// Nothing passes.
     pub down: bool,

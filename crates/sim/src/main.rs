@@ -16,7 +16,7 @@ struct Args {
 enum Command {
     /// Runs many seeds and shows what they have met.
     Run {
-        /// How many.
+        /// Number of seeds.
         count: u64,
         /// The first.
         #[arg(long, default_value_t = 0)]

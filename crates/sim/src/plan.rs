@@ -19,7 +19,7 @@ pub struct Plan {
     pub pairs: Vec<PairPlan>,
     /// Links, by source and destination host.
     pub links: Vec<Vec<LinkPlan>>,
-    /// What happens when.
+    /// Injected faults, with their times.
     pub faults: Vec<(u64, FaultPlan)>,
     /// When everything that is wrong stops.
     pub heal: u64,
@@ -92,7 +92,7 @@ pub struct PairPlan {
     pub depth: u32,
     /// Probability that a request is wrong.
     pub wrong: f64,
-    /// How likely each kind of request is.
+    /// Relative frequency of each kind of request.
     pub weights: [u32; KINDS],
     /// Largest message.
     pub largest: u64,
@@ -115,7 +115,7 @@ pub enum FaultPlan {
 }
 
 impl Plan {
-    /// What `seed` decides.
+    /// The plan of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut topology = Chance::new(seed, Stream::Topology);
         let mut network = Chance::new(seed, Stream::Network);

@@ -16,7 +16,7 @@ impl Platform for Sim {
     type CompletionQueue = Completions;
 }
 
-/// What an engine did.
+/// Effect of an engine on memory or queues.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// It wrote to registered memory.
@@ -25,9 +25,9 @@ pub enum Effect {
         region: u32,
         /// Where.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
-        /// What was there before.
+        /// The previous bytes.
         old: Vec<u8>,
     },
     /// It executed an atomic operation.
@@ -38,14 +38,14 @@ pub enum Effect {
         offset: u64,
         /// Which one.
         kind: Atomic,
-        /// What was there before.
+        /// The previous value.
         old: u64,
     },
     /// It wrote a completion.
     Complete {
         /// Into which queue.
         queue: u32,
-        /// What.
+        /// The completion.
         completion: Completion,
     },
     /// A completion found no room.
@@ -71,7 +71,7 @@ pub enum Atomic {
     Write([u8; 8]),
 }
 
-/// What the engines did, in order.
+/// Effects of the engines, in order.
 #[derive(Clone, Default)]
 pub struct Journal(Arc<Mutex<Vec<Effect>>>);
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Failure {
     /// Which.
     pub seed: u64,
-    /// What does not hold.
+    /// The violated property.
     pub violation: Violation,
 }
 
@@ -25,16 +25,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What many seeds amount to.
+/// Result of many seeds.
 #[derive(Default)]
 pub struct Outcome {
-    /// How many ran.
+    /// Number of seeds.
     pub seeds: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// What happened.
+    /// Events that the runs have met.
     pub seen: Coverage,
-    /// What failed, by seed.
+    /// Failures, by seed.
     pub failures: Vec<Failure>,
 }
 

@@ -16,7 +16,7 @@ use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-/// What is exchanged.
+/// Kind of the exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Exchange {
@@ -32,7 +32,7 @@ impl Exchange {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Send, Self::Write, Self::WriteImm, Self::Read, Self::Atomics, Self::Mixed];
 
-    /// What one side asks: kinds and lengths. Places are in the other side's slot, the second.
+    /// Requests of one side: kinds and lengths. Places are in the other side's slot, the second.
     fn requests(self) -> Vec<(Kind, u64)> {
         const LEN: u64 = 2 * 256 + 100;
         let (target, readable, cell) = (SLOT + TARGET.start, SLOT + READABLE.start, SLOT + CELLS.start);
@@ -62,7 +62,7 @@ impl Exchange {
 pub struct Broken {
     /// The choices that lead there.
     pub choices: Vec<u32>,
-    /// What does not hold.
+    /// The violated property.
     pub violation: Violation,
 }
 
@@ -87,7 +87,7 @@ pub fn replay(exchange: Exchange, choices: &[u32]) -> Check {
     run(exchange, &mut Choices { trail, next: 0 }, true)
 }
 
-/// What a schedule may still do wrong.
+/// Faults that a schedule may still inject.
 struct Budget {
     drops: u32,
     copies: u32,

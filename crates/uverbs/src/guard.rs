@@ -139,7 +139,7 @@ impl Drop for Watched {
     }
 }
 
-/// Runs `f` on `args`; an error where it met a page that is missing. What it had done by then stays done.
+/// Runs `f` on `args`; an error where it met a page that is missing. Its earlier effects remain.
 ///
 /// `f` is left in the middle then: it must be plain code without anything to drop, and must not panic.
 #[cfg(target_arch = "x86_64")]
@@ -251,7 +251,7 @@ fn leave_attempt(context: *mut c_void) -> bool {
         return false;
     }
     // SAFETY: the kernel hands a handler the registers of what it interrupts, to be changed. The stack pointer is that of
-    // an `rdmesh_attempt` of this thread that has not returned. What was interrupted may have been copying downwards.
+    // an `rdmesh_attempt` of this thread that has not returned. The interrupted code may have been copying downwards.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         registers[libc::REG_RSP as usize] = stack.cast_signed() as i64;

@@ -39,7 +39,7 @@ struct Layout {
     qp_state: [AtomicU8; MAX_HANDLES as usize],
 }
 
-/// What a completion queue is armed for.
+/// Arming of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Arm {
@@ -53,7 +53,7 @@ pub enum Arm {
 #[derive(Clone)]
 pub struct ContextPage {
     memory: SharedMemory,
-    /// Router: how many arrivals there were. What the page says of it the tenant may change.
+    /// Router: number of arrivals. The tenant may change the copy on the page.
     counted: Arc<AtomicU32>,
 }
 
@@ -153,7 +153,7 @@ impl ContextPage {
         true
     }
 
-    /// Tenant: how many arrivals the router has counted, modulo 2^32. What is counted is there.
+    /// Tenant: number of arrivals that the router has counted, modulo 2^32. Counted completions and data are visible.
     pub fn arrivals(&self) -> u32 {
         self.layout().arrivals.load(Ordering::Acquire)
     }

@@ -59,7 +59,7 @@ pub const CM_DEVICE: (u32, u32) = (10, 58);
 /// Environment variable with the endpoint's directory; without it, the directory that the library was loaded from.
 pub const ENDPOINT_ENV: &str = "RDMESH_ENDPOINT";
 
-/// What a request is.
+/// Kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum RequestKind {
@@ -113,7 +113,7 @@ pub struct ReplyHeader {
     pub errno: u32,
     /// Bytes of the response that follows.
     pub response_len: u32,
-    /// What the descriptors of this reply are: a [`FdUse`] each, in order; 0 for none.
+    /// Uses of the descriptors of this reply: a [`FdUse`] each, in order; 0 for none.
     pub fds: [u32; MAX_FDS],
     /// For [`FdUse::Install`]: where in the response the descriptor's number goes.
     pub places: [u64; MAX_FDS],
@@ -123,7 +123,7 @@ pub struct ReplyHeader {
     pub wanted: [u64; 2],
 }
 
-/// What the tenant does with a descriptor of a reply.
+/// Use of a reply's descriptor by the tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FdUse {
@@ -162,7 +162,7 @@ pub struct OpenReply {
 pub struct OpenCmReply {
     /// For `AttachCm`.
     pub token: Token,
-    /// What MIGRATE_ID calls this channel.
+    /// Number of this channel in MIGRATE_ID.
     pub number: u32,
     /// Zero.
     pub reserved: u32,
@@ -184,7 +184,7 @@ pub struct Segment {
     pub offset: u64,
 }
 
-/// How the router reaches a segment.
+/// The router's access to a segment: shared or through `/proc/PID/mem`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum SegmentKind {
@@ -236,7 +236,7 @@ pub struct NetlinkQuery {
 pub struct NetlinkAnswer {
     /// Of a list: where the rest begins; [`NetlinkAnswer::END`] where there is no more.
     pub next: u64,
-    /// What ends the list: 0, or a negative errno.
+    /// Status at the end of the list: 0, or a negative errno.
     pub status: i32,
     /// Whether it is a list, which ends with a message of its own.
     pub is_list: u32,

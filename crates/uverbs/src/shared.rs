@@ -39,7 +39,7 @@ unsafe impl Send for Mapping {}
 #[allow(unsafe_code)]
 unsafe impl Sync for Mapping {}
 
-/// Why a memfd from the other side is refused.
+/// Reason why a memfd from the other side is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// It could still shrink, which would turn an access into a SIGBUS.

@@ -55,12 +55,12 @@ impl Psn {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// How many numbers after `other` this is, going upwards only.
+    /// Distance from `other` up to this number, modulo 2^24.
     pub const fn after(self, other: Self) -> u32 {
         self.0.wrapping_sub(other.0) & 0xff_ffff
     }
 
-    /// How far `self` is ahead of `other`; negative when behind.
+    /// Signed distance from `other`; negative when behind it.
     pub const fn since(self, other: Self) -> i32 {
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }

@@ -36,7 +36,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Why a transition is refused. Both are EINVAL at the edge.
+/// Reason why a transition is refused. Both are EINVAL at the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModifyError {
     /// There is no such transition.

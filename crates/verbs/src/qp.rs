@@ -117,7 +117,7 @@ pub struct QpAttr {
     pub cur_state: QpState,
     /// Raise `SqDrained` when SQD is reached and drained.
     pub sqd_async_notify: bool,
-    /// What peers may do.
+    /// Access rights of peers.
     pub access: Access,
     /// Partition key index.
     pub pkey_index: u16,

@@ -35,7 +35,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What a send work request does, with the fields that only this operation has.
+/// Operation of a send work request, with the fields that only this operation has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SendOp {
@@ -197,9 +197,9 @@ bitflags::bitflags! {
 pub struct Completion {
     /// From the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Its status.
     pub status: WcStatus,
-    /// What it was.
+    /// Its operation.
     pub opcode: WcOpcode,
     /// Bytes received, or read.
     pub byte_len: u32,
@@ -216,8 +216,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// What the service level of a datagram's completion says of it. RoCEv2 has no service levels; NICs put the kind of
-    /// packet there (IBA A17.4.5.1 asks for it, mlx5's encoding is what programs such as UCX read): UDP, over IPv4 or IPv6.
+    /// Service level in a datagram's completion. RoCEv2 has no service levels; NICs put the kind of packet there (IBA A17.4.5.1
+    /// asks for it, mlx5's encoding is what programs such as UCX read): UDP, over IPv4 or IPv6.
     pub fn sl_of(from: Gid) -> u8 {
         const UDP: u8 = 8;
         const IPV6: u8 = 1;

@@ -15,7 +15,7 @@ const PORT: u16 = 18620;
 const ROUNDS: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // What each side must know of the other is exchanged over plain TCP.
+    // The sides exchange their connection parameters over plain TCP.
     let server = env::args().nth(1);
     let stream = match &server {
         Some(address) => TcpStream::connect((address.as_str(), PORT))?,

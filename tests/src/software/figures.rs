@@ -1,6 +1,6 @@
 //! Figures in the output of programs.
 
-/// What a row measures, and how it is found in what the client prints.
+/// Figure of a row, and its place in the client's output.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// Unit of what `read` returns.

@@ -36,7 +36,7 @@ fn open_mpi_ofi(provider: &str) -> String {
     )
 }
 
-/// What runs a command in another endpoint, as ssh does on a cluster.
+/// Script that runs a command in another endpoint, as ssh does on a cluster.
 const REMOTE: &str = "tests/programs/mpi/remote.py";
 const OPEN_MPI: &str = "mpirun.openmpi --allow-run-as-root --host 10.7.0.3:2,10.7.0.2:2 --oversubscribe \
                         --mca plm_rsh_agent $PWD/tests/programs/mpi/remote.py --mca mpi_yield_when_idle 1";

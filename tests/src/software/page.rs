@@ -12,7 +12,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What a file holds; nothing where there is none.
+    /// Content of a file; empty where there is none.
     pub fn load(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         Self { rows: serde_json::from_str(&text).unwrap_or_default() }

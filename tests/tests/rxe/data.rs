@@ -3,10 +3,10 @@
 use crate::world::{Family, Link, World};
 use rdmesh_tests::guest::{self, Guest, Lan};
 
-/// What the kernel's device counts when packets are lost, or not understood.
+/// Counters of the kernel's device for lost or invalid packets.
 const TROUBLE: [&str; 6] =
     ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err", "link_downed"];
-/// What it counts when there is no receive for a message.
+/// Its counters for messages without a receive request.
 const NOT_READY: [&str; 2] = ["rcvd_rnr_err", "send_rnr_err"];
 /// Every case of the `exchange` program that works without a loss, but for the one whose receives come late.
 const CASES: [&str; 5] = ["rc", "uc", "ud", "soak", "errors"];

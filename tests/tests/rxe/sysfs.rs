@@ -27,7 +27,7 @@ fn the_tree_is_the_kernels() {
         // The kernel has a file for the interface of every address, and our table is as long as an endpoint's needs it.
         assert_eq!(kernels.get(path), Some(what), "{path}");
     }
-    // What it has beside: power management, and figures that we do not have.
+    // Entries that only the kernel's device has: power management, and figures that we do not have.
     let is_missing = |path: &&String| {
         let rest = ["/power", "/cm_", "counters", "/gids/", "/types/", "/ndevs/", "/pkeys/"];
         !ours.contains_key(*path) && !rest.iter().any(|part| path.contains(part))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 18600;
-/// How often a hanging program is looked for.
+/// Interval between checks for a hanging program.
 const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ pub(crate) trait Machine {
     fn resolve(&self, address: IpAddr);
     /// Whether one of its programs listens on `port` with rdma_cm.
     fn awaits_connections(&self, port: u16) -> bool;
-    /// What may explain why a program of its does not end.
+    /// Diagnosis for a program of its that does not end.
     fn trouble(&self) -> String;
     /// Whether its device is the kernel's.
     fn is_kernels(&self) -> bool;

@@ -48,7 +48,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     findings
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
@@ -57,7 +57,7 @@ struct Finding {
     fix: Option<String>,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {

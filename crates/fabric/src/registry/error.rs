@@ -5,7 +5,7 @@ use crate::store::StoreError;
 use crate::{InvalidName, Name};
 use std::net::IpAddr;
 
-/// Why a registry did not do it.
+/// Error of an operation of the registry.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The name is taken.
@@ -35,7 +35,7 @@ pub enum RegistryError {
         address: IpAddr,
         /// The network.
         network: Name,
-        /// Who has it: a name in quotes, and the host if it is another one.
+        /// The holder: a name in quotes, and the host if it is another one.
         holder: String,
     },
     /// The address is not in the network's ranges.
@@ -74,7 +74,7 @@ pub enum RegistryError {
     VniTaken {
         /// The number.
         vni: u32,
-        /// Who has it.
+        /// The holder.
         holder: String,
     },
     /// Not a number of 24 bits.
@@ -93,7 +93,7 @@ pub enum RegistryError {
     HostAddressTaken {
         /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// The holder.
         holder: Name,
     },
     /// No endpoint of the host has the address.

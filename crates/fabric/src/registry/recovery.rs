@@ -42,7 +42,7 @@ impl Registry {
         Ok(())
     }
 
-    /// What [`Registry::set_owner`] has noted.
+    /// The owner that [`Registry::set_owner`] has recorded.
     pub fn owner(&self, network: &Name, name: &Name) -> Result<Option<Owner>, RegistryError> {
         self.store.get(&owner_key(network, name))?.as_ref().map(decode).transpose()
     }

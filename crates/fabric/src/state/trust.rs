@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Why a state directory is not used.
+/// Reason why a state directory is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A link can be made by others, and changed at any time.
@@ -23,9 +23,9 @@ pub enum StateError {
     Foreign {
         /// The directory, or one above it.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
     /// Others may change what is in it.
@@ -58,15 +58,15 @@ pub enum StateError {
     TooLong {
         /// The directory.
         path: PathBuf,
-        /// What there is room for.
+        /// The maximum length.
         longest: usize,
     },
     /// The kernel refused.
     #[error("{}: {source}; {REMEDY}", .path.display())]
     Io {
-        /// What it is about.
+        /// The path concerned.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -78,7 +78,7 @@ impl StateError {
     }
 }
 
-/// Who may own what is believed: this process's user and, for those who only ask a router, root.
+/// Permitted owners of trusted files: this process's user and, for clients of a router, root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owners {
     pub(crate) user: u32,
@@ -109,7 +109,7 @@ pub(crate) fn open_directory(path: &Path, owners: Owners) -> Result<OwnedFd, Sta
     check_kind(path, &named)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
-    // What was opened is what counts.
+    // The check applies to the opened file, not to its path.
     let stat = fstat(&directory).map_err(failed)?;
     if !owners.include(stat.st_uid) {
         return Err(StateError::Foreign { path: path.to_owned(), owner: stat.st_uid, user: owners.user });

@@ -19,7 +19,7 @@ pub struct Embedded {
     clock: Clock,
 }
 
-/// What a watch is told: a change, or none when its waiting is to end.
+/// Message to a watch: a change, or none when its waiting is to end.
 type News = Option<Change>;
 
 /// Time since some fixed point.

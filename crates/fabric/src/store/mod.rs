@@ -42,7 +42,7 @@ pub trait Watch: Send {
     /// The next change; none if there is none within `timeout`.
     fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
 
-    /// What ends the waiting of [`Watch::next`], from another thread: it returns none, once for each call.
+    /// A handle by which another thread ends the waiting of [`Watch::next`]: that returns none, once for each call.
     fn cancel(&self) -> Cancel;
 }
 
@@ -82,7 +82,7 @@ pub enum Change {
     },
 }
 
-/// What must hold for a change to happen.
+/// Condition of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Nothing.
@@ -93,7 +93,7 @@ pub enum Expect {
     Revision(Revision),
 }
 
-/// Why the store did not do it.
+/// Error of an operation of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The key is not as expected: somebody was faster.

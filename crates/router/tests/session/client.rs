@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) wake: Option<OwnedFd>,
     pub(crate) queues: Option<OwnedFd>,
     pub(crate) async_fd: Option<OwnedFd>,
-    /// What the last answer wanted of the queue memory.
+    /// Queue memory that the last answer wanted populated.
     pub(crate) wanted: Option<Extent>,
 }
 

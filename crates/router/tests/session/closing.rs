@@ -21,7 +21,7 @@ struct Slow {
 }
 
 const LINGER: Duration = Duration::from_secs(20);
-/// What a command takes at most on a busy machine; far less than lingering does.
+/// Maximum time of a command on a busy machine; far less than lingering takes.
 const SOON: Duration = Duration::from_secs(5);
 
 impl Slow {

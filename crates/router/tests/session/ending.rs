@@ -60,7 +60,7 @@ impl Side {
             Ending::Destroyed => {
                 let destroy = DestroyQp { qp_handle: self.qp, ..Default::default() };
                 self.client.command::<DestroyQpResponse>(number::DESTROY_QP, &destroy, 0).unwrap();
-                // What was sent is what was there then, and not what the program puts there now.
+                // The message contains the data of that time, not what the program writes now.
                 return rustix::io::pwrite(&self.memory.1, &[0xee; LEN], 0).map(drop).unwrap();
             }
             Ending::Closed => return,

@@ -240,7 +240,7 @@ fn missing_pages_are_refused() {
     let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks;
     let before = blocks();
     assert_eq!(client.reg_mr(&region(pd, 2), &segments(&[0, 4096]), Some(fd.as_fd())).err(), Some(Errno::FAULT));
-    // What is only to be there on demand is not mapped at all.
+    // On-demand memory is not mapped at all.
     let on_demand = RegMr { access_flags: 1 | 1 << 6, ..region(pd, 1) };
     assert_eq!(client.reg_mr(&on_demand, &segments(&[0]), Some(fd.as_fd())).err(), Some(Errno::INVAL));
     assert_eq!(client.reg_mr(&on_demand, &segments(&[1 << 40]), Some(fd.as_fd())).err(), Some(Errno::INVAL));

@@ -21,7 +21,7 @@ pub(crate) struct Tenants {
 struct Side {
     context: ContextId,
     qps: Vec<u32>,
-    /// What the tenant can write: its rings and its page.
+    /// Memory that the tenant can write: its rings and its page.
     writable: Vec<SharedMemory>,
     /// A region that no peer may reach: it must never change.
     private: SharedMemory,

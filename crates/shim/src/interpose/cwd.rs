@@ -43,7 +43,7 @@ fn shown_directory() -> Option<Vec<u8>> {
     view::shown(path.as_bytes()).map(<[u8]>::to_vec)
 }
 
-/// What a shell says the working directory is, where it is that.
+/// The working directory according to the shell (`PWD`), where that is right.
 fn named_directory() -> Option<Vec<u8>> {
     let name = std::env::var_os("PWD").filter(|name| name.as_bytes().starts_with(b"/"))?;
     let about = |path: &CStr| rustix::fs::stat(path).ok().map(|about| (about.st_dev, about.st_ino));

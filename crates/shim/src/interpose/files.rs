@@ -224,7 +224,7 @@ replace! {
         open_at(at, path, flags, |at, path| real::openat64(at, path, flags, mode))
     }
 
-    /// What `open` without a mode becomes under `_FORTIFY_SOURCE`; so are the next three.
+    /// `open` without a mode under `_FORTIFY_SOURCE`; likewise the next three.
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
         open_at(AT_FDCWD, path, flags, |_, path| real::open(path, flags, 0))
     }

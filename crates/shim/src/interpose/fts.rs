@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const FTS_COMFOLLOW: c_int = 0x1;
 const FTS_LOGICAL: c_int = 0x2;
 
-/// What `fts` says of a file, as far as it is used here.
+/// The fields of `FTSENT` that are used here.
 #[repr(C)]
 struct Entry {
     links: [*mut Entry; 3],
@@ -46,7 +46,7 @@ struct Shown {
     accpath: *mut c_char,
     path: *mut c_char,
     pathlen: c_ushort,
-    /// What the program reads.
+    /// The texts that the program reads.
     _texts: [CString; 2],
 }
 
@@ -54,7 +54,7 @@ struct Shown {
 unsafe impl Send for Shown {}
 
 static WALKS: Mutex<Vec<Walk>> = Mutex::new(Vec::new());
-/// How many there are, so that all others cost one look.
+/// Number of walks, so that all other calls cost one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn walks() -> MutexGuard<'static, Vec<Walk>> {
@@ -70,7 +70,7 @@ fn with_walk(stream: *mut c_void, act: impl FnOnce(&mut Walk)) {
 }
 
 impl Walk {
-    /// What the program knows `path` by.
+    /// The path that the program is shown for `path`.
     fn translate(&self, path: &CStr) -> CString {
         let path = path.to_bytes();
         let rest = |root: &Root| {
@@ -139,7 +139,7 @@ fn root(path: *const c_char, last: Last) -> Option<Root> {
     };
     // SAFETY: not null, or it would lead elsewhere.
     let named = unsafe { CStr::from_ptr(path) }.to_bytes().to_vec();
-    // What is below is named behind a slash, which may be there already.
+    // Names below follow a slash, which may be there already.
     let real = if named.ends_with(b"/") { &real[..] } else { real.strip_suffix(b"/").unwrap_or(&real) };
     Some(Root { named, real: CString::new(real).ok()? })
 }

@@ -21,7 +21,7 @@ struct Listing {
 }
 
 static LISTINGS: Mutex<Vec<Listing>> = Mutex::new(Vec::new());
-/// How many there are, so that all other directories cost one look.
+/// Number of listings, so that all other directories cost one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn listings() -> MutexGuard<'static, Vec<Listing>> {
@@ -76,7 +76,7 @@ impl Listing {
     }
 }
 
-/// What `glob` is to use instead of libc's own: `closedir`, `readdir`, `opendir`, `lstat`, `stat`.
+/// Functions that `glob` uses instead of libc's own: `closedir`, `readdir`, `opendir`, `lstat`, `stat`.
 pub(super) fn functions() -> [*const c_void; 5] {
     let [lstat, stat] = super::stats::functions();
     [closedir as *const c_void, readdir64 as *const c_void, opendir as *const c_void, lstat, stat]

@@ -84,7 +84,7 @@ fn note_traits(call: &Call) {
     }
 }
 
-/// How a call waits that ends with EINTR after any signal handler.
+/// Kind of wait of a call that ends with EINTR after any signal handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
     /// Without a time-out, until a point in time, or with one that the kernel counts down in place.

@@ -29,7 +29,7 @@ pub(super) fn fail<T: Failed>(errno: Errno) -> T {
     T::FAILED
 }
 
-/// What a function returns that has failed.
+/// Return value of a failed function.
 pub(super) trait Failed {
     /// The value.
     const FAILED: Self;

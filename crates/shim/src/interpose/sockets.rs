@@ -29,7 +29,7 @@ replace! {
         let address = unsafe { address::read(name, len) };
         zero_or_minus_one(address.and_then(|(port_id, groups)| match groups {
             0 => socket.bind(port_id),
-            // What is told to groups is for administrators.
+            // Multicast groups are for administrators.
             _ => Err(Errno::PERM),
         }))
     }
@@ -231,7 +231,7 @@ fn receive_from(fd: c_int, name: *mut sockaddr, name_len: *mut socklen_t, call: 
     received(fd, result)
 }
 
-/// What a netlink socket answers that the socket behind it would answer otherwise.
+/// Options for which a netlink socket answers differently from the socket behind it.
 fn option(socket: &NetlinkSocket, level: c_int, name: c_int) -> Option<Result<c_int, Errno>> {
     match (level, name) {
         (libc::SOL_NETLINK, _) => Some(socket.with_options(|options| options.value(name))),

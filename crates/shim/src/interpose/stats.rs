@@ -16,7 +16,7 @@ type Stat = libc::stat;
 
 /// Permissions of the devices.
 const DEVICE_MODE: u32 = 0o666;
-/// What `stat` is asked about.
+/// Subject of a `stat` call.
 enum Subject {
     Elsewhere,
     Path(CString),

@@ -22,7 +22,7 @@ struct Walk {
     real_len: usize,
 }
 
-/// What `nftw` says of where it is.
+/// Position of `nftw` in the tree (`struct FTW`).
 #[repr(C)]
 struct Ftw {
     base: c_int,

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-/// What has been allocated, by address.
+/// Allocated blocks, by address.
 static ALLOCATED: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
 
 struct Block {

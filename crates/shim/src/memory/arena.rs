@@ -29,7 +29,7 @@ const SURVEY_RANGES: u32 = 256;
 /// Ranges beyond which no more memory is turned: each is a mapping, and a process may have 65530 (`max_map_count`).
 const MOST_RANGES: usize = 30_000;
 
-/// How often arena pages were taken away other than by the arena itself: what was known to be there may not be any more.
+/// Count of removals of arena pages other than by the arena itself: pages that were known to be present may be missing.
 static EMPTIED: AtomicU32 = AtomicU32::new(0);
 
 /// Device and inode of every arena that this process has had: the last one first. More than one only where a program
@@ -243,7 +243,7 @@ impl Arena {
 }
 
 fn punch(fd: &OwnFd, offset: u64, len: u64) {
-    // What stays is only memory that is used up.
+    // A failure only wastes memory.
     let _ = rustix::fs::fallocate(fd.as_fd(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
 }
 

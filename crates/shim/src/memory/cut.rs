@@ -12,7 +12,7 @@ thread_local! {
     static CUT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// How many calls of this thread were cut off by a stop and nothing else.
+/// Number of calls of this thread that only a stop has interrupted.
 #[inline]
 pub(crate) fn cuts() -> u32 {
     CUT.get()

@@ -92,7 +92,7 @@ extern "C" fn fork_by_aside<F: Fn() -> c_long>(forking: *mut c_void) {
     unsafe { (*forking).result = result };
 }
 
-/// What a process made by `clone` runs.
+/// Start function of a process made by `clone`.
 pub(crate) type Start = extern "C" fn(*mut c_void) -> c_int;
 
 /// Makes a process by `call`, a `clone` of the function and the argument that it is given, which runs `function` on memory of

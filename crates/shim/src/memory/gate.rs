@@ -14,7 +14,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const FORKING: u32 = 1 << 31;
 
 thread_local! {
-    /// How often this thread is inside.
+    /// Nesting depth of this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 

@@ -7,7 +7,7 @@ use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use std::mem::MaybeUninit;
 
-/// How writers are held off.
+/// Method by which writers are held off.
 pub(super) enum Hold {
     /// There are none: the process has one thread.
     Alone,
@@ -17,7 +17,7 @@ pub(super) enum Hold {
     Stop,
 }
 
-/// What the kernel and the process have to offer, found out once per registration.
+/// Methods that the kernel and the process support, found out once per registration.
 #[derive(Default)]
 pub(super) struct Holds {
     alone: Option<bool>,

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 static KEPT_MAPS: Mutex<Option<KeptMaps>> = Mutex::new(None);
 
-/// What becomes of a piece.
+/// Decision for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It already consists of arena pages, from this offset on.
@@ -40,7 +40,7 @@ pub(super) struct Piece {
     pub(super) fate: Fate,
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Part of the range is not mapped, or not with the rights that the registration needs.

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Most threads that are stopped.
 const MAX_THREADS: usize = 1024;
-/// How long they are waited for, all together, while none of them is running: it is stuck then, or waits for us.
+/// Time-out for all threads together while none of them is running: such a thread is stuck, or waits for us.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The same while one still runs, or would if it were given a processor.
 const PATIENCE_WITH_RUNNING: Duration = Duration::from_secs(2);
-/// How often a thread that sleeps with the signal blocked is asked again.
+/// Retries for a thread that sleeps with the signal blocked.
 const DEAF_TRIES: u32 = 30;
 
 /// Odd while threads are to be stopped; stopped threads wait until it changes.
@@ -72,7 +72,7 @@ fn signal() -> Option<i32> {
     installed.then_some(free)
 }
 
-/// What handles a signal.
+/// The handler of a signal.
 pub(super) fn handler_of(signal: i32) -> Option<usize> {
     // SAFETY: only asks.
     unsafe {
@@ -179,7 +179,7 @@ fn state(thread: u32) -> Option<u8> {
     Status::read(thread)?.state()
 }
 
-/// What `/proc` says of a thread.
+/// State of a thread, from `/proc`.
 struct Status {
     text: [u8; 4096],
     len: usize,

@@ -373,7 +373,7 @@ fn moved_memory_can_grow() {
     assert_eq!(router_view(&pages.register(0, pages.len)), pages.bytes());
 }
 
-/// What is missing of the arena pages of a registration.
+/// The missing arena pages of a registration.
 fn missing(registration: &Registration) -> Vec<(u64, u64)> {
     let mut holes = Vec::new();
     for segment in registration.segments() {

@@ -77,7 +77,7 @@ fn range(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
 }
 
-/// What of a mapping is carried over to the one that replaces it.
+/// Attributes of a mapping that are carried over to the one that replaces it.
 pub(super) struct Carried {
     locked: u64,
     no_dump: bool,

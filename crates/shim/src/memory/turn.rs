@@ -27,7 +27,7 @@ pub(super) struct Turner {
     pagemap: Option<OwnedFd>,
 }
 
-/// What was turned: pages up to `end`, which now lie at `offset` of the arena.
+/// Converted pages: those up to `end`, which now lie at `offset` of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turned {
     pub(super) end: u64,

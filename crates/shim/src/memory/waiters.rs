@@ -9,7 +9,7 @@ use super::stop;
 use rustix::fs::{CWD, Mode, OFlags};
 use std::io::Write;
 
-/// How often a thread that runs is looked at: it may be on its way to sleep.
+/// Number of looks at a running thread: it may be about to sleep.
 const LOOKS: u32 = 3;
 /// Set in the operation of a futex that only threads of one process use: it is known by its address, which stays.
 const PRIVATE: u64 = libc::FUTEX_PRIVATE_FLAG as u64;
@@ -39,7 +39,7 @@ fn waits_in(thread: u32, start: u64, end: u64) -> bool {
     false
 }
 
-/// What a thread does in the kernel.
+/// System call in which a thread is.
 #[derive(Debug, PartialEq, Eq)]
 enum Call {
     Running,

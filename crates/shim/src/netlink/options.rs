@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-/// What a program has set. All of them are flags.
+/// Options that a program has set. All of them are flags.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Options {
     set: u32,

@@ -148,7 +148,7 @@ fn acknowledgements_come_for_errors_and_for_those_who_ask() {
     let refused = ask(&request(nldev::SET, ASK));
     assert_eq!(status(&refused[0]), (netlink_type::ERROR, 0, 5, -libc::EPERM));
     assert_eq!(refused[0][20..], request(nldev::SET, ASK), "what it is about");
-    // What is no request is not answered, unless an acknowledgement is asked for.
+    // A message that is not a request is not answered, unless an acknowledgement is asked for.
     assert!(ask(&request(nldev::SET, 0)).is_empty());
     assert_eq!(status(&ask(&request(nldev::SET, netlink_flag::ACK))[0]).3, 0);
     socket.with_options(|options| options.set(libc::NETLINK_CAP_ACK, 1)).unwrap();

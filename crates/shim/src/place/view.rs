@@ -62,7 +62,7 @@ pub(crate) fn open_directory(fd: c_int) -> Option<Vec<u8>> {
     shown(&path).is_some().then_some(path)
 }
 
-/// What the program knows the kernel's `path` by, where that is in the tree.
+/// The path that the program is shown for the kernel's `path`, where that is in the tree.
 pub(crate) fn shown(path: &[u8]) -> Option<&[u8]> {
     let rest = path.strip_prefix(endpoint::find()?.real_directory().as_os_str().as_bytes())?;
     (rest.first() == Some(&b'/') && is_ours(&rest[1..])).then_some(rest)

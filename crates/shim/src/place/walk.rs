@@ -4,7 +4,7 @@
 
 use rustix::io::Errno;
 
-/// What to do with a link in the last place of a path.
+/// Treatment of a link that is the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     /// Follow it.
@@ -13,7 +13,7 @@ pub(crate) enum Last {
     Keep,
 }
 
-/// What a component is.
+/// Kind of a component.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A link, and where it leads.
@@ -28,7 +28,7 @@ pub(crate) enum Node {
 pub(crate) struct Walked {
     /// The components that were resolved, without a leading slash: no links, no dots.
     pub(crate) at: Vec<u8>,
-    /// What is left behind a component that is missing or leads no further: an error, which the kernel tells.
+    /// The rest after a component that is missing or is not a directory: an error, which the kernel reports.
     pub(crate) tail: Vec<u8>,
     /// Whether it has to be a directory, as a trailing slash says.
     pub(crate) directory: bool,

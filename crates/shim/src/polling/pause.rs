@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
 const YIELD_ENV: &str = "RDMESH_YIELD";
 
-/// What is known of a thread's polling.
+/// Polling state of a thread.
 struct Polling {
     /// Empty polls since the last pause.
     empty: Cell<u32>,
@@ -31,15 +31,15 @@ struct Polling {
     is_mixed: Cell<bool>,
     /// At the last pause: the context, its completions, and when that was.
     seen: Cell<(usize, u32, u64)>,
-    /// How it polls memory.
+    /// State of its polling of memory.
     memory: Cell<Memory>,
-    /// How often this thread may still be spared a pause because it waits by events.
+    /// Remaining pauses that this thread is spared because it waits by events.
     armed: Cell<u32>,
     /// When it began to poll, after something else, and when it polled last.
     moment: Cell<(u64, u64)>,
 }
 
-/// What is known of a thread that may poll memory for data that a peer writes.
+/// State of a thread that may poll memory for data that a peer writes.
 #[derive(Clone, Copy)]
 struct Memory {
     /// Arrivals when it posted its last request.
@@ -48,8 +48,8 @@ struct Memory {
     taken: Option<(u64, u32)>,
     /// Whether it slept then, until something arrived.
     slept: bool,
-    /// How often in a row something arrived while it was busy between taking a completion and posting; negative after it was
-    /// busy with something else, by so much as it is doubted.
+    /// Consecutive times that data arrived while it was busy between taking a completion and posting; negative after it was
+    /// busy with something else, by as many as are needed to trust it again.
     trust: i32,
     doubt: i32,
 }
@@ -273,9 +273,9 @@ fn for_processors(processors: usize) -> u32 {
 /// Empty polls before a pause where processors are scarce, or contended.
 const SCARCE: u32 = 8;
 /// Nanoseconds of empty polls before a thread sleeps even if yields are quick: longer than any round trip within a data
-/// centre. Who it waits for is slowed down by every yield.
+/// centre. Every yield delays the thread that it waits for.
 const PATIENCE: u64 = 100_000;
-/// How long a thread sleeps for a completion.
+/// Maximum sleep of a thread that waits for a completion.
 const LONGEST_SLEEP: Duration = Duration::from_micros(100);
 /// Nanoseconds between two pauses of a thread that does nothing but poll.
 const WITHOUT_PAUSE: u64 = 20_000;
@@ -290,7 +290,7 @@ const PROMPT: u64 = 10_000;
 const TRUSTED: i32 = 2;
 const FIRST_DOUBT: i32 = 4;
 const MOST_DOUBT: i32 = 1024;
-/// How often a thread that has asked for an event may come to where others yield before it is taken for one that polls.
+/// Number of times that a thread which has asked for an event reaches the yield limit before it counts as one that polls.
 const ARMED_POLLS: u32 = 512;
 /// Nanoseconds that a thread polls before it sleeps.
 const LONGEST_MOMENT: u64 = 15_000;

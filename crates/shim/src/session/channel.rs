@@ -167,7 +167,7 @@ impl<'a> Reply<'a> {
         self.response
     }
 
-    /// What MODIFY_SRQ returns beside its response; none where there is nothing.
+    /// The mmap information that MODIFY_SRQ returns beside its response, if any.
     pub(super) fn mminfo(&self) -> Option<[u8; 16]> {
         (self.head.mminfo != [0; 16]).then_some(self.head.mminfo)
     }

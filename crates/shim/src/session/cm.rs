@@ -25,7 +25,7 @@ use zerocopy::FromBytes;
 
 /// One `open` of the device, and its duplicates.
 pub(crate) struct CmChannel {
-    /// What the router calls it.
+    /// The router's number for it.
     number: u32,
     /// The event socket, which the program's descriptor is.
     events: (u64, u64),
@@ -119,7 +119,7 @@ impl Command<'_> {
     }
 }
 
-/// What the router calls the channel that the program calls `fd`.
+/// The router's number for the channel with the program's descriptor `fd`.
 fn channel_number(fd: RawFd) -> Result<u32, Errno> {
     match descriptors::kind(fd) {
         Kind::Cm(channel) => Ok(channel.number),

@@ -31,7 +31,7 @@ const REG_MR_LEN: usize = 48;
 const MMINFO_ADDR_AT: usize = 24;
 const MMINFO_LEN: usize = 16;
 
-/// What a `write` was.
+/// Result of a `write`.
 pub(crate) enum Written {
     /// A command, with its result.
     Command(Result<(), Errno>),

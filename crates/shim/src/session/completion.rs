@@ -22,7 +22,7 @@ struct Entry {
 }
 
 static CHANNELS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-/// How many there are, so that a program without any pays nothing for its closes.
+/// Number of channels, so that a program without any pays nothing when it closes descriptors.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers that the program's descriptor `fd` is channel `number` of `context`.

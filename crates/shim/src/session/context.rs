@@ -104,7 +104,7 @@ impl Context {
         self.worker.is_contended()
     }
 
-    /// How many completions, and WRITEs of peers, there have been.
+    /// Number of completions, and of WRITEs by peers.
     pub(crate) fn arrivals(&self) -> u32 {
         self.page.arrivals()
     }

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::CStr;
 
-/// What stands in a path before the name of a counter; the name keeps its folder, as the router knows it.
+/// Part of a path before the name of a counter; the name includes its folder, as in the router's request.
 const PORT: &[u8] = b"/ports/1/";
 const FOLDERS: [&[u8]; 2] = [b"counters/", b"hw_counters/"];
 
@@ -35,7 +35,7 @@ pub(crate) fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// What the router says of the counter `name`.
+/// Reads the counter `name` from the router.
 pub(super) fn ask(endpoint: &Endpoint, name: &[u8]) -> Result<Vec<u8>, Errno> {
     let socket = connect(endpoint)?;
     let mut channel = Channel::new();

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What is known of the descriptor.
+/// State of the descriptor.
 #[derive(Default)]
 pub(super) struct Events {
     /// Device and inode, by which its duplicates are known too.

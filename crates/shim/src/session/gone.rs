@@ -20,7 +20,7 @@ const EVENT_LEN: usize = 16;
 /// `IB_EVENT_DEVICE_FATAL`.
 const DEVICE_FATAL: u32 = 8;
 
-/// What a program that reads from `fd`, which has come to its end, is to get.
+/// Result of a program's read from `fd` after the end of its stream.
 #[cold]
 pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     let _gate = memory::gate();

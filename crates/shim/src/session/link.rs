@@ -13,18 +13,18 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What every open device has, whichever it is.
+/// State common to all kinds of open devices.
 pub(super) struct Link {
     endpoint: &'static Endpoint,
     token: Token,
     /// The request by which a child attaches.
     attach: RequestKind,
-    /// How many descriptors of the program's are this device's.
+    /// Number of the program's descriptors for this device.
     descriptors: AtomicUsize,
     state: Mutex<State>,
 }
 
-/// What one command at a time uses.
+/// State that one command at a time uses.
 pub(super) struct State {
     pub(super) channel: Channel,
     /// The connection that opened the device, until the program has closed its last descriptor.

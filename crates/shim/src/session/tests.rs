@@ -37,7 +37,7 @@ struct Request {
     fd: Option<OwnedFd>,
 }
 
-/// What the router answers.
+/// An answer of the router.
 #[derive(Default)]
 struct Answer {
     errno: u32,
@@ -64,13 +64,13 @@ struct Router {
     program: OwnedFd,
 }
 
-/// What a context or a channel is opened with.
+/// Message and descriptors that open a context or a channel.
 struct Opening {
     context: [OwnedFd; 2],
     events: OwnedFd,
 }
 
-/// What channels are called.
+/// Number of every channel.
 const NUMBER: u32 = 77;
 
 impl Router {
@@ -179,7 +179,7 @@ fn reply(socket: BorrowedFd<'_>, answer: &Answer) {
     session::send(socket, &[IoSlice::new(head.as_bytes()), IoSlice::new(&answer.response)], &fds).unwrap();
 }
 
-/// What the replaced `write` does.
+/// Behaves as the replaced `write`.
 fn write_command(fd: RawFd, command: &[u8]) -> Result<(), Errno> {
     match write(descriptors::peek(fd).expect("a command descriptor"), fd, command) {
         Written::Command(result) => result,

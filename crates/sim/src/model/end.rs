@@ -24,7 +24,7 @@ pub struct End {
     pub peer: usize,
     /// The pair that it is of, and which side.
     pub pair: (usize, usize),
-    /// How it is set up.
+    /// Its configuration.
     pub plan: PairPlan,
     /// When it was made.
     pub born: Time,
@@ -36,7 +36,7 @@ pub struct End {
     pub sends: Sends,
     /// Its receive queue.
     pub queue: usize,
-    /// What it sends.
+    /// Its requests.
     pub flow: Flow,
     /// Memory windows that it has bound for its peer.
     pub windows: Vec<Window>,
@@ -50,14 +50,14 @@ pub struct End {
     pub next_data: u64,
 }
 
-/// What one queue pair asks of another.
+/// Requests of one queue pair to another.
 #[derive(Default)]
 pub struct Flow {
     /// Every request, in order.
     pub ops: Vec<Op>,
-    /// How many have completed.
+    /// Number of completed requests.
     pub completed: usize,
-    /// How many were executed by the responder, as far as that is one after the other.
+    /// Number of requests that the responder has executed, where it executes them in order.
     pub executed: usize,
     /// One has failed.
     pub failed: bool,
@@ -66,15 +66,15 @@ pub struct Flow {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What it does.
+    /// Its operation.
     pub kind: Kind,
     /// Bytes that it moves.
     pub len: u64,
     /// Where its data is, or goes.
     pub local: u64,
-    /// What it carries.
+    /// Its payload.
     pub data: Vec<u8>,
-    /// What is wrong with it.
+    /// Its error, if any.
     pub fault: Option<Fault>,
     /// It completes with an entry.
     pub signaled: bool,
@@ -84,13 +84,13 @@ pub struct Op {
     pub lower: Option<u64>,
     /// Bytes that have been written.
     pub done: u64,
-    /// What an atomic found.
+    /// The original value of an atomic.
     pub result: Option<u64>,
-    /// How often it was delivered, on unreliable transports.
+    /// Number of deliveries, on unreliable transports.
     pub delivered: u32,
 }
 
-/// What a request does. Places are offsets in the peer's memory.
+/// Operation of a request. Places are offsets in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -105,7 +105,7 @@ pub enum Kind {
     Datagram { imm: Option<u32> },
 }
 
-/// What can be wrong with a request.
+/// Error of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Fault {
@@ -124,11 +124,11 @@ pub struct Window {
     pub handle: u32,
     /// Its present key.
     pub key: Key,
-    /// What may be done with it.
+    /// Its state.
     pub state: WindowState,
 }
 
-/// What may be done with a window.
+/// State of a memory window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowState {
     /// Not bound yet.
@@ -140,7 +140,7 @@ pub enum WindowState {
 }
 
 impl Fault {
-    /// How a request with this fault ends.
+    /// Completion status of a request with this error.
     pub fn status(self) -> WcStatus {
         match self {
             Self::RemoteKey | Self::OutOfBounds | Self::AfterInvalidate => WcStatus::RemoteAccessError,

@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 pub struct Space {
     /// The bytes.
     pub region: Region,
-    /// Whose each slot is.
+    /// Owner of each slot.
     pub slots: Vec<Owner>,
     changes: VecDeque<Change>,
 }
 
-/// Whose a slot is.
+/// Owner of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// Unassigned: not a byte may be written.
@@ -136,7 +136,7 @@ impl Model {
         Ok(())
     }
 
-    /// WRITE on an unreliable connection: some request's bytes, in their place. What comes late may be an older connection's.
+    /// WRITE on an unreliable connection: some request's bytes, in their place. A late one may be of an earlier connection.
     fn wrote_unreliably(&mut self, sender: usize, offset: u64, bytes: &[u8]) -> Check {
         let pair = self.ends[sender].pair;
         let older = self.ends[..=sender].iter_mut().rev().filter(|end| end.pair == pair);

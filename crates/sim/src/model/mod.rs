@@ -36,7 +36,7 @@ use std::fmt;
 pub struct Violation {
     /// Which.
     pub property: &'static str,
-    /// How that shows.
+    /// Description of the violation.
     pub text: String,
 }
 
@@ -63,7 +63,7 @@ pub struct Model {
     pub spaces: Vec<Space>,
     /// Receive queues, of the past too.
     pub queues: Vec<Queue>,
-    /// What happened sometimes.
+    /// Events that the run has met.
     pub seen: Coverage,
     /// Datagrams may get lost, or be so late that it makes no difference.
     pub lossy: bool,
@@ -75,7 +75,7 @@ pub struct Model {
     pub step: u64,
     /// Which QP has a number on a host.
     pub by_qpn: BTreeMap<(usize, u32), usize>,
-    /// Whose memory a region is.
+    /// Memory of each region.
     pub by_region: BTreeMap<u32, usize>,
 }
 

@@ -47,7 +47,7 @@ impl Queue {
         self.posted.push_back(buffer);
     }
 
-    /// How many are posted and not taken.
+    /// Number of receive requests that are posted and not taken.
     pub fn len(&self) -> usize {
         self.posted.len()
     }
@@ -192,7 +192,7 @@ impl Model {
         (0..self.ends.len()).rev().filter(move |sender| self.ends[*sender].qp_type == qp_type)
     }
 
-    /// What of a received message is not as `op` sent it.
+    /// The difference between a received message and `op`, if any.
     fn difference(&self, end: usize, op: &Op, wc: &Completion, buffer: &Buffer, header: u64) -> Option<&'static str> {
         let (opcode, imm, carried) = match op.kind {
             Kind::Send { imm, invalidate: None } | Kind::Datagram { imm } => (WcOpcode::Recv, imm, true),

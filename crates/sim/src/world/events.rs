@@ -116,7 +116,7 @@ impl World {
         self.model.healed.is_some() && !connecting && self.model.ends.iter().all(|end| !end.alive || end.is_done())
     }
 
-    /// What has not come to its end, in words.
+    /// Unfinished requests, in words.
     pub(crate) fn unfinished(&self) -> String {
         let stuck = self.model.ends.iter().enumerate().filter(|(_, end)| end.alive && !end.is_done());
         let words = stuck.map(|(index, end)| {
@@ -136,7 +136,7 @@ impl World {
     /// Nothing is left to do: no timer of a host whose queue pairs are well goes on for ever.
     pub(super) fn settle(&mut self) -> Check {
         for host in 0..self.hosts.len() {
-            // What is posted to a queue pair in error is looked for again and again.
+            // The engine polls for requests that are posted to a queue pair in error.
             if (0..self.model.ends.len()).any(|end| self.model.ends[end].host == host && self.is_in_error(end)) {
                 continue;
             }

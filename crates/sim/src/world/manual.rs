@@ -53,7 +53,7 @@ impl World {
         self.serve(host)
     }
 
-    /// What was sent since the last time.
+    /// Datagrams sent since the last call.
     pub(crate) fn take_flying(&mut self) -> Vec<Flying> {
         self.flying.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -72,12 +72,12 @@ struct Incoming {
     sent: Time,
 }
 
-/// What a run amounts to.
+/// Result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// A number that two runs share only if they are the same.
     pub hash: u64,
-    /// What happened.
+    /// Events that the run has met.
     pub seen: Coverage,
     /// When it ended.
     pub end: Time,

@@ -44,7 +44,7 @@ impl World {
         live.filter(|&end| end != usize::MAX && self.model.ends[end].alive && self.node_of(end) == node).collect()
     }
 
-    /// What completed belongs to the program again, which uses it for something else at once.
+    /// Completed buffers belong to the program again, which reuses them at once.
     fn polled(&mut self, node: usize, wc: &Completion) {
         if wc.wr_id & RECEIVE != 0 {
             let queue = ((wc.wr_id & !RECEIVE) >> 24) as usize;

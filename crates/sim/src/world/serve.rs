@@ -230,7 +230,7 @@ impl World {
 
 /// Turns after which a host that still has work is taken to have it for ever.
 const ROUNDS: usize = 20_000;
-/// How often engines exchange what a command waits for.
+/// Number of packet exchanges between engines that a command waits for.
 const SETTLE_ROUNDS: usize = 4;
 /// Datagrams after which a run is taken to be a flood: hundreds of times what most runs send.
 const FLOOD: u64 = 300_000;

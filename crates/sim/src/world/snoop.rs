@@ -7,7 +7,7 @@ use rdmesh_nic::wire::Op;
 use rdmesh_nic::{Datagram, Origin};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has seen every packet.
+/// Observer of every packet.
 #[derive(Default)]
 pub(super) struct Snoop {
     pub(super) seen: Coverage,

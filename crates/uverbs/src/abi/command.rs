@@ -23,7 +23,7 @@ uapi! {
     }
 }
 
-/// Why a command is refused before it is looked at.
+/// Framing error of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
     /// Lengths that contradict each other, reserved bits: EINVAL.

@@ -36,7 +36,7 @@ pub mod number {
     pub const CREATE_XSRQ: u8 = 39;
 }
 
-/// How a command's buffers are divided.
+/// Division of a command's buffers: core struct and provider's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Method {
     /// Bytes that the request must have at least.

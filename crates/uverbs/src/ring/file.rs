@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone)]
 pub struct QueueFile(Arc<File>);
 
-/// What is charged for a mapping of so many bytes; given back on drop.
+/// Charge for a mapping of so many bytes; given back on drop.
 pub type Charge = Box<dyn Any + Send + Sync>;
 
 struct File {
@@ -37,9 +37,9 @@ struct Place {
     taken: usize,
     /// The end of what is mapped.
     end: u64,
-    /// What the program is to fill in.
+    /// The extent that the program must populate.
     wanted: Option<Extent>,
-    /// How much it fills in at a time.
+    /// Bytes that it populates at a time.
     step: u64,
 }
 
@@ -78,7 +78,7 @@ impl QueueFile {
         alarm: &Alarm,
         charge: impl Fn(usize) -> io::Result<Charge> + Send + Sync + 'static,
     ) -> Result<Self, MapError> {
-        // What is wrong with it is found now, not with the first queue.
+        // Errors are found now, not with the first queue.
         SharedMemory::map(fd.as_fd(), SIZE - PAGE, PAGE as usize, true)?;
         Ok(Self::new(fd, alarm.clone(), Box::new(charge), false))
     }
@@ -98,7 +98,7 @@ impl QueueFile {
         self.0.fd.as_fd()
     }
 
-    /// What the program has to fill in before a queue that was refused just now can be made.
+    /// The extent that the program must populate before the queue that was refused just now can be made.
     pub fn take_wanted(&self) -> Option<Extent> {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).wanted.take()
     }
@@ -178,7 +178,7 @@ impl QueueFile {
     /// Gives the pages of a queue back.
     pub(super) fn release(&self, offset: u64, len: usize) {
         let room = (len as u64).next_multiple_of(PAGE);
-        // What cannot be given back now goes with the file.
+        // Pages that cannot be given back now are freed with the file.
         let _ = fallocate(&self.0.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, room);
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Command<'a> {
     response: Response,
 }
 
-/// What a command looks like.
+/// Layout of a command.
 struct Shape {
     /// Bytes that it must have.
     request: usize,
@@ -121,7 +121,7 @@ fn shape(number: u32) -> Option<Shape> {
         cm_command::RESOLVE_ADDR => plain(size_of::<ResolveAddr>()),
         cm_command::RESOLVE_ROUTE => plain(size_of::<ResolveRoute>()),
         cm_command::QUERY_ROUTE => answered(size_of::<Query>(), 0, offset_of!(QueryRouteResponse, ibdev_index)),
-        // How much room it takes depends on what is asked.
+        // The size of the response depends on the query.
         cm_command::QUERY => answered(size_of::<Query>(), 0, 0),
         // Older programs have no `ece`.
         cm_command::CONNECT => plain(size_of::<Connect>() - size_of::<Ece>()),

@@ -114,8 +114,8 @@ impl Bundle {
         }
     }
 
-    /// Gives the program `bytes`, as many as it has room for in attribute `id`. What it has room for beyond is zeroed
-    /// where the attribute may grow.
+    /// Writes `bytes` to attribute `id`, as many as its buffer holds. The rest of the buffer is zeroed where the attribute may
+    /// grow.
     pub(super) fn give(&self, id: u16, bytes: &[u8]) {
         let Some(known) = self.find(id) else { return };
         let may_grow = matches!(known.kind, AttrKind::Out(size) if size.may_grow);

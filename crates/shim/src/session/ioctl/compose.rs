@@ -21,8 +21,8 @@ pub(super) struct Composed {
 }
 
 impl Composed {
-    /// Command `command`. Of the older family, `core` and `core_room` must be exactly the structs. What `bundle` has of
-    /// the provider's goes with it.
+    /// Command `command`. For the older family, `core` and `core_room` must be exactly the structs. The provider's data in
+    /// `bundle` is appended.
     pub(super) fn new(command: u32, core: &[u8], core_room: usize, bundle: &Bundle) -> Result<Self, Errno> {
         let is_extended = command & EXTENDED != 0;
         let method = Method::find(command as u8, is_extended).ok_or(Errno::OPNOTSUPP)?;

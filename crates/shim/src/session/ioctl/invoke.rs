@@ -60,7 +60,7 @@ pub(super) fn execute(context: &Arc<Context>, bundle: &Bundle) -> Result<(), Err
     check_room(bundle, method.request, method.response)?;
     let (mut core, mut room) = (bundle.bytes(CORE_IN), bundle.len(CORE_OUT));
     if !is_extended {
-        // What follows the struct belongs to a newer one, never to the provider.
+        // Bytes after the struct belong to a newer version of it, never to the provider.
         let (known, unknown) = core.split_at(method.request);
         if unknown.iter().any(|byte| *byte != 0) {
             return Err(Errno::OPNOTSUPP);

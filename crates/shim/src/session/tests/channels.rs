@@ -276,7 +276,7 @@ fn a_thread_whose_channel_is_closed_is_told_nothing() {
     assert!(waiter.cancel());
 }
 
-/// What `pause` is to the kernel.
+/// System call number of `pause`.
 #[cfg(target_arch = "x86_64")]
 const PAUSE: i64 = libc::SYS_pause;
 #[cfg(not(target_arch = "x86_64"))]

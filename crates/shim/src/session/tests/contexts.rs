@@ -47,7 +47,7 @@ fn a_router_that_has_gone_is_an_io_error() {
     close(fd);
 }
 
-/// What the replaced `read` does.
+/// Behaves as the replaced `read`.
 fn read_events(fd: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     let read = match rustix::io::read(unsafe { BorrowedFd::borrow_raw(fd) }, &mut *buffer)? {
         0 => end_of_events(fd, buffer.as_mut_ptr().cast(), buffer.len()),

@@ -13,7 +13,7 @@ pub const F_VALID_OUTPUT: u16 = 2;
 
 /// The only attribute of the methods that destroy an object without saying more about it, and the first of the others.
 pub const DESTROY_HANDLE: u16 = 0;
-/// What the methods that destroy a CQ, QP or SRQ say about it.
+/// Response of the methods that destroy a CQ, QP or SRQ.
 pub const DESTROY_RESP: u16 = 1;
 /// The first attribute of all methods that make an object.
 pub const NEW_HANDLE: u16 = 0;

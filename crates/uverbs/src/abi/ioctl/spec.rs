@@ -8,13 +8,13 @@ use crate::abi::{AdviseSge, DestroyCqResponse, DestroyQpResponse, DestroySrqResp
 pub struct AttrSpec {
     /// See [`attr`].
     pub id: u16,
-    /// What it carries.
+    /// Kind of its content.
     pub kind: AttrKind,
     /// Whether the method cannot do without it.
     pub is_mandatory: bool,
 }
 
-/// What an attribute carries.
+/// Kind of an attribute's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttrKind {
     /// Bytes for the device; up to eight lie in the attribute itself.
@@ -31,7 +31,7 @@ pub enum AttrKind {
     NewDescriptor,
 }
 
-/// How long an attribute may be.
+/// Permitted length of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
     /// At least.
