@@ -28,7 +28,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
     one_host(results).into_iter().chain(two_hosts(results)).chain(contended.into_iter().flatten()).flatten().collect()
 }
 
-/// Latency beside busy loops, and how much of the bandwidth remains there, against kernel TCP.
+/// Latency under contention, and the fraction of the bandwidth that is left, against kernel TCP.
 fn beside_load(results: &Results, site: Site) -> Vec<Option<Goal>> {
     let of = |load, name: &str| results.median(&contention::group(site, load), name);
     let latency = |what, percentile| {

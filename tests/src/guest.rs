@@ -223,7 +223,7 @@ impl Job<'_> {
         state.is_gone || state.jobs.get(&self.id).is_none_or(|job| job.ended.is_some())
     }
 
-    /// Waits until somebody in the guest listens on TCP `port`.
+    /// Waits until a program in the guest listens on TCP `port`.
     pub fn wait_listening(&self, port: u16) {
         let script =
             format!("until grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done");

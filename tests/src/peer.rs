@@ -34,7 +34,7 @@ impl Peer {
         &self.local
     }
 
-    /// Joins this end to an address, whether or not there is anybody.
+    /// Connects this end to an address, with or without a peer there.
     pub fn connect_to(&mut self, address: &str) {
         assert_eq!(self.ask(&format!("connect {address}")), "connected");
     }

@@ -47,7 +47,7 @@ pub struct Row {
 pub enum Ready {
     /// It listens on this TCP port.
     Port(u16),
-    /// It receives on this UDP port, as a datagram socket of rsocket's does before anybody calls it.
+    /// It receives on this UDP port, as a datagram socket of rsocket's does before a client calls it.
     Datagrams(u16),
     /// It listens through rdma_cm, or has joined a multicast group there.
     Manager,
@@ -181,7 +181,7 @@ fn finish(mut program: Program, who: &str) -> Result<Output, String> {
     Ok(program.finish(LIMIT))
 }
 
-/// The command as somebody types it in the repository.
+/// The command as a user types it in the repository.
 fn shell(command: &str) -> [String; 3] {
     let line = format!("cd '{}' && exec {command}", crate::root().display());
     ["sh".to_owned(), "-c".to_owned(), line]

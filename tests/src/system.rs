@@ -28,7 +28,7 @@ pub fn listens(pid: u32, port: u16) -> bool {
     has_socket(pid, ["tcp", "tcp6"], port, "0A")
 }
 
-/// Whether a UDP socket receives from anybody on `port` in the network namespace of `pid`.
+/// Whether a UDP socket receives from any sender on `port` in the network namespace of `pid`.
 pub fn receives(pid: u32, port: u16) -> bool {
     has_socket(pid, ["udp", "udp6"], port, "07")
 }

@@ -75,7 +75,7 @@ fn limits_that_are_reached_are_named() {
 #[test]
 fn paths_that_lead_nowhere_are_named() {
     let lab = Lab::start_with(Options { rootless: true, ..Options::default() });
-    // Without the endpoint's address on any interface there is no way outside.
+    // Without the endpoint's address on any interface there is no external path.
     let client = lab.run_in(&Endpoint::new("a"), LIMIT, &words("ib_write_bw -F -R 10.99.0.9"));
     assert!(!client.status.success());
     assert_says(&doctor(&lab, ""), &["no path to 10.99.0.9", "rdmesh peer ls"]);

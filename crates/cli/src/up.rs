@@ -31,7 +31,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         Err(_) => {}
     }
     if let Some(peers) = &options.router.peers {
-        // Its mistakes are told here, not in a log.
+        // Errors in it are reported here, not in a log.
         read_peers(peers)?;
     }
     options.router.key.as_deref().map(read_key).transpose()?;

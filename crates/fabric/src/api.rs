@@ -155,7 +155,7 @@ pub struct ConnectionInfo {
     pub qpn: Option<u32>,
 }
 
-/// Something that a program asked for and that could not work (`GET /v1/mistakes`).
+/// A failed request of a program (`GET /v1/mistakes`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mistake {
     /// Name of its endpoint, which may have gone.

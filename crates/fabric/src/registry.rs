@@ -88,7 +88,7 @@ impl Registry {
             let network = Network::around(name.clone(), claimed, addresses);
             match self.create(&key, &network) {
                 Ok(_) => return Ok(network),
-                // Somebody was faster, who may have claimed the same number.
+                // Another router was faster, and may have claimed the same number.
                 Err(StoreError::Conflict(_)) => self.release_unused_vni(name, claimed)?,
                 Err(error) => return Err(error.into()),
             }
@@ -264,7 +264,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Creates `key`; false if somebody has it.
+    /// Creates `key`; false if it exists.
     fn claim(&self, key: &str, value: &str) -> Result<bool, StoreError> {
         match self.store.put(key, value.as_bytes(), Expect::Absent, None) {
             Ok(_) => Ok(true),

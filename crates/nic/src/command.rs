@@ -168,7 +168,7 @@ pub enum Path {
     Local,
     /// Through the tunnel, to the host whose router has this address.
     Host(IpAddr),
-    /// Outside rdmesh, as plain RoCEv2.
+    /// An external peer, by plain RoCEv2.
     Outside,
 }
 

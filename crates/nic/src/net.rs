@@ -2,9 +2,8 @@
 //!
 //! Two kinds of datagram reach other machines. Between routers everything goes through the *tunnel*: Geneve (RFC 8926)
 //! whose VNI is the tenant network and whose payload is a complete RoCEv2 packet, IP header included, between the
-//! endpoints' own addresses. Machines outside rdmesh get *plain* RoCEv2 from a UDP socket in the endpoint's own network
-//! namespace. Which one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from
-//! packets.
+//! endpoints' own addresses. External peers get *plain* RoCEv2 from a UDP socket in the endpoint's own network namespace. Which
+//! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
 
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Vni};
@@ -34,7 +33,7 @@ pub struct Plain {
 pub enum Origin {
     /// Through the tunnel, from the router at this address.
     Host(IpAddr),
-    /// From outside, through the sockets of a namespace.
+    /// From an external peer, through the sockets of a namespace.
     Plain {
         /// Which sockets.
         id: PlainId,
@@ -65,7 +64,7 @@ pub struct Datagram<'a> {
 pub enum Target {
     /// Through the tunnel, to the router at this address.
     Host(IpAddr),
-    /// Outside, through the sockets of a namespace.
+    /// To an external peer, through the sockets of a namespace.
     Plain {
         /// Which sockets.
         id: PlainId,
@@ -234,7 +233,7 @@ pub enum Route {
     Local,
     /// It is on the host whose router has this address.
     Host(IpAddr),
-    /// It is outside rdmesh.
+    /// It is an external peer.
     Outside,
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 /// The namespace of a network. Beside the endpoints' ports the bridge in it has a VXLAN device, where there are other hosts,
-/// and guests: interfaces of the host that were attached.
+/// and attached interfaces of the host.
 #[derive(Debug)]
 pub(crate) struct Bridge(Namespace);
 
@@ -125,7 +125,7 @@ impl Bridge {
         joined
     }
 
-    /// Gives the guest `name` back to the calling thread's namespace.
+    /// Gives the attached interface `name` back to the calling thread's namespace.
     pub(crate) fn give_back(&self, name: &str) -> io::Result<()> {
         if !self.guests()?.iter().any(|guest| guest.name == name) {
             return Err(io::Error::new(
@@ -136,7 +136,7 @@ impl Bridge {
         self.hand_over(name)
     }
 
-    /// Sets the MTU of all ports but the guests'. The bridge follows.
+    /// Sets the MTU of all ports but the attached interfaces'. The bridge follows.
     pub(crate) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         let ports = self.ports()?;
         self.0.run(|| {

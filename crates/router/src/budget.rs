@@ -322,7 +322,7 @@ const MAPPINGS_RESERVE: u64 = 2048;
 const DESCRIPTORS_RESERVE: u64 = 384;
 /// Threads that can be stuck at a time.
 const THREADS: u64 = 256;
-/// Below that no router can serve anybody.
+/// With less memory a router cannot serve any endpoint.
 const SMALLEST_MEMORY: u64 = 16 << 20;
 /// One part in so many of a limit is guaranteed to the endpoints.
 const GUARANTEED: u64 = 4;

@@ -67,7 +67,7 @@ pub enum LocalPath {
     Memory,
     /// As if they were on different hosts; needs an underlay. For tests.
     Tunnel,
-    /// As if they were outside each other's mesh. For tests.
+    /// By plain RoCEv2, as external peers. For tests.
     Plain,
 }
 

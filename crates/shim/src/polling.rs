@@ -176,7 +176,7 @@ fn wrap(context: *mut VerbsContext) {
     }
 }
 
-/// Puts `ours` into `slot` and keeps what was there, unless that is somebody else's than before.
+/// Puts `ours` into `slot` and keeps what was there, unless another library has changed it since.
 fn replace_function(slot: &AtomicPtr<c_void>, original: &AtomicPtr<c_void>, ours: *mut c_void) {
     let theirs = slot.load(Ordering::Relaxed);
     if theirs.is_null() || theirs == ours {

@@ -229,7 +229,7 @@ fn handle_sigbus() -> io::Result<()> {
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO valid pointers.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // Zero and less: somebody sent it.
+    // Zero or less: a process sent the signal.
     if code > 0 && (leave_attempt(context) || replace(address)) {
         return;
     }

@@ -162,7 +162,7 @@ impl ContextPage {
     pub fn wait_arrival(&self, seen: u32, limit: Duration) {
         let layout = self.layout();
         let sleepers = layout.sleepers.fetch_or(ASLEEP, Ordering::Relaxed) | ASLEEP;
-        // Either the count is new here, or the router sees that somebody sleeps (`wake_sleepers` has the other fence).
+        // Either the count is new here, or the router sees that a thread sleeps (`wake_sleepers` has the other fence).
         fence(Ordering::SeqCst);
         if layout.arrivals.load(Ordering::Relaxed) == seen {
             let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };

@@ -278,8 +278,8 @@ pub struct Received {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Receives one message into `buffer` from somebody who may have sent anything. Descriptors beyond those that a message
-/// may carry are received too: the kernel would close them within this call, which can take as long as their maker likes.
+/// Receives one untrusted message into `buffer`. Descriptors beyond those that a message may carry are received too: the kernel
+/// would close them within this call, which can take as long as their maker likes.
 pub fn receive_all(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -102,7 +102,7 @@ fn tracing_of_processes(rootless: bool) -> Finding {
     }
 }
 
-/// Other routers are reached in any case; machines outside rdmesh check what the kernel writes into IPv4 headers.
+/// Other routers are reached in any case; external peers check the identification that the kernel writes into IPv4 headers.
 fn plain_rocev2() -> Finding {
     match rdmesh_router::io::probe() {
         Ok(()) => Finding::ok("plain RoCEv2", "the kernel numbers segmented datagrams from zero"),

@@ -96,7 +96,7 @@ pub enum Expect {
 /// Error of an operation of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The key is not as expected: somebody was faster.
+    /// The key is not as expected: another writer was faster.
     #[error("`{0}` was changed by somebody else")]
     Conflict(String),
     /// The lease has ended.

@@ -13,7 +13,7 @@ impl Cm {
         }
     }
 
-    /// Sends a message, and sends it again until there is an answer or no patience left.
+    /// Sends a message, and repeats it until there is an answer or no retries are left.
     pub(super) fn send_until_answered(&mut self, now: Time, id: u32, state: CmState, kind: Kind, bytes: Bytes) {
         self.send_and_keep(id, state, kind, bytes);
         self.table.change(id, |c| {

@@ -17,7 +17,7 @@ pub struct CmPath {
     pub local: Gid,
     /// The GID at the other end.
     pub remote: Gid,
-    /// The way outside, where the local endpoint has one. Connections are found without it.
+    /// The external (plain RoCEv2) path, where the local endpoint has one. Connections are found without it.
     pub plain: Option<Plain>,
 }
 
@@ -185,7 +185,7 @@ impl RejectReason {
 /// Event of a connection. Private data comes as received: the whole field, zeroes at its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Somebody wants to connect; the id is new. To be answered by `accept`, `reject`, `prepare` or `destroy`.
+    /// A peer requests a connection; the id is new. To be answered by `accept`, `reject`, `prepare` or `destroy`.
     Request {
         /// From where, and the way back.
         path: CmPath,
@@ -221,7 +221,7 @@ pub enum Event {
     DisconnectTimedOut,
     /// No packet of the connection can be under way any more.
     TimeWaitExit,
-    /// Somebody asks for a datagram service; the id is new. To be answered by `answer_service` or `destroy`.
+    /// A peer requests a datagram service; the id is new. To be answered by `answer_service` or `destroy`.
     ServiceRequest {
         /// From where, and the way back.
         path: CmPath,

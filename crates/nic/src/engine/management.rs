@@ -24,7 +24,7 @@ pub struct ReceivedMad {
     pub vni: Option<Vni>,
     /// The sender's address.
     pub source: Gid,
-    /// The address that it was sent to, which need not be anybody's.
+    /// The address that it was sent to, which need not be an endpoint's.
     pub dest: Gid,
     /// The datagram.
     pub bytes: [u8; MAD],

@@ -24,7 +24,7 @@ impl Peer {
         }
     }
 
-    /// A peer outside rdmesh.
+    /// An external peer.
     pub(crate) fn outside(plain: Plain, vni: Vni, source: Gid, av: &AddressVector) -> Self {
         let target = Target::Plain { id: plain.id, from: source.ip(), to: av.dgid.ip() };
         Self { target, vni, ip: ip(source, av, plain.source_port) }

@@ -128,7 +128,7 @@ impl LastWord {
     fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
         let connection = qp.connection.as_ref().filter(|_| qp.qp_type == QpType::Rc)?;
         let responder = &connection.responder;
-        // A connection that was refused has another last word.
+        // The final answer of a refused connection is a NAK.
         let executed = responder.acknowledgeable.filter(|_| responder.fatal.is_none())?;
         Some(Self {
             peer: connection.peer,

@@ -24,7 +24,7 @@ pub(super) struct Channel {
     pub(super) token: Token,
     /// The identifiers whose events come here.
     pub(super) ids: BTreeSet<u32>,
-    /// Its way to machines outside rdmesh; none before it is needed.
+    /// Its path to external peers; none before it is needed.
     pub(super) plain: Option<Option<Plain>>,
     waiting: BTreeMap<u64, Pending>,
     /// Identifier, group and place of each of them.

@@ -167,7 +167,7 @@ impl ConnectionManager {
         }
         let (ip, private) = IpHeader::decode(asked.private).ok_or(RejectReason::CONSUMER_DEFINED)?;
         if Gid::from_ip(ip.source.ip()) != path.remote || Gid::from_ip(ip.dest) != path.local {
-            // It speaks for somebody else.
+            // The source address in it is not its sender's.
             return Err(RejectReason::CONSUMER_DEFINED.into());
         }
         let matches = |number: &u32| self.ids.get(number).is_some_and(|id| id.listens_for(ip.dest, &path));

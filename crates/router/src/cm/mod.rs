@@ -169,7 +169,7 @@ impl ConnectionManager {
         channel.ids.iter().filter_map(|id| self.ids.get(id)?.connected_qp()).collect()
     }
 
-    /// Tells a channel how its endpoint reaches machines outside rdmesh.
+    /// Sets a channel's path to external peers.
     pub(crate) fn set_way(&mut self, number: u32, plain: Option<Plain>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         channel.plain = Some(plain);
@@ -179,7 +179,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Something of an endpoint's, a channel or an opened device, has a way to machines outside rdmesh.
+    /// Records that a channel or an opened device of an endpoint has a path to external peers.
     pub(crate) fn add_way(&mut self, endpoint: EndpointId, plain: Plain) {
         let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
         *users.entry(endpoint).or_default() += 1;
@@ -245,7 +245,7 @@ impl ConnectionManager {
         self.pump(now);
     }
 
-    /// The network and sockets by which a message from outside reached `dest`.
+    /// The network and sockets by which a message of an external peer reached `dest`.
     fn find_outside(&self, id: PlainId, dest: Gid) -> Option<(Vni, Option<Plain>)> {
         let (plain, users) = self.ways.get(&id)?;
         let mut nodes = users.keys().filter_map(|endpoint| self.nodes.get(endpoint));
@@ -269,7 +269,7 @@ impl ConnectionManager {
     fn forward(&mut self, now: Time, mut mad: Mad) {
         let path = mad.path;
         if self.routes.find(path.vni, path.remote) != Route::Local {
-            // Sockets that are about to go carry the last words of those whom they served.
+            // Sockets that are about to be closed still send the final messages of their connections.
             if path.plain.is_some_and(|plain| !self.ways.contains_key(&plain.id)) {
                 mad.path.plain = self.present_way(&path).or(path.plain);
             }
@@ -282,7 +282,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The way outside that an address has now, where that by which it was connected has gone.
+    /// The present external path of an address, where the one by which it was connected has gone.
     fn present_way(&self, path: &CmPath) -> Option<Plain> {
         let endpoint = self.places.get(&(path.vni, path.local))?;
         self.ways.values().find(|(_, users)| users.contains_key(endpoint)).map(|(plain, _)| *plain)

@@ -264,7 +264,7 @@ impl Host {
         self.owners.stop();
     }
 
-    /// Removes the endpoint `id`, unless somebody has done so.
+    /// Removes the endpoint `id`, unless it is gone already.
     fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
         let mut attached = self.attached();
         let key = attached.endpoints.iter().find(|(_, e)| e.id == id).map(|(key, _)| key.clone());

@@ -95,7 +95,7 @@ impl Contents {
         ["uverbs0", "rdma_cm"].iter().try_for_each(|name| fs::write(folder.join(name), ""))
     }
 
-    /// Lets `uid`, or everybody who sees the socket, connect to it.
+    /// Lets `uid`, or every user who sees the socket, connect to it.
     fn admit(&self, uid: Option<u32>) -> io::Result<()> {
         let socket = self.path.join(SOCKET_NAME);
         let Some(uid) = uid else { return Ok(chmod(&socket, Mode::from_raw_mode(0o666))?) };

@@ -55,7 +55,7 @@ impl Library {
     }
 
     /// Puts a copy of the library at `path`. Not a link: root in a container may write to what is mounted there, and would
-    /// change everybody's library.
+    /// change the library of all endpoints.
     pub(super) fn copy_to(&self, path: &Path) -> io::Result<()> {
         place(&self.copy, path)
     }

@@ -41,7 +41,7 @@ impl Trains for Transmits {
 pub(super) enum Way {
     /// To another router. Whether that is over IPv4.
     Tunnel(bool),
-    /// To a machine outside. Whether that is over IPv4.
+    /// To an external peer. Whether that is over IPv4.
     Plain(PlainId, bool),
 }
 

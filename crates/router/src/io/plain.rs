@@ -56,7 +56,7 @@ pub enum PlainError {
     /// No interface there has the address.
     #[error("no interface in the program's network namespace has an address of the endpoint")]
     NoInterface,
-    /// Somebody else receives RoCEv2 there.
+    /// Another program receives RoCEv2 there.
     #[error("UDP port {ROCE_PORT} is taken in the program's network namespace; is the kernel's rdma_rxe in use there?")]
     PortTaken,
     /// No socket.

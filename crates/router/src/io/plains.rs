@@ -28,7 +28,7 @@ struct Entry {
     _charge: Option<Charge>,
 }
 
-/// A context's way to machines outside rdmesh, to be given back by [`Plains::release`].
+/// A context's path to external peers, to be given back by [`Plains::release`].
 #[derive(Clone, Debug)]
 pub struct PlainUse {
     key: NamespaceKey,
@@ -52,7 +52,7 @@ pub struct Terms {
 pub struct Place {
     /// The interface that has the endpoint's address.
     pub interface: Option<Interface>,
-    /// Its way outside.
+    /// Its external path.
     pub plain: Result<PlainUse, PlainError>,
 }
 

@@ -290,7 +290,7 @@ impl Sockets {
             if count < slots.len() {
                 break;
             }
-            // As a switch does with a long queue: senders without acknowledgements have no other brake.
+            // As a switch does with a long queue: senders without acknowledgements have no other back-pressure.
             let is_backed_up = open.receiver(receiving.source).is_some_and(Socket::is_backed_up);
             congested = if is_backed_up { CONGESTION_EXPERIENCED } else { 0 };
         }

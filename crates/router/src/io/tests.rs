@@ -142,7 +142,7 @@ fn a_train_arrives_as_its_datagrams() {
 
 #[test]
 fn a_train_arrives_over_ipv6_too() {
-    // The loopback interface has one IPv6 address only, so that the tunnel's port there would be everybody's.
+    // The loopback interface has one IPv6 address only, so that all tests would share the tunnel's port there.
     in_namespace(|_| {
         let address: IpAddr = Ipv6Addr::LOCALHOST.into();
         if UdpSocket::bind((address, 0)).is_err() {

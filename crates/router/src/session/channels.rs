@@ -26,7 +26,7 @@ pub(super) struct CmChannel {
     pub(super) opener: u64,
     /// Connections that use it: the opener's, and its forked children's.
     connections: u32,
-    /// Its way to machines outside rdmesh.
+    /// Its path to external peers.
     pub(super) plain: Option<PlainUse>,
     /// Its charge.
     _charge: Admission,
@@ -158,7 +158,7 @@ impl Server {
         self.send_mads(mads);
     }
 
-    /// Finds how a channel's program reaches machines outside rdmesh.
+    /// Finds the path of a channel's program to external peers.
     fn find_way(&mut self, id: u64, number: u32) {
         let plain = self.find_place(id, 0).ok().and_then(|place| place.plain.ok());
         self.cm.set_way(number, plain.as_ref().map(way));

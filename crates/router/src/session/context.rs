@@ -70,7 +70,7 @@ pub(super) struct Context {
     pub(super) cqs: HashMap<u32, Option<u32>>,
     /// Multicast groups of each queue pair that has some.
     pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
-    /// Its way to machines outside rdmesh.
+    /// Its path to external peers.
     pub(super) plain: Result<PlainUse, PlainError>,
     /// The port's active MTU.
     pub(super) mtu: Mtu,
@@ -144,7 +144,7 @@ impl Context {
         Ok((context, reply))
     }
 
-    /// Its way to machines outside rdmesh, for the engine.
+    /// Its path to external peers, for the engine.
     pub(super) fn way(&self) -> Option<Plain> {
         self.plain.as_ref().ok().map(way)
     }
@@ -155,7 +155,7 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Takes everything back, except the way outside, which it returns.
+    /// Reclaims everything, except the external path, which it returns.
     pub(super) fn close(self) -> Option<PlainUse> {
         let id = self.id;
         // Given back here: the worker has others to serve.

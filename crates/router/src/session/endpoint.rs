@@ -90,7 +90,7 @@ pub(super) struct Endpoint {
     pub(super) disposal: Disposal,
     /// Recent failed requests of its programs.
     pub(super) mistakes: Mistakes,
-    /// The limit that was reached last, until somebody has noted it.
+    /// The limit that was reached last, until it has been recorded.
     pub(super) refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
     complaints: u32,
@@ -176,7 +176,7 @@ impl Endpoint {
         self.refuse("device contexts: raise the quota `contexts`", limit.into())
     }
 
-    /// Says, once, why programs do not reach machines outside rdmesh.
+    /// Logs, once, why programs do not reach external peers.
     pub(super) fn report_outside(&mut self, error: Option<&PlainError>) {
         let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
         let (endpoint, network) = (&self.spec.name, &self.spec.network);

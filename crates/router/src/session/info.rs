@@ -27,7 +27,7 @@ pub struct ContextInfo {
     pub objects: ObjectCounts,
     /// Bytes registered.
     pub pinned_bytes: u64,
-    /// Whether it reaches machines outside rdmesh, and if not, why.
+    /// Whether it reaches external peers, and if not, why.
     pub outside: Result<(), PlainError>,
     /// Its queue pairs.
     pub qps: Vec<QpRow>,

@@ -59,7 +59,7 @@ pub enum Mistake {
     },
 }
 
-/// A mistake, by whom it was made, and how often.
+/// A failed request, with its program and count.
 #[derive(Clone, Debug)]
 pub struct MistakeInfo {
     /// The endpoint's name.
@@ -78,7 +78,7 @@ pub struct MistakeInfo {
     pub age: Duration,
 }
 
-/// The last different mistakes of one endpoint, the latest at the end.
+/// The last distinct failed requests of one endpoint, the latest at the end.
 #[derive(Default)]
 pub(super) struct Mistakes(Vec<Entry>);
 
@@ -161,7 +161,7 @@ impl Endpoint {
             _ if errno == Errno::AGAIN => None,
             // A tool that is told no says so itself.
             _ if kind == RequestKind::Netlink => None,
-            // Nor is it a mistake to look at every entry of the GID table, most of which are empty.
+            // Programs look at every entry of the GID table, most of which are empty: such a failure is not recorded either.
             _ if errno == Errno::NODATA => None,
             subject => Some(Mistake::Refused { what: subject.name(), errno }),
         };
@@ -258,7 +258,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Different mistakes that are kept of an endpoint, and endpoints of which they are kept that are gone.
+/// Distinct failures that are kept of an endpoint, and removed endpoints of which they are kept.
 const MAX: usize = 16;
 
 #[cfg(test)]

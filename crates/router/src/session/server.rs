@@ -447,7 +447,7 @@ impl Server {
         }
     }
 
-    /// Gives back a way to machines outside rdmesh.
+    /// Gives back a path to external peers.
     pub(super) fn release_plain(&mut self, plain: &PlainUse) {
         if let Some(id) = self.plains.release(plain) {
             for shard in &self.shards {

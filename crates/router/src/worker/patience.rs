@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The patience of one thread.
+/// Spin limit of one thread.
 pub(crate) struct Patience {
     mode: Mode,
     yields: bool,
@@ -81,7 +81,7 @@ impl Patience {
             && serves_network
             && self.contention.has_taken(Duration::from_nanos(now.saturating_sub(last)))
         {
-            // Somebody else had the processor meanwhile.
+            // Another thread had the processor meanwhile.
             return true;
         }
         now.saturating_sub(self.idle_since) > self.spin_for.as_nanos() as u64

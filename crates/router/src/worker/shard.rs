@@ -100,7 +100,7 @@ impl Shard {
         self.sockets.add_plain(plain)
     }
 
-    /// Forgets the sockets of a namespace, when the last words about connections there have been sent.
+    /// Removes the sockets of a namespace, after the final ACKs of connections there (TIME-WAIT).
     pub fn remove_plain(&mut self, id: PlainId) {
         let now = self.now();
         self.sockets.flush(now);

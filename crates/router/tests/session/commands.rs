@@ -404,7 +404,7 @@ fn the_gid_table_is_told_without_its_empty_entries() {
     for (port, index) in [(1, 16), (1, u64::MAX), (0, 0), (2, 0), (1 << 32 | 1, 0)] {
         assert_eq!(entry(port, index), Err(Errno::INVAL), "{port} {index}");
     }
-    // To look at an empty entry is no mistake that an operator has to hear of, as to look beyond the table is.
+    // Reading an empty entry is not recorded as a failed request; reading beyond the table is.
     let noted: Vec<_> = world.server.mistakes().iter().map(|info| info.mistake.to_string()).collect();
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(noted[0].contains("Invalid argument"), "{noted:?}");

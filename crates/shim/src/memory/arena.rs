@@ -26,7 +26,7 @@ const FIRST_WINDOW: u64 = 1 << 48;
 /// Converted bytes, and ranges, after which the arena is scanned for pages that are no longer mapped.
 const SURVEY_BYTES: u64 = 64 << 20;
 const SURVEY_RANGES: u32 = 256;
-/// Ranges beyond which no more memory is turned: each is a mapping, and a process may have 65530 (`max_map_count`).
+/// Ranges beyond which no more memory is converted: each is a mapping, and a process may have 65530 (`max_map_count`).
 const MOST_RANGES: usize = 30_000;
 
 /// Count of removals of arena pages other than by the arena itself: pages that were known to be present may be missing.
@@ -52,7 +52,7 @@ pub(super) struct Arena {
     turned_ranges: u32,
 }
 
-/// Whether this process has turned any memory.
+/// Whether this process has converted any memory.
 pub(super) fn exists() -> bool {
     KNOWN[0].1.load(Ordering::Relaxed) != 0
 }
@@ -160,7 +160,7 @@ impl Arena {
         }
         let offset = if heap { start } else { self.next_window()? };
         if heap {
-            // The heap may have shrunk and grown since these addresses were turned before.
+            // The heap may have shrunk and grown since these addresses were converted before.
             self.punch(offset, offset + (end - start));
         }
         insert(&mut self.used, (offset, offset + (end - start)));

@@ -119,7 +119,8 @@ extern "C" fn begin_child(begin: *mut c_void) -> c_int {
     function(argument)
 }
 
-/// Of the calling thread, where the kernel writes before the child runs. Only memory that became a thread's after it was turned.
+/// Copies the calling thread's area, where the kernel writes before the child runs. Needed only for memory that became a
+/// thread's after its conversion.
 fn copy_own_area() {
     if let Some((low, high)) = own::own_thread_area() {
         let _ = copy_range(low, high);

@@ -76,7 +76,7 @@ fn pages(low: u64, high: u64) -> (u64, u64) {
     (low & !(PAGE - 1), high.next_multiple_of(PAGE))
 }
 
-/// The calling thread's stack, as libc knows it; none for the main thread, whose stack is never turned.
+/// The calling thread's stack, as libc knows it; none for the main thread, whose stack is never converted.
 fn thread_stack() -> Option<(u64, u64)> {
     if rustix::thread::gettid() == rustix::process::getpid() {
         return None;

@@ -14,13 +14,13 @@ static KEPT_MAPS: Mutex<Option<KeptMaps>> = Mutex::new(None);
 pub(super) enum Fate {
     /// It already consists of arena pages, from this offset on.
     Arena(u64),
-    /// It is to be turned.
+    /// It is to be converted.
     Turn(Turnable),
     /// It stays as it is; the router copies.
     Private,
 }
 
-/// A piece that may be turned.
+/// A segment that may be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turnable {
     /// No file is behind it: a page that was never touched is zero.

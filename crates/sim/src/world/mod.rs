@@ -48,7 +48,7 @@ pub struct World {
     done: bool,
     steady: bool,
     transmits: Option<Transmits>,
-    /// Datagrams that somebody else delivers, where that is so.
+    /// Datagrams that the caller delivers, in a manual world.
     flying: Option<Vec<Flying>>,
     pub(crate) sent: u64,
 }

@@ -97,7 +97,7 @@ impl World {
             }
             3 => (Kind::Read { target: start + self.within(TARGET.start, CELLS.end, length) }, length),
             4..=6 => {
-                // Some words are everybody's.
+                // Some words are shared by all requests.
                 let start = if self.workload.happens(0.3) { 0 } else { start };
                 let cell = start + CELLS.start + 8 * self.workload.between(0, 4);
                 let now = self.model.spaces[space].region.get(cell, 8);

@@ -241,7 +241,7 @@ fn a_message_counts_only_on_its_connections_path() {
         two.b.handle_mad(two.now, &Mad { path: other, ..rtu });
         assert_eq!(two.b.info(b).map(|info| info.state), Some(CmState::RepSent));
     }
-    // The way outside is no part of it.
+    // The external path is no part of it.
     let plain = Some(Plain { id: PlainId(1), source_port: 9 });
     two.b.handle_mad(two.now, &Mad { path: CmPath { plain, ..rtu.path }, ..rtu });
     assert_eq!(two.b.info(b).map(|info| info.state), Some(CmState::Established));

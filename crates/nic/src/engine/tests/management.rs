@@ -92,7 +92,7 @@ fn whoever_is_outside_is_reached_plainly() {
     for (target, bytes) in &datagrams {
         let (from, to) = (a.gid.ip(), outside.ip());
         assert_eq!((*target, bytes.len()), (Target::Plain { id: PLAIN.id, from, to }, 12 + 8 + 256 + 4));
-        // And back to anybody: to the wrong address too, which is not for the engine to judge.
+        // And back to any address: even to the wrong one, which the engine does not check.
         let origin = Origin::Plain { id: PlainId(8), from, from_port: 4791, to };
         let got = receive(&mut world.engines[1], origin, bytes).unwrap();
         let expected =

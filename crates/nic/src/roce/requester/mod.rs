@@ -179,8 +179,8 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Packets of data that one READ request asks for. A long READ is several of them, so that no more data is on its way
-    /// than the window allows: the responder has no other brake.
+    /// Packets of data that one READ request asks for. A long READ is several of them, so that no more data is in flight than
+    /// the window allows: the responder has no other back-pressure.
     fn read_chunk(&self) -> u32 {
         (WINDOW_MOST / u32::from(self.qp.attr.max_rd_atomic.max(1))).clamp(READ_CHUNK, WINDOW_MOST)
     }

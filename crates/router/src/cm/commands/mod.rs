@@ -84,7 +84,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether a command makes a channel need its way to machines outside rdmesh, which it does not have yet.
+    /// Whether a command needs a channel's path to external peers, which the channel does not have yet.
     pub(crate) fn needs_way(&self, channel: u32, bytes: &[u8]) -> bool {
         let Ok((header, body)) = CmHeader::read_from_prefix(bytes) else { return false };
         if self.channels.get(&channel).is_none_or(|channel| channel.plain.is_some()) {
@@ -117,7 +117,7 @@ impl ConnectionManager {
         self.id(&call, number).ok()?.connected_qp()
     }
 
-    /// Whether `from`, another channel of the endpoint of `channel`, has a way outside.
+    /// Whether `from`, another channel of the endpoint of `channel`, has an external path.
     fn has_way(&self, channel: u32, from: u32) -> bool {
         let endpoint = |number| self.channels.get(&number).map(|channel| channel.endpoint);
         let has = |channel: &super::Channel| channel.plain.flatten().is_some();

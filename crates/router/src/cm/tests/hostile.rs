@@ -162,7 +162,7 @@ fn a_stranger_outside_does_not_speak_for_those_inside() {
         ReceivedMad { origin_plain: Some(plain().id), vni: None, source: gid(B), dest: gid(A), bytes: request.bytes };
     world.managers[0].receive(world.now, &received);
     world.expect_none(&server);
-    // Nor does one who is outside while the request says that it is from inside.
+    // Nor does an external sender whose request names an endpoint's address.
     received.source = gid("192.0.2.9");
     received.bytes[24 + 56..24 + 72].copy_from_slice(&gid("192.0.2.9").0);
     world.managers[0].receive(world.now, &received);

@@ -175,7 +175,7 @@ fn numbers_and_refusals_tell_nothing_of_other_endpoints() {
             assert_eq!(world.tell(&channel, cm_command::MIGRATE_ID, &command), Err(Errno::INVAL));
         }
     }
-    // An identifier of theirs that leads outside makes no way be looked for.
+    // An identifier of theirs with an external peer causes no path lookup.
     world.managers[0].set_way(stranger.number, Some(plain()));
     let command = ResolveIp { id: theirs, dst_addr: ip("192.0.2.9:1"), ..Default::default() };
     world.tell(&stranger, cm_command::RESOLVE_IP, &command).unwrap();

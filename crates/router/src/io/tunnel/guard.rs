@@ -61,7 +61,7 @@ impl Guard {
     /// Whether `packet`, from the address `from`, was sealed by the host there and has not been here before.
     pub(crate) fn open(&mut self, from: IpAddr, packet: &[u8]) -> bool {
         let Some(at) = self.place(from) else {
-            // The check whether somebody listens, which `rdmesh doctor` makes.
+            // An empty datagram is the check for a listener, which `rdmesh doctor` makes.
             if !packet.is_empty() {
                 self.inbox.strangers().note(from);
             }

@@ -50,7 +50,7 @@ fn neither_sees_what_the_other_writes() {
     let (written, seen) = (Bell::new(), Bell::new());
     let peek = |at: usize| unsafe { pages.base.add(at).read_volatile() };
     let poke = |at: usize, value: u8| unsafe { pages.base.add(at).write_volatile(value) };
-    // In the registered part, in the rest of its page, and in a page that was not turned.
+    // In the registered part, in the rest of its page, and in a page that was not converted.
     let places = [PAGE_BYTES + 10, PAGE_BYTES + 4000, 3 * PAGE_BYTES];
     let forked = in_child(|| {
         written.wait();

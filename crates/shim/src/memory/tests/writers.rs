@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 const WRITERS: usize = 4;
 const ROUNDS: usize = 60;
 
-/// Turns pages under threads that each increment a counter of their own in every page, without atomics.
+/// Converts pages under threads that each increment a counter of their own in every page, without atomics.
 fn hammer(faults: bool) {
     let _stoppable = STOPPABLE.lock();
     for round in 0..ROUNDS {

@@ -113,7 +113,7 @@ fn qp_kind(bundle: &Bundle) -> Result<(u8, Queues), Errno> {
         XRC_TARGET => return Err(Errno::NOENT),
         _ => return Err(Errno::INVAL),
     }
-    // Neither are there XRC domains and indirection tables that somebody names without need.
+    // Nor are there XRC domains and indirection tables, even if a program names one without need.
     if bundle.has(XRCD_HANDLE) || bundle.has(IND_TABLE_HANDLE) {
         return Err(Errno::NOENT);
     }
