@@ -3,13 +3,13 @@
 
 PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
-PACKAGES_TEST=(libibverbs-dev librdmacm-dev python3-pyverbs ucx-utils iperf3 strace valgrind util-linux nftables shellcheck)
+PACKAGES_TEST=(gcc libc6-dev make libibverbs-dev librdmacm-dev python3-pyverbs ucx-utils iperf3 strace valgrind util-linux nftables shellcheck)
 # The programs of docs/software.md, and what the examples are compiled with.
 PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
-PACKAGES_BENCH=(ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
+PACKAGES_BENCH=(gcc libc6-dev make ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)
 PACKAGES_MUSL=(musl-tools linux-libc-dev)
 
