@@ -36,7 +36,7 @@ pub struct Captured {
     pub bytes: Vec<u8>,
 }
 
-/// The copies that were made and not yet taken away.
+/// Copies that were made and not yet read.
 pub(crate) struct Capture {
     pub(crate) id: u32,
     filter: CaptureFilter,
@@ -171,7 +171,7 @@ fn encode_ip(ip: &IpUdp, udp_len: usize, bytes: &mut [u8]) {
     }
 }
 
-/// The header that a packet within this host would have, and its data; none for what a wire would not show.
+/// The header that a packet within this host would have, and its data; none for packets that do not exist on a wire.
 fn as_on_a_wire<M>(packet: &Packet<M>) -> Option<(Header, Option<&Payload<M>>)> {
     let head = &packet.head;
     let service = match head.qp_type {
@@ -236,7 +236,7 @@ fn aeth(syndrome: Syndrome) -> Aeth {
 
 const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
-/// Copies that wait to be taken away.
+/// Copies that wait to be read.
 const WAITING: usize = 8192;
 /// Their bytes.
 const WAITING_BYTES: usize = 16 << 20;

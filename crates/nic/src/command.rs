@@ -77,7 +77,7 @@ pub struct Capabilities {
     pub max_inline: u32,
 }
 
-/// A completion queue to be.
+/// Parameters of a new completion queue.
 pub struct CqInit<P: Platform> {
     /// Its ring.
     pub queue: P::CompletionQueue,
@@ -85,7 +85,7 @@ pub struct CqInit<P: Platform> {
     pub cqe: u32,
 }
 
-/// A shared receive queue to be.
+/// Parameters of a new shared receive queue.
 pub struct SrqInit<P: Platform> {
     /// Protection domain, by handle.
     pub pd: u32,
@@ -106,7 +106,7 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-/// A queue pair to be. Handles are the context's.
+/// Parameters of a new queue pair. Handles are the context's.
 pub struct QpInit<P: Platform> {
     /// Transport.
     pub qp_type: QpType,
@@ -149,7 +149,7 @@ pub struct QpInfo {
     pub srq: Option<u32>,
     /// As created.
     pub signal_all: bool,
-    /// Which way its packets go; none before it is connected, and for datagrams.
+    /// Path of its packets; none before it is connected, and for datagrams.
     pub path: Option<Path>,
     /// The next PSN that it sends.
     pub next_psn: Psn,
@@ -161,7 +161,7 @@ pub struct QpInfo {
     pub counters: QpCounters,
 }
 
-/// Which way a queue pair's packets go.
+/// Path of a queue pair's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
     /// To a peer on this host: one copy, no packet.
@@ -180,9 +180,9 @@ pub struct QpCounters {
     pub tx_bytes: u64,
     pub rx_messages: u64,
     pub rx_bytes: u64,
-    /// Of `tx_bytes`, what came here: READs and atomics bring their bytes from the peer.
+    /// The part of `tx_bytes` that came here: READs and atomics bring their bytes from the peer.
     pub read_bytes: u64,
-    /// Of `rx_bytes`, what went to the peer.
+    /// The part of `rx_bytes` that went to the peer.
     pub served_bytes: u64,
     pub rnr_naks: u64,
     pub retries: u64,

@@ -28,7 +28,7 @@ pub struct Plain {
     pub source_port: u16,
 }
 
-/// Where a datagram came from, as the socket that received it proves.
+/// Origin of a datagram, as the socket that received it proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// Through the tunnel, from the router at this address.
@@ -59,7 +59,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where a datagram is to go.
+/// Destination of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Through the tunnel, to the router at this address.
@@ -135,7 +135,7 @@ impl Transmits {
         &self.buffer[train.start..train.start + train.len]
     }
 
-    /// The datagrams of the train with number `train`, for who seals them.
+    /// The datagrams of the train with number `train`, to be sealed.
     pub fn datagrams_mut(&mut self, train: usize) -> impl Iterator<Item = &mut [u8]> {
         let Train { start, len, segment, .. } = self.trains[train];
         self.buffer[start..start + len].chunks_mut(segment.max(1))
@@ -226,7 +226,7 @@ impl Default for Transmits {
     }
 }
 
-/// Which way a peer is reached.
+/// Route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
     /// It is on this host.
@@ -246,7 +246,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Says where an address is.
+    /// Sets the location of an address.
     pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
         let before = self.places.insert((vni, gid), route);
         if before == Some(route) {
@@ -263,7 +263,7 @@ impl Routes {
         }
     }
 
-    /// Where an address is.
+    /// The location of an address.
     pub fn find(&self, vni: Vni, gid: Gid) -> Route {
         self.places.get(&(vni, gid)).copied().unwrap_or(Route::Outside)
     }

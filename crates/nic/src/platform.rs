@@ -2,7 +2,7 @@
 
 use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
 
-/// The types that one surrounding (router, test, simulator) plugs in.
+/// The types that one environment (router, test, simulator) plugs in.
 pub trait Platform: Sized + 'static {
     /// Registered memory.
     type Memory: Memory;
@@ -90,8 +90,8 @@ pub trait CompletionQueue: Send {
     fn push(&mut self, completion: &Completion) -> Result<(), Overrun>;
     /// Asked after each entry: whether the program wants an event for it, as armed. Disarms. `cq` is the queue's own handle.
     fn take_arm(&mut self, cq: u32, solicited: bool) -> bool;
-    /// Told of each remote WRITE that adds no entry to it, of a queue pair that receives into it: who polls memory for the
-    /// data may sleep where who polls the queue does.
+    /// Called for each remote WRITE without a completion, of a queue pair that receives into it: a thread that polls memory for
+    /// the data may sleep like one that polls the queue.
     fn on_write(&mut self) {}
     /// Entries that the program has not polled.
     fn len(&self) -> u32;

@@ -23,7 +23,7 @@ impl Cm {
         Ok(CommId(id))
     }
 
-    /// Says that the connection stands, after `Reply`.
+    /// Completes the connection (sends RTU), after `Reply`.
     pub fn ready(&mut self, _now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         let c = self.owned(id)?;
         if !matches!(c.state, CmState::RepRcvd | CmState::MraRepSent) {

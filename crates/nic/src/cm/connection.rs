@@ -13,9 +13,9 @@ pub(super) struct Connection {
     pub(super) is_active: bool,
     /// Whether the owner still knows it.
     pub(super) is_owned: bool,
-    /// Of the messages that belong to the peer's transaction.
+    /// Transaction ID of the messages that belong to the peer's transaction.
     pub(super) tid: u64,
-    /// The peer's name for it; 0 while unknown.
+    /// The peer's communication ID; 0 while unknown.
     pub(super) remote_id: u32,
     pub(super) local_guid: [u8; 8],
     pub(super) remote_guid: [u8; 8],
@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) max_retries: u8,
     /// The last message sent, as long as it may have to be sent again.
     pub(super) last: Option<Repeat>,
-    /// When something is to happen by itself.
+    /// The next deadline: retransmission, or the end of time-wait.
     pub(super) deadline: Option<Time>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Repeat {
 }
 
 impl Connection {
-    /// One that begins here.
+    /// A connection that this end requests.
     pub(super) fn active(path: CmPath, req: &ReqParams<'_>, tid: u64) -> Self {
         Self {
             state: CmState::ReqSent,
@@ -136,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// A question, or one that is asked here.
+    /// A SIDR request, of this end or of a peer.
     pub(super) fn service(path: CmPath, state: CmState, tid: u64, remote_id: u32) -> Self {
         Self {
             state,
@@ -245,7 +245,7 @@ pub(super) fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
 
 /// Codes of times that a peer may ask for: at most 17 s for an answer, 69 s more where it says so, 8.6 s of time-wait.
 pub(super) const MAX_TIMEOUT: u8 = 22;
-/// The longest packet life time that the owner's word makes this end wait for, there and back: 4.3 s each.
+/// The longest packet life time that an owner can make this end wait for, there and back: 4.3 s each.
 const MAX_LIFE_TIME: u8 = 20;
 pub(super) const MAX_SERVICE_TIMEOUT: u8 = 24;
 const MAX_TIME_WAIT: u8 = 21;

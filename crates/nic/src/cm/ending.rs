@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use core::time::Duration;
 
 impl Cm {
-    /// Refuses a request or a reply, or breaks off before the connection stands.
+    /// Rejects a request or a reply, or aborts before the connection is established.
     pub fn reject(
         &mut self,
         now: Time,
@@ -34,7 +34,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends a connection that stands, or agrees to the peer's ending it.
+    /// Ends an established connection, or confirms that the peer has ended it.
     pub fn disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         match self.owned(id)?.state {
             CmState::Established => self.send_dreq(now, id.0, private(data)?),
@@ -70,24 +70,24 @@ impl Cm {
         }
     }
 
-    /// Lets go of a request or a question that waits for the owner's answer, without a word to the peer: when that
-    /// repeats itself, there is a new `Request` or `ServiceRequest` (Linux, `cm_destroy_id`: "Do not reject to allow
-    /// future retries"). Of an id in any other state nothing changes.
+    /// Drops a connection or SIDR request that waits for the owner's answer, without a message to the peer: when the peer
+    /// repeats it, there is a new `Request` or `ServiceRequest` (Linux, `cm_destroy_id`: "Do not reject to allow future
+    /// retries"). Of an id in any other state nothing changes.
     pub fn forget(&mut self, id: CommId) {
         if self.owned(id).is_ok_and(|c| matches!(c.state, CmState::ReqRcvd | CmState::SidrReqRcvd)) {
             self.table.remove(id.0);
         }
     }
 
-    /// A connection whose peer's QP has turned up in another one (IBA 12.9.8.3.1): the peer does not know it any
-    /// more, or must be told to forget it.
+    /// Ends a stale connection, whose peer's QP has appeared in another one (IBA 12.9.8.3.1): the peer does not know it any
+    /// more, or is sent a DREQ.
     pub(super) fn end_stale(&mut self, now: Time, id: u32) {
         if self.table.get(id).is_some_and(|c| c.state == CmState::Established) {
             self.send_dreq(now, id, ArrayVec::new());
         }
     }
 
-    /// No answer came, which the peer may want to know. It finds its end by the GUID.
+    /// Rejects after a time-out, to tell the peer. The peer finds its end by the GUID.
     pub(super) fn send_timeout_rej(&mut self, id: u32, guid: [u8; 8]) {
         self.send_rej(id, RejectReason::TIMEOUT, guid.into_iter().collect(), ArrayVec::new());
     }
@@ -102,7 +102,7 @@ impl Cm {
         use CmState::*;
         let Some(c) = self.table.get(id) else { return };
         let (local_comm_id, rejected) = match c.state {
-            // The peer has not learnt this end's name.
+            // The peer does not know this end's communication ID.
             ReqRcvd => (0, Rejected::Req),
             MraReqSent => (id, Rejected::Req),
             RepRcvd | MraRepSent => (id, Rejected::Rep),
@@ -113,7 +113,7 @@ impl Cm {
         self.send(path, Kind::Rej, bytes);
     }
 
-    /// Refuses a message for which there is no connection. The ids are this end's and the peer's.
+    /// Rejects a message for which there is no connection. The ids are this end's and the peer's.
     pub(super) fn answer_rej(&mut self, mad: &Mad, ids: (u32, u32), rejected: Rejected, reason: RejectReason) {
         let rej = Rej {
             local_comm_id: ids.0,
@@ -226,7 +226,7 @@ impl Cm {
                 });
                 self.tell(id, Event::DisconnectRequested { private: dreq.private });
             }
-            // Both at once: each answers the other.
+            // Both ends disconnect at once: each answers the other.
             DreqSent => {
                 let tid = super::mad::tid(&mad.bytes);
                 self.table.change(id, |c| c.tid = tid);

@@ -54,7 +54,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// One that knows no connections. The seed decides the names that it will give.
+    /// A manager without connections. The seed determines its communication IDs.
     pub fn new(seed: u64) -> Self {
         Self {
             table: Table::new(seed),

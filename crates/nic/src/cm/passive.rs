@@ -7,8 +7,7 @@ use crate::time::Time;
 use rdmesh_verbs::Qkey;
 
 impl Cm {
-    /// Accepts a request. The peer's word that it knows is told by `Established`; `Unreachable` and `Rejected` are
-    /// the other ends.
+    /// Accepts a request. The event is `Established` when the peer confirms, else `Unreachable` or `Rejected`.
     pub fn accept(&mut self, now: Time, id: CommId, rep: &RepParams<'_>) -> Result<(), CmError> {
         let c = self.owned(id)?;
         if !matches!(c.state, CmState::ReqRcvd | CmState::MraReqSent) {
@@ -67,7 +66,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Data has come before RTU: the connection stands. No event follows.
+    /// Data has come before RTU: the connection is established. No event follows.
     pub fn notify_established(&mut self, _now: Time, id: CommId) -> Result<(), CmError> {
         match self.owned(id)?.state {
             CmState::RepSent | CmState::MraRepRcvd => {

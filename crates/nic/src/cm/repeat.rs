@@ -6,7 +6,7 @@ use super::{Cm, CmState, Event, Kind, Mad};
 use crate::time::Time;
 
 impl Cm {
-    /// Does what is due. Without it nothing is repeated and nothing is given up.
+    /// Handles expired deadlines: repetitions and time-outs happen only here.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(id) = self.table.due(now) {
             self.on_deadline(now, id);
@@ -102,7 +102,7 @@ impl Cm {
         self.end(id);
     }
 
-    /// Nothing is left of a connection but the owner's id, if there is an owner.
+    /// Ends a connection; only the owner's id is left, if there is an owner.
     pub(super) fn end(&mut self, id: u32) {
         if self.table.get(id).is_some_and(|c| c.is_owned) {
             self.table.change(id, |c| c.rest(CmState::Idle));
@@ -113,7 +113,7 @@ impl Cm {
 }
 
 impl Connection {
-    /// Goes to a state in which nothing is repeated and nothing is waited for.
+    /// Goes to a state without timers.
     pub(super) fn rest(&mut self, state: CmState) {
         self.state = state;
         self.deadline = None;

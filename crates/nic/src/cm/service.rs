@@ -23,7 +23,7 @@ impl Cm {
         Ok(CommId(id))
     }
 
-    /// Answers a question, and ends its id.
+    /// Answers a SIDR request, and ends its id.
     pub fn answer_service(&mut self, _now: Time, id: CommId, answer: &SidrAnswer<'_>) -> Result<(), CmError> {
         let c = self.owned(id)?;
         if c.state != CmState::SidrReqRcvd {
@@ -44,7 +44,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers a question that the owner gives up.
+    /// Rejects a SIDR request that the owner gives up.
     pub(super) fn refuse_service(&mut self, id: u32) {
         let Some(c) = self.table.get(id) else { return };
         let message = SidrRep {

@@ -11,11 +11,11 @@ use std::collections::{BTreeSet, HashMap};
 /// indexes consistent.
 pub(super) struct Table {
     connections: HashMap<u32, Connection>,
-    /// By the peer's name for them, from the first message that told it to the end of time-wait.
+    /// By the peer's communication ID, from the first message that carries it to the end of time-wait.
     remote_ids: HashMap<(Ends, [u8; 8], u32), u32>,
     /// By the peer's QP, until the connection is at an end.
     remote_qpns: HashMap<(Ends, [u8; 8], Qpn), u32>,
-    /// By the asker's name for the question.
+    /// SIDR requests by the requester's ID.
     questions: HashMap<(Ends, u32), u32>,
     deadlines: BTreeSet<(Time, u32)>,
     time_waits: BTreeSet<(Time, u32)>,
@@ -85,7 +85,7 @@ impl Table {
         self.get(id).filter(|c| c.ends() == ends)
     }
 
-    /// The connection that both names in a message mean.
+    /// The connection with both communication IDs of a message.
     pub(super) fn find_both(&self, ends: Ends, id: u32, remote_id: u32) -> Option<&Connection> {
         self.find(ends, id).filter(|c| c.remote_id == remote_id)
     }
@@ -102,7 +102,7 @@ impl Table {
         self.questions.get(&(ends, request_id)).copied()
     }
 
-    /// A name for a connection: fresh, and not to be guessed from others.
+    /// A fresh communication ID, which cannot be guessed from others.
     pub(super) fn fresh_id(&mut self) -> u32 {
         loop {
             self.count = self.count.wrapping_add(1);
@@ -177,7 +177,7 @@ impl Table {
         if c.state == CmState::SidrReqRcvd {
             self.questions.remove(&(c.ends(), c.remote_id));
         }
-        // Another connection may have come to stand there since.
+        // The entry may belong to another connection since.
         if has_remote_id(c) && self.by_remote_id(c.ends(), c.remote_guid, c.remote_id) == Some(id) {
             self.remote_ids.remove(&(c.ends(), c.remote_guid, c.remote_id));
         }
@@ -220,7 +220,7 @@ fn count_down(counts: &mut Counts, key: (Vni, Gid)) {
     }
 }
 
-/// Whether the peer's name for the connection is known and may still come.
+/// Whether the peer's communication ID is known and may still arrive.
 fn has_remote_id(c: &Connection) -> bool {
     use CmState::*;
     match c.state {

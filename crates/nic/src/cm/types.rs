@@ -8,7 +8,7 @@ use core::time::Duration;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qkey, QpType, Qpn, Vni};
 use std::fmt;
 
-/// Between whom a datagram goes: two GIDs on a tenant network.
+/// Path of a datagram: two GIDs on a tenant network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CmPath {
     /// The tenant network.
@@ -38,7 +38,7 @@ pub(super) struct Ends {
 /// A management datagram on its way to or from the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mad {
-    /// Between whom, always as seen from this end: who delivers a datagram within the host swaps the two GIDs.
+    /// The path, always as seen from this end: delivery within the host swaps the two GIDs.
     pub path: CmPath,
     /// The datagram.
     pub bytes: [u8; MAD_LEN],
@@ -47,7 +47,7 @@ pub struct Mad {
 /// Bytes of a management datagram (IBA 13.4.2).
 pub const MAD_LEN: usize = 256;
 
-/// Local communication ID: the name of a connection, or of a service question, at this end. Never 0.
+/// Local communication ID of a connection, or of a SIDR request. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommId(pub u32);
 
@@ -187,19 +187,19 @@ impl RejectReason {
 pub enum Event {
     /// A peer requests a connection; the id is new. To be answered by `accept`, `reject`, `prepare` or `destroy`.
     Request {
-        /// From where, and the way back.
+        /// The path back to the peer.
         path: CmPath,
         /// The request.
         req: Req,
     },
     /// The peer accepted. To be answered by `ready` or `reject`.
     Reply(Rep),
-    /// The peer knows that the connection stands (passive end only).
+    /// The peer has confirmed the connection by RTU (passive end only).
     Established {
         /// From the peer's owner.
         private: ArrayVec<u8, 224>,
     },
-    /// The peer refused, or broke off, even after `Reply` or `Established`. `TimeWaitExit` may still follow.
+    /// The peer rejected, or aborted, even after `Reply` or `Established`. `TimeWaitExit` may still follow.
     Rejected {
         /// The reason.
         reason: RejectReason,
@@ -223,16 +223,16 @@ pub enum Event {
     TimeWaitExit,
     /// A peer requests a datagram service; the id is new. To be answered by `answer_service` or `destroy`.
     ServiceRequest {
-        /// From where, and the way back.
+        /// The path back to the peer.
         path: CmPath,
         /// The request.
         sidr: SidrReq,
     },
-    /// The answer to `resolve_service`, not always a good one.
+    /// The answer to `resolve_service`, which may be negative.
     ServiceResolved(SidrRep),
 }
 
-/// Where a connection is (IBA 12.9.5).
+/// State of a connection (IBA 12.9.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum CmState {
@@ -263,9 +263,9 @@ pub enum CmState {
 pub struct ConnectionInfo {
     /// State of the connection. The peer's parameters are known from `ReqRcvd` or `RepRcvd` on.
     pub state: CmState,
-    /// Between whom.
+    /// The path.
     pub path: CmPath,
-    /// Whether this end asked.
+    /// Whether this end requested the connection.
     pub is_active: bool,
     /// RC or UC.
     pub qp_type: QpType,
@@ -348,7 +348,7 @@ pub struct CmCounters {
     pub unexpected: u64,
     /// Requests dropped because too many wait for an answer.
     pub overflow: u64,
-    /// Connections and questions now in the tables, those in time-wait too.
+    /// Connections and SIDR requests now in the tables, including those in time-wait.
     pub live: usize,
     /// Connections now in time-wait.
     pub time_wait: usize,

@@ -13,12 +13,12 @@ pub(crate) struct Dcqcn {
     target: f64,
     /// The rate from before the first notification, at which there is no limit any more.
     full: f64,
-    /// Estimate of how much is congested, 0 to 1.
+    /// Estimate of the congestion, 0 to 1 (α).
     alpha: f64,
     /// Since when alpha decays and the rate grows.
     alpha_at: Time,
     rise_at: Time,
-    /// Sent since the byte counter last turned.
+    /// Bytes sent since the byte counter last expired.
     bytes: u64,
     timer_rounds: u32,
     byte_rounds: u32,

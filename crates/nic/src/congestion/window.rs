@@ -8,7 +8,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWindow {
     packets: u32,
-    /// Packets acknowledged since something was last lost.
+    /// Packets acknowledged since the last loss.
     clean: u32,
     is_lossy: bool,
 }
@@ -23,12 +23,12 @@ impl SendWindow {
         self.packets
     }
 
-    /// Whether nothing was lost for long, or ever.
+    /// Whether there was no loss for long, or ever.
     pub(crate) fn is_lossless(&self) -> bool {
         !self.is_lossy || self.clean >= CLEAN
     }
 
-    /// Something was lost, and found out by a probe.
+    /// Records a loss that a probe has found.
     pub(crate) fn note_loss(&mut self) {
         (self.clean, self.is_lossy) = (0, true);
     }

@@ -13,7 +13,7 @@ pub(crate) struct Context<P: Platform> {
     pub(crate) cqs: Slab<Cq<P>>,
     pub(crate) srqs: Slab<Srq<P>>,
     pub(crate) ahs: Slab<Ah>,
-    /// Handle to the engine's own index.
+    /// The engine's own index of each QP, by handle.
     pub(crate) qps: Slab<u32>,
 }
 

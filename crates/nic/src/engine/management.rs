@@ -93,7 +93,7 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Appends what waits, as far as a turn goes. Returns whether there is more.
+    /// Appends waiting datagrams, for one turn. Returns whether there are more.
     pub(super) fn transmit_mads(&mut self, to: &mut Transmits) -> bool {
         for _ in 0..MADS_PER_POLL {
             if !to.has_room() {
@@ -116,7 +116,7 @@ impl<P: Platform> Engine<P> {
         self.has_mads_to_send()
     }
 
-    /// Takes what came for queue pair 1.
+    /// Takes a packet for queue pair 1.
     pub(super) fn handle_mad(&mut self, origin: Origin, opened: &Opened<'_>) {
         let Some(bytes) = mad(&opened.header, opened.payload).filter(|_| opened.is_in_partition()) else {
             self.wire.unknown_qp += 1;

@@ -51,7 +51,7 @@ pub struct Config {
     pub shard: u32,
     /// Number of shards.
     pub shards: u32,
-    /// For what is to be hard to predict.
+    /// Seed of numbers that must be hard to predict.
     pub seed: u64,
     /// Limits of one context.
     pub limits: DeviceLimits,
@@ -134,7 +134,7 @@ impl<P: Platform> Engine<P> {
         timer.into_iter().chain(watch).min()
     }
 
-    /// Whether there is work at hand, or something to be taken away, other than by [`Engine::poll_transmit`].
+    /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
     pub fn has_work(&self) -> bool {
         let out = &self.out;
         let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
         !self.out.wire_ready.is_empty() || self.has_last_words()
     }
 
-    /// Does the work at hand, for a bounded time. Returns whether there was any.
+    /// Does the present work, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
         self.out.moved = 0;

@@ -45,8 +45,8 @@ impl<P: Platform> Engine<P> {
         Ok((handle, qpn))
     }
 
-    /// Where the next queue pair goes, and its number. A peer that has not heard of the end of a connection takes the
-    /// same number for the old one's, and a new connection for stale (IBA 12.9.8.3.1): others are used first.
+    /// Index and number of the next queue pair. A peer that has not heard of the end of a connection takes the same number for
+    /// the old one's, and a new connection for stale (IBA 12.9.8.3.1): others are used first.
     fn next_qp(&self) -> Option<(u32, Qpn)> {
         let (fresh, free) = (self.qps.len() as u32, self.free_qps.front().copied());
         let rested = free.filter(|_| self.free_qps.len() > RESTING_QPS);
@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
         Ok(qp)
     }
 
-    /// Lets a datagram QP receive what is sent to a group.
+    /// Lets a datagram QP receive datagrams to a group.
     pub fn attach_mcast(&mut self, id: ContextId, qp: u32, gid: Gid) -> Result<()> {
         let index = self.datagram_qp(id, qp, gid)?;
         let vni = self.context(id)?.network.vni;

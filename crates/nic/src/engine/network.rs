@@ -14,7 +14,7 @@ use rdmesh_verbs::Qpn;
 use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
-    /// Says where the addresses of tenant networks are. Queue pairs that are connected keep their path.
+    /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.
     pub fn set_routes(&mut self, routes: Arc<Routes>) {
         self.out.routes = routes;
     }
@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Appends what is to be sent, for a bounded time or until `to` is full. Returns whether there was anything, or is more.
+    /// Appends packets to be sent, for a bounded time or until `to` is full. Returns whether there were any, or are more.
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
@@ -126,7 +126,8 @@ impl<P: Platform> Engine<P> {
         has_more
     }
 
-    /// Whether something waits for [`Engine::poll_transmit`] that is to leave even if nothing comes after it.
+    /// Whether management datagrams or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
+    /// follows.
     pub fn has_last_words(&self) -> bool {
         self.has_mads_to_send() || self.ended.is_due()
     }
@@ -149,7 +150,7 @@ impl<P: Platform> Engine<P> {
         self.out.captures.swap_remove(at).lost()
     }
 
-    /// Counters of what came from and went to the network.
+    /// Counters of packets from and to the network.
     pub fn wire_counters(&self) -> WireCounters {
         self.wire
     }
@@ -167,7 +168,7 @@ impl<P: Platform> Engine<P> {
 /// Which of a host's engines have to see a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owners {
-    /// Whichever comes first.
+    /// Any engine.
     Any,
     /// This one.
     One(u32),
@@ -175,7 +176,7 @@ pub enum Owners {
     All,
 }
 
-/// Datagrams of one engine, and why some were dropped.
+/// Datagrams of one engine, and counts of drops by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WireCounters {
     /// Sent.

@@ -12,7 +12,7 @@ use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Something that happened which the program, or the operator, is to be told.
+/// Event for the program, or for the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A completion for which `cq` was armed.
@@ -26,7 +26,7 @@ pub enum Event {
     Async {
         /// The context of the object.
         context: ContextId,
-        /// Which.
+        /// The kind.
         event: AsyncEvent,
         /// Handle of the QP, CQ or SRQ that it is about, by kind of event.
         element: u32,

@@ -41,7 +41,7 @@ pub(crate) struct Qp<P: Platform> {
 /// The send side.
 pub(crate) struct Requester<P: Platform> {
     pub(crate) queue: P::SendQueue,
-    /// Fetched and not completed, oldest first.
+    /// Requests that are fetched and not completed, oldest first.
     pub(crate) window: Window<P::Memory>,
     /// Which of them is being sent.
     pub(crate) cursor: usize,
@@ -147,7 +147,7 @@ impl<P: Platform> Requester<P> {
         }
     }
 
-    /// Forgets everything on the way. Replies still to come carry an older epoch.
+    /// Forgets all packets in flight. Replies still to come carry an older epoch.
     pub(crate) fn abandon(&mut self, epoch: u32) {
         self.window.clear();
         self.cursor = 0;
@@ -159,7 +159,7 @@ impl<P: Platform> Requester<P> {
         self.announce_drained = false;
     }
 
-    /// Stands still, or goes on. Keeps the engine's list of deadlines true.
+    /// Blocks the send side, or lets it go on. Keeps the engine's list of deadlines consistent.
     pub(crate) fn set_wait(&mut self, index: u32, wait: Wait, timers: &mut BTreeSet<(Time, u32)>) {
         if let Some(at) = std::mem::replace(&mut self.wait, wait).deadline() {
             timers.remove(&(at, index));

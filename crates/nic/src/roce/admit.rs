@@ -17,7 +17,7 @@ use std::net::IpAddr;
 /// Integrity checks of received packets: invariant CRC or the tunnel's seal.
 pub(crate) struct Integrity {
     solver: IdSolver,
-    /// Only what has the right tag is taken from the tunnel; nothing there has an invariant CRC.
+    /// Only packets with the right tag are accepted from the tunnel; none there has an invariant CRC.
     pub(crate) is_tunnel_sealed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Integrity {
     }
 }
 
-/// A packet out of its envelopes. Nothing in it is checked but its form.
+/// A decapsulated packet. Only its form is checked.
 pub(crate) struct Opened<'a> {
     /// From the tunnel; plain packets have the network of the queue pair that they reach.
     pub(crate) vni: Option<Vni>,
@@ -39,13 +39,13 @@ pub(crate) struct Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    /// Takes a datagram apart.
+    /// Parses a datagram.
     pub(crate) fn new(datagram: &Datagram<'a>) -> Result<Self, Malformed> {
         let (vni, ip, udp) = match datagram.origin {
             Origin::Host(_) => {
                 let (vni, inner) = geneve::decode(datagram.bytes)?;
                 let (mut ip, udp) = IpUdp::decode(inner)?;
-                // Congestion on the way of the envelope is congestion on the way of the packet (RFC 6040).
+                // A congestion mark on the outer header counts for the inner packet (RFC 6040).
                 ip.traffic_class |= datagram.traffic_class & ECN;
                 (Some(vni), ip, udp)
             }
@@ -57,7 +57,7 @@ impl<'a> Opened<'a> {
         Ok(Self { vni, ip, header, payload, udp })
     }
 
-    /// The queue pair that a datagram says it is for, looked up in as little of it as that takes.
+    /// The destination queue pair of a datagram, read without parsing the rest.
     pub(crate) fn dest(datagram: &Datagram<'a>) -> Option<Qpn> {
         Self::new(datagram).ok().map(|opened| opened.header.dest)
     }
@@ -85,7 +85,7 @@ impl<'a> Opened<'a> {
             Service::Ud => qp.qp_type == QpType::Ud,
             Service::Cnp => qp.qp_type != QpType::Ud,
         };
-        // A reliable connection in error still says why.
+        // A reliable connection in error still repeats its NAK.
         let says_why = qp.qp_type == QpType::Rc && qp.connection.is_some() && qp.state() == QpState::Error;
         let state = qp.state().can_receive() || says_why;
         kind && state && self.is_in_partition()
@@ -103,12 +103,12 @@ impl<'a> Opened<'a> {
         routes.find(vni, self.ip.source) == Route::Host(from)
     }
 
-    /// Whether it is what holds back the sender of an unreliable connection through the tunnel.
+    /// Whether it is an acknowledgement that gives back-pressure to the sender of an unreliable connection through the tunnel.
     fn is_brake<P: Platform>(&self, qp: &Qp<P>) -> bool {
         qp.qp_type == QpType::Uc && self.vni.is_some() && matches!(self.header.op, Op::Acknowledge(_))
     }
 
-    /// Whether it came from whom `qp` is to hear.
+    /// Whether it came from the peer of `qp`.
     pub(crate) fn is_for<P: Platform>(&self, origin: Origin, qp: &Qp<P>, cx: &Context<P>, routes: &Routes) -> bool {
         let network = &cx.network;
         if self.vni.is_some_and(|vni| vni != network.vni) {
@@ -135,7 +135,7 @@ pub(super) fn is_from(peer: &Peer, origin: Origin, ip: &IpUdp) -> bool {
     same_way && ip.source == peer.ip.dest && ip.dest == peer.ip.source
 }
 
-/// The header that a plain packet had, as far as it is known: what is not, the invariant CRC does not cover.
+/// The IP header that a plain packet had, as far as it is known: the invariant CRC does not cover the unknown fields.
 fn plain_ip(from: IpAddr, from_port: u16, to: IpAddr, traffic_class: u8) -> IpUdp {
     const HOP_LIMIT: u8 = 64;
     IpUdp {

@@ -31,7 +31,7 @@ pub(super) struct RequesterState {
     pub(super) rtt: Rtt,
     /// A packet whose round trip is measured.
     pub(super) timed: Option<(Psn, Time)>,
-    /// Nothing was heard for a while: one packet is sent, and its answer says how far the peer is.
+    /// Whether a probe is in flight: after silence one packet is sent, and its answer shows how far the peer is.
     pub(super) probing: bool,
     /// Probes since the last progress.
     pub(super) probes: u32,
@@ -113,7 +113,7 @@ impl Connection {
         self.requester.unacked
     }
 
-    /// Makes sure that the engine looks at the queue pair at `at`.
+    /// Makes sure that the engine handles the queue pair's timers at `at`.
     pub(super) fn arm(&mut self, index: u32, at: Time, timers: &mut BTreeSet<(Time, u32)>) {
         if self.timer.is_some_and(|set| set <= at) {
             return;
@@ -123,14 +123,14 @@ impl Connection {
         timers.insert((at, index));
     }
 
-    /// No longer wants to be looked at.
+    /// Removes the deadline.
     pub(crate) fn disarm(&mut self, index: u32, timers: &mut BTreeSet<(Time, u32)>) {
         if let Some(at) = self.timer.take() {
             timers.remove(&(at, index));
         }
     }
 
-    /// The queue pair is in error: nothing is sent any more but the reason.
+    /// The queue pair is in error: only the NAK is sent any more.
     pub(crate) fn fail(&mut self) {
         self.requester.highest = self.requester.unacked;
         self.requester.rnr_until = None;

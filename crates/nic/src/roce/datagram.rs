@@ -132,7 +132,7 @@ impl<P: Platform> Active<'_, P> {
         Ok(())
     }
 
-    /// The datagram at the cursor is on its way, and nothing will be heard of it.
+    /// The datagram at the cursor is sent; it has no acknowledgement.
     fn datagram_sent(&mut self) {
         self.qp.send.next_psn = self.qp.send.next_psn.add(1);
         let cursor = self.qp.send.cursor;

@@ -6,7 +6,7 @@ use crate::wire::{Header, IpUdp, geneve, icrc, padded};
 use rdmesh_verbs::{AddressVector, Gid, Qpn, Vni};
 use std::net::IpAddr;
 
-/// Where packets go, and with which headers around them.
+/// Destination of packets, and the headers around them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) target: Target,
@@ -30,7 +30,7 @@ impl Peer {
         Self { target, vni, ip: ip(source, av, plain.source_port) }
     }
 
-    /// Which way that is.
+    /// The path to it.
     pub(crate) fn path(&self) -> Path {
         match self.target {
             Target::Host(host) => Path::Host(host),

@@ -29,7 +29,7 @@ pub(crate) struct Ended {
     due: VecDeque<(u32, LastWord)>,
 }
 
-/// All that is still to be said on a connection.
+/// Final ACK of a closed connection.
 #[derive(Clone, Copy, Debug)]
 struct LastWord {
     peer: Peer,
@@ -69,8 +69,8 @@ impl Ended {
         }
     }
 
-    /// Takes a packet for a queue pair that is no more: says whether it is a part of a message that was executed, if the
-    /// packet is `intact`.
+    /// Takes a packet for a closed queue pair: returns whether it is a part of a message that was executed, if the packet is
+    /// `intact`.
     pub(crate) fn handle(
         &mut self,
         index: u32,
@@ -93,12 +93,12 @@ impl Ended {
         is_known
     }
 
-    /// Whether there is something to be said.
+    /// Whether final ACKs are to be sent.
     pub(crate) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Appends what is to be said.
+    /// Appends final ACKs.
     pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
         while to.has_room()
             && let Some((_, word)) = self.due.pop_front()
@@ -111,7 +111,7 @@ impl Ended {
         }
     }
 
-    /// The peer repeats what is not answered: no more need wait than are sent at once.
+    /// The peer repeats packets without an answer, so the queue need not hold more than are sent at once.
     fn say(&mut self, index: u32) {
         let is_due = self.due.iter().any(|(due, _)| *due == index);
         if is_due || self.due.len() == MAX_DUE {

@@ -27,17 +27,17 @@ pub struct Aeth {
 /// Result of a request, as the responder reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// Well.
+    /// Success.
     Ack {
         /// Credit code, 5 bits; 31 where credits are not used.
         credits: u8,
     },
-    /// Nothing was there to receive it.
+    /// No receive request was posted.
     Rnr {
         /// Timer code, 5 bits: how long to wait.
         timer: u8,
     },
-    /// Badly.
+    /// Failure.
     Nak(NakCode),
     /// The memory of the responder cannot be reached at present. Not of the specification, which has no word for it: only
     /// between routers of this kind, with the reserved bit.

@@ -15,7 +15,7 @@ pub const LEN: usize = 8;
 pub const SEALED_LEN: usize = LEN + OPTION + SEAL;
 /// Bytes of the tag in a sealed packet.
 pub const TAG: Range<usize> = SEALED_LEN - 16..SEALED_LEN;
-/// Bytes of what a control packet carries.
+/// Bytes of a control packet's body.
 pub const CONTROL_BODY: usize = 56;
 /// Bytes of a control packet.
 pub const CONTROL_LEN: usize = LEN + OPTION + CONTROL_BODY;
@@ -44,13 +44,13 @@ pub fn encode_sealed(vni: Vni, is_v6: bool, out: &mut [u8]) {
     out[LEN + OPTION..SEALED_LEN].fill(0);
 }
 
-/// Says in a packet with room for a seal which one it is.
+/// Writes the session and number into a packet with room for a seal.
 pub fn write_seal(packet: &mut [u8], seal: Seal) {
     packet[LEN + OPTION..][..8].copy_from_slice(&seal.session.to_be_bytes());
     packet[LEN + OPTION + 8..][..8].copy_from_slice(&seal.sequence.to_be_bytes());
 }
 
-/// The seal of a packet that is laid out exactly as [`encode_sealed`] does; nothing of it is proven.
+/// The seal of a packet that is laid out exactly as [`encode_sealed`] does; its tag is not checked.
 pub fn read_seal(packet: &[u8]) -> Option<Seal> {
     let head = packet.first_chunk::<SEALED_LEN>()?;
     let is_sealed = head[..2] == [((OPTION + SEAL) / 4) as u8, CRITICAL] && head[LEN..LEN + OPTION] == SEAL_OPTION;
@@ -75,7 +75,7 @@ pub fn decode_control(packet: &[u8]) -> Option<&[u8; CONTROL_BODY]> {
     (*head == encode_control(body)[..LEN + OPTION]).then_some(body)
 }
 
-/// Takes the header and its options off. Returns the tenant network and the packet in the tunnel.
+/// Removes the header and its options. Returns the tenant network and the packet in the tunnel.
 pub fn decode(bytes: &[u8]) -> Result<(Vni, &[u8]), Malformed> {
     let mut reader = Reader::new(bytes);
     let [first, flags] = reader.take::<2>()?;
@@ -85,7 +85,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Vni, &[u8]), Malformed> {
     if first & VERSION_MASK != 0 {
         return Err(Malformed::Version);
     }
-    // RFC 8926 3.4: control packets are not forwarded, and who reads no options drops a packet with critical ones.
+    // RFC 8926 3.4: control packets are not forwarded, and a receiver that reads no options drops a packet with critical ones.
     if flags & CONTROL != 0 {
         return Err(Malformed::Protocol);
     }

@@ -5,7 +5,7 @@ use super::opcode::{self, Kind, Tail};
 use super::{Aeth, Malformed, Reth};
 use rdmesh_verbs::{Key, Psn, Qkey, Qpn};
 
-/// Everything that a packet says before its payload. Reserved bits are not kept: they are sent as zero and ignored.
+/// Transport headers of a packet. Reserved bits are not kept: they are sent as zero and ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The transport service, from the opcode.
@@ -14,13 +14,13 @@ pub struct Header {
     pub op: Op,
     /// The receiver is to raise a solicited event.
     pub solicited: bool,
-    /// The migration state. Some NICs set it, some do not; it is no concern of the receiver.
+    /// The migration state. Some NICs set it, some do not; receivers ignore it.
     pub mig: bool,
     /// The partition.
     pub pkey: u16,
-    /// Congestion met on the way here.
+    /// Congestion met on the way here (forward).
     pub fecn: bool,
-    /// Congestion met on the way there.
+    /// Congestion met on the way there (backward).
     pub becn: bool,
     /// The destination queue pair.
     pub dest: Qpn,
@@ -86,7 +86,7 @@ pub enum Op {
     Write {
         /// Which part.
         part: Part,
-        /// Where to: exactly where the message begins.
+        /// The destination; only in the packet where the message begins.
         reth: Option<Reth>,
         /// Immediate data; only where the message ends.
         imm: Option<u32>,
@@ -127,7 +127,7 @@ pub enum Op {
         /// The range to flush.
         reth: Reth,
     },
-    /// Data that was asked for by READ.
+    /// Response to a READ.
     ReadResponse {
         /// Which part.
         part: Part,

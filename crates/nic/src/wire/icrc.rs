@@ -27,8 +27,8 @@ pub fn check(ip: &IpUdp, udp_payload_with_icrc: &[u8]) -> bool {
 /// Finds the IPv4 identification, which the CRC covers and a UDP socket does not show, by the CRC itself.
 ///
 /// The CRC is linear in the 16 unknown bits: `icrc(id) ^ icrc(0)` is `id · x^k` modulo the polynomial, where `k` depends on
-/// the packet's length only. Multiplied by `x^-k`, 16 of 32 bits are the identification, and the others, zero, are what
-/// is left of the check.
+/// the packet's length only. Multiplied by `x^-k`, 16 of 32 bits are the identification, and the others must be zero: they are
+/// the check that is left.
 #[derive(Clone, Debug)]
 pub struct IdSolver {
     /// Inverses by bytes, as last computed.
@@ -41,8 +41,7 @@ impl IdSolver {
         Self { inverses: [(0, ONE); INVERSES] }
     }
 
-    /// The identification with which the packet is right, if there is one: what `ip.id` says is ignored. IPv6 has none,
-    /// which is 0 here.
+    /// The identification with which the packet is right, if there is one: `ip.id` is ignored. IPv6 has none, which is 0 here.
     pub fn solve(&mut self, ip: &IpUdp, udp_payload_with_icrc: &[u8]) -> Option<u16> {
         let (bytes, found) = split(udp_payload_with_icrc)?;
         let ip = IpUdp { id: 0, ..*ip };
@@ -77,7 +76,7 @@ fn split(udp_payload_with_icrc: &[u8]) -> Option<(&[u8], [u8; ICRC])> {
     udp_payload_with_icrc.split_last_chunk().map(|(bytes, found)| (bytes, *found))
 }
 
-/// `x^(-8·bytes)`: what takes that many bytes off the end of a message.
+/// `x^(-8·bytes)`: the factor that removes that many bytes from the end of a message.
 fn inverse(bytes: usize) -> u32 {
     let mut product = ONE;
     let mut power = (0..8).fold(ONE, |power, _| divide_by_x(power));

@@ -13,7 +13,7 @@ pub enum Malformed {
     Version,
     /// An opcode that is not known.
     Opcode,
-    /// An acknowledgement that is neither good nor bad.
+    /// A reserved code of an acknowledgement.
     Syndrome,
     /// IPv4 options, or Geneve options that must be understood.
     Options,
@@ -21,11 +21,11 @@ pub enum Malformed {
     Fragment,
     /// The IPv4 header's checksum is wrong.
     Checksum,
-    /// Not the protocol that belongs here.
+    /// An unexpected protocol number.
     Protocol,
     /// Not the port of RoCEv2.
     Port,
-    /// An IPv4 address in IPv6's clothes.
+    /// An IPv4-mapped address in an IPv6 header.
     Address,
 }
 

@@ -4,10 +4,10 @@ use crate::cm::mad::{self, Bytes, Field, Kind, bits, field};
 use arrayvec::ArrayVec;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qkey, QpType, Qpn};
 
-/// A request for a connection, as its sender sees it.
+/// REQ: a request for a connection, as its sender sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
     /// The service wanted.
     pub service_id: u64,
@@ -108,7 +108,7 @@ impl Req {
         bytes
     }
 
-    /// The message, or why it must be refused.
+    /// The message, or the reason why it must be rejected.
     pub(in crate::cm) fn decode(bytes: &Bytes) -> Result<Self, Unfit> {
         Ok(Self {
             local_comm_id: COMM_ID.u32(bytes),
@@ -138,7 +138,7 @@ impl Req {
         })
     }
 
-    /// The sender's name for the connection, of a message that need not be decodable.
+    /// The sender's communication ID, in a message that need not be decodable.
     pub(in crate::cm) fn comm_id(bytes: &Bytes) -> u32 {
         COMM_ID.u32(bytes)
     }
@@ -185,12 +185,12 @@ pub(in crate::cm) enum Unfit {
     Mtu,
 }
 
-/// The answer to a request, as its sender sees it.
+/// REP: the answer to a request, as its sender sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication ID.
     pub remote_comm_id: u32,
     /// Q_Key of the sender's QP.
     pub qkey: Qkey,

@@ -5,7 +5,7 @@ use crate::cm::mad::{self, Bytes, Field, Kind, bits, field};
 use crate::cm::types::RejectReason;
 use arrayvec::ArrayVec;
 
-/// Wait for me.
+/// MRA: message receipt acknowledgement; its sender needs more time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Mra {
     pub(in crate::cm) local_comm_id: u32,
@@ -50,7 +50,7 @@ pub(in crate::cm) enum Rejected {
     Other = 2,
 }
 
-/// No.
+/// REJ: rejection of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Rej {
     pub(in crate::cm) local_comm_id: u32,
@@ -93,7 +93,7 @@ impl Rej {
     }
 }
 
-/// The connection stands.
+/// RTU: ready to use; the connection is established.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Rtu {
     pub(in crate::cm) local_comm_id: u32,
@@ -119,7 +119,7 @@ impl Rtu {
     }
 }
 
-/// The connection shall end.
+/// DREQ: request to end a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Dreq {
     pub(in crate::cm) local_comm_id: u32,
@@ -149,7 +149,7 @@ impl Dreq {
     }
 }
 
-/// It has ended.
+/// DREP: reply to DREQ; the connection has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Drep {
     pub(in crate::cm) local_comm_id: u32,
@@ -175,7 +175,7 @@ impl Drep {
     }
 }
 
-/// Another path is proposed.
+/// LAP: proposal of an alternate path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Lap {
     pub(in crate::cm) local_comm_id: u32,
@@ -188,7 +188,7 @@ impl Lap {
     }
 }
 
-/// Answer to a proposed alternate path.
+/// APR: answer to a proposed alternate path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cm) struct Apr {
     pub(in crate::cm) local_comm_id: u32,

@@ -4,10 +4,10 @@ use crate::cm::mad::{self, Bytes, Field, Kind, field};
 use arrayvec::ArrayVec;
 use rdmesh_verbs::{Qkey, Qpn};
 
-/// The question.
+/// SIDR_REQ: service ID resolution request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrReq {
-    /// The sender's name for the question.
+    /// The sender's request ID.
     pub request_id: u32,
     /// Partition.
     pub pkey: u16,
@@ -40,10 +40,10 @@ impl SidrReq {
     }
 }
 
-/// The answer.
+/// SIDR_REP: service ID resolution response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrRep {
-    /// The asker's name for the question.
+    /// The requester's request ID.
     pub request_id: u32,
     /// 0 found, 1 no such service, 2 rejected, 3 no QP (`enum ib_cm_sidr_status`).
     pub status: u8,

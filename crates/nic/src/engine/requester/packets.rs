@@ -7,7 +7,7 @@ use crate::memory::{Payload, Source, gather};
 use crate::platform::Platform;
 use rdmesh_verbs::{QpType, Qpn, SendFlags, SendOp, WcStatus};
 
-/// A packet to be: its operation, its payload, and the bytes that it moves.
+/// A packet under construction: its operation, its payload, and the bytes that it moves.
 pub(crate) type Built<M> = (RequestOp, Payload<M>, u32);
 
 impl<P: Platform> Active<'_, P> {

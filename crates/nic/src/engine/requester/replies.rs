@@ -142,7 +142,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// A packet was lost: nothing is known until the ACK time-out.
+    /// A packet was lost: the requester waits for the ACK time-out.
     fn lost(&mut self) {
         self.qp.send.go_back(self.out.next_epoch());
         let wait =

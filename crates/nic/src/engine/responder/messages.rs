@@ -143,7 +143,7 @@ fn blame_lasting(error: CopyError) -> Refusal {
     match error {
         CopyError::Protection | CopyError::Slow => Refusal::Fatal(Nak::RemoteOperation, WcStatus::LocalProtectionError),
         CopyError::Length => Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalLengthError),
-        // The sender's memory went away while it was sent: its own fault, told in its own status.
+        // The sender's memory was deregistered while it was sent: the error is reported in the sender's own status.
         CopyError::Source | CopyError::SourceSlow => {
             Refusal::Fatal(Nak::RemoteOperation, WcStatus::RemoteOperationError)
         }

@@ -63,7 +63,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Unreliable connection: what cannot be executed is dropped with the rest of its message (IBA 9.8.2.2).
+    /// Unreliable connection: a packet that cannot be executed is dropped with the rest of its message (IBA 9.8.2.2).
     fn receive_unreliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
         if self.qp.recv.deferred == Some(head.epoch) {
             return Reply::Dropped;
@@ -99,7 +99,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// The responder's half of a fatal error (IBA table 61). Where a receive request tells of it, no event does (classes A
+    /// The responder's half of a fatal error (IBA table 61). Where a receive request reports it, there is no event (classes A
     /// and C).
     pub(crate) fn fail_receive(&mut self, nak: Nak, status: WcStatus) {
         self.qp.counters.errors += 1;

@@ -13,7 +13,7 @@ impl<P: Platform> Active<'_, P> {
         let Some(connection) = &self.qp.connection else { return };
         let requester = &connection.requester;
         let psn = header.psn;
-        // An answer to what was never sent, or was answered before, is from another time.
+        // An answer to a packet that was never sent, or was answered before, is stale.
         let is_current = psn.since(requester.unacked) >= 0 && psn.since(requester.highest) < 0;
         if !self.qp.is_sending() || !is_current {
             return;
@@ -41,7 +41,8 @@ impl<P: Platform> Active<'_, P> {
         self.on_progress(arrived);
     }
 
-    /// Everything before `end` has arrived, but for READs and atomics whose answer has not: that was lost (IBA 9.7.5.1.1).
+    /// Acknowledges all packets before `end`. A READ or atomic among them without an answer has lost its answer (IBA
+    /// 9.7.5.1.1).
     fn acknowledge(&mut self, end: Psn) {
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;
@@ -201,7 +202,7 @@ impl<P: Platform> Active<'_, P> {
         }
         match entry.wr.op {
             SendOp::Read { .. } => {}
-            // So they are answered (annex A19).
+            // Annex A19 answers them with such a response.
             SendOp::AtomicWrite { .. } | SendOp::Flush { .. } if payload.is_empty() => return self.advance(1),
             _ => return,
         }
@@ -238,7 +239,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Something was lost: sends again from there.
+    /// A packet was lost: sends again from there.
     fn on_loss(&mut self) {
         if let Some(connection) = &mut self.qp.connection {
             let requester = &mut connection.requester;
@@ -270,7 +271,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// Goes on behind the last packet that was ever sent: what was sent before is on its way.
+    /// Goes on behind the last packet that was ever sent: earlier packets are in flight.
     fn go_forward(&mut self) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let Some(connection) = &mut self.qp.connection else { return };
@@ -293,5 +294,5 @@ impl<P: Platform> Active<'_, P> {
 
 /// Minimum time in which further gaps in answers count as echoes of the first: they come without being asked for.
 const READ_ECHO: Duration = Duration::from_micros(150);
-/// Which part of the ACK time-out packets may wait in queues. Where both sides send, an answer waits in two of them.
+/// Fraction of the ACK time-out that packets may wait in queues. Where both sides send, an answer waits in two of them.
 const QUEUE_SHARE: u32 = 8;

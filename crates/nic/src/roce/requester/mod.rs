@@ -25,11 +25,11 @@ use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
 enum Step {
     /// There may be more.
     Done,
-    /// Something has to happen first, which will make the queue pair ready again.
+    /// The queue pair is blocked by an event that will make it ready again.
     Stuck,
 }
 
-/// A request packet to be.
+/// A request packet under construction.
 struct Plan {
     op: Op,
     /// Bytes of the payload.
@@ -53,7 +53,7 @@ impl<P: Platform> Active<'_, P> {
         if steps != 0 {
             self.watch_progress();
         }
-        // Where it is stuck, what it waits for makes it ready again.
+        // Where it is stuck, the event that it waits for makes it ready again.
         (steps == TURN || !to.has_room()) && self.may_send()
     }
 
@@ -172,7 +172,7 @@ impl<P: Platform> Active<'_, P> {
                 let reth = Reth { addr, rkey, len: length };
                 single(Op::Flush { kind, selectivity: u8::from(!range), reth }, 0)
             }
-            // Never here: datagrams are another kind of queue pair's, and these are executed before.
+            // Unreachable: datagrams belong to another kind of queue pair, and the other operations are executed before.
             SendOp::Datagram { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => {
                 single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0)
             }
@@ -270,7 +270,7 @@ impl<P: Platform> Active<'_, P> {
         self.out.moved += plan.moves;
         requester.unrequested = if plan.asks { 0 } else { requester.unrequested + 1 };
         if send.next_psn.since(requester.highest) > 0 {
-            // Only what is sent once has an unambiguous round trip (Karn).
+            // Only packets that are sent once have an unambiguous round trip (Karn).
             if plan.asks && requester.timed.is_none() {
                 requester.timed = Some((psn, now));
             }

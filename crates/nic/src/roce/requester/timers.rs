@@ -63,7 +63,7 @@ impl<P: Platform> Active<'_, P> {
 
     /// Sends one packet again: its acknowledgement tells what else was lost.
     fn probe(&mut self) {
-        // The other packets may be late only, and so may be what the round trip is measured by.
+        // The other packets may only be late, and so may the one by which the round trip is measured.
         let timed = self.qp.connection.as_ref().and_then(|connection| connection.requester.timed);
         self.go_back();
         if let Some(connection) = &mut self.qp.connection {

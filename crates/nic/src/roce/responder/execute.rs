@@ -88,7 +88,7 @@ impl<P: Platform> Active<'_, P> {
         Ok(psns)
     }
 
-    /// Executes what is never executed twice: the result is kept for duplicates (IBA 9.7.5.1.3).
+    /// Executes an operation that must not be executed twice: the result is kept for duplicates (IBA 9.7.5.1.3).
     fn execute_stored(&mut self, header: &Header, op: RequestOp) -> Executed<u32> {
         let is_flush = matches!(op, RequestOp::Flush { .. });
         if !is_flush && !self.takes_reads() {

@@ -84,8 +84,8 @@ impl<P: Platform> Active<'_, P> {
         self.out.make_wire_ready(self.index, self.qp);
     }
 
-    /// Something before this packet was lost. It is reported once; again when the peer has gone back and lost it again, and now
-    /// and then as long as packets come behind it, because the report may have been lost.
+    /// A packet before this one was lost. The gap is reported once; again when the peer has gone back and lost it again, and
+    /// now and then as long as packets come behind it, because the report may have been lost.
     fn out_of_order(&mut self, psn: Psn, expected: Psn) {
         self.qp.counters.out_of_order += 1;
         let now = self.out.now;
@@ -138,7 +138,7 @@ impl<P: Platform> Active<'_, P> {
         self.out.make_wire_ready(self.index, self.qp);
     }
 
-    /// Unreliable connection: what is lost is lost, with the rest of its message (IBA 9.8.2.2).
+    /// Unreliable connection: a loss drops the rest of its message (IBA 9.8.2.2).
     fn receive_as_it_comes(&mut self, header: &Header, payload: &[u8]) {
         if header.ack_request && self.is_acknowledged() {
             self.hold_sender_back(header.psn);
@@ -164,7 +164,7 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Whether packets of this queue pair are acknowledged. Those of an unreliable connection through the tunnel are, now and
-    /// then, for one purpose only: its sender, which nothing else holds back, sends no more than arrives.
+    /// then, as back-pressure only: its sender has no other limit, and sends no more than arrives.
     pub(super) fn is_acknowledged(&self) -> bool {
         let Some(connection) = &self.qp.connection else { return false };
         match self.qp.qp_type {
@@ -182,7 +182,7 @@ impl<P: Platform> Active<'_, P> {
         }
     }
 
-    /// The packet met congestion on its way: the peer is told, now and then (IBA annex A17.9.3).
+    /// The packet has a congestion mark: the peer is sent a notification, now and then (IBA annex A17.9.3).
     pub(super) fn on_congestion_met(&mut self) {
         let now = self.out.now;
         let Some(connection) = &mut self.qp.connection else { return };

@@ -58,7 +58,7 @@ impl Reply {
         self.next == self.end
     }
 
-    /// Asks for it again, as `header` does, if that asks for nothing else than it did before.
+    /// Schedules it again for the duplicate request `header`, if that asks for nothing else than the original did.
     fn again(&mut self, header: &Header, mtu: u32) {
         let from = header.psn.after(self.psn);
         let end = match (header.op, self.result) {
@@ -230,7 +230,7 @@ impl<P: Platform> Active<'_, P> {
             Err(Refusal::Fatal(nak, status)) => (nak, status),
             Err(Refusal::NotReady) => return,
         };
-        // The region went away while it was read. Where the peer had the answer before, that was its right.
+        // The region was deregistered while it was read. That is no error if the peer had the answer before.
         let was_answered = self.end_reply(psn);
         if !was_answered {
             self.refuse(psn, nak, status);
@@ -266,7 +266,7 @@ impl<P: Platform> Active<'_, P> {
         let Ok(()) = connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
     }
 
-    /// Whether the queue pair still answers: one in error only says why.
+    /// Whether the queue pair still answers: one in error only repeats its NAK.
     pub(in crate::roce) fn answers(&self) -> bool {
         let reliable = self.qp.qp_type == QpType::Rc && self.qp.state() == QpState::Error;
         reliable || self.qp.state().can_receive()
