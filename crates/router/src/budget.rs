@@ -26,7 +26,7 @@ pub enum Resource {
     Mappings,
     /// Open descriptors (`RLIMIT_NOFILE`).
     Descriptors,
-    /// Threads that may be stuck in something of the tenant's.
+    /// Threads that may be blocked by a tenant's files or memory.
     Threads,
     /// Bytes of the router's own memory, page tables included.
     Memory,
@@ -362,7 +362,7 @@ mod tests {
         assert!(budget.lock().held.is_empty());
     }
 
-    /// Takes one at a time until nothing more is given.
+    /// Takes one at a time until the budget is exhausted.
     fn take_all(share: &Share, resource: Resource) -> Charge {
         let charge = share.take(resource, 0).unwrap();
         while charge.grow(1).is_ok() {}

@@ -9,12 +9,12 @@ use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Everything that is counted, family by family.
+/// All metrics, by family.
 pub(super) fn collect(host: &Host) -> Vec<Metric> {
     families(host).into_iter().flat_map(|family| family.metrics).collect()
 }
 
-/// Everything that is counted, in Prometheus' text format.
+/// All metrics, in Prometheus' text format.
 pub(super) fn page(host: &Host) -> String {
     families(host).iter().fold(String::new(), |mut page, family| {
         family.write(&mut page);
@@ -95,7 +95,7 @@ fn families(host: &Host) -> Vec<Family> {
     families
 }
 
-/// Whom the tunnel leads to, and what was refused from there.
+/// Metrics of the tunnel: sessions with other hosts, and refused packets.
 fn tunnel(host: &Host) -> [Family; 7] {
     let family = |name: &str, kind, help| Family::new(format!("rdmesh_tunnel_{name}"), kind, help);
     let mut refused = family("refused_total", "counter", "Packets refused, by the host whose address they came from");

@@ -55,14 +55,14 @@ struct Api {
 }
 
 impl Api {
-    /// Runs `work`, which may wait for the kernel or for other threads, beside the API's own thread.
+    /// Runs `work`, which may wait for the kernel or for other threads, on a thread for blocking work.
     async fn blocking<R: Send + 'static>(&self, work: impl FnOnce(&Host) -> R + Send + 'static) -> Result<R, Refusal> {
         let host = Arc::clone(&self.host);
         spawn_blocking(move || work(&host)).await.map_err(|e| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
     }
 }
 
-/// An answer that says no.
+/// An error response.
 #[derive(Debug)]
 struct Refusal(StatusCode, String);
 

@@ -12,7 +12,7 @@ use rdmesh_fabric::{Name, Network};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
-/// One thing that the API does.
+/// One operation of the API.
 pub(super) struct Operation {
     /// HTTP method, in lower case.
     pub(super) method: &'static str,
@@ -31,7 +31,7 @@ pub(super) struct Operation {
 /// Writes down a type.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// All there is.
+/// All operations.
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = own_operations();
     operations.extend(peers::operations());

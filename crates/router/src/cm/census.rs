@@ -86,7 +86,7 @@ impl ConnectionManager {
     /// At most `limit` identifiers of an endpoint that the device serves, each with its channel, from number `from` on.
     pub(crate) fn list_ids(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(u32, CmId)> {
         let mut numbers: Vec<u32> = self.listed_ids(endpoint).filter(|number| *number >= from).collect();
-        // There may be very many, of which few are wanted.
+        // There may be many more identifiers than are wanted.
         if numbers.len() > limit {
             numbers.select_nth_unstable(limit);
             numbers.truncate(limit);

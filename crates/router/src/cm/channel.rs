@@ -120,7 +120,7 @@ impl Signal {
             self.bytes += 1;
         }
         while self.bytes > events {
-            // A program that has read its byte away sees an event less; that is all.
+            // A program that has read the byte itself only misses a sign of an event.
             let _: Result<_, Errno> = io::retry_on_intr(|| recv(&self.theirs, &mut [0; 1], RecvFlags::DONTWAIT));
             self.bytes -= 1;
         }

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 /// The Q_Key of datagram services (`RDMA_UDP_QKEY`).
 pub(super) const DATAGRAM_QKEY: u32 = 0x0123_4567;
-/// Answers to a question after a service (`enum ib_cm_sidr_status`).
+/// Status of a SIDR response (`enum ib_cm_sidr_status`).
 pub(super) const SERVICE_FOUND: u8 = 0;
 pub(super) const NO_SUCH_SERVICE: u8 = 1;
 pub(super) const SERVICE_REFUSED: u8 = 2;
-/// Receiver-not-ready: what the kernel tells the peer to wait, 655 ms.
+/// RNR timer of the kernel: 655 ms.
 const LONGEST_RNR_TIMER: u8 = 0;
 /// 0.64 ms.
 const SHORT_RNR_TIMER: u8 = 12;

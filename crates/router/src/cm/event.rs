@@ -53,7 +53,7 @@ enum Param {
 }
 
 impl Event {
-    /// An event that says no more than its kind.
+    /// An event without parameters.
     pub(super) fn new(kind: Kind) -> Self {
         Self { kind, status: 0, param: None }
     }
@@ -62,7 +62,7 @@ impl Event {
         Self { status, ..self }
     }
 
-    /// With what a connected service says.
+    /// The same with connection parameters.
     pub(super) fn with_connection(self, param: ConnParam) -> Self {
         Self { param: Some(Param::Connection(param)), ..self }
     }
@@ -83,7 +83,7 @@ impl Event {
         Self { param: Some(Param::Argument(argument)), ..self }
     }
 
-    /// As the program reads it, of the identifier `id` that it calls `uid`.
+    /// The event as the program reads it, for the identifier `id` with the program's own number `uid`.
     pub(super) fn response(&self, uid: u64, id: u32) -> EventResponse {
         let mut response =
             EventResponse { uid, id, event: self.kind as u32, status: self.status as u32, ..Default::default() };

@@ -14,7 +14,7 @@ pub(super) const SIDR_PRIVATE: usize = 216;
 const IPV4: u8 = 4;
 const IPV6: u8 = 6;
 
-/// Between which sockets a connection is asked for.
+/// IP addresses and source port of a connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpHeader {
     pub(super) source: SocketAddr,
@@ -36,7 +36,7 @@ impl IpHeader {
         bytes
     }
 
-    /// Takes the header off; none where there is none, or of a version that is not known.
+    /// Removes the header; none where there is none, or one of an unknown version.
     pub(super) fn decode(private: &[u8]) -> Option<(Self, &[u8])> {
         let (header, rest) = private.split_first_chunk::<LEN>()?;
         if header[0] != 0 {

@@ -46,7 +46,7 @@ impl PortSpace {
 pub(super) enum State {
     Idle,
     Bound,
-    /// Its peer's link is being looked for.
+    /// Address resolution of its peer is in progress.
     AddressQuery,
     AddressResolved,
     RouteResolved,
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-/// The device that an identifier has found, and between which addresses of it.
+/// The device of an identifier, with the local and the remote address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Device {
     /// Index of the own GID.
@@ -99,7 +99,7 @@ pub(super) struct Id {
     /// It was bound to a loopback address.
     pub(super) only_self: bool,
     pub(super) device: Option<Device>,
-    /// The connection, or the inquiry after a service.
+    /// The connection, or the SIDR request.
     pub(super) comm: Option<CommId>,
     pub(super) psn: Psn,
     pub(super) qpn: Qpn,
@@ -124,7 +124,7 @@ pub(super) struct Options {
 }
 
 impl Id {
-    /// A new one.
+    /// A new identifier.
     pub(super) fn new(endpoint: EndpointId, channel: u32, space: PortSpace, qp_type: QpType, psn: Psn) -> Self {
         Self {
             endpoint,

@@ -18,7 +18,7 @@ const MAX_REASONS: usize = 64;
 const PROGRAM_TIME: u8 = REPEATED | 24;
 /// Event status for a peer that did not answer.
 const TIMED_OUT: i32 = -Errno::TIMEDOUT.raw_os_error();
-/// Only a peer that asks again is told to wait.
+/// Only a peer that repeats its request is sent an MRA.
 const REPEATED: u8 = 0x80;
 
 /// A request for a connection, or for a datagram service.
@@ -32,9 +32,9 @@ struct Asked<'a> {
 /// Reason why a request is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
-    /// The peer is told why.
+    /// The peer gets this reason.
     Reason(RejectReason),
-    /// There is no room now. The peer is told nothing: it asks again.
+    /// There is no room now. The peer gets no answer, and repeats its request.
     Later,
 }
 
@@ -54,7 +54,7 @@ struct Admitted {
 }
 
 impl ConnectionManager {
-    /// Turns what happened to a connection into an event.
+    /// Converts an event of the protocol into one for the program.
     pub(super) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
         let Some(event) = self.let_wait(now, comm, event) else { return };
         match event {
@@ -62,7 +62,7 @@ impl ConnectionManager {
             cm::Event::ServiceRequest { path, sidr } => self.handle_service_request(now, comm, path, &sidr),
             other => match self.connections.get(&comm).copied() {
                 Some(number) => self.handle_progress(number, &other),
-                // Its identifier is gone, or there was none yet: so is all interest in it.
+                // Its identifier is gone, or there was none yet: the event is dropped.
                 None => {
                     self.vacancies.withdraw(comm);
                     self.protocol.destroy(now, comm);
@@ -71,7 +71,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes a request that comes between two listeners of its port; gives back all else.
+    /// Takes a request that comes in the grace period of its port; gives back all others.
     fn let_wait(&mut self, now: Time, comm: CommId, event: cm::Event) -> Option<cm::Event> {
         let (path, service_id) = match &event {
             cm::Event::Request { path, req } => (path, req.service_id),
@@ -125,7 +125,7 @@ impl ConnectionManager {
             Ok(Admitted { listener, child, private: (private_data, private_data_len) }) => {
                 let param = ConnParam { private_data_len, private_data, ..request_param(req) };
                 self.announce(listener, child, &Event::new(Kind::ConnectRequest).with_connection(param));
-                // The peer need not ask again while the program thinks.
+                // The peer need not repeat its request while the program decides.
                 let _ = self.protocol.prepare(now, comm, PROGRAM_TIME, &[]);
             }
             Err(Refusal::Later) => self.protocol.forget(comm),
@@ -197,7 +197,7 @@ impl ConnectionManager {
         Ok(Admitted { listener, child, private: padded(private) })
     }
 
-    /// Tells a listener of a request.
+    /// Queues a connection request event at a listener.
     fn announce(&mut self, listener: u32, child: u32, event: &Event) {
         let Some(id) = self.ids.get_mut(&listener) else { return };
         id.backlog -= 1;
@@ -253,7 +253,7 @@ fn reply_param(rep: &Rep) -> ConnParam {
     }
 }
 
-/// The answer to a question after a datagram service.
+/// The event for a SIDR response.
 fn service_event(id: &mut Id, answer: &SidrRep) -> Event {
     if answer.status != SERVICE_FOUND {
         let param = datagram(0, 0, Default::default(), &answer.private);

@@ -48,7 +48,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vacancy::Vacancies;
 
-/// All connections, and attempts at some, of a router's endpoints.
+/// Connection manager of a router: all identifiers of its endpoints, and their connections.
 pub(crate) struct ConnectionManager {
     protocol: Cm,
     nodes: HashMap<EndpointId, Node>,
@@ -59,7 +59,7 @@ pub(crate) struct ConnectionManager {
     groups: HashMap<u32, Group>,
     vacancies: Vacancies,
     connections: HashMap<CommId, u32>,
-    /// Which endpoints receive from the sockets of a namespace, and for how many channels and devices each.
+    /// Endpoints that receive from the sockets of a namespace, with the number of channels and devices of each.
     ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
     routes: Arc<Routes>,
     /// Identifiers that wait for address resolution of a peer.
@@ -72,7 +72,7 @@ pub(crate) struct ConnectionManager {
 }
 
 impl ConnectionManager {
-    /// None yet. Numbers that a peer should not guess are drawn from `seed`.
+    /// A manager without endpoints. Numbers that a peer should not guess are drawn from `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             protocol: Cm::new(seed),
@@ -92,7 +92,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Says where the addresses of tenant networks are.
+    /// Sets the routes to the addresses of tenant networks.
     pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) {
         self.routes = routes;
     }
@@ -115,7 +115,7 @@ impl ConnectionManager {
         self.places.retain(|_, at| *at != endpoint);
     }
 
-    /// Says what the port of an endpoint's device carries.
+    /// Sets the MTU of the port of an endpoint's device.
     pub(crate) fn set_mtu(&mut self, endpoint: EndpointId, mtu: Mtu) {
         if let Some(node) = self.nodes.get_mut(&endpoint) {
             node.mtu = mtu;
@@ -134,7 +134,7 @@ impl ConnectionManager {
     pub(crate) fn find(&self, endpoint: EndpointId, token: &Token) -> Option<u32> {
         let mut found = None;
         for (number, channel) in self.channels.iter().filter(|(_, channel)| channel.endpoint == endpoint) {
-            // Every token of the endpoint is compared, so that the time tells nothing.
+            // Every token of the endpoint is compared, so that the time leaks nothing.
             if channel.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0 {
                 found = Some(*number);
             }
@@ -215,7 +215,7 @@ impl ConnectionManager {
     fn locate(&self, mad: &ReceivedMad) -> Option<Mad> {
         let found = match (mad.origin_plain, mad.vni) {
             (None, Some(vni)) => self.places.get(&(vni, mad.dest)).map(|_| (vni, None)),
-            // Nothing proves who sent it: in the name of those that other paths lead to it may not speak.
+            // Its sender is not authenticated: it must not use an address to which another path leads.
             (Some(id), _) => {
                 let found = self.find_outside(id, mad.dest);
                 found.filter(|(vni, _)| self.routes.find(*vni, mad.source) == Route::Outside)
@@ -231,12 +231,12 @@ impl ConnectionManager {
         self.outgoing.pop_front()
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// The next deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.protocol.poll_timeout().into_iter().chain(self.vacancies.poll_timeout()).min()
     }
 
-    /// Does what is due.
+    /// Handles expired deadlines.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.protocol.handle_timeout(now);
         for (comm, event) in self.vacancies.take_due(now) {
@@ -252,8 +252,8 @@ impl ConnectionManager {
         nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
     }
 
-    /// Carries messages between connections of this host, collects those for other machines, and turns what happens into
-    /// events, until nothing more happens.
+    /// Delivers messages between connections of this host, collects those for other machines, and converts the protocol's
+    /// events, until there are no more.
     fn pump(&mut self, now: Time) {
         loop {
             if let Some(mad) = self.protocol.poll_mad() {
@@ -291,13 +291,13 @@ impl ConnectionManager {
     /// Queues an event for the program that has `number`.
     fn post(&mut self, number: u32, event: &Event) {
         let Some(id) = self.ids.get(&number) else { return };
-        // A connection that was not accepted yet has no name to call it by.
+        // A connection that was not accepted yet has no number of the program's.
         let Some(uid) = id.uid else { return };
         let pending = Pending { id: number, group: None, response: event.response(uid, number), child: None };
         self.queue(id.channel, pending);
     }
 
-    /// Lets an event wait in a channel.
+    /// Queues an event in a channel.
     fn queue(&mut self, channel: u32, event: Pending) {
         let Some(channel) = self.channels.get_mut(&channel) else { return };
         channel.push(event);
@@ -306,7 +306,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes events out of a channel.
+    /// Removes events from a channel.
     fn unqueue<T: Default>(&mut self, channel: u32, take: impl FnOnce(&mut Channel) -> T) -> T {
         let Some(channel) = self.channels.get_mut(&channel) else { return T::default() };
         let len = channel.len();
@@ -376,7 +376,7 @@ impl ConnectionManager {
         }
     }
 
-    /// A number that is not used, and tells nothing of how many others there are. Like the kernel's it fits an `int`.
+    /// An unused number, which does not reveal how many others there are. Like the kernel's it fits an `int`.
     fn free_number(&mut self, is_used: impl Fn(&Self, u32) -> bool) -> u32 {
         loop {
             let number = (self.random() >> 33) as u32;

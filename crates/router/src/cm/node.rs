@@ -55,8 +55,8 @@ impl Node {
         Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0, events: 0 }
     }
 
-    /// Refuses what makes more events as long as too many wait: of each identifier one of each kind that a connection
-    /// has, and one of each group, are not too many.
+    /// Refuses commands that cause more events as long as too many wait. The limit admits one event of each kind that a
+    /// connection has, and one of each group, for every identifier.
     pub(super) fn has_room_for_events(&self) -> Result<(), Errno> {
         let limit = (EVENTS_PER_ID * self.spec.max_ids as usize).saturating_add(MAX_GROUPS as usize);
         if self.events < limit { Ok(()) } else { Err(Errno::NOMEM) }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-/// Ports given to those who ask for any (`ip_local_port_range`).
+/// Ephemeral ports (`ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// Binding of an identifier to an address.
@@ -15,9 +15,9 @@ pub(super) struct Binding {
     /// The `rdma_cm_id`.
     pub(super) owner: u32,
     pub(super) address: SocketAddr,
-    /// Shares the port with others that would.
+    /// Shares the port with other bindings that share it (SO_REUSEADDR).
     pub(super) reuse: bool,
-    /// Leaves the other family's addresses alone.
+    /// Binds its own address family only.
     pub(super) only_family: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// With the search for free ports beginning at a place that chance decides.
+    /// An empty table. The search for free ports begins at a random place.
     pub(super) fn new(seed: u64) -> Self {
         let span = u64::from(EPHEMERAL.end() - EPHEMERAL.start());
         Self { bound: HashMap::new(), listening: HashMap::new(), next: EPHEMERAL.start() + (seed % span) as u16 }
@@ -52,7 +52,7 @@ impl Ports {
         Ok(port)
     }
 
-    /// Whether `binding` gets along with the others of a port (`cma_check_port`).
+    /// Whether `binding` is compatible with the others of a port (`cma_check_port`).
     fn check(&self, space: PortSpace, port: u16, binding: &Binding) -> Result<(), Errno> {
         for other in self.others(space, port, binding.owner) {
             let share = binding.reuse && other.reuse;

@@ -8,16 +8,16 @@ use rdmesh_nic::Time;
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
-/// A peer that is looked for.
+/// Address resolution of a peer, in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Query {
-    /// The channel of the program that looks for it.
+    /// The channel of the requesting program.
     pub(crate) channel: u32,
     pub(crate) dest: Ipv4Addr,
     pub(crate) since: Time,
-    /// When the program wants to know.
+    /// The program's time-out.
     pub(crate) limit: Time,
-    /// The kernel has been made to look.
+    /// A probe has been sent, so that the kernel resolves the address.
     pub(crate) knocked: bool,
 }
 
@@ -32,19 +32,19 @@ impl ConnectionManager {
         self.queries.iter().map(present).collect()
     }
 
-    /// Whether anything is looked for.
+    /// Whether there are queries in progress.
     pub(crate) fn has_queries(&self) -> bool {
         !self.queries.is_empty()
     }
 
-    /// The kernel has been made to look.
+    /// Records that a probe has been sent.
     pub(crate) fn knocked(&mut self, number: u32) {
         if let Some(query) = self.queries.get_mut(&number) {
             query.knocked = true;
         }
     }
 
-    /// Ends a search: the peer is there, or cannot be reached.
+    /// Ends a query: the peer is present, or unreachable.
     pub(crate) fn answer_query(&mut self, number: u32, found: Result<(), Errno>) {
         self.queries.remove(&number);
         let Some(id) = self.ids.get_mut(&number).filter(|id| id.state == State::AddressQuery) else { return };
@@ -61,7 +61,7 @@ impl ConnectionManager {
         self.post(number, &event);
     }
 
-    /// Begins a search. Of an endpoint with too many of them a peer is believed to be there.
+    /// Begins a query. For an endpoint with too many of them the peer is assumed to be present.
     pub(super) fn look_for(&mut self, number: u32, query: Query) {
         let endpoint = |number: &u32| self.ids.get(number).map(|id| id.endpoint);
         let mine = endpoint(&number);
@@ -72,5 +72,5 @@ impl ConnectionManager {
     }
 }
 
-/// Peers that an endpoint looks for at a time.
+/// Maximum number of an endpoint's queries in progress.
 const MOST_AT_ONCE: usize = 64;

@@ -24,10 +24,10 @@ const MAX_WAITING_OF_ONE: usize = 64;
 /// A port of an endpoint.
 type Place = (EndpointId, PortSpace, u16);
 
-/// Ports without a listener, for a while.
+/// Ports in the grace period, and the requests that wait there.
 #[derive(Debug, Default)]
 pub(super) struct Vacancies {
-    /// Until when they are expected to have one again.
+    /// End of each port's grace period.
     ports: HashMap<EndpointId, HashMap<(PortSpace, u16), Time>>,
     waiting: Vec<Waiting>,
 }

@@ -23,7 +23,7 @@ struct Table {
 }
 
 struct Open {
-    /// The workers, each with its own number for the capture.
+    /// The workers, each with the number of its capture.
     parts: Vec<(ShardHandle, u32)>,
     snap_len: usize,
     is_new: bool,

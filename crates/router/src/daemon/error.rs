@@ -65,13 +65,13 @@ pub enum HostError {
         /// Its address in the file.
         address: IpAddr,
     },
-    /// Nothing says what is shared with the other host.
+    /// There is no key for the other host.
     #[error(
         "host `{0}` has no key: `rdmesh peer key > FILE` makes one, which both hosts are given with `rdmesh peer add --key FILE`, \
          or all hosts with `rdmesh up --key FILE` (`rdmesh up --insecure` believes whoever sends with its address)"
     )]
     NoKey(Name),
-    /// Keys where nothing is authenticated.
+    /// Keys were given, but the tunnel is insecure.
     #[error("this router was started with --insecure and uses no keys: `rdmesh down`, and `rdmesh up` without it")]
     Insecure,
     /// No random numbers.

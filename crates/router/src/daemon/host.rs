@@ -35,7 +35,7 @@ pub struct Host {
     pub(super) registry: Registry,
     /// None in a rootless router.
     pub(super) overlay: Option<Arc<Overlay>>,
-    /// Before the workers, which it calls: fields are dropped in this order.
+    /// Dropped before the workers, which it calls: fields are dropped in this order.
     pub(super) mesh: Mesh,
     sessions: SessionServer,
     pub(super) workers: Workers,
@@ -69,7 +69,8 @@ struct AttachedEndpoint {
 }
 
 impl Host {
-    /// Starts workers and sessions, and serves what a router that has died left. The state directory must be this process's alone.
+    /// Starts workers and sessions, and serves the endpoints of a router that has died. The state directory must be this
+    /// process's alone.
     pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         // First: with keys that cannot be used nothing is begun.
         let keyring = Keyring::open(config.state.clone(), config.key.clone().or_else(|| config.peers.key.clone()))?;
@@ -228,10 +229,10 @@ impl Host {
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
         if owned {
-            // One that has ended already is gone before long.
+            // The endpoint of a caller that has ended already is removed soon.
             let _ = restore::identity(caller).map(|own| self.registry.set_owner(&network.name, &endpoint.name, &own));
         }
-        // Its first packet may be for an endpoint that looks for it already.
+        // Another endpoint may be waiting to reach it already.
         self.mesh.wait_for(added.revision);
         match self.serve(&mut attached, &endpoint, &network, owner) {
             Ok(info) => {
@@ -283,7 +284,7 @@ impl Host {
         self.remove_dead(&mut self.attached())
     }
 
-    /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free for who comes next.
+    /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free again.
     fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
         let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
         let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();

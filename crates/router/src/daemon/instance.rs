@@ -12,7 +12,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The right to use a state directory, held by locking a file in it: the kernel lets go when the process ends, however.
+/// The right to use a state directory, held by locking a file in it: the kernel releases the lock when the process ends in any
+/// way.
 #[derive(Debug)]
 pub(super) struct Instance {
     state: StateDir,
@@ -65,7 +66,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Takes the state directory, and changes nothing in it yet.
+    /// Locks the state directory without changing it.
     pub(super) fn lock(state: &StateDir, rootless: bool) -> Result<Self, InstanceError> {
         let directory = state.make(if rootless { 0o700 } else { 0o755 })?;
         // A user who can open it can lock it, and so prevent every router from starting.

@@ -65,7 +65,7 @@ impl Keyring {
 }
 
 impl Host {
-    /// The key of the host `name` at `address`: `given`, or what is known; none where nothing is authenticated.
+    /// The key of the host `name` at `address`: `given`, or the known one; none where nothing is authenticated.
     pub(super) fn key_for(
         &self,
         name: &Name,
@@ -121,7 +121,7 @@ impl Host {
         Ok(())
     }
 
-    /// Makes the firewall rules that are wanted, or removes those of a router that has died.
+    /// Installs the configured firewall rules, or removes those of a router that has died.
     pub(super) fn set_firewall(&self) -> Result<(), HostError> {
         let firewall = Firewall::new(self.config.state.path());
         match (self.config.firewall, self.config.rootless) {
@@ -131,7 +131,7 @@ impl Host {
         }
     }
 
-    /// The tunnel to other hosts, and who tried to get in.
+    /// State of the tunnel to other hosts, and senders that were refused.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
         let of_host = |Place { name, address }| {

@@ -31,7 +31,7 @@ struct Progress {
     stop: AtomicBool,
 }
 
-/// Where what is registered matters.
+/// Receivers of the registry's contents.
 pub(super) struct Targets {
     /// Name of this host.
     pub(super) host: Name,
@@ -57,7 +57,7 @@ impl Mesh {
         Ok(Self { progress, cancel, thread: Some(thread) })
     }
 
-    /// Waits until what was registered at `revision` is in effect.
+    /// Waits until the registry's state at `revision` is in effect.
     pub(super) fn wait_for(&self, revision: Revision) {
         let mut done = self.progress.lock();
         while done.is_some_and(|done| done < revision) {
@@ -71,7 +71,7 @@ impl Drop for Mesh {
         self.progress.stop.store(true, Ordering::Release);
         (self.cancel)();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }

@@ -74,8 +74,8 @@ impl Host {
         Ok(self.registry.remove_peer_endpoint(host, network, address)?)
     }
 
-    /// Adds all of `peers`, as they are now: what a router that has died had noted of the same hosts goes. This host may be
-    /// among them: then only the numbers of its networks are taken.
+    /// Adds all of `peers`, as they are now: a dead router's records of the same hosts are replaced. This host may be among
+    /// them: then only the numbers of its networks are taken.
     pub(super) fn add_peers(&self, peers: &Peers) -> Result<(), HostError> {
         for peer in &peers.hosts {
             let is_own = peer.name == self.config.host;
@@ -121,12 +121,12 @@ impl Host {
         self.interfaces(network)
     }
 
-    /// The faults that are made on purpose.
+    /// The injected faults.
     pub fn faults(&self) -> Option<Faults> {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the faults that are made on purpose.
+    /// Sets the injected faults.
     pub fn set_faults(&self, faults: Option<Faults>) {
         let mut known = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         self.workers.set_faults(faults);

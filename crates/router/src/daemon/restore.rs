@@ -20,8 +20,8 @@ pub(super) struct Survivor {
     owner: Option<OwnedFd>,
 }
 
-/// Looks through what is registered, and gives up what cannot be restored by the router of `host`: endpoints whose owner has
-/// ended, those with a namespace where there is no `overlay`, and, without `underlay`, the other hosts.
+/// Reads the registry, and removes what cannot be restored by the router of `host`: endpoints whose owner has ended, those with
+/// a namespace where there is no `overlay`, and, without `underlay`, the other hosts.
 pub(super) fn survivors(
     registry: &Registry,
     host: &Name,
@@ -95,10 +95,10 @@ pub(super) fn identity(pid: i32) -> io::Result<Owner> {
     Ok(Owner { boot, started: started.ok_or(io::ErrorKind::InvalidData)? })
 }
 
-/// The process `pid`, opened, if it still is the one that was noted.
+/// The process `pid`, opened, if it still is the recorded one.
 fn living_owner(pid: i32, noted: Option<&Owner>) -> Option<OwnedFd> {
     let process = Owners::open(pid).ok()?;
-    // Asked after the opening: this is who was opened.
+    // Checked after the opening, so that it applies to the opened process.
     let is_same = identity(pid).ok().as_ref() == noted && noted.is_some();
     is_same.then_some(process)
 }

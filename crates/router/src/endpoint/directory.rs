@@ -62,7 +62,7 @@ impl EndpointDir {
             let entry = entry?;
             fs::rename(entry.path(), old.join(entry.file_name()))?;
         }
-        // The socket comes last: who can connect finds the rest.
+        // The socket comes last: a program that can connect finds the rest.
         let names = [SYSFS_NAME, DEVICES_NAME, LIBRARY_NAME, SOCKET_NAME];
         names.iter().try_for_each(|name| fs::rename(contents.path.join(name), self.path.join(name)))
     }

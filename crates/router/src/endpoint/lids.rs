@@ -15,7 +15,7 @@ pub(crate) fn lid(table: &[Gid]) -> u16 {
     ipv4(table).map(|(_, address)| low_half(address)).filter(|lid| *lid < FIRST_MULTICAST).unwrap_or(0)
 }
 
-/// From which entry of the own table, and to which GID, `lid` leads.
+/// The entry of the own table, and the destination GID, for `lid`.
 pub(crate) fn resolve(table: &[Gid], lid: u16) -> Option<(u8, Gid)> {
     let (index, own) = ipv4(table).filter(|_| (1..FIRST_MULTICAST).contains(&lid))?;
     let [a, b, ..] = own.octets();

@@ -46,7 +46,7 @@ impl StampReader {
     }
 }
 
-/// A datagram that has waited longer says nothing of the network.
+/// The age of a datagram that has waited longer says nothing about the network.
 const OLD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// Which faults, and how often. As text: `loss=1%,duplicate=0.1%,seed=7`; what is not named does not happen.
+/// Kinds and rates of injected faults. As text: `loss=1%,duplicate=0.1%,seed=7`; other faults do not occur.
 ///
 /// | key | what happens to a datagram |
 /// |---|---|

@@ -26,13 +26,13 @@ struct Held {
 }
 
 impl Injector {
-    /// Each of several has its own `stream` of chance.
+    /// Each of several injectors has its own `stream` of random numbers.
     pub(super) fn new(faults: Faults, stream: u64) -> Self {
         let chance = Random(faults.seed ^ stream.wrapping_mul(STREAMS));
         Self { faults, chance, in_burst: false, held: None, scratch: Vec::new(), count: 0 }
     }
 
-    /// Gives to `deliver` what arrives of `datagram`, and what it was overtaken by.
+    /// Applies the faults to `datagram`, and gives the resulting datagrams to `deliver`.
     pub(super) fn apply(&mut self, now: Time, datagram: &Datagram<'_>, deliver: &mut impl FnMut(&Datagram<'_>)) {
         if self.is_lost() {
             return;
@@ -64,7 +64,7 @@ impl Injector {
         self.scratch = copy;
     }
 
-    /// Gives what has been held long enough to `deliver`.
+    /// Gives datagrams that have been held long enough to `deliver`.
     pub(super) fn release(&mut self, now: Time, deliver: &mut impl FnMut(&Datagram<'_>)) {
         if let Some(held) = self.held.take_if(|held| held.overtaken_by == 0 || now >= held.until) {
             let (origin, traffic_class, received) = (held.origin, held.traffic_class, held.received);
@@ -132,7 +132,7 @@ impl Random {
 /// The ECN field (RFC 3168, 5).
 const CONGESTION_EXPERIENCED: u8 = 3;
 const MAX_OVERTAKERS: u64 = 8;
-/// Where nothing arrives to overtake it.
+/// Maximum delay of a datagram that is to be overtaken, if no other arrives.
 const LONGEST_HOLD: Duration = Duration::from_millis(1);
 /// An odd number with half its bits set.
 const STREAMS: u64 = 0xd6e8_feb8_6659_fd93;

@@ -36,7 +36,7 @@ impl Trains for Transmits {
     }
 }
 
-/// Which socket a train leaves through.
+/// Socket for a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// To another router. Whether that is over IPv4.
@@ -83,7 +83,7 @@ impl<T: Trains> Outbox<T> {
         }
     }
 
-    /// The socket that has no room for what is left.
+    /// The socket that has no room for the rest.
     pub(super) fn blocked(&self) -> Option<Way> {
         self.blocked
     }
@@ -93,12 +93,12 @@ impl<T: Trains> Outbox<T> {
         self.withheld |= 1u64.checked_shl(train as u32).unwrap_or_default();
     }
 
-    /// Whether nothing of what is here has been tried to be sent.
+    /// Whether sending has not begun yet.
     pub(super) fn is_untouched(&self) -> bool {
         self.at == Position::default() && self.blocked.is_none()
     }
 
-    /// Sends what the sockets take. Returns whether anything left.
+    /// Sends as much as the sockets take. Returns whether anything was sent.
     pub(super) fn flush(&mut self, ways: &impl Ways, counters: &Counters) -> bool {
         self.blocked = None;
         let mut worked = false;
@@ -211,7 +211,7 @@ impl<T: Trains> Outbox<T> {
         let was_segmented = train.count() > 1 && self.at.offset == 0 && next.train > self.at.train;
         let can_split = was_segmented && self.split != Some(self.at.train) && !self.unsegmented.contains(&way);
         if can_split && matches!(error, Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP) {
-            // EIO is how a kernel says that an interface cannot do it at all.
+            // The kernel reports by EIO that an interface does not support segmentation at all.
             if error == Errno::IO && self.unsegmented.len() < MAX_UNSEGMENTED {
                 self.unsegmented.push(way);
             }

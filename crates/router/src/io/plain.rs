@@ -80,7 +80,7 @@ pub(super) struct Found {
 }
 
 impl NamespaceKey {
-    /// Which namespace `namespace` is.
+    /// The identity of `namespace`.
     pub(super) fn of(namespace: BorrowedFd<'_>) -> io::Result<Self> {
         let stat = fstat(namespace)?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
@@ -88,8 +88,8 @@ impl NamespaceKey {
 }
 
 /// Looks for the interface with one of `addresses` in `namespace`, and opens the sockets if there is one and
-/// `with_sockets` says so. A thread of its own does it: it stays in the namespace as long as it lives, and how much there
-/// is to look through is the tenant's to decide: `wait` is how long it may take.
+/// `with_sockets` says so. A thread of its own does it, because it stays in the namespace as long as it lives, and because the
+/// tenant controls the number of interfaces: `wait` is the time-out.
 pub(super) fn visit(
     namespace: OwnedFd,
     addresses: Vec<IpAddr>,
@@ -160,7 +160,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 
 fn sockets() -> Result<(Socket, Option<Socket>), PlainError> {
     let open = |ip| {
-        // The path's MTU is heeded because only then the datagrams are numbered from zero.
+        // Path MTU discovery is on, because only then the datagrams are numbered from zero.
         Socket::open(SocketAddr::new(ip, ROCE_PORT), Purpose { is_shared: false, heeds_path: true })
     };
     let failed = |error| if error == Errno::ADDRINUSE { PlainError::PortTaken } else { PlainError::Socket(error) };
@@ -184,12 +184,12 @@ impl PlainSockets {
         self.id
     }
 
-    /// Makes the kernel look for a machine: an empty datagram to the port that discards all (RFC 863).
+    /// Probes a machine, so that the kernel resolves its address: an empty datagram to the discard port (RFC 863).
     pub fn knock(&self, dest: Ipv4Addr) -> io::Result<()> {
         const DISCARD: u16 = 9;
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendto(self.v4.as_fd(), &[], flags, &SocketAddrV4::new(dest, DISCARD)) {
-            // Not now; the kernel looks again when it is asked again.
+            // No room now; the next probe makes the kernel resolve the address.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error),
         }

@@ -34,11 +34,11 @@ pub struct PlainUse {
     key: NamespaceKey,
     /// The sockets.
     pub sockets: Arc<PlainSockets>,
-    /// Whether they were opened for it: the workers are to be told.
+    /// Whether they were opened for it, so that the workers must be told.
     pub is_first: bool,
 }
 
-/// On which terms a namespace is looked into.
+/// Conditions of the search in a namespace.
 #[derive(Debug)]
 pub struct Terms {
     /// For [`Plains::DESCRIPTORS`], kept where sockets are opened.
@@ -60,7 +60,7 @@ impl Plains {
     /// Descriptors for one namespace: two sockets, and the namespace.
     pub const DESCRIPTORS: u64 = 3;
 
-    /// None yet; `probed` says whether the kernel is fit for them.
+    /// An empty table; `probed` says whether the kernel supports plain RoCEv2.
     pub fn new(probed: Result<(), ProbeError>) -> Self {
         Self { probed, namespaces: HashMap::new(), next: 0 }
     }

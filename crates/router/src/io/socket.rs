@@ -20,8 +20,8 @@ pub(super) struct Socket(OwnedFd);
 pub(super) struct Purpose {
     /// Other sockets may be bound to the same address, and share what comes.
     pub(super) is_shared: bool,
-    /// Paths that are known to be narrower than their first link are believed to be so. Otherwise only the interface
-    /// says what is too long. Either way nothing is ever fragmented.
+    /// Whether path MTU discovery applies. Otherwise only the interface's MTU limits datagrams. Either way nothing is ever
+    /// fragmented.
     pub(super) heeds_path: bool,
 }
 
@@ -56,23 +56,23 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Which of the sockets that share an address gets a datagram: the one whose number, in the order in which they were
-    /// bound, `program` returns.
+    /// Selects the socket for a datagram among those that share an address: the one whose number, in the order in which they
+    /// were bound, `program` returns.
     pub(super) fn choose_by(&self, program: &[Instruction]) -> io::Result<()> {
         raw::attach(self.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }
 
-    /// Receives what is there; returns how many of `slots` have a message now.
+    /// Receives the waiting messages; returns how many of `slots` have a message now.
     pub(super) fn receive(&self, slots: &mut [Slot]) -> io::Result<usize> {
         io::retry_on_intr(|| raw::receive(self.as_fd(), slots))
     }
 
-    /// Whether so much waits to be received that senders had better slow down.
+    /// Whether the receive queue is so long that senders should slow down.
     pub(super) fn is_backed_up(&self) -> bool {
         raw::receive_queue(self.as_fd()).is_ok_and(|(waiting, room)| waiting > room / 4)
     }
 
-    /// Sends what there is room for; returns how many messages.
+    /// Sends as many messages as there is room for; returns their number.
     pub(super) fn send(&self, messages: &[Message<'_>]) -> io::Result<usize> {
         io::retry_on_intr(|| raw::send(self.as_fd(), messages))
     }

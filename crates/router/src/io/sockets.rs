@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Sockets {
     worker: usize,
     clock: Clock,
-    /// Has the sockets that it receives from.
+    /// Epoll set of the sockets that it receives from.
     poll: OwnedFd,
     receiving: Vec<Receiving>,
     open: Open,
@@ -32,12 +32,12 @@ pub struct Sockets {
     injector: Option<Box<Injector>>,
     /// Passes since the sockets were last looked at.
     passes: u32,
-    /// Until when they are looked at in every pass.
+    /// Time until which they are polled in every pass.
     busy_until: Time,
     counters: Arc<Counters>,
 }
 
-/// Sockets by what they are for.
+/// Sockets by purpose.
 struct Open {
     tunnel: Option<Tunnel>,
     plains: Vec<Arc<PlainSockets>>,
@@ -85,12 +85,12 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Puts faults into what is received, from now on; none ends them.
+    /// Injects faults into received datagrams, from now on; none ends them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.injector = faults.map(|faults| Box::new(Injector::new(faults, self.worker as u64)));
     }
 
-    /// Says which hosts there are, and what is shared with each.
+    /// Sets the table of hosts and their keys.
     pub(crate) fn set_peers(&mut self, table: &Table) {
         if let Some(guard) = self.open.guard() {
             guard.set_peers(table);
@@ -123,7 +123,7 @@ impl Sockets {
         self.open.plains.retain(|plain| plain.id != id);
     }
 
-    /// Gives what has arrived to `deliver`, with the present. Returns whether there was something. Sockets that have been
+    /// Gives received datagrams to `deliver`, with the present time. Returns whether there were any. Sockets that have been
     /// quiet are not asked in every pass.
     pub(crate) fn receive(&mut self, now: Time, deliver: &mut impl FnMut(Time, &Datagram<'_>)) -> bool {
         self.passes = self.passes.wrapping_add(1);
@@ -150,12 +150,12 @@ impl Sockets {
         self.passes = QUIET_PASSES;
     }
 
-    /// Where the engine puts what is to be sent; only while nothing is [blocked](Sockets::is_blocked).
+    /// Buffer in which the engine puts trains to be sent; only while nothing is [blocked](Sockets::is_blocked).
     pub(crate) fn transmits(&mut self) -> &mut Transmits {
         &mut self.outbox.transmits
     }
 
-    /// Sends what is in [`Sockets::transmits`]. Returns whether something left.
+    /// Sends the trains in [`Sockets::transmits`]. Returns whether anything was sent.
     pub(crate) fn flush(&mut self, now: Time) -> bool {
         if self.outbox.transmits.is_empty() {
             return false;
@@ -169,7 +169,7 @@ impl Sockets {
         worked
     }
 
-    /// Whether a socket has no room for what is left.
+    /// Whether a socket has no room for the rest.
     pub(crate) fn is_blocked(&self) -> bool {
         self.outbox.blocked().is_some()
     }
@@ -190,7 +190,7 @@ impl Sockets {
         self.watch_blocked(true);
     }
 
-    /// The worker is awake: what woke it may be here.
+    /// The worker is awake, possibly because a socket is readable.
     pub(crate) fn after_sleep(&mut self) {
         self.watch_blocked(false);
         self.look_at_once();
@@ -246,7 +246,7 @@ impl Sockets {
         };
     }
 
-    /// Receives from one socket what is there, within bounds.
+    /// Receives the waiting datagrams of one socket, up to a limit.
     fn receive_from(&mut self, source: Option<Source>, deliver: &mut impl FnMut(Time, &Datagram<'_>)) -> bool {
         let Self { receiving, open, slots, injector, counters, clock, .. } = self;
         let Some(receiving) = receiving.iter_mut().find(|receiving| Some(receiving.source) == source) else {
@@ -299,7 +299,7 @@ impl Sockets {
 }
 
 impl Open {
-    /// Gives a datagram to `deliver`, unless it came through the tunnel and is not what another host sealed.
+    /// Gives a datagram to `deliver`, unless it came through the tunnel and was not sealed by another host.
     fn admit(&mut self, datagram: &Datagram<'_>, deliver: impl FnOnce(&Datagram<'_>)) {
         if let Origin::Host(from) = datagram.origin
             && let Some(guard) = self.guard()

@@ -82,14 +82,14 @@ struct Upkeep {
     memory: Charge,
 }
 
-/// A registration under way: bytes that may yet be faulted in.
+/// A registration in progress: bytes that may yet be faulted in.
 struct Progress<'a> {
     arena: Option<BorrowedFd<'a>>,
     populate: u64,
 }
 
 impl Arenas {
-    /// None yet; what they cost is charged to `share`.
+    /// An empty set; mappings are charged to `share`.
     pub fn new(share: Share) -> Self {
         Self { files: HashMap::new(), share }
     }
@@ -197,7 +197,7 @@ impl Window {
         start + self.memory.len() as u64
     }
 
-    /// Makes sure that the pages of a range are there, and pays for what they make the router need.
+    /// Makes sure that the pages of a range are present, and charges their page tables.
     fn admit(&mut self, from: u64, to: u64, populate: &mut u64) -> Result<(), RegionError> {
         let tables = self.extents.set((from / EXTENT) as usize, to.div_ceil(EXTENT) as usize);
         if let Err(error) = self.upkeep.memory.grow(tables.len() as u64 * PAGE) {

@@ -24,7 +24,7 @@ pub struct Patience(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     spent: Mutex<Spent>,
-    /// Threads that were left to themselves.
+    /// Abandoned threads.
     away: AtomicU32,
 }
 
@@ -54,12 +54,12 @@ impl Patience {
     /// What takes no longer costs nothing.
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// Whether nothing of the tenant's is waited for at present.
+    /// Whether accesses to private memory are refused at present.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.is_exhausted_at(Instant::now())
     }
 
-    /// Something of the tenant's took too long.
+    /// Records a time-out.
     pub(crate) fn strike(&self) {
         self.spend_at(Instant::now(), self.deadline());
     }
@@ -139,7 +139,7 @@ struct Shared {
     turn: AtomicU32,
     work: Mutex<Option<(Job, Buffer)>>,
     done: Mutex<Option<Done>>,
-    /// The helper was left to itself: counts until it comes back.
+    /// The helper was abandoned: counts until it returns.
     away: Mutex<Option<Away>>,
     worker: Thread,
 }
@@ -257,10 +257,10 @@ impl Drop for Helper {
 }
 
 impl Shared {
-    /// Leaves a helper that is late to itself.
+    /// Abandons a helper that is late.
     fn leave(&self, away: Away) {
         let mut place = lock(&self.away);
-        // It may have come back in this moment.
+        // It may have returned in this moment.
         if lock(&self.done).is_none() {
             *place = Some(away);
         }
@@ -277,7 +277,7 @@ impl Shared {
             let result = job(&mut buffer);
             *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
             *lock(&self.away) = None;
-            // Too late where it was given up meanwhile.
+            // Fails where the worker has abandoned it meanwhile.
             if !self.pass(BUSY, DONE) {
                 return;
             }

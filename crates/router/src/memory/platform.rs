@@ -6,7 +6,7 @@ use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
 use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
 
-/// The engine's surroundings in the router.
+/// Platform of the engine in the router.
 pub struct HostPlatform;
 
 impl Platform for HostPlatform {

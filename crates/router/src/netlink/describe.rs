@@ -27,7 +27,7 @@ pub(crate) struct Port {
     pub(crate) state: u8,
     /// `enum ib_port_phys_state`.
     pub(crate) phys_state: u8,
-    /// Index and name of its network interface, where the one who asks has it too.
+    /// Index and name of its network interface, where the requester's namespace has it too.
     pub(crate) interface: Option<(u32, String)>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// In the order in which the kernel counts them.
+    /// All kinds, in the kernel's order.
     pub(crate) const ALL: [Self; 7] = [Self::Pd, Self::Cq, Self::Qp, Self::CmId, Self::Mr, Self::Ctx, Self::Srq];
 
     pub(super) fn of_command(command: u16) -> Option<Self> {
@@ -164,7 +164,7 @@ pub(crate) struct CmId {
 
 pub(crate) fn describe_device(message: &mut Message, device: &Device) {
     const IB_CA: u8 = 1;
-    // The name was given by who made the device, as an rxe device's is.
+    // The name was chosen when the device was made, as an rxe device's is.
     const NAMED_BY_USER: u8 = 1;
     let guid = u64::from_be_bytes(device.node_guid);
     handle(message);
@@ -246,8 +246,8 @@ pub(crate) fn describe_statistic(
     });
 }
 
-/// Which counters there are; of none of them a program decides whether it counts. Without counters, the mode in which
-/// they are bound to queue pairs: they are not.
+/// The list of counters, none of which a program can switch on or off. Without counters, the mode of their binding to queue
+/// pairs: none.
 pub(crate) fn describe_status(message: &mut Message, port: u32, counters: Option<impl Iterator<Item = &'static str>>) {
     const UNBOUND: u32 = 0;
     handle(message);
@@ -299,7 +299,7 @@ pub(crate) fn describe_resource(message: &mut Message, resource: &Resource, pid:
     }
 }
 
-/// Writes which device something is of.
+/// Writes the device to which an object belongs.
 pub(crate) fn handle(message: &mut Message) {
     message.u32(attr::DEV_INDEX, DEVICE);
     message.text(attr::DEV_NAME, DEVICE_NAME);

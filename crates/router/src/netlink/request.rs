@@ -44,7 +44,7 @@ pub(crate) enum Question<'a> {
     Counters,
     /// Which counters the port has.
     StatisticStatus,
-    /// Nothing that this command answers.
+    /// A request that this command does not support.
     Nothing,
 }
 
@@ -169,12 +169,12 @@ fn statistic<'a>(is_list: bool, attributes: &Attributes<'a>) -> Result<Question<
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Makes sure that the device is meant.
+    /// Checks that the request names the device.
     fn device(&self) -> Result<(), Errno> {
         if self.u32(attr::DEV_INDEX)? == Some(DEVICE) { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// The port that is meant, if one is named.
+    /// The port that the request names, if any.
     fn port(&self) -> Result<Option<u32>, Errno> {
         match self.u32(attr::PORT_INDEX)? {
             Some(port) if port != PORT => Err(Errno::INVAL),

@@ -108,7 +108,7 @@ impl ObjectCounts {
         *self.slot(kind) -= 1;
     }
 
-    /// Takes away what another account holds.
+    /// Subtracts the counts of another account.
     pub(super) fn subtract(&mut self, other: &Self) {
         self.pds -= other.pds;
         self.mrs -= other.mrs;

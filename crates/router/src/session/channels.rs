@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// A channel, as far as sessions are concerned.
+/// Session state of a channel.
 pub(super) struct CmChannel {
     /// The connection that opened it.
     pub(super) opener: u64,
@@ -38,7 +38,7 @@ const MEMORY: u64 = 8192;
 const DESCRIPTORS: u64 = 2;
 
 impl Server {
-    /// Lets an endpoint have connections.
+    /// Adds an endpoint to the connection manager.
     pub(super) fn add_node(&mut self, spec: &EndpointSpec, share: &Share) {
         // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
         let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
@@ -79,7 +79,7 @@ impl Server {
         }
         let response = self.cm.command(self.clock.now(), channel, body);
         self.totals.commands += 1;
-        // That there is no event is no failure.
+        // The absence of an event does not count as a failure.
         self.totals.commands_failed += u64::from(response.as_ref().is_err_and(|errno| *errno != Errno::AGAIN));
         self.send_cm();
         response.map(|response| (Reply::default(), response))
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Takes what other machines say about connections.
+    /// Takes a connection manager's message from another machine.
     pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
         self.cm.set_routes(self.shards[0].routes());
         if self.cm.is_end(&mad) {
@@ -113,7 +113,7 @@ impl Server {
         self.send_cm();
     }
 
-    /// Does what the time asks for. Returns how long nothing has to be done.
+    /// Handles expired timers. Returns the time until the next one.
     pub(super) fn run_cm_timers(&mut self) -> Option<Timespec> {
         let look_again = self.run_cm_queries();
         let now = self.clock.now();
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// Has every worker take what has arrived for it.
+    /// Makes every worker receive the packets that have arrived for it.
     fn settle_workers(&self) {
         // A packet that one of them receives may be for another.
         for _ in 0..self.shards.len().min(2) {
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    /// Ends what an endpoint has of connections; its channels are closed already.
+    /// Removes an endpoint from the connection manager; its channels are closed already.
     pub(super) fn remove_node(&mut self, endpoint: EndpointId) {
         self.cm.remove_node(endpoint);
     }

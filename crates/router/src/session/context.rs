@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
 
-/// Queue pairs of one context of which it is noted what is wrong.
+/// Maximum number of failed queue pairs that are recorded for one context.
 const MAX_MISTAKES: usize = 4;
 
 /// Bytes of the router's memory that a context takes: tables that grow with its objects are counted with those.
@@ -149,7 +149,7 @@ impl Context {
         self.plain.as_ref().ok().map(way)
     }
 
-    /// Has what the program posted before its end executed.
+    /// Executes the requests that the program posted before its end.
     pub(super) fn settle(&self) {
         let id = self.id;
         self.shard.settle(move |shard| shard.settle_context(id));
@@ -158,12 +158,12 @@ impl Context {
     /// Reclaims everything, except the external path, which it returns.
     pub(super) fn close(self) -> Option<PlainUse> {
         let id = self.id;
-        // Given back here: the worker has others to serve.
+        // Dropped here, not on the worker, which has others to serve.
         drop(self.shard.call(move |shard| shard.close(id)));
         self.plain.ok()
     }
 
-    /// Whether `token` is this context's, in a time that does not tell how much of it is right.
+    /// Whether `token` is this context's, in constant time.
     pub(super) fn has_token(&self, token: &Token) -> bool {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }

@@ -19,7 +19,7 @@ pub(super) struct Disposal {
     sender: Sender<(OwnedFd, Option<Charge>)>,
     waiting: Arc<AtomicU32>,
     share: Share,
-    /// The endpoint has no descriptors left for what waits.
+    /// The endpoint has no descriptors left for the queue.
     is_out: Cell<bool>,
 }
 
@@ -29,12 +29,12 @@ impl Disposal {
     /// The thread calls nothing but `close`.
     const STACK: usize = 64 * 1024;
 
-    /// Starts it; what waits is charged to `share`.
+    /// Starts it; queued descriptors are charged to `share`.
     pub(super) fn start(share: Share) -> io::Result<Self> {
         let (sender, receiver) = channel::<(OwnedFd, Option<Charge>)>();
         let waiting = Arc::new(AtomicU32::new(0));
         let counter = waiting.clone();
-        // The thread is not waited for: what it closes may never be closed. It ends when all is closed that was sent.
+        // The thread is not joined: a close may block for ever. It ends when all queued descriptors are closed.
         std::thread::Builder::new()
             .name("rdmesh-disposal".into())
             .stack_size(Self::STACK)
@@ -49,7 +49,7 @@ impl Disposal {
         Ok(Self { sender, waiting, share, is_out: Cell::new(false) })
     }
 
-    /// Whether so much waits that nothing more is to be taken.
+    /// Whether the queue is so long that no more messages are to be accepted.
     pub(super) fn is_full(&self) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting == 0 {
@@ -70,7 +70,7 @@ impl Disposal {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let charge = self.share.take(Resource::Descriptors, 1).ok();
         self.is_out.set(self.is_out.get() || charge.is_none());
-        // Without the thread the descriptor is closed here and now, for better or worse.
+        // Without the thread the descriptor is closed here, which may block.
         let _ = self.sender.send((fd, charge));
     }
 }

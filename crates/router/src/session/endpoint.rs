@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// Complaints about an endpoint's programs that are logged.
+/// Maximum number of log messages about an endpoint's programs.
 const MAX_COMPLAINTS: u32 = 32;
 /// Channels of rdma_cm: more than programs with one for each of a thousand connections need.
 const MAX_CHANNELS: u32 = 4096;
@@ -148,7 +148,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Notes that the router has no more of something for it.
+    /// Records that a resource of the router is exhausted for it.
     pub(super) fn exhausted(&mut self, resource: Resource) {
         let _ = self.refuse(resource.advice(), self.share.held(resource));
     }
@@ -187,12 +187,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether `subject` comes up for the first time; what a tenant can repeat is logged once.
+    /// Whether `subject` occurs for the first time; events that a tenant can repeat are logged once.
     pub(super) fn is_first(&mut self, subject: &'static str) -> bool {
         self.warned.insert(subject)
     }
 
-    /// Whether a complaint about a program may still be logged: after some, a tenant that goes on is left alone.
+    /// Whether a message about a program may still be logged: the number is limited for each endpoint.
     pub(super) fn may_complain(&mut self) -> bool {
         self.complaints = self.complaints.saturating_add(1);
         self.complaints <= MAX_COMPLAINTS

@@ -121,11 +121,11 @@ pub struct CmTotals {
 /// live: `objects_created == objects_destroyed + objects_reclaimed + objects_live`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionTotals {
-    /// Connections that came in and were let in.
+    /// Accepted connections.
     pub connections_accepted: u64,
-    /// Connections turned away: the wrong user, or too many.
+    /// Refused connections: the wrong user, or too many.
     pub connections_refused: u64,
-    /// Connections closed by the router because of what came over them.
+    /// Connections closed by the router because of their messages.
     pub connections_dropped: u64,
     /// Contexts opened.
     pub contexts_opened: u64,
@@ -135,7 +135,7 @@ pub struct SessionTotals {
     pub objects_created: u64,
     /// Objects destroyed on the program's command.
     pub objects_destroyed: u64,
-    /// Objects taken back when their context closed.
+    /// Objects reclaimed when their context closed.
     pub objects_reclaimed: u64,
     /// Objects that open contexts hold at this moment.
     pub objects_live: u64,

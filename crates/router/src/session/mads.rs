@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-/// Has the workers put what they receive into a queue, and tell `wake`.
+/// Makes the workers put received management datagrams into a queue, and signal `wake`.
 pub(super) fn subscribe(shards: &[ShardHandle], wake: &Arc<OwnedFd>) -> Receiver<ReceivedMad> {
     let (sender, receiver) = sync_channel(WAITING);
     for shard in shards {
@@ -20,7 +20,7 @@ pub(super) fn subscribe(shards: &[ShardHandle], wake: &Arc<OwnedFd>) -> Receiver
 }
 
 impl Server {
-    /// Takes what has arrived. The programs have their turn between two lots of it.
+    /// Handles received datagrams. The programs have their turn between two batches.
     pub(super) fn receive_mads(&mut self) {
         for _ in 0..TURN {
             let Ok(mad) = self.mads.try_recv() else { return };

@@ -81,8 +81,8 @@ impl Server {
         self.contexts.get(&context)?.queues.take_wanted()
     }
 
-    /// Executes a command. Where the router has no more of something for its endpoint, mappings that are only kept for
-    /// later make room; the command is executed once more then.
+    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command is executed
+    /// once more.
     fn with_room(&mut self, id: u64, mut command: impl FnMut(&mut Self) -> Answer) -> Answer {
         let answer = command(self);
         let refused = self.refused(id);
@@ -171,7 +171,7 @@ impl Server {
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
         let mut found = None;
         for (number, context) in &mut self.contexts {
-            // Every token of the endpoint is compared, so that the time tells nothing.
+            // Every token of the endpoint is compared, so that the time leaks nothing.
             if context.endpoint == connection.endpoint && context.has_token(&token) {
                 found = Some((*number, context));
             }

@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Something that cannot work.
+/// A request that cannot work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     /// A path that begins at an address of another family than the peer's.
@@ -25,7 +25,7 @@ pub enum Mistake {
         index: u8,
         /// That GID.
         gid: Gid,
-        /// The index of one that would do, where there is one.
+        /// The index of a suitable one, where there is one.
         better: Option<u8>,
         /// The peer.
         peer: IpAddr,
@@ -37,7 +37,7 @@ pub enum Mistake {
         /// Reason why there is no external path, where that is known.
         outside: Option<PlainError>,
     },
-    /// A connection whose peer never said anything.
+    /// A connection whose peer never answered.
     NoAnswer {
         /// The peer.
         peer: IpAddr,
@@ -46,7 +46,7 @@ pub enum Mistake {
         /// The number of its queue pair.
         qpn: Qpn,
     },
-    /// A queue pair of a type that there is not.
+    /// A queue pair of an unknown type.
     QpType(u8),
     /// A limit is reached.
     Limit(&'static str),
@@ -92,7 +92,7 @@ struct Entry {
 }
 
 impl Mistakes {
-    /// Notes one.
+    /// Records a failed request.
     pub(super) fn note(&mut self, mistake: Mistake, pid: i32, comm: impl FnOnce() -> String) {
         let known = self.0.iter().position(|entry| entry.mistake == mistake);
         let mut entry = match known {
@@ -129,7 +129,7 @@ impl Mistakes {
 pub(super) struct PastMistakes(Vec<(String, String, Mistakes)>);
 
 impl PastMistakes {
-    /// Keeps those of an endpoint that goes.
+    /// Keeps those of an endpoint that is removed.
     pub(super) fn keep(&mut self, endpoint: &mut Endpoint) {
         let mistakes = std::mem::take(&mut endpoint.mistakes);
         if mistakes.0.is_empty() {
@@ -148,7 +148,7 @@ impl PastMistakes {
 }
 
 impl Endpoint {
-    /// Notes what is wrong with a command that failed.
+    /// Records a command that failed.
     pub(super) fn note_failure(&mut self, kind: RequestKind, body: &[u8], errno: Errno, peer: &Peer) {
         let limit = self.refusal.take();
         let mistake = match names::subject(kind, body) {
@@ -157,9 +157,9 @@ impl Endpoint {
             names::Subject::Resolution(Some(peer)) if errno == Errno::NETUNREACH => {
                 Some(Mistake::NoWay { peer, outside: None })
             }
-            // To ask for an event when there is none is what a program does that does not wait.
+            // A non-blocking program asks for events when there are none.
             _ if errno == Errno::AGAIN => None,
-            // A tool that is told no says so itself.
+            // The `rdma` tool reports its errors itself.
             _ if kind == RequestKind::Netlink => None,
             // Programs look at every entry of the GID table, most of which are empty: such a failure is not recorded either.
             _ if errno == Errno::NODATA => None,
@@ -170,7 +170,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes what is wrong with a path that was taken as it is.
+    /// Records an error in a path that was accepted as it is.
     pub(super) fn note_path(&mut self, av: &AddressVector, routes: &Routes, outside: Option<PlainError>, peer: &Peer) {
         let gids = &self.spec.gids;
         let Some(gid) = gids.get(usize::from(av.sgid_index)).copied() else { return };

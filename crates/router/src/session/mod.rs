@@ -80,7 +80,7 @@ impl SessionServer {
         self.ask(|done| Control::Remove(id, done));
     }
 
-    /// Every open context and what it holds.
+    /// Every open context and its objects.
     pub fn snapshot(&self) -> Vec<ContextInfo> {
         self.ask(Control::Snapshot).unwrap_or_default()
     }

@@ -22,7 +22,7 @@ enum Neighbour {
 }
 
 impl Server {
-    /// Looks for the peers that programs wait for, if it is time. Returns after how many nanoseconds to look again.
+    /// Looks up the peers that programs wait for, if it is time. Returns the nanoseconds until the next lookup.
     pub(super) fn run_cm_queries(&mut self) -> Option<u64> {
         if !self.cm.has_queries() {
             return None;
@@ -40,7 +40,7 @@ impl Server {
         self.cm.has_queries().then(|| self.next_look.0.saturating_sub(now.0))
     }
 
-    /// Looks for one; none where it is too early to tell.
+    /// Looks one peer up; none where it is too early to tell.
     fn look(
         &mut self,
         number: u32,
@@ -72,10 +72,10 @@ impl Server {
     }
 }
 
-/// The table of neighbours in a process's network namespace, or as much of it as a tenant may have us read.
+/// The table of neighbours in a process's network namespace, up to the length that the router reads.
 fn table(peer: &Peer) -> Option<String> {
     let file = File::open(format!("/proc/{}/net/arp", peer.pid)).ok()?;
-    // Asked after the opening: the number was not another's a moment ago.
+    // Checked after the opening: the process id was not another process's a moment ago.
     peer.is_unchanged().ok()?;
     let mut table = String::new();
     file.take(LONGEST_TABLE).read_to_string(&mut table).ok()?;

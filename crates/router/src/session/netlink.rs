@@ -35,7 +35,7 @@ impl Server {
         Ok((Reply::default(), [answer.as_bytes(), &message].concat()))
     }
 
-    /// Where a list goes on, and the message.
+    /// The position at which a list goes on, and the message.
     fn answer_question(
         &mut self,
         id: u64,
@@ -121,7 +121,7 @@ impl Server {
         Ok(Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface })
     }
 
-    /// The interface with the endpoint's address, in the network namespace of who asks. Looked for once per connection.
+    /// The interface with the endpoint's address, in the requester's network namespace. Looked up once per connection.
     fn interface_of(&mut self, id: u64) -> Result<Option<(u32, String)>, Errno> {
         let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;

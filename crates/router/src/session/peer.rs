@@ -14,7 +14,7 @@ pub(super) struct Peer {
     /// Its number as the router sees it; 0 where the router's PID namespace does not have it.
     pub(super) pid: i32,
     pub(super) uid: u32,
-    /// Says whether `pid` still is that process.
+    /// Shows whether `pid` still is that process.
     pidfd: Option<OwnedFd>,
     /// Its memory, once some of it has been registered: all regions share the descriptor.
     memory: OnceCell<ProcessMemory>,
@@ -31,7 +31,7 @@ impl Peer {
         Ok(Self { pid, uid: uid.cast_unsigned(), pidfd, memory: OnceCell::new(), arena: Cell::default() })
     }
 
-    /// The process's memory, of that process and no other, as long as it is no more than it was when it connected. It is
+    /// The process's memory, of that process and no other, as long as it has no more privileges than when it connected. It is
     /// opened once, charged to `share`.
     pub(super) fn memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
         let memory = match self.memory.get() {
@@ -102,7 +102,7 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes of kernel memory that what was sent over a socket takes, as long as the other side has not read it.
+/// Bytes of kernel memory for data that was sent over a socket and that the other side has not read.
 #[allow(unsafe_code)]
 pub(super) fn unread(socket: BorrowedFd<'_>) -> io::Result<i32> {
     let mut bytes = 0;

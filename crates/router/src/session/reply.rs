@@ -63,7 +63,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, reply: &Reply, response: &[u8]) -> io
     session::send(socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(response)], &fds)
 }
 
-/// Sends a refusal; with ENODATA, what is `wanted` of the queue memory.
+/// Sends an error; with ENODATA, the `wanted` extent of the queue memory.
 pub(super) fn send_error(socket: BorrowedFd<'_>, errno: Errno, wanted: Option<Extent>) -> io::Result<()> {
     let wanted = wanted.map_or([0; 2], |extent| [extent.offset, extent.len]);
     let header = ReplyHeader { errno: errno.raw_os_error() as u32, wanted, ..ReplyHeader::default() };

@@ -82,7 +82,7 @@ impl Server {
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
     }
 
-    /// A number for a new context: the lowest that no other of the endpoint has, which tells nothing of other endpoints.
+    /// A number for a new context: the lowest that no other of the endpoint has, which reveals nothing about other endpoints.
     pub(super) fn free_context_number(&self, endpoint: EndpointId) -> u32 {
         let used: BTreeSet<u32> = self
             .contexts
@@ -177,7 +177,7 @@ impl Context {
         }
     }
 
-    /// The number by which lists call an object: handles are a context's own.
+    /// Number of an object in lists: handles are unique within a context only.
     fn number_of(&self, handle: u32) -> u32 {
         self.number << HANDLE_BITS | handle & HANDLE_MASK
     }

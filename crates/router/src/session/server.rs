@@ -101,9 +101,9 @@ pub(super) struct Server {
     pub(super) cm: ConnectionManager,
     pub(super) cm_channels: HashMap<u32, CmChannel>,
     pub(super) clock: Clock,
-    /// When to look for programs' peers again.
+    /// Time of the next neighbour lookup.
     pub(super) next_look: Time,
-    /// When listeners that rest are served again.
+    /// Time at which paused listeners are served again.
     resume_at: Time,
     pub(super) plains: Plains,
     pub(super) next_context: u32,
@@ -198,7 +198,7 @@ impl Server {
         self.close_all();
     }
 
-    /// Does what the time asks for. Returns how long nothing has to be done.
+    /// Handles expired timers. Returns the time until the next one.
     fn run_timers(&mut self) -> Option<Timespec> {
         let timer = self.run_cm_timers();
         let is_paused = self.endpoints.values().any(|endpoint| endpoint.paused);
@@ -229,7 +229,7 @@ impl Server {
         Flow::Continue
     }
 
-    /// Closes contexts that have taken pages of their queues away.
+    /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
         let is_broken = |id: &u32| self.contexts.get(id).is_some_and(|context| context.alarm.is_raised());
         let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
@@ -297,7 +297,7 @@ impl Server {
         SessionTotals { objects_live: self.contexts.values().map(|c| c.counts.total()).sum(), ..self.totals }
     }
 
-    /// Lets one connection in, or turns it away.
+    /// Accepts one connection, or refuses it.
     fn accept(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         if endpoint.disposal.is_full() {
@@ -344,7 +344,7 @@ impl Server {
         self.connections.insert(connection, new);
     }
 
-    /// Lets the listener rest: it would only report the same connection again and again.
+    /// Pauses the listener: it would only report the same connection again and again.
     fn pause_listener(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let source = Source::Listener(id).data();
@@ -396,7 +396,7 @@ impl Server {
         Flow::Continue
     }
 
-    /// Notes that a connection is closed because of what its program did. The closing is left to the caller.
+    /// Logs that a connection is closed because of its program's messages. The caller closes it.
     pub(super) fn complain(&mut self, id: u64, reason: &str) {
         self.totals.connections_dropped += 1;
         if let Some(connection) = self.connections.get(&id)

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 pub(super) struct Traffic(QpCounters);
 
 impl Traffic {
-    /// Adds what a queue pair has done.
+    /// Adds the counters of a queue pair.
     pub(super) fn add(&mut self, other: &QpCounters) {
         let sum = &mut self.0;
         sum.tx_messages += other.tx_messages;
@@ -33,7 +33,7 @@ impl Traffic {
         sum.cnps_received += other.cnps_received;
     }
 
-    /// Adds what the queue pairs of `context` have done.
+    /// Adds the counters of the queue pairs of `context`.
     pub(super) fn add_context(&mut self, context: &Context) {
         let id = context.id;
         let sum = context.shard.call(move |shard| {
@@ -58,8 +58,8 @@ pub(super) struct Told {
 }
 
 impl Server {
-    /// Answers what the counter's file in sysfs says now, or said a moment ago: to ask all queue pairs takes time that others
-    /// want too.
+    /// The content of the counter's file in sysfs, now or a moment ago: reading all queue pairs takes time that others need
+    /// too.
     pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
         let number = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
         let counter = counter(path).ok_or(Errno::NOENT)?;
@@ -92,5 +92,5 @@ impl Server {
     }
 }
 
-/// Nanoseconds for which a sum is told again.
+/// Nanoseconds for which a sum is cached.
 const FRESH: u64 = 100_000_000;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Contention {
     is_contended: AtomicBool,
-    /// Whether a thread has asked since the probe looked last.
+    /// Whether a thread has read the state since the last probe.
     is_used: AtomicBool,
     stop: AtomicBool,
     /// Where programs see it.
@@ -32,18 +32,18 @@ pub(super) struct Probe {
     thread: Option<JoinHandle<()>>,
 }
 
-/// When to believe that contention has ended.
+/// Decides when contention has ended.
 #[derive(Debug)]
 struct Calm {
     /// Quick probes in a row, and how many are enough.
     quick: u32,
     enough: u32,
-    /// Probes in a row before which no thread had asked.
+    /// Consecutive probes before which no thread had read the state.
     unused: u32,
 }
 
 impl Contention {
-    /// None yet; programs are told on `pages`.
+    /// No contention; programs read the state on `pages`.
     pub(super) fn new(pages: Vec<WorkerPage>) -> Arc<Self> {
         Arc::new(Self { pages, ..Self::default() })
     }
@@ -121,7 +121,7 @@ impl Drop for Probe {
         self.contention.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A probe that panicked has said so already.
+            // A panic of the probe has been reported already.
             let _ = thread.join();
         }
     }
@@ -134,7 +134,7 @@ impl Calm {
         *self = Self { quick: 0, enough, unused: 0 };
     }
 
-    /// Takes the result of a probe; returns whether contention has ended, or matters no more.
+    /// Takes the result of a probe; returns whether contention has ended, or no thread reads the state any more.
     fn on_probe(&mut self, is_slow: bool, is_used: bool) -> bool {
         self.quick = if is_slow { 0 } else { self.quick + 1 };
         self.unused = if is_used { 0 } else { self.unused + 1 };

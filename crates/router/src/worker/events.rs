@@ -40,8 +40,8 @@ impl EventSocket {
         Ok((Self { ours, theirs, waiting: VecDeque::new() }, program))
     }
 
-    /// Adds an event, to be sent by [`EventSocket::flush`]; false where one like it waits already: one unread event of a
-    /// kind tells the program as much as many.
+    /// Adds an event, to be sent by [`EventSocket::flush`]; false where an equal one waits already: one unread event of a kind
+    /// is as good as many.
     pub(crate) fn push(&mut self, event: EventBytes) -> bool {
         let is_new = !self.waiting.contains(&event);
         if is_new {

@@ -39,7 +39,7 @@ impl Exchange {
         worked
     }
 
-    /// Gives the engine what has arrived from the network, and other workers what is theirs.
+    /// Gives the engine the datagrams from the network, and forwards those for other workers.
     pub(super) fn receive(&self, shard: &mut Shard) -> bool {
         let Self { links, number } = self;
         let link = self.link();
@@ -90,7 +90,7 @@ impl Exchange {
     }
 }
 
-/// Which of `workers` a datagram is for.
+/// The workers, of `workers`, that a datagram is for.
 fn owners(workers: usize, datagram: &Datagram<'_>) -> Owners {
     if workers == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(workers as u32, datagram) }
 }

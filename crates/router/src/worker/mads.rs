@@ -28,7 +28,7 @@ impl MadSink {
         Self { queue, wake }
     }
 
-    /// Passes on what fits; the rest is lost, as on a network. Returns whether there was anything.
+    /// Passes on as many as fit; the rest is lost, as on a network. Returns whether there was anything.
     pub(super) fn pass(&self, mut mads: impl Iterator<Item = ReceivedMad>, counters: &MadCounters) -> bool {
         let Some(first) = mads.next() else { return false };
         for mad in std::iter::once(first).chain(mads) {

@@ -63,7 +63,7 @@ pub struct Workers {
     _probe: Probe,
 }
 
-/// A way to reach one worker.
+/// Handle of one worker.
 #[derive(Clone)]
 pub struct ShardHandle(Arc<Link>, Arc<Contention>);
 
@@ -182,7 +182,7 @@ impl Workers {
         &self.shards
     }
 
-    /// Puts faults into what is received from the network, from now on; none ends them.
+    /// Injects faults into datagrams from the network, from now on; none ends them.
     pub fn set_faults(&self, faults: Option<Faults>) {
         for shard in &self.shards {
             shard.call(move |shard| shard.set_faults(faults));
@@ -197,7 +197,7 @@ impl Drop for Workers {
             wait::notify(&shard.0.inbox);
         }
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so already.
+            // A panic of the worker has been reported already.
             let _ = thread.join();
         }
     }
@@ -210,8 +210,9 @@ impl ShardHandle {
         self.run(|served| served.change(f))
     }
 
-    /// Has the engine act on what had been posted before, and on what had arrived; then runs `f`, which says whether other
-    /// workers have a part of what it began. If so, returns when they have done it, and `f` has gone on with their answers.
+    /// Makes the engine execute requests that had been posted and packets that had arrived; then runs `f`, which returns
+    /// whether other workers have packets of its work. If so, this returns when they have handled them, and `f` has continued
+    /// with their replies.
     pub fn settle(&self, f: impl Fn(&mut Shard) -> bool + Clone + Send + 'static) {
         for _ in 0..SETTLE_ROUNDS {
             let f = f.clone();
@@ -223,7 +224,7 @@ impl ShardHandle {
         }
     }
 
-    /// Like [`ShardHandle::call`], after the engine has acted on what had been posted before, and on what had arrived.
+    /// Like [`ShardHandle::call`], after the engine has executed requests that had been posted and packets that had arrived.
     pub fn call_settled<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> R {
         self.run(|served| served.change_settled(f))
     }
@@ -273,13 +274,13 @@ impl ShardHandle {
         let _ = self.0.send(command);
     }
 
-    /// Says where the addresses of tenant networks are.
+    /// Sets the routes to the addresses of tenant networks.
     pub fn set_routes(&self, routes: Arc<Routes>) {
         *self.0.routes() = Arc::clone(&routes);
         self.call(move |shard| shard.engine().set_routes(routes));
     }
 
-    /// Where the addresses of tenant networks are, as the worker was told last.
+    /// The routes to the addresses of tenant networks that the worker has.
     pub fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.0.routes())
     }
@@ -404,7 +405,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps, while others may serve, unless there is something to do after all.
+    /// Sleeps, while other threads may run commands inline, unless there is work after all.
     fn sleep<'a>(&mut self, link: &'a Link, mut guard: Serving<'a>) -> Serving<'a> {
         let Some(served) = guard.as_mut() else { return guard };
         link.page.set_sleeping(true);

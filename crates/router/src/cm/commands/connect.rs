@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Response time-out of a side, as a code: 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`).
 const RESPONSE_TIMEOUT: u8 = 20;
-/// The same for a question after a service.
+/// The same for a SIDR request.
 const SERVICE_TIMEOUT: Duration = Duration::from_millis(4096);
 /// Retries of each message (`CMA_MAX_CM_RETRIES`).
 const MAX_RETRIES: u8 = 15;
@@ -93,7 +93,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The answer to a request, or to the answer (`rdma_accept`).
+    /// Accepts a request, or a reply (`rdma_accept`).
     fn answer(&mut self, call: &Call<'_>, command: &Accept) -> Result<(), Errno> {
         let param = &command.conn_param;
         let id = self.id(call, command.id)?;
@@ -152,7 +152,7 @@ impl ConnectionManager {
         Ok(DONE)
     }
 
-    /// Refuses a request or an answer (`rdma_reject`).
+    /// Rejects a request or a reply (`rdma_reject`).
     fn refuse(&mut self, call: &Call<'_>, number: u32, reason: RejectReason, private: &[u8]) -> Result<(), Errno> {
         let id = self.id(call, number)?;
         let comm = id.comm.ok_or(Errno::INVAL)?;
@@ -168,7 +168,7 @@ impl ConnectionManager {
         let command: Disconnect = call.read()?;
         let (id, _) = self.id_with_device(call, command.id)?;
         let comm = id.comm.ok_or(Errno::INVAL)?;
-        // A connection that is over, or never was, is as disconnected as can be.
+        // Disconnecting a connection that has ended, or never existed, succeeds.
         let _ = self.protocol.disconnect(call.now, comm, &[]);
         Ok(DONE)
     }

@@ -32,7 +32,7 @@ impl ConnectionManager {
         Ok(bytes[..bytes.len().min(call.room)].to_vec())
     }
 
-    /// Lets an event wait that the program makes itself (`ucma_write_cm_event`).
+    /// Queues an event that the program makes itself (`ucma_write_cm_event`).
     pub(super) fn write_event(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: WriteCmEvent = call.read()?;
         let kinds = [Kind::User, Kind::Internal];

@@ -131,7 +131,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether an address is none of an endpoint's.
+    /// Whether an address belongs to no endpoint.
     fn leads_out(&self, channel: u32, ip: std::net::IpAddr) -> bool {
         let node = self.channels.get(&channel).and_then(|channel| self.nodes.get(&channel.endpoint));
         let is_self = ip.is_loopback() || ip.is_unspecified();
@@ -164,7 +164,7 @@ impl ConnectionManager {
 }
 
 impl Id {
-    /// Refuses what makes sense in one state only.
+    /// Refuses a command that is valid in one state only.
     fn must_be(&self, state: State) -> Result<(), Errno> {
         if self.state == state { Ok(()) } else { Err(Errno::INVAL) }
     }
@@ -175,7 +175,7 @@ impl Call<'_> {
         T::read_from_prefix(self.body).map(|(command, _)| command).map_err(|_| Errno::INVAL)
     }
 
-    /// The same for a struct that has grown: what an older program does not send is zero.
+    /// The same for a struct that has grown: members that an older program does not send are zero.
     fn read_short<T: FromBytes + IntoBytes>(&self) -> Result<T, Errno> {
         let mut command = T::new_zeroed();
         let bytes = command.as_mut_bytes();

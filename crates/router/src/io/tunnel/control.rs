@@ -3,13 +3,13 @@
 use super::keys::{KeyId, PairKeys};
 use rdmesh_nic::wire::geneve::{CONTROL_BODY, CONTROL_LEN, encode_control};
 
-/// A message. Nothing in it is proven before [`Message::is_from`].
+/// A message. It is not authenticated before [`Message::is_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
     /// The key that it is signed with.
     pub(super) key: KeyId,
-    /// Chance of who asks; of [`Kind::Lost`], the session.
+    /// The requester's random number; of [`Kind::Lost`], the session.
     pub(super) nonce: [u8; 16],
     /// The receiver's cookie, made from the nonce and a secret of its own.
     pub(super) cookie: [u8; 16],
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Open,
     /// It is open.
     Opened,
-    /// Packets come in a session that there is not.
+    /// Packets arrive in an unknown session.
     Lost,
 }
 
@@ -53,7 +53,7 @@ impl Message {
         (message.unsigned()[..SIGNED] == body[..SIGNED]).then_some(message)
     }
 
-    /// Whether `body`, which says this, is from the host that has `keys` too.
+    /// Whether `body`, which decodes to this message, is signed by the host that has `keys` too.
     pub(super) fn is_from(keys: &PairKeys, body: &[u8; CONTROL_BODY]) -> bool {
         let (signed, tag) = body.split_at(SIGNED);
         tag.try_into().is_ok_and(|tag| keys.is_signed(signed, tag))

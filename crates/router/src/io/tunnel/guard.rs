@@ -21,7 +21,7 @@ pub(crate) struct Guard {
     inbox: Arc<Inbox>,
     views: Vec<View>,
     places: HashMap<IpAddr, usize>,
-    /// Whom the last packet was to or from: mostly that of the next one too.
+    /// Index of the last packet's host, which is mostly that of the next packet too.
     last: usize,
 }
 
@@ -58,7 +58,7 @@ impl Guard {
         }
     }
 
-    /// Whether `packet`, from the address `from`, was sealed by the host there and has not been here before.
+    /// Whether `packet`, from the address `from`, was sealed by the host there and is not a replay.
     pub(crate) fn open(&mut self, from: IpAddr, packet: &[u8]) -> bool {
         let Some(at) = self.place(from) else {
             // An empty datagram is the check for a listener, which `rdmesh doctor` makes.

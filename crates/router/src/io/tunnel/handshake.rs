@@ -37,7 +37,7 @@ pub(super) struct Handshake {
     secret: [u8; 32],
     attempt: Option<Attempt>,
     tries: u32,
-    /// When to try (again); none where all is well.
+    /// Time of the next attempt; none where both sessions are established.
     next: Option<Time>,
     sending: Option<Agreed>,
     /// The other host may not know the session to it any more.
@@ -74,9 +74,9 @@ struct Attempt {
 pub(super) struct Outcome {
     /// To be sent to the other host.
     pub(super) packet: Option<[u8; CONTROL_LEN]>,
-    /// To be used for what is sent, from now on.
+    /// Session for transmitted packets, from now on.
     pub(super) send: Option<SessionSecret>,
-    /// To be accepted, beside the one that was last.
+    /// Session for received packets, beside the previous one.
     pub(super) receive: Option<SessionSecret>,
     /// Only the last one is to be accepted.
     pub(super) forget_previous: bool,
@@ -95,7 +95,7 @@ pub(super) enum Unheard {
 pub(super) type Random<'a> = &'a mut dyn FnMut() -> [u8; 16];
 
 impl Handshake {
-    /// With the host at `peer`, which has `key` too; to be begun at once. `secret` is for this process only.
+    /// A handshake with the host at `peer`, which has `key` too; to be begun at once. `secret` is for this process only.
     pub(super) fn new(own: IpAddr, peer: IpAddr, key: &TunnelKey, secret: [u8; 32], now: Time) -> Self {
         let keys = std::iter::once(PairKeys::new(key, own, peer)).collect();
         Self {
@@ -127,7 +127,7 @@ impl Handshake {
         self.begin(now);
     }
 
-    /// Whether what is sent is sealed, and whether what is received can be opened.
+    /// Whether there is a session for sending, and one for receiving.
     pub(super) fn is_agreed(&self) -> (bool, bool) {
         (self.sending.is_some(), self.receiving.is_some())
     }
@@ -142,7 +142,7 @@ impl Handshake {
         [self.next, self.previous_until].into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles expired deadlines.
     pub(super) fn poll(&mut self, now: Time, random: Random<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         if self.previous_until.is_some_and(|until| now >= until) {
@@ -171,7 +171,7 @@ impl Handshake {
         })
     }
 
-    /// Packets came in a session that there is not: the message that says so, if it is time for one.
+    /// The message that reports packets of an unknown session, if it is time for one.
     pub(super) fn lost(&mut self, now: Time, reference: u64) -> Option<[u8; CONTROL_LEN]> {
         if self.told.is_some_and(|told| now < told.after(SHORTEST)) {
             return None;
@@ -186,7 +186,7 @@ impl Handshake {
         (self.attempt, self.tries, self.next) = (None, 0, Some(now));
     }
 
-    /// Asks, or says again what was not answered.
+    /// Sends an `Ask`, or repeats the last message without an answer.
     fn attempt(&mut self, now: Time, random: Random<'_>) -> [u8; CONTROL_LEN] {
         let wait = SHORTEST * (1 << self.tries.min(6));
         self.next = Some(now.after(wait.min(LONGEST)));
@@ -202,7 +202,8 @@ impl Handshake {
         Message { kind, key: keys.id(), nonce: attempt.nonce, cookie }.packet(keys)
     }
 
-    /// The newer key; where no session is known to be good, the older one in turn, for the other host may not have the newer one.
+    /// The newer key; without an established session, alternately the older one, since the other host may not have the newer
+    /// one.
     fn key_to_try(&self) -> KeyId {
         let at = if self.sending.is_none() || self.is_doubtful { self.tries as usize % self.keys.len() } else { 0 };
         self.keys[at].id()
@@ -280,8 +281,8 @@ impl Handshake {
         Outcome::default()
     }
 
-    /// Has the session to the other host replaced, by one with either key. Not more often than packets in the one before are
-    /// gone by: what makes it doubtful may be recorded.
+    /// Replaces the session to the other host, by one with either key. It is not done before packets of the previous session
+    /// have expired: the message that causes it may be a replay.
     fn doubt(&mut self, now: Time) {
         if !self.is_doubtful {
             self.is_doubtful = true;
@@ -305,18 +306,18 @@ impl Handshake {
     }
 }
 
-/// The reference of a session in a message.
+/// A session's reference, as the nonce of a message.
 fn told(reference: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&reference.to_be_bytes());
     bytes
 }
 
-/// Between the first two tries, and between two complaints.
+/// Interval between the first two attempts, and between two `Lost` messages.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// Between two tries, at last.
 const LONGEST: Duration = Duration::from_secs(1);
-/// So many tries to open a session; then it is asked for anew.
+/// Attempts to open a session, after which the handshake begins anew.
 const AFRESH: u32 = 5;
 /// Validity of a cookie.
 const VALID: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Messages that wait, few enough that a flood of them costs little; who is not heard asks again.
+/// Queue of messages, short enough that a flood of them costs little; a host whose message is dropped repeats it.
 pub(super) struct Inbox {
     messages: ArrayQueue<(IpAddr, [u8; CONTROL_BODY])>,
     dropped: AtomicU64,
@@ -15,7 +15,7 @@ pub(super) struct Inbox {
     thread: OnceLock<Thread>,
 }
 
-/// Addresses that are no host's and that packets came from.
+/// Unknown senders: packets from addresses that are not a host's.
 #[derive(Default)]
 pub(super) struct Strangers {
     packets: AtomicU64,

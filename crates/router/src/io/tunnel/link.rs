@@ -12,7 +12,7 @@ pub(crate) struct PeerLink {
     /// Grows with every change of the sessions, so that workers look for them only then.
     generation: AtomicU64,
     sessions: Mutex<Sessions>,
-    /// A session that packets came in and that there is not; 0 for none.
+    /// The unknown session of received packets; 0 for none.
     lost: AtomicU64,
     pub(super) counters: TunnelCounters<AtomicU64>,
 }
@@ -56,12 +56,12 @@ impl PeerLink {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a session that there is not. Returns whether none was noted before.
+    /// Records an unknown session. Returns whether none was recorded before.
     pub(super) fn note_lost(&self, reference: u64) -> bool {
         self.lost.load(Ordering::Relaxed) == 0 && self.lost.swap(reference.max(1), Ordering::Relaxed) == 0
     }
 
-    /// Takes what was noted.
+    /// Takes the recorded unknown session.
     pub(super) fn take_lost(&self) -> Option<u64> {
         Some(self.lost.swap(0, Ordering::Relaxed)).filter(|reference| *reference != 0)
     }

@@ -49,7 +49,7 @@ impl Rehearsal {
         packet
     }
 
-    /// Whether the receiver lets `packet` in. Control messages are handled, and never let in.
+    /// Whether the receiver accepts `packet`. Control messages are handled, and never accepted as data.
     pub fn arrives(&mut self, from: IpAddr, packet: &[u8]) -> bool {
         let is_let_in = self.guard.open(from, packet);
         while let Some((_, body)) = self.inbox.take() {

@@ -28,7 +28,7 @@ struct Shared {
     own: IpAddr,
     workers: usize,
     clock: Clock,
-    /// For the cookies of this process.
+    /// Secret for the cookies of this process.
     secret: [u8; 32],
     socket: UdpSocket,
     inbox: Arc<Inbox>,
@@ -53,7 +53,7 @@ pub struct StrangersSeen {
 }
 
 impl Sessions {
-    /// Of the host at `own`, whose router has so many workers.
+    /// Starts the thread for the host at `own`, whose router has so many workers.
     pub(crate) fn start(own: IpAddr, workers: usize, clock: Clock) -> Result<Self, Errno> {
         let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let socket = UdpSocket::bind((own, 0)).map_err(errno)?;
@@ -115,7 +115,7 @@ impl Drop for Sessions {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.inbox.wake();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -155,7 +155,7 @@ impl Shared {
         was_busy
     }
 
-    /// Does what is due; returns when there is something again, and whether packets came in sessions that there are not.
+    /// Handles expired deadlines; returns the next one, and whether packets came in unknown sessions.
     fn tend(&self) -> (Option<Time>, bool) {
         let mut has_lost = false;
         let mut peers = self.peers();
@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// A message that does not leave is as one that is lost.
+    /// A message that cannot be sent counts as lost.
     fn send(&self, peer: &Peer, packet: &[u8]) {
         let _ = self.socket.send_to(packet, (peer.link.address(), TUNNEL_PORT));
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Secret that both ends of a session derive.
 pub(super) struct SessionSecret {
-    /// Tells packets of this session; not secret.
+    /// Identifies packets of this session; not secret.
     pub(super) reference: u64,
     pub(super) key: [u8; 32],
 }
@@ -41,7 +41,7 @@ pub(crate) struct ReceiveSession {
 /// Reason why a packet is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// It, or one that was far behind it, has been here.
+    /// It is a replay, or too old to tell.
     Replayed,
     /// Its sender does not have the key, or it was changed on its way.
     WrongTag,

@@ -59,8 +59,8 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
-/// Advice on on-demand regions is checked as Linux checks it, and then there is nothing to do: the router reaches
-/// pages through the program's own page tables, present or not.
+/// Checks advice on on-demand regions as Linux does; there is nothing else to do: the router reaches pages through the
+/// program's own page tables, present or not.
 fn advise_mr(context: &Context, attributes: Attributes<'_>) -> Result<(), Errno> {
     const FLUSH: u64 = 1;
     let pd = attributes.number(ioctl_attr::advise_mr::PD_HANDLE).ok_or(Errno::INVAL)?;

@@ -56,7 +56,7 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
-/// All of the program's memory, there or not yet (implicit on-demand paging).
+/// All of the program's memory, present or not yet (implicit on-demand paging).
 fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
     if request.hca_va != 0 {
         return Err(Errno::INVAL);

@@ -140,7 +140,7 @@ impl Call<'_> {
         self.scope.on_shard(f)
     }
 
-    /// Has what the program posted to a queue pair before this command executed.
+    /// Executes the requests that the program posted to a queue pair before this command.
     fn settle_qp(&self, qp: u32) {
         let Context { id, shard, .. } = &*self.scope.context;
         let id = *id;
@@ -174,13 +174,13 @@ impl Call<'_> {
         self.scope.count_refusal(admitted)
     }
 
-    /// Notes it where the path that the program names cannot work.
+    /// Records a path of the program that cannot work.
     fn note_path(&mut self, av: &AddressVector) {
         let Scope { context, endpoint, peer, .. } = &mut self.scope;
         endpoint.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
     }
 
-    /// Notes what is wrong with a queue pair that ends like this.
+    /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
         let Scope { endpoint, peer, .. } = &mut self.scope;
         let mistake = Mistake::of_queue_pair(info);

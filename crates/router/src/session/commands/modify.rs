@@ -138,7 +138,7 @@ fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr) -> Result<()
         check_address(&call.scope.endpoint.spec, &mut attr.av)?;
     }
     let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu as u8;
-    // Alternate paths are a thing of InfiniBand links.
+    // Only InfiniBand links have alternate paths.
     let bad_path = mask.contains(AttrMask::ALT_PATH);
     let bad_timeout = mask.contains(AttrMask::TIMEOUT) && attr.timeout > MAX_TIMEOUT;
     let bad_reads = mask.contains(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > call.scope.limits.max_rd_atomic;

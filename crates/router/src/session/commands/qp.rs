@@ -99,7 +99,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         qp_handle,
         qpn: qpn.value(),
         max_send_wr: caps.max_send_wr,
-        // Of a queue that it does not have, the program is told what it asked for.
+        // For a queue that does not exist the response repeats the request.
         max_recv_wr: if has_srq { asked.max_recv_wr } else { caps.max_recv_wr },
         max_send_sge: caps.max_send_sge,
         max_recv_sge: if has_srq { asked.max_recv_sge } else { caps.max_recv_sge },
@@ -145,8 +145,8 @@ fn check_capabilities(call: &Call<'_>, request: &ExCreateQp, has_srq: bool) -> R
     })
 }
 
-/// Makes the queues, and says how large they have become. A send slot holds scatter/gather elements or inline data, so
-/// that room for one is room for the other.
+/// Makes the queues, and returns their sizes. A send slot holds scatter/gather elements or inline data, so that room for one is
+/// room for the other.
 fn make_rings(
     call: &mut Call<'_>,
     asked: Capabilities,
@@ -165,7 +165,7 @@ fn make_rings(
     let recv = match RecvRing::create(queues, asked.max_recv_wr, asked.max_recv_sge) {
         Ok(recv) => recv,
         Err(error) => {
-            // The program may be about to fill in what is missing, and ask again.
+            // The program may populate the missing pages, and send the command again.
             send.ring.cancel();
             return Err(error);
         }
