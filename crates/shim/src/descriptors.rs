@@ -25,10 +25,10 @@ type Chunk = [AtomicPtr<()>; CHUNK];
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 static RETIRING: Mutex<ArrayVec<Kind, RETIRED>> = Mutex::new(ArrayVec::new_const());
-/// The process that the table describes; a vfork child, which shares this memory, is another.
+/// Process id of the table's owner; a vfork child, which shares this memory, has another.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// An entry that is no device: a descriptor of this library.
+/// Entry of a descriptor of this library, not a device.
 const OWN: *mut () = std::ptr::without_provenance_mut(1);
 /// Set in an entry that points to a [`CmChannel`], not a [`Context`].
 const CM: usize = 2;
@@ -54,9 +54,9 @@ pub(crate) enum Kind {
 
 /// Kind of a descriptor, without a reference to its object.
 pub(crate) enum Glance<'a> {
-    /// Nothing that the program knows as a device.
+    /// Not a device's descriptor.
     Other,
-    /// A device context, which is there for as long as the program does not close it.
+    /// A device context, which lives until the program closes it.
     Device(&'a Context),
     /// A channel of the connection manager.
     Cm,
@@ -100,7 +100,7 @@ pub(crate) fn kind(fd: RawFd) -> Kind {
     }
 }
 
-/// Makes `fd` what `kind` says.
+/// Sets the kind of `fd`.
 pub(crate) fn set(fd: RawFd, kind: Kind) {
     if is_owner() {
         match &kind {
@@ -129,7 +129,7 @@ pub(crate) fn for_each(mut visit: impl FnMut(RawFd)) {
     }
 }
 
-/// Says that this process owns the table: at the start, and in the child of a fork.
+/// Makes this process the table's owner: at the start, and in the child of a fork.
 pub(crate) fn claim() {
     OWNER.store(process_id(), Ordering::Relaxed);
 }

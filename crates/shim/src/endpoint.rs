@@ -19,7 +19,7 @@ pub(crate) struct Endpoint {
 
 /// The endpoint of this program; none where the router has not made one.
 ///
-/// An endpoint that was there once stays: when its router dies the device fails, it does not turn into the host's.
+/// An endpoint that was there once stays: when its router dies the device fails, and the host's device does not take its place.
 pub(crate) fn present() -> Option<&'static Endpoint> {
     let endpoint = find()?;
     if !endpoint.seen.load(Ordering::Relaxed) {
@@ -29,7 +29,8 @@ pub(crate) fn present() -> Option<&'static Endpoint> {
     Some(endpoint)
 }
 
-/// Looks for the directory. Called once early, while a relative path still means what it meant to the loader.
+/// Finds the directory. Called once early, while the working directory is still the one in which the loader resolved relative
+/// paths.
 pub(crate) fn find() -> Option<&'static Endpoint> {
     static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
     ENDPOINT
@@ -61,7 +62,7 @@ impl Endpoint {
         &self.directory
     }
 
-    /// The directory by the path that the kernel knows it by, without links.
+    /// The kernel's path of the directory, without links.
     pub(crate) fn real_directory(&self) -> &Path {
         self.real.get_or_init(|| without_links(&self.directory).unwrap_or_else(|| self.directory.clone()))
     }

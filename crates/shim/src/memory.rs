@@ -103,7 +103,7 @@ impl Registration {
         self.arena
     }
 
-    /// Whether the router must reach into this process.
+    /// Whether the router needs access to this process's private memory.
     pub(crate) fn has_private(&self) -> bool {
         self.segments.iter().any(|segment| segment.kind == SegmentKind::Private as u32)
     }
@@ -135,7 +135,7 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
     let _unreported = Unreported::begin();
     let mut registration = Registration::default();
     let on_demand = access & ACCESS_ON_DEMAND != 0;
-    // The router has an answer for both: an empty range is an error, the other is all of the memory (implicit ODP).
+    // The router handles both: an empty range is an error, the other is all of the memory (implicit ODP).
     if len == 0 || (on_demand && start == 0 && len == u64::MAX) {
         return Ok(registration);
     }
@@ -190,7 +190,7 @@ pub(crate) fn stop_once() -> bool {
     hold::Hold::Stop.during(0, 0, || ()).is_some()
 }
 
-/// The router found pages missing that should be there: all is looked at again.
+/// The router found pages missing that should be present: registrations check all pages again.
 pub(crate) fn distrust() {
     arena::emptied();
 }

@@ -51,12 +51,12 @@ struct State {
     /// The socket's address; 0 before it has one.
     port_id: u32,
     options: Options,
-    /// Messages that the program's end has had no room for yet.
+    /// Messages for which the program's end has had no room yet.
     waiting: VecDeque<Vec<u8>>,
     list: Option<List>,
 }
 
-/// A list that is being told.
+/// A list in progress.
 struct List {
     /// The request.
     request: Vec<u8>,
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Asks for what a request asks, and lets the answer wait for the program.
+    /// Sends a request to the router, and queues the answer for the program.
     fn begin(&mut self, endpoint: &Endpoint, header: NetlinkHeader, request: &[u8]) -> Result<Next, Errno> {
         let is_list = header.flags & netlink_flag::DUMP != 0;
         if is_list && self.list.is_some() {
@@ -231,13 +231,13 @@ impl State {
         Ok(Next::List)
     }
 
-    /// Puts into the program's end what waits, and what follows in the list, as far as there is room.
+    /// Sends the queued messages, and the rest of the list, to the program's end, as far as there is room.
     fn pump(&mut self, endpoint: &Endpoint) {
         loop {
             while let (Some(message), Some(ours)) = (self.waiting.front(), &self.ours) {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 let sent = rustix::io::retry_on_intr(|| rustix::net::send(ours.as_fd(), message, flags));
-                // A program that has closed its end wants no more.
+                // The program has closed its end.
                 if sent == Err(Errno::AGAIN) || sent == Err(Errno::NOBUFS) {
                     return;
                 }
@@ -274,7 +274,7 @@ impl State {
     /// Asks the router. Returns its answer, and the message in it.
     fn ask(&mut self, endpoint: &Endpoint, from: u64, request: &[u8]) -> Result<(NetlinkAnswer, Vec<u8>), Errno> {
         let now = memory::forks();
-        // A connection of the parent's is the parent's.
+        // A connection from before a fork belongs to the parent.
         let connection = match self.connection.take().filter(|(fork, _)| *fork == now) {
             Some((_, connection)) => connection,
             None => OwnFd::new(connect(endpoint)?),
@@ -286,7 +286,7 @@ impl State {
             let (answer, message) = NetlinkAnswer::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?;
             Ok((answer, message.to_vec()))
         });
-        // After an answer that makes no sense, and without one, another connection may do better.
+        // After an invalid answer, or none, a new connection may work.
         if answer.as_ref().err() != Some(&Errno::IO) {
             self.connection = Some((now, connection));
         }

@@ -24,15 +24,15 @@ use walk::{Node, Walked, walk};
 pub(crate) enum Place {
     /// Not ours: the call goes on as it is.
     Elsewhere,
-    /// Not ours, but a directory above what is.
+    /// Not ours, but a directory above the endpoint's paths.
     Above,
-    /// Not ours, but the way led through what is: the kernel finds it by this path.
+    /// Not ours, but reached through the endpoint's tree: the kernel finds it by this path.
     Outside(CString),
     /// One of the devices.
     Device(Device),
     /// A file or directory of the endpoint, which the kernel finds by this path.
     File(CString),
-    /// A counter, and the empty file that stands for it.
+    /// A counter, and its empty file in the tree.
     Counter(CString),
     /// Ours, and the call fails.
     Failed(Errno),
@@ -93,7 +93,7 @@ const OURS: [&[u8]; 8] = [
 /// Prefixes of the endpoint's tree: every class of RDMA devices.
 const FAMILIES: [&[u8]; 2] = [b"sys/class/infiniband", b"sys/devices/virtual/infiniband"];
 
-/// Finds out where a path of the program leads, which is relative to the directory `at`.
+/// Resolves a path of the program, which is relative to the directory `at`.
 ///
 /// `path` must be null or a C string.
 #[inline]
@@ -105,8 +105,7 @@ pub(crate) fn of(at: c_int, path: *const c_char, last: Last) -> Place {
     classify(at, unsafe { CStr::from_ptr(path) }.to_bytes(), last)
 }
 
-/// The path without links and dots of what is at `path`, as the program knows it. None where the way does not lead
-/// through what is ours.
+/// The canonical path of `path`, as the program is shown it. None where it does not lead through the endpoint's tree.
 ///
 /// `path` must be null or a C string.
 pub(crate) fn canonical(path: *const c_char) -> Option<Result<CString, Errno>> {
@@ -127,7 +126,7 @@ pub(crate) fn canonical(path: *const c_char) -> Option<Result<CString, Errno>> {
     })
 }
 
-/// The path by which the kernel finds what is at `path`; none for a device.
+/// The kernel's path for `path`; none for a device.
 pub(crate) fn kernels(path: &CStr) -> Option<CString> {
     match of(libc::AT_FDCWD, path.as_ptr(), Last::Follow) {
         Place::Elsewhere | Place::Above => Some(path.to_owned()),
@@ -136,13 +135,13 @@ pub(crate) fn kernels(path: &CStr) -> Option<CString> {
     }
 }
 
-/// The path of the file that stands for `device` where its directory is listed.
+/// The path of the placeholder file for `device` in listings of its directory.
 pub(crate) fn stand_in(device: Device) -> CString {
     let path = endpoint::find().map(|endpoint| view::real(endpoint, &device.path().to_bytes()[1..]));
     path.and_then(|path| CString::new(path).ok()).unwrap_or_default()
 }
 
-/// Whether a pattern may match what is ours.
+/// Whether a pattern may match a path of the endpoint's.
 ///
 /// `pattern` must be null or a C string.
 pub(crate) fn may_match(pattern: *const c_char) -> bool {

@@ -77,7 +77,7 @@ static CREATE_CQ_EX: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static START_POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 replace! {
-    /// libibverbs' own, and after it the wrapping.
+    /// Calls libibverbs' own function, and then wraps the poll functions.
     fn ibv_open_device(device: *mut c_void) -> *mut VerbsContext {
         let Some(open) = real_open_device() else { return null_mut() };
         let context = open(device);
@@ -108,8 +108,8 @@ fn real_open_device() -> Option<OpenDevice> {
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, OpenDevice>(found) })
 }
 
-/// Wraps the functions of a program that got libibverbs' by `dlsym`, past the one that is replaced here: by a completion
-/// queue at `address`, which the program has made of `device`.
+/// Wraps the poll functions of a program that got libibverbs' functions by `dlsym`, without the replaced one: they are found
+/// through a completion queue at `address`, which the program has made on `device`.
 pub(crate) fn adopt(address: u64, device: &Context) {
     // The memory is the program's: it is read through the kernel, and used only if its content is valid.
     let Some(context) = peek::<*mut VerbsContext>(address) else { return };
@@ -142,7 +142,7 @@ fn is_providers(address: *mut c_void) -> bool {
     file.to_bytes().windows(PROVIDER.len()).any(|part| part == PROVIDER)
 }
 
-/// Reads a value that may not be there.
+/// Reads a value at an address that may be invalid.
 fn peek<T: Copy>(address: u64) -> Option<T> {
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let len = size_of::<T>();

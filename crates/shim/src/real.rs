@@ -23,7 +23,7 @@ struct Symbol {
 
 /// Marks a symbol that no library has.
 const MISSING: usize = 1;
-/// The oldest symbol version of glibc here: what a function that new programs no longer link to still has.
+/// The oldest symbol version of glibc here: the version of functions to which new programs no longer link.
 #[cfg(target_arch = "x86_64")]
 const BASE_VERSION: &CStr = c"GLIBC_2.2.5";
 #[cfg(not(target_arch = "x86_64"))]
@@ -275,7 +275,7 @@ pub(crate) fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flag
     unsafe { libc::syscall(libc::SYS_newfstatat, at, path, out, flags) as c_int }
 }
 
-/// Has libc call these three before a fork, and after it in the parent and in the child.
+/// Registers these three to be called before a fork, and after it in the parent and in the child.
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     type Handler = extern "C" fn();
     type Register = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;

@@ -10,10 +10,10 @@ use libc::{AT_FDCWD, c_char, c_int, c_void, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 
-/// Of `openat2`: paths in it mean something else than elsewhere.
+/// Of `openat2`: flags that change the resolution of paths.
 const OTHER_ROOT: u64 = libc::RESOLVE_IN_ROOT | libc::RESOLVE_BENEATH;
 
-/// The file system that the program is to see at `path`: that of `/sys` or `/dev`, not of the endpoint's directory.
+/// The file system that is reported for `path`: that of `/sys` or `/dev`, not of the endpoint's directory.
 fn file_system(path: *const c_char, real: impl FnOnce(*const c_char) -> c_int) -> c_int {
     match place::of(AT_FDCWD, path, Last::Follow) {
         Place::Elsewhere | Place::Above => real(path),
@@ -85,7 +85,7 @@ replace! {
         attribute(path, Last::Keep, |path| real::llistxattr(path, list, size))
     }
 
-    /// A watch is told what programs do with a file, not that its content is another: as in sysfs.
+    /// A watch reports accesses to a file, not changes of its content: as in sysfs.
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int {
         let last = if mask & libc::IN_DONT_FOLLOW != 0 { Last::Keep } else { Last::Follow };
         let real = |_, path| real::inotify_add_watch(fd, path, mask);

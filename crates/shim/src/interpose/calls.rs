@@ -121,14 +121,14 @@ fn is_dup(command: c_int) -> bool {
     command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC
 }
 
-/// `new` is about to become a duplicate of `old`, which closes what it was.
+/// `new` is about to become a duplicate of `old`, which closes the previous `new`.
 fn replaced(old: c_int, new: c_int) {
     if old != new {
         completion::closed(new);
     }
 }
 
-/// After `new` became a duplicate of `old`: it is what `old` is, and no longer what it was.
+/// After `new` became a duplicate of `old`: its entry becomes that of `old`.
 fn inherit(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         match descriptors::kind(old) {

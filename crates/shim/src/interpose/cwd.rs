@@ -11,8 +11,8 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 
-/// Calls `real` unless the working directory is in the tree; then writes what the program knows it by to `buffer`, or to
-/// new memory where that is null, of `size` bytes or as large as it has to be.
+/// Calls `real` unless the working directory is in the tree; then writes the path that the program is shown to `buffer`, or to
+/// new memory where that is null, of `size` bytes or as large as necessary.
 fn directory(buffer: *mut c_char, size: size_t, real: impl FnOnce() -> *mut c_char) -> *mut c_char {
     let Some(path) = shown_directory() else { return real() };
     let size = match (buffer.is_null(), size) {
@@ -47,7 +47,7 @@ fn shown_directory() -> Option<Vec<u8>> {
 fn named_directory() -> Option<Vec<u8>> {
     let name = std::env::var_os("PWD").filter(|name| name.as_bytes().starts_with(b"/"))?;
     let about = |path: &CStr| rustix::fs::stat(path).ok().map(|about| (about.st_dev, about.st_ino));
-    // The name leads into the tree: it is looked up as the program's names are.
+    // The name may lead into the tree: it is translated like the program's paths.
     let named = about(&place::kernels(&CString::new(name.as_bytes()).ok()?)?)?;
     (about(c".")? == named).then(|| name.into_encoded_bytes())
 }

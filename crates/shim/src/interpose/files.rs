@@ -29,8 +29,8 @@ fn access_device(mode: c_int) -> Result<c_int, Errno> {
     if mode & libc::X_OK != 0 { Err(Errno::ACCESS) } else { Ok(0) }
 }
 
-/// As in sysfs nothing can be made, and the attributes say that none can be written; a superuser could write to the
-/// files that stand for them.
+/// As in sysfs no file can be made, and the modes allow no writing; a superuser could write to the files in the endpoint's
+/// directory.
 fn may_open(path: &CStr, flags: c_int) -> Result<(), Errno> {
     let is_to_make = flags & libc::O_CREAT != 0;
     let is_to_write = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
@@ -107,7 +107,7 @@ fn open_stream(path: *const c_char, mode: *const c_char, real: impl FnOnce(*cons
     opened.unwrap_or_else(fail)
 }
 
-/// The flags that `fopen`'s mode stands for.
+/// The flags for a mode of `fopen`.
 fn stream_flags(mode: *const c_char) -> c_int {
     // SAFETY: a C string of the caller's.
     let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
@@ -120,7 +120,7 @@ fn stream_flags(mode: *const c_char) -> c_int {
     }
 }
 
-/// Opens what the counter says now, as a stream: by its descriptor's path, so that an old stream can become it too.
+/// Opens a counter's present value, as a stream: by its descriptor's path, so that `freopen` works too.
 fn stream_counter(
     path: &CStr,
     mode: *const c_char,
@@ -147,7 +147,7 @@ fn link_at(
     }
 }
 
-/// A link of `/proc` may lead to a directory of the tree, which the program knows by another path.
+/// A link of `/proc` may lead to a directory of the tree, for which the program is shown another path.
 fn kernels_link(
     at: c_int,
     path: *const c_char,
@@ -194,7 +194,7 @@ fn give_path(path: &CStr, resolved: *mut c_char) -> *mut c_char {
     resolved
 }
 
-/// Shows a path of the kernel's, in memory of the caller's, as the program knows it.
+/// Translates a path of the kernel's, in memory of the caller's, to the one that the program is shown.
 fn show(path: *mut c_char) -> *mut c_char {
     if !path.is_null() && view::is_any_near() {
         // SAFETY: libc has just written a C string; what is shown is its end.

@@ -40,7 +40,7 @@ struct Walk {
     shown: Option<Shown>,
 }
 
-/// An entry that the program has, and what the C library wrote into it.
+/// An entry that the program has, and the C library's original fields.
 struct Shown {
     entry: *mut Entry,
     accpath: *mut c_char,
@@ -95,7 +95,7 @@ impl Walk {
         self.shown = Some(Shown { entry, accpath, path, pathlen, _texts: texts });
     }
 
-    /// Gives the C library back what it wrote; returns the entry, to be shown again where it is still the program's.
+    /// Restores the fields that the C library wrote; returns the entry, to be shown again where it is still the program's.
     fn hide(&mut self) -> *mut Entry {
         let Some(shown) = self.shown.take() else { return null_mut() };
         // SAFETY: the entry lives until the next one is asked for, which is after this.

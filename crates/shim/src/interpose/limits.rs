@@ -12,12 +12,12 @@ use rustix::io::Errno;
 
 const MEMLOCK: c_uint = libc::RLIMIT_MEMLOCK as c_uint;
 
-/// Whether the question is about memory that is registered.
+/// Whether the query concerns the limit on locked memory, in a program with libibverbs.
 fn concerns(resource: c_uint) -> bool {
     if resource != MEMLOCK || endpoint::present().is_none() {
         return false;
     }
-    // SAFETY: only asks whether it is loaded; nothing is loaded, and the count goes back.
+    // SAFETY: only checks whether it is loaded; nothing is loaded, and the reference is released.
     unsafe {
         let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         !library.is_null() && libc::dlclose(library) == 0
@@ -33,7 +33,7 @@ fn get(resource: c_uint, out: *mut rlimit, real: impl FnOnce() -> c_int) -> c_in
     result
 }
 
-/// A program that sets what it has been told is set as high as it may be.
+/// A program that sets the infinite limit that it was shown gets the highest permitted one.
 fn set(resource: c_uint, new: *const rlimit, real: impl Fn(*const rlimit) -> c_int) -> c_int {
     let result = real(new);
     if result == 0 || new.is_null() || !concerns(resource) {

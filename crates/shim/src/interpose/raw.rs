@@ -12,7 +12,7 @@ use rustix::io::Errno;
 type Call = [c_long; 7];
 
 replace! {
-    /// The kernel, as libc's own, which is no cancellation point either.
+    /// System call without a cancellation point, as libc's own.
     fn syscall(
         number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
     ) -> c_long {
@@ -58,7 +58,7 @@ replace! {
     }
 }
 
-/// Whether a call makes a process with memory of its own, which goes on where this one is.
+/// Whether a call forks: it makes a process with memory of its own, which continues at the same place.
 fn forks(call: &Call) -> bool {
     let own = |flags: u64| flags & libc::CLONE_VM as u64 == 0;
     match call[0] {
@@ -74,10 +74,10 @@ fn forks(call: &Call) -> bool {
     }
 }
 
-/// Notes a call that gives memory what a conversion must not take from it.
+/// Records a call that gives memory traits which a conversion must preserve.
 fn note_traits(call: &Call) {
     match call[0] {
-        // Which memory will be its is said to the descriptor.
+        // Its ranges are registered later through the descriptor.
         libc::SYS_userfaultfd => memory::may_have_traits(0, u64::MAX),
         libc::SYS_pkey_mprotect => memory::may_have_traits(call[1] as u64, call[2] as u64),
         _ => {}
@@ -148,7 +148,7 @@ impl Wait {
     }
 }
 
-/// As libc returns what the kernel returned.
+/// Converts the kernel's result to libc's convention.
 fn or_errno(result: c_long) -> c_long {
     if (-4095..0).contains(&result) { errno::minus_one(Errno::from_raw_os_error(-result as c_int)) } else { result }
 }

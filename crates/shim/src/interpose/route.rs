@@ -5,7 +5,7 @@ use crate::place::{self, Device, Last, Place};
 use libc::{AT_FDCWD, c_char, c_int};
 use rustix::io::Errno;
 
-/// Calls `real` with the directory and the path that the program's lead to, or `device` where they lead to a device.
+/// Calls `real` with the translated directory and path, or `device` where they lead to a device.
 #[inline]
 pub(super) fn route<T: Failed>(
     at: c_int,

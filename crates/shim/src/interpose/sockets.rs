@@ -191,7 +191,7 @@ fn netlink_socket(fd: c_int) -> Option<Arc<NetlinkSocket>> {
     if is_netlink(fd) { netlink::find(fd) } else { None }
 }
 
-/// Sends what the program wrote to a netlink socket by `write()`; none where `fd` is none.
+/// Sends the bytes that the program wrote to a netlink socket by `write()`; none where `fd` is not one.
 pub(super) fn write_netlink(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
     netlink_socket(fd).map(|socket| sent(&socket, Ok(bytes)))
 }
@@ -203,7 +203,7 @@ fn sent(socket: &NetlinkSocket, bytes: Result<&[u8], Errno>) -> ssize_t {
     }
 }
 
-/// After something was received: nothing is held while a thread waits for it, which may be cancelled there.
+/// Called after a receive. Nothing is held while a thread waits in it, since the thread may be cancelled there.
 fn received(fd: c_int, result: ssize_t) -> ssize_t {
     if result >= 0
         && let Some(socket) = netlink_socket(fd)

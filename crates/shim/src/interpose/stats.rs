@@ -62,7 +62,7 @@ fn is_empty(path: *const c_char) -> bool {
     path.is_null() || unsafe { *path == 0 }
 }
 
-/// Something of the endpoint with sensible owner and times: its socket.
+/// The file whose owner and times devices show: the endpoint's socket.
 fn model() -> Option<CString> {
     CString::new(endpoint::present()?.socket().as_os_str().as_bytes()).ok()
 }
@@ -76,7 +76,7 @@ fn stat_at(at: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_in
     }
 }
 
-/// Fills in what `stat` says of a device.
+/// Fills in the result of `stat` for a device.
 pub(super) fn stat_device(device: Device, out: *mut Stat) -> c_int {
     let Some(path) = model() else { return minus_one(Errno::NOENT) };
     let result = real::fstatat(AT_FDCWD, path.as_ptr(), out, 0);

@@ -187,7 +187,7 @@ pub(super) enum Way {
     Out,
 }
 
-/// Makes a call until it ends otherwise than by a stop; it is told whether it is the first time.
+/// Repeats a call until it ends otherwise than by a stop; its argument says whether it is the first time.
 #[inline]
 pub(crate) fn again<R: Copy + PartialEq + From<i8>>(mut call: impl FnMut(bool) -> R) -> R {
     let mut first = true;
@@ -270,7 +270,7 @@ impl End {
         Some(Self::after(clock, timeout.tv_sec.saturating_mul(SECOND).saturating_add(timeout.tv_nsec)))
     }
 
-    /// That of a socket, from now on; none where it has none, or is no socket.
+    /// A socket's time-out, from now on; none where it has none, or is not a socket.
     fn of_socket(fd: c_int, way: Way) -> Option<Self> {
         let option = match way {
             Way::In => libc::SO_RCVTIMEO,
@@ -292,8 +292,8 @@ impl End {
         timespec { tv_sec: left / SECOND, tv_nsec: left % SECOND }
     }
 
-    /// Waits until a call on `fd` need not; false where the time is over before, or a signal came, which the call would
-    /// end with too: that is left to the call.
+    /// Waits until a call on `fd` would not block; false where the time is over before, or a signal came, which would end the
+    /// call too: the call reports it.
     fn wait_for(&self, fd: c_int, way: Way) -> bool {
         let events = match way {
             Way::In => libc::POLLIN,

@@ -17,7 +17,7 @@ const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 /// A walk of `nftw` or `ftw` that is under way on this thread.
 struct Walk {
     callback: *const c_void,
-    /// The path that the program named, without slashes at its end, and the length of the one that stands for it.
+    /// The path that the program named, without slashes at its end, and the length of its translation.
     named: Vec<u8>,
     real_len: usize,
 }
@@ -33,7 +33,7 @@ thread_local! {
     static WALK: Cell<*const Walk> = const { Cell::new(null()) };
 }
 
-/// Calls `real` with a path and a callback: the program's own, or those that stand for them.
+/// Calls `real` with a path and a callback: the program's own, or their translations.
 fn walk(
     path: *const c_char,
     last: Last,
@@ -72,7 +72,7 @@ fn without_slashes(path: &CStr) -> CString {
     CString::new(&path[..end]).unwrap_or_default()
 }
 
-/// The walk that libc's callback belongs to, the program's path for `path`, and what the program is told of it.
+/// The walk of libc's callback, the program's path for `path`, and the position for the program.
 fn visit<'a>(path: *const c_char, about: *const libc::stat) -> (&'a Walk, CString, libc::stat) {
     // SAFETY: only called while a walk of this thread is under way, whose frame is below; libc's own string and struct.
     let (walk, path, mut told) = unsafe { (&*WALK.get(), CStr::from_ptr(path).to_bytes(), *about) };

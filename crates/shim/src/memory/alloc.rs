@@ -17,7 +17,7 @@ static ALLOCATED: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
 
 struct Block {
     len: u64,
-    /// Where it is in the arena, if there.
+    /// Its offset in the arena, if it is there.
     offset: Option<u64>,
 }
 

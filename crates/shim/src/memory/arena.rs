@@ -36,7 +36,7 @@ static EMPTIED: AtomicU32 = AtomicU32::new(0);
 /// closed the descriptor behind the library's back.
 static KNOWN: [(AtomicU64, AtomicU64); 4] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 4];
 
-/// The arena and what is in use of it.
+/// The arena, and its offsets in use.
 pub(super) struct Arena {
     fd: Option<OwnFd>,
     file: (u64, u64),
@@ -82,7 +82,7 @@ pub(super) fn empty(start: u64, end: u64) {
     });
 }
 
-/// Arena pages may have been taken away: registrations make sure again that theirs are there.
+/// Arena pages may have been removed: registrations make sure again that theirs are present.
 pub(super) fn emptied() {
     EMPTIED.fetch_add(1, Ordering::SeqCst);
 }
@@ -185,7 +185,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The pages at `offset` were made, after [`emptied_so_far`] was `since`: what was taken away later is not known of.
+    /// The pages at `offset` were made, after [`emptied_so_far`] was `since`: later removals are not known.
     pub(super) fn know_present(&mut self, offset: u64, len: u64, since: u32) {
         if since != self.present_since {
             self.present.clear();

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 thread_local! {
-    /// Calls of this thread that were cut off by a stop and nothing else.
+    /// Number of calls of this thread that only a stop has interrupted.
     static CUT: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -64,7 +64,7 @@ fn program_has_a_signal(ours: i32, context: &libc::ucontext_t) -> bool {
     false
 }
 
-/// Whether a signal does anything.
+/// Whether a signal has an effect: it is not ignored, neither explicitly nor by default.
 fn is_handled(signal: i32) -> bool {
     match super::stop::handler_of(signal) {
         Some(libc::SIG_IGN) => false,

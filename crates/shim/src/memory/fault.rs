@@ -39,7 +39,7 @@ impl FaultHold {
         request(&self.0, UFFDIO_REGISTER, &mut [start, len, REGISTER_MODE_WP, 0]).ok()?;
         let protected = request(&self.0, UFFDIO_WRITEPROTECT, &mut [start, len, WRITEPROTECT_MODE_WP]);
         let result = protected.is_ok().then(replace);
-        // Lifts what is left of the protection, if the mapping still is the old one.
+        // Removes the protection, if the mapping still is the old one.
         let _ = request(&self.0, UFFDIO_UNREGISTER, &mut [start, len]);
         let _ = request(&self.0, UFFDIO_WAKE, &mut [start, len]);
         result
@@ -52,7 +52,7 @@ fn open() -> io::Result<OwnedFd> {
     unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
 }
 
-/// By the device, for whom its owner and mode allow.
+/// By the device, where its owner and mode allow it.
 fn open_device() -> io::Result<OwnedFd> {
     let device = rustix::fs::openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: takes numbers only, and makes a descriptor, which is ours then.

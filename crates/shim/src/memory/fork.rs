@@ -28,13 +28,13 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// While a fork is under way and there is memory to copy: the child holds the second end until it has.
 static COPYING: Mutex<Option<(OwnedFd, OwnedFd)>> = Mutex::new(None);
 
-/// Number of forks that led to this process: tells it from the one in which something was made.
+/// Number of forks that led to this process: identifies the process in which an object was made.
 pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Asks to be told of forks, from the start of the library on. Handlers registered later, such as an allocator's that
-/// starts with its first allocation, run outside of these.
+/// Registers the fork handlers, at the start of the library. Handlers registered later, such as an allocator's that starts with
+/// its first allocation, run outside of these.
 pub(crate) fn watch() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
@@ -152,7 +152,7 @@ extern "C" fn child() {
         let mut result = Ok(());
         let ran = stack::run_aside(copy_all, (&raw mut result).cast());
         if ran.and(result).is_err() {
-            // There is not the memory for a copy, and sharing would break both processes.
+            // There is not enough memory for a copy, and sharing would break both processes.
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
         }
         arena::forget();
@@ -214,7 +214,7 @@ fn copy(vma: &Vma, arena: &Arena) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what there is at `offset..offset + len` of the arena; what was never written stays zero, and takes no memory.
+/// Reads the pages of `offset..offset + len` of the arena; pages that were never written stay zero, and take no memory.
 fn read_data(arena: BorrowedFd<'_>, offset: u64, len: u64, into: *mut u8) -> io::Result<()> {
     let (mut at, end) = (offset, offset + len);
     while at < end {

@@ -31,7 +31,7 @@ impl Holds {
         Self { alone: Some(false), refused_faults: !faults }
     }
 
-    /// The best way for memory of this kind. With one thread no other can appear, for only this one could make it.
+    /// The best method for memory of this kind. With one thread no other can appear, since only this one could make it.
     pub(super) fn choose(&mut self, anonymous: bool) -> Hold {
         if *self.alone.get_or_insert_with(is_alone) {
             return Hold::Alone;

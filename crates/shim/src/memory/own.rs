@@ -24,7 +24,7 @@ const HEAP_ALIGN: u64 = 64 << 20;
 /// The allocator's state follows this close to the beginning of a heap (`heap_info`).
 const HEAP_HEAD: u64 = 256;
 
-/// Page ranges that this thread must not turn, as far as they overlap `start..end`.
+/// Page ranges that this thread must not convert, as far as they overlap `start..end`.
 pub(super) fn areas(start: u64, end: u64) -> Vec<(u64, u64)> {
     static VARIABLE: AtomicU32 = AtomicU32::new(0);
     let here = 0u8;
@@ -51,13 +51,13 @@ pub(super) fn heap_heads(start: u64, end: u64) -> impl Iterator<Item = (u64, u64
         .map(|page| (page, page + PAGE))
 }
 
-/// Where the calling thread's area is.
+/// Location of the calling thread's area.
 pub(super) fn own_thread_area() -> Option<(u64, u64)> {
     let (low, high) = thread_area(0)?;
     Some(pages(low, high))
 }
 
-/// Where a thread's area is; libc never tells, but the kernel knows the list of robust mutexes in it.
+/// Location of a thread's area: libc does not report it, but the kernel knows the list of robust mutexes in it.
 fn thread_area(thread: u32) -> Option<(u64, u64)> {
     let (mut head, mut len) = (0u64, 0usize);
     // SAFETY: the kernel writes a pointer and a length.

@@ -95,7 +95,7 @@ fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
     Fate::Turn(Turnable { anonymous, executable: vma.executable, heap: vma.heap, no_dump: false })
 }
 
-/// Adds `from..to` with `fate`, except for what must be left alone.
+/// Adds `from..to` with `fate`, except for the parts that must not be converted.
 fn split(pieces: &mut Vec<Piece>, from: u64, to: u64, fate: Fate, keep_out: &[(u64, u64)]) {
     let mut at = from;
     while at < to {

@@ -29,7 +29,7 @@ static ROUND: AtomicU32 = AtomicU32::new(0);
 static STOPPED: AtomicU64 = AtomicU64::new(0);
 /// The signal, once one was found that the program does not use.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// The thread that blocked it all the time, when that was so last: it is not waited for again.
+/// The last thread that blocked the signal all the time: it is not waited for again.
 static DEAF: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `replace` while all other threads are stopped; none where not all could be.
@@ -45,14 +45,14 @@ pub(super) fn during<R>(replace: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
-/// Interrupts a thread: a system call that it sleeps in is made again.
+/// Interrupts a thread: the system call in which it sleeps is restarted.
 pub(super) fn interrupt(thread: u32) {
     if let Some(signal) = signal() {
         send(rustix::process::getpid().as_raw_nonzero().get(), thread, signal);
     }
 }
 
-/// A signal whose handler is ours: the highest one that the program leaves alone.
+/// A signal with our handler: the highest one that the program does not use.
 fn signal() -> Option<i32> {
     let known = SIGNAL.load(Ordering::Relaxed);
     if known != 0 && handler_of(known) == Some(on_stop as *const () as usize) {

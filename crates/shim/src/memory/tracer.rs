@@ -16,7 +16,7 @@ struct Tracer {
     allowed: AtomicBool,
 }
 
-/// Lets the router at the other end of `socket` reach into this process. Only a router that this process can see is named: an
+/// Gives the router at the other end of `socket` access to this process. Only a router that this process can see is named: an
 /// id from another namespace is none.
 pub(crate) fn allow_router(socket: BorrowedFd<'_>) {
     let Ok(router) = rustix::net::sockopt::socket_peercred(socket) else { return };

@@ -17,11 +17,11 @@ use std::ffi::c_void;
 const FAULT_CHUNK: u64 = 8 << 20;
 /// The same while they are stopped, which costs them more often than long.
 const CHUNK: u64 = 64 << 20;
-/// Up to this size copying all is cheaper than looking which pages were ever touched.
+/// Up to this size copying all pages is cheaper than finding those that were ever touched.
 const COPY_ALL: u64 = 256 << 10;
 const CHUNK_PAGES: usize = (CHUNK / PAGE) as usize;
 
-/// Turns the pieces of one registration.
+/// Converts the segments of one registration.
 pub(super) struct Turner {
     holds: Holds,
     pagemap: Option<OwnedFd>,
@@ -39,7 +39,7 @@ impl Turner {
         Self { holds, pagemap: None }
     }
 
-    /// Turns `start..end`, which lies in one mapping; less of it where writers cannot be held off.
+    /// Converts `start..end`, which lies in one mapping; less of it where writers cannot be held off.
     pub(super) fn turn(&mut self, arena: &mut Arena, start: u64, end: u64, what: Turnable) -> Result<Turned, Errno> {
         arena.open()?;
         let since = arena::emptied_so_far();

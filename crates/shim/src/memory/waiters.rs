@@ -48,7 +48,7 @@ enum Call {
 }
 
 impl Call {
-    /// By the kernel's word; none where it says nothing.
+    /// The state in `/proc`; none where it is unreadable.
     fn of(thread: u32) -> Option<Self> {
         let mut path = [0u8; 64];
         write!(&mut path[..63], "/proc/self/task/{thread}/syscall\0").ok()?;

@@ -25,7 +25,7 @@ pub(crate) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<(u
     Ok((address.nl_pid, address.nl_groups))
 }
 
-/// Makes sure that what the program sends goes to the kernel.
+/// Checks that the program's message is addressed to the kernel.
 ///
 /// # Safety
 /// As for [`read`]; a null address is the one that the socket is connected to.

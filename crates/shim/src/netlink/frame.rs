@@ -14,7 +14,7 @@ pub(super) fn requests(mut datagram: &[u8]) -> impl Iterator<Item = (NetlinkHead
     })
 }
 
-/// Says how the request with `header` went: 0, or a negative errno. `about` is as much of the request as is repeated.
+/// Acknowledgement of the request with `header`: 0, or a negative errno. `about` is the part of the request that is repeated.
 pub(super) fn error(header: NetlinkHeader, port_id: u32, status: i32, about: &[u8]) -> Vec<u8> {
     let is_capped = about.len() == size_of::<NetlinkHeader>();
     let flags = if is_capped { netlink_flag::CAPPED } else { 0 };

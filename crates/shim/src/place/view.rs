@@ -27,7 +27,7 @@ pub(crate) fn is_any_near() -> bool {
     is_near(AT_FDCWD) || FDS_ARE_NEAR.load(Ordering::Relaxed)
 }
 
-/// To be called when a directory has been opened that is the tree's, or above it.
+/// To be called when a directory of the tree, or above it, has been opened.
 pub(crate) fn opened() {
     FDS_ARE_NEAR.store(true, Ordering::Relaxed);
 }
@@ -68,7 +68,7 @@ pub(crate) fn shown(path: &[u8]) -> Option<&[u8]> {
     (rest.first() == Some(&b'/') && is_ours(&rest[1..])).then_some(rest)
 }
 
-/// The kernel's path of what the program knows as `at`, which is the tree's and has no leading slash.
+/// The kernel's path for the program's path `at`, which is in the tree and has no leading slash.
 pub(super) fn real(endpoint: &Endpoint, at: &[u8]) -> Vec<u8> {
     [endpoint.directory().as_os_str().as_bytes(), b"/", at].concat()
 }

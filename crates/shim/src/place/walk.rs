@@ -30,13 +30,13 @@ pub(crate) struct Walked {
     pub(crate) at: Vec<u8>,
     /// The rest after a component that is missing or is not a directory: an error, which the kernel reports.
     pub(crate) tail: Vec<u8>,
-    /// Whether it has to be a directory, as a trailing slash says.
+    /// Whether it must be a directory, because of a trailing slash.
     pub(crate) directory: bool,
     /// Whether the way led through a place that `is_ours` knows.
     pub(crate) entered: bool,
 }
 
-/// Resolves `path`, which is absolute. `look` says what is at a place, which has no leading slash.
+/// Resolves `path`, which is absolute. `look` returns the node at a path without a leading slash.
 pub(crate) fn walk(
     path: &[u8],
     last: Last,
@@ -109,7 +109,7 @@ const MAX_LINKS: u32 = 40;
 mod tests {
     use super::*;
 
-    /// Looks at a little tree: what is not named in it is a directory.
+    /// The nodes of a small tree: paths that are not named in it are directories.
     fn look(at: &[u8]) -> Result<Node, Errno> {
         match at {
             b"sys/class/infiniband/rxe0" => Ok(Node::Link(b"../../devices/virtual/infiniband/rxe0".to_vec())),

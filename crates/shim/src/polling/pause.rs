@@ -75,7 +75,7 @@ static CONTENDED: AtomicBool = AtomicBool::new(false);
 static NO_YIELD_UNTIL: AtomicU64 = AtomicU64::new(0);
 static NO_YIELD_FOR: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the poll functions are to be watched at all.
+/// Whether the poll functions are to be wrapped at all.
 pub(super) fn is_wanted() -> bool {
     yield_after() != u32::MAX
 }
@@ -121,8 +121,8 @@ pub(super) fn posts(device: &Context) {
     });
 }
 
-/// The thread has taken so many completions, and will poll memory if it does what it did before: it sleeps until something
-/// arrives, unless something else than these has arrived since it posted.
+/// The thread has taken so many completions, and will poll memory if it behaves as before: it sleeps until something arrives,
+/// unless something else than these has arrived since it posted.
 #[cold]
 pub(super) fn before_memory(device: Option<&Context>, found: u32) {
     let Some(device) = device else { return };
@@ -152,7 +152,7 @@ impl Memory {
             if self.slept && is_prompt {
                 self.doubt = (self.doubt / 2).max(FIRST_DOUBT);
             } else if self.slept {
-                // It had something else to do than to wait for what arrived.
+                // It was busy with something else than waiting for the data.
                 self.trust = -self.doubt;
                 self.doubt = (self.doubt * 2).min(MOST_DOUBT);
             } else if !is_prompt && arrivals != taken {
@@ -169,7 +169,7 @@ pub(super) fn armed() {
     POLLING.with(|polling| polling.armed.set(ARMED_POLLS));
 }
 
-/// Lets others run. `device` is the context that was polled last.
+/// Yields or sleeps. `device` is the context that was polled last.
 #[cold]
 pub(super) fn pause(device: Option<&Context>) {
     POLLING.with(|polling| {
@@ -198,8 +198,8 @@ pub(super) fn pause(device: Option<&Context>) {
 }
 
 impl Polling {
-    /// Whether this thread waits by events: then it polls for a moment only before it sleeps. It must not be made to wait
-    /// meanwhile: rsocket, whose moments are 10 µs, takes a longer one for the end of its caller's time-out, and not well.
+    /// Whether this thread waits by events: then it polls only briefly before it sleeps. It must not be delayed meanwhile:
+    /// rsocket, which polls for 10 µs, mistakes a longer poll for the end of its caller's time-out, which it handles badly.
     fn sleeps_soon(&self, now: u64) -> bool {
         let budget = self.armed.get();
         if budget == 0 {
@@ -296,5 +296,5 @@ const ARMED_POLLS: u32 = 512;
 const LONGEST_MOMENT: u64 = 15_000;
 /// Nanoseconds without a poll between two such moments.
 const MOMENT_GAP: u64 = 100_000;
-/// Nanoseconds of a nap where no completion would wake the thread; the kernel's timers add some.
+/// Nanoseconds of a sleep where no completion would wake the thread; the kernel's timers add some.
 const NAP: i64 = 20_000;

@@ -40,8 +40,8 @@ impl Channel {
         Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice(), arena: None }
     }
 
-    /// Sends a request and waits for its reply. An error of the router's is returned as it is; a router that has gone,
-    /// or makes no sense, is EIO.
+    /// Sends a request and waits for its reply. An error of the router's is returned as it is; a router that has gone, or sends
+    /// an invalid reply, is EIO.
     pub(crate) fn call(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -183,7 +183,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Repeats a call on a socket that the program has made non-blocking until it can be done.
+/// Repeats a call on a socket that the program has made non-blocking until it does not block.
 fn patiently<T>(
     socket: BorrowedFd<'_>,
     ready: PollFlags,

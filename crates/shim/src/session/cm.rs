@@ -66,7 +66,7 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Written {
     })
 }
 
-/// Whether `fd` still is a channel's: not so where the program closed it behind our back.
+/// Whether `fd` still is a channel's: not if the program closed it without the replaced functions.
 fn is_channel(fd: RawFd) -> bool {
     let Kind::Cm(channel) = descriptors::kind(fd) else { return false };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
@@ -95,12 +95,11 @@ impl CmChannel {
 }
 
 impl Command<'_> {
-    /// Takes the next event; waits for one, unless the descriptor is non-blocking. Another thread may be faster when one
-    /// has come.
+    /// Takes the next event; waits for one, unless the descriptor is non-blocking. Another thread may take it first.
     fn next_event(&self, fd: RawFd) -> Result<(), Errno> {
         loop {
             match wait(fd) {
-                // The program has closed it meanwhile: to the kernel, nothing that a waiting thread is told of.
+                // The program has closed it meanwhile: like the kernel, does not report that to a waiting thread.
                 Err(Errno::IO) if !is_channel(fd) => return Err(wait_for_a_signal()),
                 waited => waited?,
             }

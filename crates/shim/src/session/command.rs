@@ -35,7 +35,7 @@ const MMINFO_LEN: usize = 16;
 pub(crate) enum Written {
     /// A command, with its result.
     Command(Result<(), Errno>),
-    /// Not for the device: the descriptor is no longer what it was.
+    /// Not for the device: the descriptor was closed and reused meanwhile.
     Foreign,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Command<'a> {
         let mut deliver = Some(deliver);
         let mut deliver = |response: &[u8]| deliver.take().map_or((), |deliver| deliver(response));
         match self.attempt(context, &mut deliver) {
-            // The router found no page where one was known to be: the program took it away by a way that is not seen.
+            // The router found a page missing that was present before: the program removed it by a call that is not replaced.
             Err(Errno::FAULT) if self.number == REG_MR => {
                 memory::distrust();
                 self.attempt(context, &mut deliver)
@@ -151,7 +151,7 @@ impl<'a> Command<'a> {
         Ok(())
     }
 
-    /// Where the program has the completion queue that the command makes: libibverbs' name for it.
+    /// The program's address of the completion queue that the command makes: libibverbs' user handle.
     fn made_queue(&self) -> Option<u64> {
         let at = match self.number {
             CREATE_CQ => HEADER_LEN + 8,

@@ -29,13 +29,13 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn add(context: &Arc<Context>, fd: RawFd, number: u32) {
     let entry = Entry { fd, number, context: Arc::downgrade(context), born: memory::forks() };
     let mut channels = lock();
-    // A descriptor that the program closed behind our back has a new meaning now.
+    // The program may have closed an earlier channel with this descriptor without the replaced functions.
     channels.retain(|entry| entry.fd != fd);
     channels.push(entry);
     COUNT.store(channels.len(), Ordering::Release);
 }
 
-/// The number of the channel that the program calls `fd`.
+/// The number of the channel with the program's descriptor `fd`.
 pub(super) fn number(context: &Context, fd: RawFd) -> Result<u32, Errno> {
     let channels = lock();
     let found = channels.iter().find(|entry| entry.fd == fd && std::ptr::eq(entry.context.as_ptr(), context));
@@ -74,7 +74,7 @@ fn forget(fd: RawFd) {
     if entry.born == memory::forks()
         && let Some(context) = entry.context.upgrade()
     {
-        // A router that cannot be told has gone, and the channel with it.
+        // If the message cannot be sent the router has gone, and the channel with it.
         let _ = tell(&context, entry.number);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Context {
     identity: (u64, u64),
     events: Events,
     link: Link,
-    /// Where the program has a completion queue by which its functions can be found; 0 for none, all ones for found.
+    /// Address of a completion queue of the program, by which its functions can be found; 0 for none, all ones for found.
     queue: AtomicU64,
 }
 
@@ -121,7 +121,7 @@ impl Context {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Whether `fd` still is this context's command descriptor: not so where the program closed it behind our back.
+    /// Whether `fd` still is this context's command descriptor: not if the program closed it without the replaced functions.
     pub(super) fn owns(&self, fd: BorrowedFd<'_>) -> bool {
         identity(fd) == Ok(self.identity)
     }

@@ -31,7 +31,7 @@ pub(super) fn answer(context: &Context, command: &[u8]) -> Option<Result<(), Err
 fn post_send(context: &Context, command: &[u8]) -> Result<(), Errno> {
     let (Some(qp), Some(0)) = (word(command, 16), word(command, 20)) else { return Err(Errno::INVAL) };
     if context.page().qp_state(qp) < FIRST_SENDING_STATE {
-        // Of a device that has gone no queue pair has a state.
+        // A removed device has no queue pair states.
         return Err(if context.events().is_over() { Errno::IO } else { Errno::INVAL });
     }
     polling::posts(context);

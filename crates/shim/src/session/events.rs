@@ -45,8 +45,8 @@ impl Events {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
     }
 
-    /// Gives the program the descriptor that waits for it. EINVAL before there is a context; a second descriptor, with
-    /// events of its own, is not supported.
+    /// Gives the program the descriptor that is kept for it. EINVAL before there is a context; a second descriptor, with events
+    /// of its own, is not supported.
     pub(super) fn hand_over(&self) -> Result<RawFd, Errno> {
         let _gate = memory::gate();
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Events {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// The program is told that the device has gone; whether it was not before.
+    /// Records that the program was told of the device's removal; returns whether it was not told before.
     pub(super) fn end(&self) -> bool {
         !self.is_over.swap(true, Ordering::AcqRel)
     }

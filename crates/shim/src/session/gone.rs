@@ -45,8 +45,8 @@ pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ss
     EVENT_LEN as ssize_t
 }
 
-/// The open context whose asynchronous events `fd` brings. None for one that the program has closed: that it ends is no
-/// news then.
+/// The open context of the asynchronous event descriptor `fd`. None for a context that the program has closed, whose end is not
+/// reported.
 fn context_of(fd: RawFd) -> Option<Arc<Context>> {
     let mut found = None;
     descriptors::for_each(|number| {

@@ -153,7 +153,7 @@ impl Body {
     }
 }
 
-/// Has the router execute a method; its response.
+/// Sends a method to the router; returns its response.
 fn forward(context: &Context, body: Body) -> Result<Vec<u8>, Errno> {
     let body = [body.header.as_bytes(), &body.attrs].concat();
     if body.len() > MAX_MESSAGE / 2 {

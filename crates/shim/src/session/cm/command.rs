@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Most bytes of an option.
 const MAX_OPTION: usize = 4096;
 
-/// A command that the kernel would look at.
+/// A command with a valid frame.
 pub(super) struct Command<'a> {
     /// From its header to the end that this names.
     bytes: &'a [u8],
@@ -68,8 +68,8 @@ impl<'a> Command<'a> {
         &self.response
     }
 
-    /// The command as the router takes it, which knows neither the program's memory nor its descriptors;
-    /// `channel_number` says what it calls one of those.
+    /// The command as the router takes it, which knows neither the program's memory nor its descriptors; `channel_number`
+    /// converts a descriptor to the router's number.
     pub(super) fn message(
         &self,
         channel_number: impl FnOnce(RawFd) -> Result<u32, Errno>,

@@ -106,7 +106,7 @@ impl Bundle {
         self.find(id).map(|known| number(known).ok_or(Errno::BADF)).transpose()
     }
 
-    /// Tells the program the handle, or the descriptor, of what was made.
+    /// Writes the handle, or the descriptor, of the new object to the program.
     pub(super) fn set_new(&self, id: u16, number: u32) {
         if let Some(known) = self.find(id) {
             // SAFETY: the attribute is there, says the caller of `parse`.

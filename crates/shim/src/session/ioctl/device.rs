@@ -45,7 +45,7 @@ pub(super) fn alloc_async_event(context: &Context, bundle: &Bundle) -> Result<()
     Ok(())
 }
 
-/// Checks the descriptor to which an object is to report its events: there is one that it can be.
+/// Checks the event descriptor of a new object: only the context's own is valid.
 pub(super) fn check_event_fd(context: &Context, bundle: &Bundle, id: u16) -> Result<(), Errno> {
     let fd: Option<RawFd> = bundle.descriptor(id)?;
     fd.map_or(Ok(()), |fd| context.events().check(fd))

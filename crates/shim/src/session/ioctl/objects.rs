@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Destroys the object of the kind that command `number` destroys and says no more about.
+/// Destroys an object by command `number`, whose response is empty.
 pub(super) fn destroy(context: &Arc<Context>, bundle: &Bundle, number: u8) -> Result<(), Errno> {
     let handle = bundle.handle(ioctl_attr::DESTROY_HANDLE)?;
     compose::execute(context, bundle, number.into(), &handle)
