@@ -91,7 +91,7 @@ pub enum Lifetime {
     Caller,
 }
 
-/// An endpoint and where it is found.
+/// An endpoint and its directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EndpointInfo {
     /// The endpoint.
@@ -199,7 +199,7 @@ pub struct QpInfo {
     pub received_bytes: u64,
     /// Retries.
     pub retries: u64,
-    /// Which way its packets go: `local`, `host ADDRESS` or `outside`; none before it is connected, and for datagrams.
+    /// Path of its packets: `local`, `host ADDRESS` or `outside`; none before it is connected, and for datagrams.
     pub path: Option<String>,
     /// The packet sequence number that it sends next.
     pub next_psn: u32,
@@ -221,7 +221,7 @@ pub struct QpInfo {
     pub cnps_received: u64,
 }
 
-/// Another host is reached there (`PUT /v1/peers/{host}`).
+/// Address and key of another host (`PUT /v1/peers/{host}`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPeer {
@@ -251,11 +251,11 @@ pub struct AttachInterface {
     pub vni: Option<u32>,
 }
 
-/// Faults that the router makes on purpose in what it receives from other hosts (`/v1/faults`).
+/// Faults that the router injects into datagrams from other hosts (`/v1/faults`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultsText {
-    /// Which, as `loss=1%,duplicate=0.1%`; none: none.
+    /// The faults, as `loss=1%,duplicate=0.1%`; none: no faults.
     pub faults: Option<String>,
 }
 
@@ -303,7 +303,7 @@ pub struct Metric {
     pub value: f64,
 }
 
-/// Everything that is wrong with a request.
+/// Error response of the API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiError {
     /// The error, and the remedy.

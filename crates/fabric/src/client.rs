@@ -162,12 +162,12 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/networks/{network}/interfaces/{interface}"), NOTHING)
     }
 
-    /// The faults that are made on purpose.
+    /// The injected faults.
     pub fn faults(&self) -> Result<FaultsText, ClientError> {
         self.get("/v1/faults")
     }
 
-    /// Sets the faults that are made on purpose.
+    /// Sets the injected faults.
     pub fn set_faults(&self, faults: &FaultsText) -> Result<FaultsText, ClientError> {
         self.call(Method::PUT, "/v1/faults", Some(faults))
     }
@@ -259,7 +259,7 @@ impl Client {
         Ok((status, response.into_body().collect().await.map_err(exchange_failed)?.to_bytes()))
     }
 
-    /// Connects, and makes sure who is at the other end before anything is sent.
+    /// Connects, and checks the owner of the other end before anything is sent.
     async fn connect(&self) -> Result<UnixStream, ClientError> {
         let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
         match self.socket.parent().map(|directory| StateDir::new(directory).check()) {

@@ -15,7 +15,7 @@ pub struct Host {
 }
 
 impl Name {
-    /// The nearest name to a system's host name: what follows the first dot is left out, what no name may hold is a dash.
+    /// The name for a system's host name: the part after the first dot is left out, invalid characters become dashes.
     pub fn of_host(system: &str) -> Self {
         let first = system.split('.').next().unwrap_or_default();
         let text: String = first.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect();

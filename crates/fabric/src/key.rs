@@ -8,8 +8,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A secret of 32 bytes that two hosts share, or all hosts of a mesh. As text it is 64 hexadecimal digits. It is never shown:
-/// only [`TunnelKey::to_text`], for the one who made it.
+/// A secret of 32 bytes that two hosts share, or all hosts of a mesh. As text it is 64 hexadecimal digits. It is never shown,
+/// except by [`TunnelKey::to_text`], for the user who made it.
 #[derive(Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String")]
 pub struct TunnelKey([u8; TunnelKey::LEN]);

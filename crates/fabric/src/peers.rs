@@ -19,7 +19,8 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Peers {
-    /// A secret that all these hosts have, of which the key of each two is made. A file with keys must be its owner's alone.
+    /// A secret that all these hosts have, from which the key of each pair is derived. A file with keys must be its owner's
+    /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<TunnelKey>,
     /// The hosts. The one that reads this may be among them, so that all may have the same file.

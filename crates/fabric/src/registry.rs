@@ -38,7 +38,7 @@ pub struct EndpointRequest {
     pub name: Name,
     /// Its network, made if there is none of that name.
     pub network: Name,
-    /// The number that the network has, or is to have; any where none is said.
+    /// The number that the network has, or is to have; any free one where none is given.
     pub vni: Option<u32>,
     /// The host that it is on.
     pub host: Name,

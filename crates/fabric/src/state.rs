@@ -24,7 +24,7 @@ pub const LOG: &str = "router.log";
 pub const LOCK: &str = "lock";
 /// Name of the file of keys in the state directory.
 pub const KEYS: &str = "keys";
-/// Where programs in their own mount namespace, and containers, find their endpoint's directory.
+/// Mount point of the endpoint's directory, for programs in their own mount namespace and for containers.
 pub const ENDPOINT_MOUNT: &str = "/run/rdmesh/endpoint";
 
 /// A router's state directory and the paths in it.
@@ -38,7 +38,7 @@ impl StateDir {
     }
 
     /// The directory `path`, a relative one from the working directory; or the one that is used when none is named, see
-    /// [`StateDir::default_for`]. The way to it is without links afterwards, as far as it is there.
+    /// [`StateDir::default_for`]. The result has no symbolic links in it, as far as the path exists.
     pub fn locate(path: Option<PathBuf>, uid: u32) -> Result<Self, StateError> {
         let path = path.unwrap_or_else(|| Self::default_for(uid).0);
         let absolute = std::path::absolute(&path).map_err(|source| StateError::Io { path, source })?;
@@ -83,7 +83,7 @@ impl StateDir {
         trust::open_directory(&self.0, Owners::own())
     }
 
-    /// Checks that a router in this directory may be asked: one of this process's user's own, or root's.
+    /// Checks that a router in this directory may be trusted: it is this process's user's, or root's.
     pub fn check(&self) -> Result<(), StateError> {
         trust::open_directory(&self.0, Owners::own_or_root()).map(drop)
     }
@@ -164,7 +164,8 @@ impl StateDir {
     }
 }
 
-/// Whether `path` is what `$XDG_RUNTIME_DIR` is to be: a directory of the user `uid` alone. `su` leaves another user's there.
+/// Whether `path` is a valid `$XDG_RUNTIME_DIR`: a directory of the user `uid` alone. After `su` the variable names another
+/// user's.
 fn is_runtime_dir_of(path: &Path, uid: u32) -> bool {
     let others = Mode::RWXG | Mode::RWXO;
     path.is_absolute()

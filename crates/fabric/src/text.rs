@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` on one line, without anything that a terminal obeys: control characters, among them line ends and the ESC of its
-/// commands, and characters that change the direction of others or are not to be seen. Each becomes its number, `\x1b` or
-/// `\u{202e}`. Existing escapes stay as they are.
+/// `text` on one line, without anything that a terminal interprets: control characters, among them line ends and the ESC of its
+/// commands, and characters that change the text direction or are invisible. Each becomes its number, `\x1b` or `\u{202e}`.
+/// Existing escapes stay as they are.
 ///
 /// ```
 /// assert_eq!(rdmesh_fabric::printable("sh\u{1b}[2J"), "sh\\x1b[2J");

@@ -78,7 +78,7 @@ impl TopologyWatch {
         self.revision
     }
 
-    /// Waits for a change, and takes those that have come with it. Returns whether there was one within `timeout`.
+    /// Waits for a change, and applies those that have come with it. Returns whether there was one within `timeout`.
     pub fn follow(&mut self, timeout: Duration) -> Result<bool, StoreError> {
         let Some(change) = self.changes.next(timeout)? else { return Ok(false) };
         self.apply(&change);

@@ -77,7 +77,7 @@ impl Bridge {
         })
     }
 
-    /// Gives the bridge its VXLAN device, whose own packets use the calling thread's namespace; whether it had none.
+    /// Gives the bridge its VXLAN device, whose own packets use the calling thread's namespace; returns whether it had none.
     pub(crate) fn ensure_vxlan(&self, vxlan: Vxlan) -> io::Result<bool> {
         if self.0.run(|| Links::open()?.find(VXLAN))?.is_some() {
             return Ok(false);
@@ -93,7 +93,7 @@ impl Bridge {
         Ok(true)
     }
 
-    /// Changes what the VXLAN device sends where.
+    /// Changes the forwarding entries of the VXLAN device.
     pub(crate) fn reach(&self, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
         self.0.run(|| {
             let mut links = Links::open()?;
@@ -119,7 +119,7 @@ impl Bridge {
             links.set_up(port)
         });
         if joined.is_err() {
-            // The first error says what is wrong.
+            // The first error is reported.
             let _ = self.hand_over(&interface.name);
         }
         joined

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The rules. A file in the router's state directory says that they are its own.
+/// The rules. A file in the router's state directory marks them as its own.
 #[derive(Debug)]
 pub struct Firewall {
     mark: PathBuf,
@@ -30,7 +30,7 @@ pub enum FirewallError {
 }
 
 impl Firewall {
-    /// Of the router with this state directory.
+    /// The rules of the router with this state directory.
     pub fn new(state: &Path) -> Self {
         Self { mark: state.join("firewall") }
     }
@@ -60,8 +60,8 @@ impl Firewall {
     }
 }
 
-/// The table as `nft -f` reads it. The kernel's own packets belong to no user, so that the rule for users leaves them alone;
-/// what comes from containers is forwarded, or is addressed to this host over an interface that does not have the address.
+/// The table as `nft -f` reads it. The kernel's own packets belong to no user, so that the rule for users does not match them;
+/// packets of containers are forwarded, or are addressed to this host over an interface that does not have the address.
 fn rules() -> String {
     let ports = format!("udp dport {{ {VXLAN_PORT}, {TUNNEL_PORT} }}");
     let chain = |hook: &str, rule: &str| {
@@ -83,7 +83,7 @@ fn removal() -> String {
     format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")
 }
 
-/// Runs `nft`; returns what it says.
+/// Runs `nft`; returns its output.
 fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
     let mut command = Command::new("nft");
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -92,7 +92,7 @@ fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
         _ => error.into(),
     })?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read says why.
+        // An `nft` that does not read reports the error itself.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

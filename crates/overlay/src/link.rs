@@ -124,7 +124,7 @@ impl Links {
         ]))
     }
 
-    /// Makes the VXLAN device `name` in `namespace`; its own packets come and go in the namespace of this socket.
+    /// Makes the VXLAN device `name` in `namespace`; its own packets use the namespace of this socket.
     pub(crate) fn add_vxlan(&mut self, name: &str, vxlan: Vxlan, namespace: BorrowedFd<'_>) -> io::Result<()> {
         let local = match vxlan.local {
             IpAddr::V4(v4) => InfoVxlan::Local(v4),
@@ -139,7 +139,7 @@ impl Links {
         ]))
     }
 
-    /// Lets a VXLAN device send what is for `mac` (all zero: for all, and for unknown ones) to `host`.
+    /// Makes a VXLAN device send frames for `mac` (all zero: broadcast and unknown addresses) to `host`.
     pub(crate) fn add_forwarding(&mut self, index: Index, mac: MacAddress, host: IpAddr) -> io::Result<()> {
         let message = forwarding(index, mac, host);
         self.0.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND).map(drop)

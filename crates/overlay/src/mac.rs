@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// All zero: in a VXLAN device's table it stands for all, and for those that are not in it.
+    /// All zero: in a VXLAN device's table it stands for broadcast and unknown addresses.
     pub(crate) const ANY: Self = Self([0; 6]);
 
     /// The one that goes with `address`: a function of the address alone, locally administered, different for different

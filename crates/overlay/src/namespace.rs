@@ -22,7 +22,7 @@ impl Namespace {
             return Ok((existing, false));
         }
         File::create(path)?;
-        // A thread of its own: what it does to itself is gone when it ends.
+        // A thread of its own, whose namespace ends with it.
         thread::scope(|scope| {
             let make = || -> io::Result<()> {
                 unshare(CloneFlags::CLONE_NEWNET)?;

@@ -24,7 +24,7 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends `message` and waits until the kernel has done it; returns what it answers.
+    /// Sends `message` and waits until the kernel has executed it; returns the answer.
     pub(crate) fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -34,7 +34,7 @@ impl Netlink {
         self.answer()?.pop().transpose()
     }
 
-    /// Asks for all things of the kind that `message` names. Those that cannot be read are left out.
+    /// Lists all objects of the kind that `message` names. Unreadable ones are left out.
     pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.send(message, NLM_F_DUMP)?;
         Ok(self.answer()?.into_iter().flatten().collect())

@@ -59,7 +59,7 @@ impl Overlay {
         }
     }
 
-    /// Says which endpoints are on other hosts, each with the address of its host: networks reach those.
+    /// Sets the endpoints on other hosts, each with the address of its host: networks reach those.
     pub fn set_remote<'a>(
         &self,
         endpoints: impl IntoIterator<Item = (&'a Endpoint, IpAddr)>,
@@ -120,8 +120,8 @@ impl Overlay {
         self.remove(endpoint).map_err(|e| failed(action, e))
     }
 
-    /// Takes over what a router that has died left: the namespaces of `endpoints`, and of those of `networks` that have an endpoint
-    /// or an interface, stay with all that is in them. The others go.
+    /// Takes over the namespaces of a dead router: those of `endpoints`, and of those of `networks` that have an endpoint or an
+    /// interface, stay with all that is in them. The others are removed.
     pub fn take_over(&self, networks: &[Network], endpoints: &[Endpoint]) -> Result<(), OverlayError> {
         let changing = self.changing();
         let directory = self.state.namespaces();
@@ -133,7 +133,7 @@ impl Overlay {
         };
         let files = files_in(&directory);
         let taken = files.and_then(|files| {
-            // A network goes after its endpoints, which are looked for by their files.
+            // A network is removed after its endpoints, which are found by their files.
             let (of_endpoints, of_networks): (Vec<_>, Vec<_>) = files.into_iter().partition(|name| name.contains('.'));
             of_endpoints.iter().chain(&of_networks).map(take_over).fold(Ok(()), Result::and)
         });
@@ -200,7 +200,7 @@ impl Overlay {
         bridge.map_or(Ok(()), |bridge| bridge.reach(before, now))
     }
 
-    /// The largest packet on a network: one that all its parts take.
+    /// The MTU of a network: the smallest of all its parts.
     fn mtu(&self, bridge: &Bridge) -> io::Result<u32> {
         let most = self.underlay.map_or(MTU_ALONE, |underlay| underlay.tenant_mtu());
         Ok(bridge.guests()?.iter().map(|guest| guest.mtu).fold(most, u32::min))
@@ -280,8 +280,8 @@ fn connect(bridge: &Bridge, file: &Path, network: &Network, endpoint: &Endpoint,
             let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
             links.set_address(interface, address)?;
         }
-        // Its own link-local address is unique too: without this it could not be sent from for a second or two. Where it
-        // cannot be said, that is how it is.
+        // Its own link-local address is unique too: without this it could not be sent from for a second or two. A failure is
+        // ignored.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
         links.set_up(interface)
     })

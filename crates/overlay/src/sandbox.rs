@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The surroundings of a program on an endpoint: the endpoint's network namespace, if it has one, and a mount namespace in
-/// which of the router's files only the endpoint's own directory is left.
+/// Sandbox of a program on an endpoint: the endpoint's network namespace, if it has one, and a mount namespace in which only
+/// the endpoint's own directory is visible of the router's files.
 #[derive(Debug)]
 pub struct Sandbox {
     /// The endpoint's network namespace; none: the program stays where it is.
@@ -20,7 +20,7 @@ pub struct Sandbox {
     pub directory: PathBuf,
     /// The router's state directory, to be hidden.
     pub state: PathBuf,
-    /// Where the endpoint's directory is to be seen.
+    /// Mount point of the endpoint's directory.
     pub mount_point: PathBuf,
 }
 
@@ -33,7 +33,7 @@ pub struct SandboxError {
 }
 
 impl Sandbox {
-    /// Moves the calling thread into the sandbox; what it executes stays in it.
+    /// Moves the calling thread into the sandbox; programs that it executes stay in it.
     pub fn enter(&self) -> Result<(), SandboxError> {
         self.namespace.as_deref().map_or(Ok(()), enter_network)?;
         unshare(CloneFlags::CLONE_NEWNS).map_err(|e| failed("making a mount namespace".into(), e.into()))?;
@@ -98,7 +98,7 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A path to what `fd` is, wherever it is.
+/// A path to the open file `fd`, independent of its location.
 fn through(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

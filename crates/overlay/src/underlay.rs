@@ -17,10 +17,10 @@ pub enum UnderlayError {
     /// No interface has it.
     #[error("no interface of this host has the address {0}: `ip address` lists those there are")]
     NotHere(IpAddr),
-    /// It is one that others cannot reach.
+    /// Other hosts cannot reach it.
     #[error("{0} does not name one host to the others: use a unicast address that is not link-local")]
     NotUnicast(IpAddr),
-    /// Nothing would be left for the tenants.
+    /// No room would be left for the tenants' packets.
     #[error("the interface with {address} has an MTU of {mtu}, but the packets of tenants in the tunnel need {LEAST}")]
     MtuTooSmall {
         /// The address.
@@ -58,7 +58,7 @@ impl Underlay {
         self.address
     }
 
-    /// The largest packet of a tenant that fits, with the tunnel's headers around it, into one on the underlay.
+    /// MTU of the tenants: the underlay's MTU without the tunnel's headers.
     pub fn tenant_mtu(&self) -> u32 {
         (self.mtu - HEADERS).min(MOST)
     }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Missing;
 
-/// Says that a mapping has lost pages. Clones are the same alarm.
+/// Alarm for mappings that have lost pages. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub struct Alarm(Arc<AtomicBool>);
 
@@ -54,7 +54,7 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// Has `fd` written to. EMFILE where there are too many already.
+    /// Registers `fd`, to be written to. EMFILE where there are too many already.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let number = fd.as_raw_fd();
         let place =
@@ -112,7 +112,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Has missing pages in the `len` bytes at `base` raise `alarm`. ENOMEM where too many mappings are watched.
+    /// Makes missing pages in the `len` bytes at `base` raise `alarm`. ENOMEM where too many mappings are watched.
     pub(crate) fn new(base: NonNull<u8>, len: usize, alarm: &Alarm) -> io::Result<Self> {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let slot = match free {
@@ -242,7 +242,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     }
 }
 
-/// Has the attempt of this thread, if it makes one, return an error.
+/// Makes the attempt of this thread, if there is one, return an error.
 #[cfg(target_arch = "x86_64")]
 fn leave_attempt(context: *mut c_void) -> bool {
     const DIRECTION_FLAG: i64 = 1 << 10;
@@ -266,7 +266,7 @@ fn leave_attempt(_: *mut c_void) -> bool {
     false
 }
 
-/// Puts zeros in the place of the mapping that `address` lies in, if it is watched. The whole: a part would split it.
+/// Replaces the mapping of `address` by zeros, if it is watched: the whole mapping, since a part would split it.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire).min(MOST_SLOTS);
     let Some((slot, (base, len))) = SLOTS[..used].iter().find_map(|slot| Some((slot, slot.find(address)?))) else {
@@ -295,7 +295,7 @@ fn replace(address: usize) -> bool {
 
 static ONE: u64 = 1;
 
-/// A userfaultfd that has missing pages raise SIGBUS.
+/// A userfaultfd in the mode in which missing pages raise SIGBUS.
 fn open() -> io::Result<OwnedFd> {
     let fd = userfaultfd()?;
     let mut api = UffdioApi { api: 0xaa, features: FEATURE_SIGBUS | FEATURE_MISSING_SHMEM, ioctls: 0 };
@@ -303,7 +303,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Has missing pages in a mapping of shared memory raise SIGBUS. Nothing where the guard is not installed, or not complete.
+/// Makes missing pages in a mapping of shared memory raise SIGBUS. Nothing where the guard is not installed, or not complete.
 pub(crate) fn protect(base: NonNull<u8>, len: usize) -> io::Result<()> {
     let Some(Some(fd)) = GUARD.get() else { return Ok(()) };
     let mut register = UffdioRegister {

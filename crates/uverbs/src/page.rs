@@ -21,7 +21,7 @@ pub const WORKER_PAGE_LEN: usize = 4096;
 
 const WORDS: usize = MAX_HANDLES as usize / 64;
 const SUMMARY_WORDS: usize = WORDS / 64;
-/// Where a worker's page says that the processors are contended: in another cache line than whether the worker sleeps.
+/// Offset of the contention flag in a worker's page: in another cache line than the sleep flag.
 const CONTENDED: usize = 64;
 /// Most threads of one context that an arrival wakes; the next wakes more. A tenant may have any number.
 const MOST_WOKEN: u32 = 16;

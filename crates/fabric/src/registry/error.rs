@@ -109,7 +109,7 @@ pub enum RegistryError {
     /// An endpoint without an address.
     #[error("an endpoint of another host needs its address")]
     NoAddress,
-    /// A name in the store is no name.
+    /// A name in the store is not valid.
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The store failed, or holds something unreadable.

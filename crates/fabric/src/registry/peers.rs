@@ -87,7 +87,7 @@ impl Registry {
         Ok(PeerEndpoint { network: removed.network, vni, addresses: removed.addresses })
     }
 
-    /// A copy of what is registered, which follows it.
+    /// A copy of the registry's contents, which follows changes.
     pub fn watch(&self) -> Result<TopologyWatch, RegistryError> {
         let (entries, changes) = self.store.watch("")?;
         Ok(TopologyWatch::new(entries, changes))

@@ -6,7 +6,7 @@ use crate::{Endpoint, Name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The process that an endpoint goes with, told from a later one of the same number.
+/// Owner process of an endpoint, distinguished from a later process with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The boot in which it was started, as the kernel names it.
@@ -36,7 +36,7 @@ impl Registry {
         own.map(adopt).collect()
     }
 
-    /// Notes what tells the owner of an endpoint from a later process of the same number.
+    /// Records the identity of an endpoint's owner, which distinguishes it from a later process with the same number.
     pub fn set_owner(&self, network: &Name, name: &Name, owner: &Owner) -> Result<(), RegistryError> {
         self.put(&owner_key(network, name), owner, Expect::Anything)?;
         Ok(())
@@ -47,7 +47,7 @@ impl Registry {
         self.store.get(&owner_key(network, name))?.as_ref().map(decode).transpose()
     }
 
-    /// Frees addresses and numbers that were claimed for what was never made.
+    /// Frees addresses and numbers whose endpoint or network was never made.
     fn release_unused(&self, endpoints: &[Endpoint]) -> Result<(), RegistryError> {
         let address_keys = |e: &Endpoint| {
             let keys: Vec<_> = e.addresses.iter().map(|&address| super::address_key(&e.network, address)).collect();

@@ -28,7 +28,7 @@ pub enum StateError {
         /// The user of this process.
         user: u32,
     },
-    /// Others may change what is in it.
+    /// Others may change its contents.
     #[error("{} may be written by other users (mode {mode:o}): `chmod go-w` it, or {REMEDY}", .path.display())]
     Writable {
         /// The directory, or one above it.
@@ -36,7 +36,7 @@ pub enum StateError {
         /// Its permissions.
         mode: RawMode,
     },
-    /// A file in the directory is not what it is to be.
+    /// A file in the directory is not of the expected kind.
     #[error("{} is not a regular file of this user's own: remove it, or {REMEDY}", .0.display())]
     NoFile(PathBuf),
     /// A file of secrets in the directory that others could have read.
@@ -86,12 +86,12 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// This process's user, who is to keep a router's files.
+    /// This process's user, for a router's files.
     pub(crate) fn own() -> Self {
         Self { user: rustix::process::geteuid().as_raw(), or_root: false }
     }
 
-    /// This process's user and root, whose routers may be asked.
+    /// This process's user and root, for clients of a router.
     pub(crate) fn own_or_root() -> Self {
         Self { or_root: true, ..Self::own() }
     }
@@ -123,7 +123,7 @@ pub(crate) fn open_directory(path: &Path, owners: Owners) -> Result<OwnedFd, Sta
     Ok(directory)
 }
 
-/// Checks a directory on the way: who may rename what lies in it decides what is at the end.
+/// Checks a directory on the path: a user who may rename its entries controls the end of the path.
 fn check_above(path: &Path, owners: Owners) -> Result<(), StateError> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|error| StateError::Io { path: path.to_owned(), source: error.into() })?;
@@ -147,7 +147,7 @@ fn check_kind(path: &Path, stat: &Stat) -> Result<(), StateError> {
     }
 }
 
-/// Whether `uid` stands for users outside this user namespace, to whom the directories near the root belong there.
+/// Whether `uid` is the overflow id, for users outside this user namespace, who own the directories near the root there.
 fn is_outside(uid: u32) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(uid);

@@ -60,8 +60,8 @@ impl Embedded {
         Self { state: Arc::default(), clock: Arc::new(clock) }
     }
 
-    /// A store that notes in the file `path` what it holds, apart from what goes with a lease; it begins with what is noted
-    /// there. The file and its directory are this process's alone.
+    /// A store with a journal in the file `path`, which has all keys without a lease; it begins with the journal's content. The
+    /// file and its directory are this process's alone.
     pub fn open(path: &Path) -> io::Result<Self> {
         let store = Self::default();
         let (journal, keys) = Journal::open(path)?;
@@ -166,7 +166,7 @@ impl Watch for EmbeddedWatch {
 
     fn cancel(&self) -> Cancel {
         let sender = self.cancel.clone();
-        // It fails only when the watch is no more.
+        // It fails only after the watch was dropped.
         Box::new(move || drop(sender.send(None)))
     }
 }
@@ -210,7 +210,7 @@ impl State {
         true
     }
 
-    /// Notes a change that is about to be made.
+    /// Records a change in the journal before it is made.
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
         let failed = |error: io::Error| StoreError::Unavailable(format!("its journal: {error}"));
         self.tidy_journal().map_err(failed)?;
@@ -243,7 +243,7 @@ impl State {
         Revision(self.revision)
     }
 
-    /// Sends a change to those who watch the key; forgets those who no longer listen.
+    /// Sends a change to the watches of the key; removes watches that were dropped.
     fn tell(&mut self, key: &str, change: &Change) {
         self.watchers
             .retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(Some(change.clone())).is_ok());

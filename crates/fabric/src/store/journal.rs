@@ -48,7 +48,7 @@ impl Journal {
         Ok((Self { path: path.to_owned(), file, len: 0, lines: 0, is_stale: true }, keys))
     }
 
-    /// Notes that `key` has a new value, or none. Where that fails the journal is as it was.
+    /// Records that `key` has a new value, or none. Where that fails the journal is as it was.
     pub(super) fn note(&mut self, key: &str, value: Option<&[u8]>) -> io::Result<()> {
         let line = line(key, value)?;
         self.file.seek(SeekFrom::Start(self.len))?;
@@ -62,19 +62,19 @@ impl Journal {
         Ok(())
     }
 
-    /// From now on everything fails, or nothing, as on a disk that is full.
+    /// From now on all writes fail, or none, as on a disk that is full.
     #[cfg(test)]
     pub(super) fn fail(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
         self.file = OpenOptions::new().read(true).write(true).open(path).expect("it can be opened");
     }
 
-    /// A change that could not be noted is in effect all the same.
+    /// A change that could not be recorded is in effect all the same.
     pub(super) fn has_missed(&mut self) {
         self.is_stale = true;
     }
 
-    /// Whether the journal should be written anew: it is not what the store is, or much longer than the `keys` in it.
+    /// Whether the journal should be written anew: it differs from the store, or is much longer than the `keys` in it.
     pub(super) fn is_due(&self, keys: usize) -> bool {
         self.is_stale || self.lines > 2 * keys + SLACK
     }

@@ -17,18 +17,18 @@ pub(crate) struct Patience {
     mode: Mode,
     yields: bool,
     spin_for: Duration,
-    /// Looks without work since the last one with.
+    /// Consecutive passes without work.
     idle: u32,
     idle_since: u64,
-    /// When it looked at the clock last.
+    /// Time of the last reading of the clock.
     looked_at: u64,
-    /// Until when a thread without network does not yield.
+    /// Time until which a thread without network does not yield.
     crowded_until: u64,
     contention: Arc<Contention>,
 }
 
 impl Patience {
-    /// Of a thread that looks for `spin_for` while `pollers` threads, itself among them, may do so.
+    /// A limit of `spin_for`, where `pollers` threads, this one included, may poll at a time.
     pub(crate) fn new(mode: Mode, pollers: usize, spin_for: Duration, contention: Arc<Contention>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
@@ -53,8 +53,8 @@ impl Patience {
         self.idle = 0;
     }
 
-    /// There was nothing. Spins or yields for a moment; returns true where it is time to sleep. `serves_network` says whether
-    /// work came from other hosts lately.
+    /// A pass found no work. Spins or yields for a moment; returns true where it is time to sleep. `serves_network` says
+    /// whether work came from other hosts lately.
     pub(crate) fn is_over(&mut self, serves_network: bool) -> bool {
         self.idle = self.idle.saturating_add(1);
         if self.mode == Mode::Sleep {
@@ -115,7 +115,7 @@ fn nanoseconds() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Looks between two at the clock.
+/// Passes between two readings of the clock.
 const CLOCK_EVERY: u32 = 16;
 /// Time after a slow yield in which a thread without network sleeps instead of yielding.
 const CROWDED_FOR: Duration = Duration::from_millis(20);

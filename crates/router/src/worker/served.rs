@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A shard, and what waits to be done with it.
+/// A shard, and the commands that wait for it.
 pub(super) struct Served {
     pub(super) shard: Shard,
     exchange: Exchange,
     commands: mpsc::Receiver<Command>,
     watch: Watch,
-    /// When something arrived from the network last.
+    /// Time of the last datagram from the network.
     arrived_at: Option<Time>,
 }
 
@@ -27,7 +27,7 @@ impl Served {
         Self { shard, exchange, commands, watch, arrived_at: None }
     }
 
-    /// Looks for work of every kind once, and does it.
+    /// One pass: looks for work of every kind once, and does it.
     pub(super) fn pass(&mut self) -> bool {
         let Self { shard, exchange, .. } = self;
         let mut worked = shard.take_doorbells();
@@ -50,7 +50,7 @@ impl Served {
         worked | self.run_commands()
     }
 
-    /// Whether something arrived from the network lately. To be asked after a pass.
+    /// Whether a datagram has arrived from the network lately. To be called after a pass.
     pub(super) fn serves_network(&mut self) -> bool {
         let lately = self.arrived_at.is_some_and(|at| self.shard.now() < at.after(LATELY));
         if !lately {
@@ -59,7 +59,7 @@ impl Served {
         lately
     }
 
-    /// Runs the commands that wait. Returns whether they have left something to do.
+    /// Runs the queued commands. Returns whether they have left work.
     fn run_commands(&mut self) -> bool {
         let mut some = false;
         while let Ok(command) = self.commands.try_recv() {
@@ -71,8 +71,8 @@ impl Served {
         some && self.has_work()
     }
 
-    /// Runs `f` in place of the worker, after the commands that came before it. Returns its result, and whether the worker
-    /// has to be woken.
+    /// Runs `f` inline, on the calling thread instead of the worker, after the commands that came before it. Returns its
+    /// result, and whether the worker has to be woken.
     pub(super) fn stand_in<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
         let is_asleep = self.exchange.link().page.is_sleeping();
         if is_asleep {
@@ -91,8 +91,8 @@ impl Served {
         (result, is_asleep && (is_earlier || is_stuck || self.has_work()))
     }
 
-    /// The same with what a command ends. Returns whom to ask until nothing of that is with others: them, and then this one
-    /// again, for their answers.
+    /// The same for requests that a command ends. Returns the workers to be called until no packets of these requests are left:
+    /// those with the packets, and then this one again, for their replies.
     pub(super) fn settle(&mut self, f: impl FnOnce(&mut Shard) -> bool) -> Vec<Arc<Link>> {
         if self.change_settled(f) { self.exchange.round() } else { Vec::new() }
     }
@@ -118,7 +118,7 @@ impl Served {
         result
     }
 
-    /// Whether something waits that need not wait for a time, or for room in a socket.
+    /// Whether there is work that waits neither for a time nor for room in a socket.
     pub(super) fn has_work(&mut self) -> bool {
         let (engine, sockets) = self.shard.network();
         engine.has_work() || engine.has_to_transmit() && !sockets.is_blocked()

@@ -19,7 +19,7 @@ pub struct Shard {
     contexts: Vec<Attached>,
     clock: Clock,
     sockets: Sockets,
-    /// Whether some event waits for room in its socket, and when to look again.
+    /// Whether an event waits for room in its socket, and the time of the next attempt.
     stuck: bool,
     retry_at: Time,
     /// Receiver of management datagrams: the connection manager.
@@ -32,7 +32,7 @@ pub struct Shard {
 struct Attached {
     id: ContextId,
     page: ContextPage,
-    /// Arrivals of which sleeping threads were told.
+    /// Number of arrivals up to which sleeping threads were woken.
     told: u32,
     wake: OwnedFd,
     events: EventSocket,
@@ -71,17 +71,17 @@ impl Shard {
         &mut self.engine
     }
 
-    /// Puts faults into what is received from the network; none ends them.
+    /// Injects faults into datagrams from the network; none ends them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.sockets.set_faults(faults);
     }
 
-    /// Says which hosts there are at the other ends of the tunnel.
+    /// Sets the table of hosts at the other ends of the tunnel.
     pub(super) fn set_peers(&mut self, table: &Table) {
         self.sockets.set_peers(table);
     }
 
-    /// Says where received management datagrams go; before that they go nowhere.
+    /// Sets the receiver of management datagrams; before that they are dropped.
     pub fn set_mad_sink(&mut self, sink: MadSink) {
         self.mads = Some(sink);
     }
@@ -232,7 +232,7 @@ impl Shard {
         rang
     }
 
-    /// Sends what the engine has for the network.
+    /// Sends the engine's packets to the network.
     pub(super) fn transmit(&mut self, now: Time) -> bool {
         let Self { engine, sockets, .. } = self;
         let mut worked = sockets.flush(now);
@@ -246,8 +246,8 @@ impl Shard {
         worked
     }
 
-    /// Executes what a program has posted to a queue pair, before a command ends that (see [`Engine::settle_qp`]). Returns
-    /// whether a part of it is with other workers.
+    /// Executes the requests that a program has posted to a queue pair, before a command that ends it (see
+    /// [`Engine::settle_qp`]). Returns whether other workers have packets of them.
     pub fn settle_qp(&mut self, id: ContextId, qp: u32) -> bool {
         self.settle(id, qp, &mut Budget::of_command())
     }
@@ -389,8 +389,7 @@ pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 impl Shard {
-    /// Has events for `id` pile up until one finds the socket full; they are about elements 0, 1 and so on. Returns how
-    /// many.
+    /// Queues events for `id` until one finds the socket full; they are about elements 0, 1 and so on. Returns how many.
     pub(super) fn fill_events(&mut self, id: ContextId) -> u64 {
         let context = self.context(id).expect("an open context");
         for element in 0.. {

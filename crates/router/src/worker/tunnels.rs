@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The tunnel's ends of so many workers, and what keeps its sessions.
+/// Opens the tunnel's ends of so many workers, and starts the thread that keeps its sessions.
 pub(super) fn open(
     config: &IoConfig,
     workers: usize,
@@ -30,7 +30,7 @@ impl Workers {
         }
     }
 
-    /// Nothing is taken from the host at `address` any more.
+    /// Packets from the host at `address` are no longer accepted.
     pub fn remove_tunnel_key(&self, address: IpAddr) {
         if let Some(sessions) = &self.sessions {
             self.set_table(sessions.remove_peer(address));

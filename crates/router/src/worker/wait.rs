@@ -44,7 +44,7 @@ impl Waiter {
     ) -> io::Result<Self> {
         let watch = Watch(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?));
         epoll::add(&watch.0, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-        // Two programs that poll are the least that a transfer has besides.
+        // A transfer has at least two more threads that poll: those of the two programs.
         Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR, contention), watch })
     }
 

@@ -20,7 +20,7 @@ pub mod cm_command {
     pub const DISCONNECT: u32 = 10;
     pub const INIT_QP_ATTR: u32 = 11;
     pub const GET_EVENT: u32 = 12;
-    /// Has a number and has never done anything.
+    /// Has a number, but no function.
     pub const GET_OPTION: u32 = 13;
     pub const SET_OPTION: u32 = 14;
     pub const NOTIFY: u32 = 15;

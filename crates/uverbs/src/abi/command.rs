@@ -37,7 +37,7 @@ pub enum ParseError {
     Unsupported,
 }
 
-/// A command, framed but not yet understood.
+/// A command, framed but not yet decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command<'a> {
     /// Which command; see [`super::number`].

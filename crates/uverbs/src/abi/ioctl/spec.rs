@@ -10,7 +10,7 @@ pub struct AttrSpec {
     pub id: u16,
     /// Kind of its content.
     pub kind: AttrKind,
-    /// Whether the method cannot do without it.
+    /// Whether the attribute is mandatory.
     pub is_mandatory: bool,
 }
 
@@ -23,11 +23,11 @@ pub enum AttrKind {
     Out(Size),
     /// The handle of an object; no length.
     Handle,
-    /// Where the handle of the object that is made goes.
+    /// Place for the handle of the new object.
     NewHandle,
     /// A descriptor; no length.
     Descriptor,
-    /// Where the number of the descriptor that is made goes.
+    /// Place for the number of the new descriptor.
     NewDescriptor,
 }
 
@@ -36,7 +36,7 @@ pub enum AttrKind {
 pub struct Size {
     /// At least.
     pub min: u16,
-    /// At most, or what this device knows of.
+    /// Maximum length, or the length that this device knows.
     pub max: u16,
     /// Longer ones are fine, where what is beyond [`Size::max`] is zero.
     pub may_grow: bool,
@@ -249,7 +249,7 @@ const fn input(id: u16, min: u16, max: u16) -> AttrSpec {
     AttrSpec { id, kind: AttrKind::In(Size { min, max, may_grow: false }), is_mandatory: true }
 }
 
-/// A struct that newer programs may have more fields of, and of which `min` bytes are insisted on.
+/// A struct to which newer versions may add fields, of which `min` bytes are mandatory.
 const fn growing_input<T>(id: u16, min: u16) -> AttrSpec {
     let size = Size { min, max: size_of::<T>() as u16, may_grow: true };
     AttrSpec { id, kind: AttrKind::In(size), is_mandatory: true }
