@@ -46,7 +46,7 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
     bench.idle(results);
 }
 
-/// Measures only what queue pairs and connections take, once, with a fresh router.
+/// Measures only the set-up of queue pairs and connections, once, with a fresh router.
 pub(crate) fn measure_setup(results: &mut Results, effort: f64, mode: &str) {
     Bench::start(effort, mode).setup(results, mode);
 }

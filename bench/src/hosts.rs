@@ -61,13 +61,13 @@ impl Wire {
     }
 }
 
-/// Measures only what connections take, once.
+/// Measures only the set-up of connections, once.
 pub(crate) fn measure_setup(results: &mut Results, effort: f64, mode: &str) {
     let hosts = Hosts::start_with(ETHERNET.mtu, Options { up: device::up(mode), ..Options::default() });
     Bench { hosts, wire: ETHERNET, effort }.connections(results);
 }
 
-/// Measures only what authentication of the tunnel costs, once on both wires.
+/// Measures only the cost of the tunnel's authentication, once on both wires.
 pub(crate) fn measure_authentication(results: &mut Results, effort: f64, mode: &str) {
     for wire in [ETHERNET, JUMBO] {
         authentication(results, wire, effort, mode);
@@ -143,7 +143,7 @@ impl Bench {
         tcp::measure(results, &self.wire.group(VXLAN), self.sizes(), self.effort, &pair.address, tcp::between(&pair));
     }
 
-    /// Bandwidth by size, and what part of a packet's time each router spends on its CRC.
+    /// Bandwidth by size, and the fraction of a packet's time that each router spends on its CRC.
     fn bandwidths(&self, results: &mut Results) {
         let packet = self.wire.packet;
         self.perftest().bandwidths(results, self.sizes(), 2 << 30, |what| self.wire.group(what));

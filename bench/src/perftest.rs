@@ -5,7 +5,7 @@ use crate::device::{READ, SEND, WRITE};
 use crate::results::{Results, Unit};
 use rdmesh_tests::Pair;
 
-/// Two endpoints, and how the programs are run on them.
+/// Two endpoints, with the options of the programs on them.
 pub(crate) struct Perftest<'a> {
     pub(crate) pair: Pair<'a>,
     /// Options of every program.

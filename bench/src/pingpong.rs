@@ -40,7 +40,7 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// Passes on what comes until a zero comes.
+    /// Passes on received values until a zero.
     pub(crate) fn play(&self) {
         let memory = Mapping::open(&self.path, MAPPING_LEN).expect("the memory of the process that started this one");
         let routes: Vec<(usize, usize)> = self.routes.iter().filter_map(|r| parse_route(r)).collect();

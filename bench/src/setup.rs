@@ -18,7 +18,7 @@ pub(crate) const MEMORY: &str = "router's memory for each of 10000";
 const PORT: &str = "18951";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Connections a second with many at a time, and how long one alone takes. `connections` is how many there are in all.
+/// Connections per second with many at a time, and the time of one alone. `connections` is their total number.
 pub(crate) fn connections(results: &mut Results, group: &str, pair: &Pair<'_>, connections: u64) {
     let ((site, at), (client_site, client)) = (&pair.server, &pair.client);
     let mut server = site.start_in(at, &words("connections", &format!("server {PORT}")));

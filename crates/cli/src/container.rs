@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Prints what `docker run` is to be told.
+/// Prints the arguments for `docker run`.
 pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<(), Failure> {
     let info = ensure(options.name, options.place, client)?;
     let directory = info.directory.display().to_string();

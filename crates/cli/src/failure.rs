@@ -4,7 +4,7 @@ use rdmesh_fabric::printable_lines;
 use std::fmt;
 use std::process::ExitCode;
 
-/// A message for the user, without anything that a terminal obeys, and the exit status that goes with it.
+/// A message for the user, without terminal control characters, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -22,8 +22,8 @@ impl Failure {
         Self { message: printable_lines(&message.to_string()).into_owned(), code }
     }
 
-    /// A closed standard output (`| head`): the exit status is that of a program which SIGPIPE has ended, as shells
-    /// tell it, and nothing is said.
+    /// A closed standard output (`| head`): the exit status is that of a program which SIGPIPE has ended, as shells report it,
+    /// without a message.
     pub(crate) fn unread() -> Self {
         Self { message: String::new(), code: 128 + SIGPIPE }
     }

@@ -6,7 +6,7 @@ use crate::show::print_line;
 use rdmesh_fabric::Client;
 use rdmesh_fabric::api::FaultsText;
 
-/// Sets the faults that the router makes on purpose, or says which they are.
+/// Sets the faults that the router injects, or prints them.
 pub(crate) fn faults(options: FaultsOptions, client: &Client) -> Result<(), Failure> {
     let now = match options.faults {
         None => client.faults()?,

@@ -17,9 +17,9 @@ pub(crate) enum Obstacle {
     Static,
     /// It is for processors or a word size that the library is not for.
     Foreign,
-    /// It runs as another user or group than who starts it.
+    /// It runs as another user or group than its caller.
     SetId,
-    /// It has capabilities that who starts it has not.
+    /// It has capabilities that its caller does not have.
     Capabilities,
 }
 
@@ -41,8 +41,8 @@ impl Obstacle {
     }
 }
 
-/// Looks at the program that `name` stands for with this `PATH`, and at the interpreters of scripts. None where it can
-/// load the library, or nothing is known.
+/// Checks the program that `name` resolves to with this `PATH`, and the interpreters of scripts. None where it can load the
+/// library, or nothing is known.
 pub(crate) fn obstacle(name: &OsStr, search: Option<&OsStr>) -> Option<(Obstacle, PathBuf)> {
     let mut program = find(name, search)?;
     for _ in 0..MAX_INTERPRETERS {

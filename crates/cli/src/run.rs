@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes an endpoint that goes with this process, and becomes the program: its process id, its signals and its exit
+/// Makes an endpoint that is removed with this process, and executes the program: its process id, its signals and its exit
 /// status are this process's own.
 pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Result<(), Failure> {
     let name = match options.name {
@@ -66,7 +66,7 @@ fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Result<PathBu
     Ok(mount_point)
 }
 
-/// Registered memory is not locked, but some programs look whether it could be, and refuse where the limit is low.
+/// Registered memory is not locked, but some programs check the limit, and refuse to start where it is low.
 fn raise_locked_memory() {
     let limit = getrlimit(Resource::Memlock);
     if setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None }).is_err() {
@@ -75,8 +75,8 @@ fn raise_locked_memory() {
     }
 }
 
-/// The value of `ASAN_OPTIONS`: the runtime of AddressSanitizer may come behind the library. The library says that too, but
-/// not to programs that have defaults of their own.
+/// The value of `ASAN_OPTIONS`: the runtime of AddressSanitizer may come behind the library. The library sets that too, but not
+/// for programs that have defaults of their own.
 fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
     let mut value = OsString::from("verify_asan_link_order=0");
     if let Some(existing) = existing.filter(|e| !e.is_empty()) {
@@ -87,7 +87,7 @@ fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
     value
 }
 
-/// The value of `LD_PRELOAD`: our library, then what was there.
+/// The value of `LD_PRELOAD`: our library, then the previous value.
 fn preload(directory: &Path, existing: Option<&OsStr>) -> OsString {
     let mut value = directory.join("librdmesh.so").into_os_string();
     if let Some(existing) = existing.filter(|e| !e.is_empty()) {

@@ -76,7 +76,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_line(serde_json::to_string_pretty(value)?)
 }
 
-/// Prints a line. Where its reader has seen enough (`| head`), the program ends without a word.
+/// Prints a line. Where its reader has closed the pipe (`| head`), the program ends without a message.
 pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
     writeln!(stdout(), "{text}").map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::unread(),

@@ -3,8 +3,8 @@
 use rdmesh_fabric::printable;
 use std::fmt;
 
-/// Rows of columns, each as wide as its widest cell. The last column is not padded. Cells are one line each, without anything
-/// that a terminal obeys.
+/// Rows of columns, each as wide as its widest cell. The last column is not padded. Cells are one line each, without terminal
+/// control characters.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }

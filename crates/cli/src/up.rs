@@ -26,7 +26,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
     let client = Client::new(state.api_socket());
     match client.status() {
         Ok(status) => return print_line(format!("A router is already running (pid {}).", status.pid)),
-        // Not to be taken for a directory of one's own.
+        // Must not be mistaken for a directory of this user's own.
         Err(error @ (ClientError::State(_) | ClientError::Foreign { .. })) => return Err(error.into()),
         Err(_) => {}
     }
@@ -86,12 +86,12 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
         Err(error) if error.is_missing() => return print_line("No router is running."),
         checked => checked?,
     }
-    // Whether there is a router the lock says best: one that is starting, or ending, has it too.
+    // The lock shows whether there is a router: one that is starting, or ending, has it too.
     let lock = match File::open(state.lock()) {
         Ok(lock) if is_held(&lock) => lock,
         Ok(lock) => return forget_dead(lock, state),
         Err(error) if error.kind() == ErrorKind::NotFound => return print_line("No router is running."),
-        // Root's: to talk to it fails in the same way, and says what to do.
+        // The lock is root's: a request to the router fails in the same way, with a remedy.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             client.shutdown()?;
             return Ok(());
@@ -113,7 +113,7 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
     print_line("The router has ended; all endpoints are removed.")
 }
 
-/// Ends what a router that has died would have ended.
+/// Removes what a dead router would have removed at its end.
 fn forget_dead(lock: File, state: &StateDir) -> Result<(), Failure> {
     drop(lock);
     match daemon::remove_leftovers(state)? {
@@ -174,7 +174,8 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     Ok(command.spawn()?)
 }
 
-/// The log, empty unless it may say why a router has died. Programs' names and addresses are in it, which is not for other users.
+/// The log, emptied unless it may show why a router has died. Programs' names and addresses are in it, which is not for other
+/// users.
 fn open_log(options: &RouterOptions, state: &StateDir) -> Result<File, Failure> {
     let (directory_mode, mode) = if options.rootless { (0o700, 0o600) } else { (0o755, 0o640) };
     let mut log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;

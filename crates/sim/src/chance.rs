@@ -1,7 +1,7 @@
 //! Random numbers from a seed: the same on every machine and in every version.
 
-/// Which concern a stream of numbers serves. Each draws from a stream of its own, so that a change of one leaves the
-/// others as they were.
+/// Purpose of a stream of random numbers. Each purpose has a stream of its own, so that a change of one leaves the others as
+/// they were.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Stream {

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! seen {
     ($($name:ident: $text:literal,)*) => {
-        /// Something that is to happen sometimes.
+        /// Event that a run of many seeds must meet.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs)]
         pub enum Seen { $($name,)* }

@@ -28,7 +28,7 @@ pub struct Cell {
     pub loss: f64,
     /// Gigabits of payload a second.
     pub goodput: f64,
-    /// The part of what the same cell has without loss.
+    /// Fraction of the same cell's throughput without loss.
     pub fraction: f64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Address of the first byte, in the program's eyes.
+/// Program's address of the first byte.
 pub const BASE: u64 = 0x10_0000;
 /// Bytes of a slot.
 pub const SLOT: u64 = RECV.end;

@@ -6,7 +6,7 @@ use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The simulated surroundings of an engine.
+/// The simulated platform of an engine.
 pub struct Sim;
 
 impl Platform for Sim {
@@ -76,7 +76,7 @@ pub enum Atomic {
 pub struct Journal(Arc<Mutex<Vec<Effect>>>);
 
 impl Journal {
-    /// Takes what was written down since the last time.
+    /// Takes the effects since the last call.
     pub fn take(&self) -> Vec<Effect> {
         std::mem::take(&mut *locked(&self.0))
     }
@@ -110,7 +110,7 @@ impl Region {
         &locked(&self.bytes)[at as usize..at as usize + expected.len()] == expected
     }
 
-    /// The program changes its memory. Returns what was there.
+    /// The program changes its memory. Returns the previous content.
     pub fn put(&self, at: u64, bytes: &[u8]) -> Vec<u8> {
         let mut all = locked(&self.bytes);
         let place = &mut all[at as usize..at as usize + bytes.len()];
@@ -185,7 +185,7 @@ struct SendState {
 }
 
 impl Sends {
-    /// An empty queue. `journal` is where nothing looks at it: the program's own ring is no registered memory.
+    /// An empty queue. Its journal is not checked: the program's own ring is not registered memory.
     pub fn new() -> Self {
         let inline = Region::new(u32::MAX, INLINE * SLOTS as usize, Journal::default());
         let state = SendState { posted: VecDeque::new(), next: 0, fetched: 0, released: 0, over_released: false };

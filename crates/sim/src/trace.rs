@@ -23,7 +23,7 @@ impl Trace {
         self.hash
     }
 
-    /// Records numbers that tell what happened, and says it in words where wanted.
+    /// Records numbers that describe an event, and prints it in words if verbose.
     pub fn note<T: Display>(&mut self, now: Time, numbers: [u64; 3], words: impl FnOnce() -> T) {
         self.hash = numbers.into_iter().fold(mix(self.hash, now.0), mix);
         if self.verbose {

@@ -122,8 +122,8 @@ impl ContextPage {
         }
     }
 
-    /// Router: counts something that a thread may wait for: a completion, which [`ContextPage::take_arm`] counts, or data
-    /// that a peer has written. To be called when it is there.
+    /// Router: counts an arrival, for which a thread may wait: a completion, which [`ContextPage::take_arm`] counts, or data
+    /// that a peer has written. To be called when it is visible.
     pub fn count_arrival(&self) {
         // Only the thread that serves the context counts.
         let counted = self.counted().wrapping_add(1);
@@ -131,7 +131,7 @@ impl ContextPage {
         self.layout().arrivals.store(counted, Ordering::Release);
     }
 
-    /// Router: how many arrivals it has counted, modulo 2^32.
+    /// Router: number of counted arrivals, modulo 2^32.
     pub fn counted(&self) -> u32 {
         self.counted.load(Ordering::Relaxed)
     }
@@ -210,18 +210,19 @@ impl WorkerPage {
         fence(Ordering::SeqCst);
     }
 
-    /// Tenant: whether the worker must be woken through the context's eventfd. To be asked after the doorbell is set.
+    /// Tenant: whether the worker must be woken through the context's eventfd. To be called after the doorbell is set.
     pub fn is_sleeping(&self) -> bool {
         fence(Ordering::SeqCst);
         self.flag().load(Ordering::Relaxed) != 0
     }
 
-    /// Router: says whether threads that wait should sleep rather than yield, because other programs want the processors.
+    /// Router: sets the contention flag: waiting threads should sleep rather than yield, because other programs want the
+    /// processors.
     pub fn set_contended(&self, contended: bool) {
         self.word(CONTENDED).store(u32::from(contended), Ordering::Relaxed);
     }
 
-    /// Tenant: what the router said last.
+    /// Tenant: the contention flag.
     pub fn is_contended(&self) -> bool {
         self.word(CONTENDED).load(Ordering::Relaxed) != 0
     }

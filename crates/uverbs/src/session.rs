@@ -79,7 +79,7 @@ pub enum RequestKind {
     Cm = 7,
     /// Asks for a counter of the port, on any connection.
     Counter = 8,
-    /// Asks what a NETLINK_RDMA socket is asked, on any connection.
+    /// Forwards a request of a NETLINK_RDMA socket, on any connection.
     Netlink = 20,
 }
 
@@ -115,11 +115,11 @@ pub struct ReplyHeader {
     pub response_len: u32,
     /// Uses of the descriptors of this reply: a [`FdUse`] each, in order; 0 for none.
     pub fds: [u32; MAX_FDS],
-    /// For [`FdUse::Install`]: where in the response the descriptor's number goes.
+    /// For [`FdUse::Install`]: offset in the response for the descriptor's number.
     pub places: [u64; MAX_FDS],
     /// `modify_srq` of rxe returns its `mminfo` through a pointer in the command: bytes to put there, all zero for none.
     pub mminfo: [u8; 16],
-    /// With ENODATA: offset and length in the queue memory of what is to be filled in.
+    /// With ENODATA: offset and length of the queue memory to be populated.
     pub wanted: [u64; 2],
 }
 
@@ -141,7 +141,7 @@ impl FdUse {
     }
 }
 
-/// Proves that its holder belongs to the context: random, told only to the opener.
+/// Proof that its holder belongs to the context: random, known only to the opener.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Token(pub [u8; 16]);
@@ -222,7 +222,7 @@ pub struct IoctlAttr {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NetlinkQuery {
-    /// Of a list: where to go on. 0 at first, then [`NetlinkAnswer::next`].
+    /// Of a list: the position to continue from. 0 at first, then [`NetlinkAnswer::next`].
     pub from: u64,
     /// The port of the program's socket.
     pub port_id: u32,
@@ -234,7 +234,7 @@ pub struct NetlinkQuery {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NetlinkAnswer {
-    /// Of a list: where the rest begins; [`NetlinkAnswer::END`] where there is no more.
+    /// Of a list: the position of the rest; [`NetlinkAnswer::END`] where there is no more.
     pub next: u64,
     /// Status at the end of the list: 0, or a negative errno.
     pub status: i32,

@@ -63,7 +63,7 @@ impl From<MapError> for io::Errno {
 }
 
 impl SharedMemory {
-    /// Makes `len` zeroed bytes in a new memfd, sealed against change of size, and maps them. Their pages are there, and
+    /// Makes `len` zeroed bytes in a new memfd, sealed against change of size, and maps them. Their pages are populated, and
     /// charged to the caller.
     pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -149,7 +149,7 @@ impl SharedMemory {
         let populated =
             io::retry_on_intr(|| unsafe { madvise(address.cast(), len + (at - from), Advice::LinuxPopulateRead) });
         match populated {
-            // Kernels before 5.14 have no such call: the first access tells.
+            // Kernels before 5.14 have no such call: the first access finds missing pages.
             Err(io::Errno::INVAL) => Ok(()),
             result => result,
         }
@@ -205,7 +205,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether `len` bytes at `offset` of a memfd are there to stay.
+/// Checks that `len` bytes at `offset` of a memfd exist and cannot be removed.
 fn check(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), MapError> {
     // Only shmem: a page of hugetlbfs that cannot be had would be a SIGBUS.
     if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) || fstatfs(fd)?.f_type != TMPFS_MAGIC {

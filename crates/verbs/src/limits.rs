@@ -1,6 +1,6 @@
 //! Device limits, which `ibv_query_device` reports.
 
-/// Sizes and counts of a device. `Default` is what rdmesh offers when no quota says less.
+/// Sizes and counts of a device. `Default` has the limits without a smaller quota.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceLimits {
     /// Queue pairs.

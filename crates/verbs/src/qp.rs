@@ -81,7 +81,7 @@ impl Mtu {
     }
 }
 
-/// Where a QP or address handle points (`ibv_ah_attr`).
+/// Address vector: the destination of a QP or address handle (`ibv_ah_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AddressVector {
     /// Destination address.

@@ -209,7 +209,7 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender, for datagrams.
     pub src_qp: Qpn,
-    /// For datagrams what came: 0 where the QP is connected. See [`Completion::sl_of`].
+    /// For datagrams the kind of packet; 0 where the QP is connected. See [`Completion::sl_of`].
     pub sl: u8,
     /// Which fields are valid.
     pub flags: WcFlags,

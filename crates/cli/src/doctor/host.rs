@@ -26,7 +26,7 @@ fn locked_memory() -> Finding {
     locked_memory_within(if geteuid().is_root() { None } else { limit.maximum }, limit.current)
 }
 
-/// `reachable` is what `rdmesh run` can raise the limit to.
+/// `reachable` is the limit to which `rdmesh run` can raise it.
 fn locked_memory_within(reachable: Option<u64>, limit: Option<u64>) -> Finding {
     const SUBJECT: &str = "locked memory";
     match (reachable, limit) {

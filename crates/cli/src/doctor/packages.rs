@@ -80,7 +80,7 @@ impl Packages {
     }
 }
 
-/// Where the C library looks, more or less: the usual directories and their subdirectories for architectures.
+/// Library directories, approximately those of the dynamic loader: the usual ones and their subdirectories for architectures.
 fn library_directories() -> Vec<PathBuf> {
     let roots = ["/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib"].map(PathBuf::from);
     let nested = roots.iter().flat_map(|root| fs::read_dir(root).into_iter().flatten().flatten());

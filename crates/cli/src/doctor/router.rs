@@ -30,7 +30,7 @@ fn router(status: &Result<Status, ClientError>) -> Finding {
     }
 }
 
-/// Whether the dynamic loader takes the library: it says so on stderr when it does not, and goes on without.
+/// Whether the dynamic loader accepts the library: if not, it reports that on stderr, and goes on without.
 fn library(status: Option<&Status>) -> Finding {
     let path = match status.map_or_else(Library::find, |status| Ok(status.library.clone())) {
         Ok(path) => path,

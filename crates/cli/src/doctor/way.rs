@@ -20,7 +20,7 @@ const TUNNEL_PORT: u16 = 6081;
 /// Of RoCEv2.
 const ROCE_PORT: u16 = 4791;
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The kernel asks three times, a second apart, who has an address.
+/// The kernel sends three ARP requests, a second apart.
 const LONG_PATIENCE: Duration = Duration::from_secs(4);
 
 pub(super) fn check(options: &DoctorOptions, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
@@ -103,7 +103,7 @@ fn strangers(endpoints: &[EndpointInfo], peers: &[Peer], net: &Name, to: IpAddr)
     ))
 }
 
-/// To a machine that is no endpoint, as far as IP tells.
+/// Path to an external machine, as far as IP shows.
 fn outside(namespace: Option<PathBuf>, net: &Name, to: IpAddr) -> Finding {
     let nobody = format!("no endpoint of {net} has {to}, on this host or on those that it knows");
     let fix = format!(

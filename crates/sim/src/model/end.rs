@@ -22,7 +22,7 @@ pub struct End {
     pub qp_type: QpType,
     /// Index of its peer.
     pub peer: usize,
-    /// The pair that it is of, and which side.
+    /// Its pair and side.
     pub pair: (usize, usize),
     /// Its configuration.
     pub plan: PairPlan,
@@ -151,7 +151,7 @@ impl Fault {
 }
 
 impl Op {
-    /// Whether the responder is past it without anything that the model would see happen at this point.
+    /// Whether the responder passes it without an effect that the model would see.
     pub fn passes(&self) -> bool {
         match self.kind {
             // A READ whose result has no place is executed all the same, and so is what follows it.

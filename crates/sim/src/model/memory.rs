@@ -39,12 +39,12 @@ impl Space {
         Self { region, slots: vec![Owner::Nobody; slots], changes: VecDeque::new() }
     }
 
-    /// Remembers what was at a place before a change.
+    /// Records the content of a place before a change.
     pub fn changed(&mut self, step: u64, offset: u64, old: &[u8]) {
         self.changes.push_back(Change { step, offset, old: old.to_vec() });
     }
 
-    /// The first position at which `bytes` holds what was never at `offset` after step `lower`.
+    /// The first position at which `bytes` differs from all contents at `offset` after step `lower`.
     fn never_held(&self, offset: u64, bytes: &[u8], lower: u64) -> Option<usize> {
         let now = self.region.get(offset, bytes.len());
         let mut wrong: Vec<usize> = (0..bytes.len()).filter(|&i| now[i] != bytes[i]).collect();
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// The data of READs and atomics goes where a request that is under way says.
+    /// The data of READs and atomics goes to the place that a request in progress names.
     fn wrote_result(&mut self, end: usize, offset: u64, len: u64) -> Check {
         let flow = &self.ends[end].flow;
         let within = |op: &Op| {
@@ -164,7 +164,7 @@ impl Model {
             return violated("P6", format!("atomic at {offset:#x}"));
         }
         self.spaces[space].changed(self.step, offset, &old.to_ne_bytes());
-        // Operands are unique: they tell whose it is.
+        // Operands are unique, so they identify the request.
         let senders: Vec<usize> = (0..self.ends.len())
             .filter(|&end| self.ends[self.ends[end].peer].space == space && self.ends[self.ends[end].peer].alive)
             .collect();

@@ -101,7 +101,7 @@ impl Model {
         }
     }
 
-    /// Passes what leaves no trace at its responder.
+    /// Passes requests without an effect at their responder.
     pub fn advance(&mut self, sender: usize) {
         let flow = &mut self.ends[sender].flow;
         while let Some(op) = flow.ops.get_mut(flow.executed)
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    /// A queue pair is gone, or reset: nothing may happen in its name any more.
+    /// A queue pair is destroyed, or reset: it may have no more effects.
     pub fn close(&mut self, end: usize) {
         let gone = &mut self.ends[end];
         gone.alive = false;

@@ -28,7 +28,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything on a host is gone from one moment to the next.
+    /// A host dies at once, with everything on it.
     fn kill(&mut self, host: usize) {
         self.model.seen.count(Seen::Killed);
         self.count_wire_of(host);
@@ -109,7 +109,7 @@ impl World {
         Time(self.plan.heal + 2 * longest + 2_000_000_000)
     }
 
-    /// Whether all that was begun has come to its end.
+    /// Whether all requests have ended.
     pub(super) fn is_done(&self) -> bool {
         let connecting =
             self.happenings.iter().flatten().any(|h| matches!(h, Happening::Connect(_) | Happening::Fault(_)));
@@ -160,7 +160,7 @@ impl World {
         info.is_some_and(|info| info.state() == QpState::Error)
     }
 
-    /// Counts what a queue pair has seen, before it is gone.
+    /// Adds a queue pair's counters to the coverage, before it is destroyed.
     pub(super) fn retire(&mut self, end: usize) {
         let this = &self.model.ends[end];
         let (node, side) = (self.node_of(end), this.pair.1);

@@ -8,7 +8,7 @@ use crate::model::{Check, End, Fault, Kind, Op, WindowState};
 use crate::platform::INLINE;
 use rdmesh_verbs::{Access, Key, QpType, SendFlags, SendOp, SendWr, Sge};
 
-/// A request to be: what it does, its length, its fault, and the key that it uses.
+/// Parameters of a new request: its operation, length, error, and key.
 pub(super) struct Wish {
     pub(super) kind: Kind,
     pub(super) len: u64,

@@ -141,7 +141,7 @@ impl World {
         Ok(worked)
     }
 
-    /// Has the engines execute what a queue pair's program has posted, as a router does before a command that ends it.
+    /// Makes the engines execute the posted requests of a queue pair, as a router does before a command that ends it.
     pub(super) fn settle_posted(&mut self, end: usize) -> Check {
         let (node, handle) = (self.node_of(end), self.model.ends[end].handle);
         let (at, context) = (self.plan.nodes[node], self.nodes[node].context);
@@ -163,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets the engines of a host do what they have for each other.
+    /// Exchanges packets between the engines of a host.
     fn exchange(&mut self, host: usize) -> Check {
         let shards = self.hosts[host].engines.len();
         for shard in 0..shards {

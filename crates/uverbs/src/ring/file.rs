@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The memory of a context's queues: one sparse memfd, which the program makes.
 ///
 /// To the program it is the command descriptor itself, so that the provider's `mmap(cmd_fd, offset)` is an ordinary `mmap` that
-/// the library need not intercept. Offsets are never used twice; the pages of a queue that is gone are given back. The device
-/// maps it in large pieces, in which the queues lie one behind the other, because the kernel limits the number of a process's
+/// the library need not intercept. Offsets are never used twice; the pages of a destroyed queue are given back. The device maps
+/// it in large pieces, in which the queues lie one behind the other, because the kernel limits the number of a process's
 /// mappings. A piece goes with the last of its queues.
 ///
-/// The program fills in the pages before the device uses them, so that they are charged to the program: a queue for
-/// which there are no pages is refused, and [`QueueFile::take_wanted`] says what is to be filled in.
+/// The program populates the pages before the device uses them, so that they are charged to the program: a queue for which
+/// there are no pages is refused, and [`QueueFile::take_wanted`] returns the extent to be populated.
 #[derive(Clone)]
 pub struct QueueFile(Arc<File>);
 
@@ -25,14 +25,14 @@ struct File {
     fd: OwnedFd,
     alarm: Alarm,
     charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
-    /// The pages are made here: where both ends are one process.
+    /// Whether the pages are made here, because both ends are one process.
     fills: bool,
     place: Mutex<Place>,
 }
 
 /// Where the next queues go.
 struct Place {
-    /// The piece mapped last for small queues, where that lies in the file, and how much of it is taken.
+    /// The piece mapped last for small queues, its offset in the file, and the length in use.
     piece: Option<(SharedMemory, u64)>,
     taken: usize,
     /// The end of what is mapped.
@@ -61,7 +61,7 @@ impl QueueFile {
         Ok(fd)
     }
 
-    /// Fills in a range, in the name and on the account of the calling process.
+    /// Populates a range, charged to the calling process.
     pub fn fill(fd: BorrowedFd<'_>, extent: Extent) -> io::Result<()> {
         io::retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, extent.offset, extent.len))
     }
@@ -103,7 +103,7 @@ impl QueueFile {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).wanted.take()
     }
 
-    /// `len` zeroed bytes, mapped; returns them and their offset. ENODATA where the program has to fill them in.
+    /// `len` zeroed bytes, mapped; returns them and their offset. ENODATA where the program has to populate them.
     pub(super) fn allocate(&self, len: usize) -> io::Result<(SharedMemory, u64)> {
         let room = len.next_multiple_of(PAGE as usize);
         let mut place = self.0.place.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,11 +184,11 @@ impl QueueFile {
 }
 
 const PAGE: u64 = 4096;
-/// More than all queues take that a program can make in its life.
+/// More than all queues that a program can ever make.
 const SIZE: u64 = 1 << 60;
 /// Bytes of one mapping, of address space only. Queues that are larger, or nearly so, have mappings of their own.
 const PIECE: usize = 16 << 20;
-/// Bytes that a program fills in first; each time twice as many, up to a piece.
+/// Bytes that a program populates first; doubled each time, up to a piece.
 const FIRST_STEP: u64 = 64 << 10;
 
 #[cfg(test)]

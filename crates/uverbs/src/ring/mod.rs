@@ -19,7 +19,7 @@ use rdmesh_verbs::{Key, Sge, SgeList};
 use rustix::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A ring just made, with what the program needs to map it.
+/// A new ring, with the offset and length that the program maps.
 pub struct NewRing<R> {
     /// The device's end.
     pub ring: R,
@@ -69,7 +69,7 @@ impl Queue {
         Ok((queue, len32))
     }
 
-    /// Unmakes a queue that the program has not heard of: the next one takes its place.
+    /// Undoes the making of a queue that the program does not know yet: the next one takes its place.
     fn cancel(mut self) {
         self.cell(LOG2_ELEM_SIZE).store(0, Ordering::Relaxed);
         self.cell(INDEX_MASK).store(0, Ordering::Relaxed);

@@ -3,7 +3,7 @@ use crate::shared::SharedMemory;
 use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 
-/// An element that cannot be understood.
+/// An invalid element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadWqe {
     /// Its identifier.
@@ -27,7 +27,7 @@ impl SendRing {
         Ok(NewRing { ring: Self { queue, fetched: 0, released: 0, last_slot: super::DATA }, offset, len, slots })
     }
 
-    /// Unmakes a ring that was made last, and that the program has not heard of.
+    /// Undoes the making of the last ring, which the program does not know yet.
     pub fn cancel(self) {
         self.queue.cancel();
     }
