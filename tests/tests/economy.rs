@@ -38,7 +38,7 @@ fn known_memory_is_registered_with_few_system_calls() {
     lab.run_in(&Endpoint::new("program"), LIMIT, &command).ok();
     let each = trace::total(&table) as f64 / ROUNDS as f64;
     println!("{each:.2} system calls for a registration and a deregistration");
-    // Whose the descriptors are (3), which process this is, the mapping, and two messages with their answers make 9.
+    // Checks of descriptors (3), the process id, the mapping, and two messages with their answers make 9.
     assert!(each < 10.0, "{each:.2} system calls");
 }
 

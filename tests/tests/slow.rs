@@ -1,4 +1,5 @@
-//! Registered memory that is out of reach for a while: its pages come late or never, or its program is busy with it.
+//! Slow memory: registered memory that is unreachable for a while, because its pages come late or never, or its program is busy
+//! with it.
 
 use rdmesh_tests::{Endpoint, Lab, helper};
 use std::time::Duration;
@@ -9,7 +10,7 @@ fn path(name: &str) -> String {
     helper(name).into_os_string().into_string().expect("a plain path")
 }
 
-/// Runs a case of the program, unless the machine has not what it takes.
+/// Runs a case of the program, unless the machine lacks a requirement.
 fn run(lab: &Lab, case: &str) {
     let slow = format!("{} {case} || [ $? = 77 ]", path("slow"));
     print!("{}", lab.run_in(&Endpoint::new(case), LIMIT, &["sh", "-c", &slow]).ok().text);

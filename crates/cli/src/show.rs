@@ -28,7 +28,7 @@ pub(crate) fn ps(options: &PsOptions, client: &Client) -> Result<(), Failure> {
     tunnel.as_ref().and_then(tunnel::text).map_or(Ok(()), |text| print_line(format!("\n{text}")))
 }
 
-/// What programs have.
+/// Prints the objects of programs.
 fn print_used(
     endpoints: &[EndpointInfo],
     contexts: &[ContextInfo],

@@ -1,9 +1,9 @@
-//! The tunnel to other hosts, as `rdmesh ps --wide` shows it.
+//! Tunnel state as `rdmesh ps --wide` shows it: sessions with other hosts, and packets that were not delivered.
 
 use crate::table::Table;
 use rdmesh_fabric::api::{Tunnel, TunnelRefusal, TunnelState};
 
-/// With whom the tunnel is open, and what did not get through, in lines that are not empty; none where there is nothing to say.
+/// State of the tunnel to each host, and undelivered packets, without empty lines; none where there is nothing to show.
 pub(crate) fn text(tunnel: &Tunnel) -> Option<String> {
     let mut lines = Vec::new();
     if !tunnel.is_authenticated {
@@ -45,7 +45,7 @@ fn state(state: &TunnelState) -> String {
     if state.is_changing_key { format!("{way}, new key waits") } else { way.to_owned() }
 }
 
-/// What there was of each, one a line.
+/// Counters that are not zero, one a line.
 fn counts(state: &TunnelState) -> Vec<String> {
     let refused = state.counters.refusals().into_iter().filter(|refusal| refusal.count > 0);
     let mut counts: Vec<_> =

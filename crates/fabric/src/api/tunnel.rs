@@ -1,20 +1,20 @@
-//! The tunnel to other hosts: with whom it is open, and what was refused.
+//! JSON types of the tunnel's state: sessions with other hosts, and counters of refused packets.
 
 use crate::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// The tunnel to other hosts, and who tried to get in (`GET /v1/tunnel`).
+/// State of the tunnel to other hosts, and refused senders (`GET /v1/tunnel`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tunnel {
-    /// Whether packets prove their sender. Without, whoever can send with another host's address is believed.
+    /// Whether packets prove their sender. If not, every sender that uses another host's address is believed.
     pub is_authenticated: bool,
     /// The other hosts.
     pub hosts: Vec<TunnelHost>,
-    /// Packets from addresses that are no host's.
+    /// Packets from addresses that are not a host's.
     pub stranger_packets: u64,
-    /// Where the last of them came from.
+    /// Source of the last of them.
     pub last_stranger: Option<IpAddr>,
     /// Messages from hosts' addresses about new sessions that were not read, because too many came at once.
     #[serde(default)]
@@ -28,7 +28,7 @@ pub struct TunnelHost {
     pub name: Name,
     /// Its address.
     pub address: IpAddr,
-    /// What became of the tunnel to it.
+    /// State of the tunnel to it.
     #[serde(flatten)]
     pub state: TunnelState,
 }
@@ -36,13 +36,13 @@ pub struct TunnelHost {
 /// The state of the tunnel to another host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TunnelState {
-    /// Whether it has proven that it can open what is sent to it.
+    /// Whether there is a session to it: it has proven that it can open its packets.
     pub sends: bool,
-    /// Whether what it sends can be opened.
+    /// Whether there is a session from it.
     pub receives: bool,
     /// Whether a new key waits until the host has it too.
     pub is_changing_key: bool,
-    /// What did not get through.
+    /// Packets and messages that were not delivered.
     #[serde(flatten)]
     pub counters: TunnelCounters,
 }
@@ -54,16 +54,16 @@ impl TunnelState {
     }
 }
 
-/// What did not get through the tunnel to another host.
+/// Packets and messages that were not delivered through the tunnel to another host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TunnelCounters<N = u64> {
     /// Packets from its address without a tag.
     pub unsealed: N,
-    /// Packets from its address in sessions that there are not (any more).
+    /// Packets from its address in unknown or expired sessions.
     pub unknown_session: N,
     /// Packets from its address with a wrong tag.
     pub wrong_tag: N,
-    /// Packets from its address that had been here.
+    /// Replayed packets from its address.
     pub replayed: N,
     /// Messages from its address that were signed with another key.
     pub other_key: N,
@@ -71,14 +71,14 @@ pub struct TunnelCounters<N = u64> {
     pub unsent: N,
 }
 
-/// What was refused for one reason.
+/// Number of refused packets for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelRefusal {
     /// The reason's name, as that of the counter.
     pub reason: &'static str,
     /// The reason, to follow the word "packets".
     pub text: &'static str,
-    /// How many.
+    /// Their number.
     pub count: u64,
 }
 
@@ -98,7 +98,7 @@ impl<N> TunnelCounters<N> {
 }
 
 impl TunnelCounters {
-    /// What was refused, by reason; also what there was nothing of.
+    /// Refused packets, by reason, including those with a count of zero.
     pub fn refusals(&self) -> [TunnelRefusal; 5] {
         let Self { unsealed, unknown_session, wrong_tag, replayed, other_key, unsent: _ } = *self;
         [

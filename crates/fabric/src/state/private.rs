@@ -1,4 +1,4 @@
-//! Files of secrets in a state directory: their owner's alone, and replaced as a whole.
+//! Secret files in a state directory: readable by their owner alone, and replaced atomically.
 
 use super::{Owners, StateDir, StateError};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fsync, openat, renameat, unlinkat};
@@ -14,7 +14,7 @@ impl StateDir {
     pub fn read_private(&self, name: &str) -> Result<Option<String>, StateError> {
         let (path, directory) = (self.path().join(name), self.open_own()?);
         let failed = |source| StateError::Io { path: path.clone(), source };
-        // A pipe that nobody writes does not hold this up.
+        // A pipe without a writer does not block this.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&directory, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -27,8 +27,8 @@ impl StateDir {
         Ok(Some(text))
     }
 
-    /// Replaces the file `name` by one with `text`, which nobody but this user can read. Whoever is killed meanwhile, and a
-    /// machine that loses its power, leaves the old one or the new one. Only one process may do it at a time.
+    /// Replaces the file `name` by one with `text`, which only this user can read. If the process is killed meanwhile, or the
+    /// machine loses its power, the old one or the new one is left. Only one process may do it at a time.
     pub fn write_private(&self, name: &str, text: &str) -> Result<(), StateError> {
         let directory = self.open_own()?;
         let replaced = replace(directory.as_fd(), name, text);
@@ -38,7 +38,7 @@ impl StateDir {
 
 fn replace(directory: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> {
     let new = format!("{name}.new");
-    // One that was not finished.
+    // The file of an unfinished replacement.
     absent_is_fine(unlinkat(directory, &new, AtFlags::empty()))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(directory, &new, flags, Mode::RUSR | Mode::WUSR)?);
@@ -48,7 +48,7 @@ fn replace(directory: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> 
         absent_is_fine(unlinkat(directory, &new, AtFlags::empty()))?;
         return renamed;
     }
-    // What was opened without a right to read it cannot be synchronised.
+    // A directory that was opened without the right to read it cannot be synchronised.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(fsync(openat(directory, ".", flags, Mode::empty())?)?)
 }

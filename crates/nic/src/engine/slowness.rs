@@ -1,14 +1,14 @@
-//! Back-off while memory is slow: when to try again, and for how long at all.
+//! Back-off while memory is slow: retry intervals, and the time limit.
 //!
-//! What a program registered may be out of reach for a while: another thread of it holds the lock of its address space, or
-//! a page comes from a slow disk. A queue pair that needs such memory waits and tries again, with growing intervals; only
-//! where that lasts does the request end as if the memory had gone.
+//! Registered memory may be unreachable for a while: another thread of its program holds the lock of the address space, or a
+//! page comes from a slow disk. A queue pair that needs such memory waits and tries again, with growing intervals; only where
+//! that lasts does the request end as if the memory had gone.
 
 use crate::time::Time;
 use crate::wire::Syndrome;
 use core::time::Duration;
 
-/// How long memory has been slow, and how often it was tried.
+/// Time since which memory has been slow, and the number of attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Slowness {
     since: Option<Time>,
@@ -16,7 +16,7 @@ pub(crate) struct Slowness {
 }
 
 impl Slowness {
-    /// The memory was slow again: after what time it is to be tried next, or none where it has been slow for too long.
+    /// The memory was slow again: returns the interval to the next attempt, or none where it has been slow for too long.
     pub(crate) fn next(&mut self, now: Time) -> Option<Duration> {
         let since = *self.since.get_or_insert(now);
         if since.after(LIMIT) <= now {
@@ -27,8 +27,8 @@ impl Slowness {
         Some((FIRST * (1 << doublings)).min(MOST))
     }
 
-    /// The same for a peer on another host. What a NIC or a kernel understands is that the receiver is not ready, with longer
-    /// and longer timers, because many count how often they are put off.
+    /// The same for a peer on another host. NICs and kernels understand only that the receiver is not ready (RNR NAK). The
+    /// timers grow, because many limit the number of RNR retries.
     pub(crate) fn put_off(&mut self, now: Time, is_tunnel: bool) -> Option<Syndrome> {
         let timers = if is_tunnel { &TUNNEL_TIMERS[..] } else { &OUTSIDE_TIMERS };
         let timer = timers[(self.tries as usize).min(timers.len() - 1)];
@@ -36,13 +36,13 @@ impl Slowness {
         Some(if is_tunnel { Syndrome::Slow { timer } } else { Syndrome::Rnr { timer } })
     }
 
-    /// It was reached.
+    /// The memory was reached.
     pub(crate) fn end(&mut self) {
         *self = Self::default();
     }
 }
 
-/// How long memory may be slow before it counts as gone.
+/// Time after which slow memory counts as gone.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 const FIRST: Duration = Duration::from_millis(1);
 const MOST: Duration = Duration::from_millis(100);

@@ -62,7 +62,7 @@ pub(crate) enum CopyError {
 }
 
 impl CopyError {
-    /// What becomes of it where the memory stays slow.
+    /// The error where the memory stays slow.
     pub(crate) fn lasting(self) -> Self {
         match self {
             Self::Slow => Self::Protection,

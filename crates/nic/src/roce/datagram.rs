@@ -168,7 +168,7 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// Why a datagram is not sent.
+/// Reason why a datagram is not sent.
 enum Unsent {
     /// Its memory cannot be reached at present.
     Slow,
@@ -176,7 +176,7 @@ enum Unsent {
 }
 
 impl Unsent {
-    /// How it ends where nothing else helps.
+    /// Completion status when it cannot be sent at all.
     fn status(self) -> WcStatus {
         match self {
             Self::Slow => WcStatus::LocalProtectionError,
@@ -197,7 +197,7 @@ impl From<CopyError> for Unsent {
     }
 }
 
-/// How far the sending of a datagram got.
+/// Result of an attempt to send a datagram.
 enum Sent {
     /// It is sent.
     Whole,

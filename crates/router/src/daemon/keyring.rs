@@ -10,26 +10,26 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Keys by which hosts know each other. They are not shown.
+/// Keys by which hosts authenticate each other. They are never shown.
 pub(super) struct Keyring {
     /// Where keys of single hosts are kept for the next router, in a file of their own.
     state: StateDir,
-    /// What all hosts have. It is where the operator has it.
+    /// The key of all hosts. It is kept only where the operator has it.
     mesh: Option<TunnelKey>,
-    /// What single hosts have.
+    /// Keys of single hosts.
     own: BTreeMap<Name, TunnelKey>,
 }
 
 impl Keyring {
     /// The secret `mesh`, and the keys that a router which has died had for single hosts.
     pub(super) fn open(state: StateDir, mesh: Option<TunnelKey>) -> Result<Self, HostError> {
-        // What is wrong with the text is not said: it would be shown.
+        // The parser's error is not reported: it would show the text.
         let parse = |text: String| serde_json::from_str(&text).map_err(|_| HostError::Keys(state.keys()));
         let own = state.read_private(KEYS)?.map(parse).transpose()?.unwrap_or_default();
         Ok(Self { state, mesh, own })
     }
 
-    /// Gives the host `name` a key of its own, or none; returns what it had. Where that cannot be noted nothing changes.
+    /// Gives the host `name` a key of its own, or none; returns what it had. Where that cannot be recorded nothing changes.
     fn replace(&mut self, name: &Name, key: Option<TunnelKey>) -> Result<Option<TunnelKey>, HostError> {
         let mut own = self.own.clone();
         let before = match key.clone() {
@@ -42,7 +42,7 @@ impl Keyring {
         Ok(before)
     }
 
-    /// Forgets the keys of hosts that there are not.
+    /// Removes the keys of unknown hosts.
     fn retain(&mut self, hosts: &[Place]) -> Result<(), HostError> {
         let is_known = |name: &Name| hosts.iter().any(|host| host.name == *name);
         let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -108,7 +108,7 @@ impl Host {
         Ok(())
     }
 
-    /// Hosts that a router which has died knew have their keys again.
+    /// Restores the keys of hosts that a dead router knew.
     pub(super) fn restore_keys(&self) -> Result<(), HostError> {
         let hosts = self.other_hosts()?;
         self.keyring().retain(&hosts)?;
@@ -135,7 +135,7 @@ impl Host {
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
         let of_host = |Place { name, address }| {
-            // One that nothing is shared with has none.
+            // A host without a key has no state.
             let state = states.get(&address).copied().unwrap_or_default();
             TunnelHost { name, address, state }
         };

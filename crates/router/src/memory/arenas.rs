@@ -31,12 +31,12 @@ pub struct ArenaId(u64, u64);
 #[derive(Clone, Copy)]
 pub struct ArenaFile<'a> {
     id: ArenaId,
-    /// None where the program has sent it before: what is mapped of it is registered without.
+    /// None where the program has sent it before: mapped parts of it are registered without the descriptor.
     fd: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> ArenaFile<'a> {
-    /// One that came with the registration, if it is sealed memory. Of another, even that may take for ever to find out.
+    /// A file that came with the registration, if it is sealed memory. For other files even this lookup may block for ever.
     pub fn sent(fd: BorrowedFd<'a>) -> Result<Self, RegionError> {
         if !fcntl_get_seals(fd).map_err(MapError::from)?.contains(SealFlags::SHRINK) {
             return Err(MapError::NotSealed.into());
@@ -45,12 +45,12 @@ impl<'a> ArenaFile<'a> {
         Ok(Self { id: ArenaId(stat.st_dev, stat.st_ino), fd: Some(fd) })
     }
 
-    /// One that the same process has sent before.
+    /// A file that the same process has sent before.
     pub fn known(id: ArenaId) -> Self {
         Self { id, fd: None }
     }
 
-    /// What it is known by.
+    /// Its identity.
     pub fn id(&self) -> ArenaId {
         self.id
     }

@@ -1,10 +1,10 @@
 //! Helper threads for copies that may block for ever.
 //!
-//! A tenant decides what lies behind its private pages: a file of a filesystem that it serves itself can make the
-//! router's access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program
-//! holds the lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own,
-//! and the worker waits for it for a bounded time. A helper that does not come back is left to itself: what it reads late
-//! goes nowhere, and where it still writes, nothing else is copied until it has (see [`super::process`]).
+//! A tenant decides what lies behind its private pages: a file of a filesystem that it serves itself can make the router's
+//! access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program holds the
+//! lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own, and the
+//! worker waits for it for a bounded time. A helper that does not return is abandoned: what it reads late is discarded, and
+//! where it still writes, nothing else is copied until it has returned (see [`super::process`]).
 
 use rdmesh_nic::platform::Fault;
 use std::any::Any;
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// For how long the programs of one endpoint may let threads wait. Clones share the allowance.
+/// Time allowance for slow memory: how long the programs of one endpoint may let threads wait. Clones share it.
 ///
-/// Half of what is left of it is waited at most, so that a tenant that is slow again and again delays its neighbours less
-/// and less; it is refilled while time passes. Threads that have not come back are bounded for themselves.
+/// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its neighbours less and less;
+/// the allowance is refilled over time. The number of abandoned threads has a limit of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Patience(Arc<State>);
 
@@ -28,30 +28,31 @@ struct State {
     away: AtomicU32,
 }
 
-/// What is gone of the allowance, as of a moment.
+/// Spent part of the allowance, at a moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     time: Duration,
     as_of: Option<Instant>,
 }
 
-/// A thread that is away, until it is dropped, and what that keeps others from.
+/// An abandoned thread, counted until this is dropped, with its lease.
 struct Away(Arc<State>, #[expect(dead_code, reason = "it is held, not looked at")] Lease);
 
-/// Held as long as a thread is away.
+/// Held as long as a thread is abandoned.
 pub(super) type Lease = Box<dyn Any + Send>;
 
 impl Patience {
     const ALLOWANCE: Duration = Duration::from_secs(1);
-    /// What is refilled is this part of the time that passes.
+    /// The refill is this fraction of the time that passes.
     const REFILL: u32 = 8;
-    /// Where less than that may be waited, nothing is waited for.
+    /// Minimum wait: with less left, accesses are refused.
     const LEAST: Duration = Duration::from_millis(8);
-    /// Threads that may be away.
+    /// Maximum number of abandoned threads.
     const AWAY: u32 = 4;
-    /// A copy can be tried again: it is waited for no longer than this part of what else may take, and costs as much.
+    /// A copy can be tried again: its time-out is this fraction of that of other accesses, and its cost as many times its
+    /// duration.
     const COPY: u32 = 4;
-    /// What takes no longer costs nothing.
+    /// Copies up to this duration cost nothing.
     const SHORT: Duration = Duration::from_millis(1);
 
     /// Whether accesses to private memory are refused at present.
@@ -59,7 +60,7 @@ impl Patience {
         self.is_exhausted_at(Instant::now())
     }
 
-    /// Records a time-out.
+    /// Spends the time of an access that has timed out.
     pub(crate) fn strike(&self) {
         self.spend_at(Instant::now(), self.deadline());
     }
@@ -69,7 +70,7 @@ impl Patience {
         self.deadline_at(Instant::now())
     }
 
-    /// How long a copy may take; none where nothing is waited for.
+    /// Time-out of a copy; none where accesses are refused.
     fn moment_at(&self, now: Instant) -> Option<Duration> {
         (!self.is_exhausted_at(now)).then(|| self.deadline_at(now) / Self::COPY)
     }
@@ -144,15 +145,15 @@ struct Shared {
     worker: Thread,
 }
 
-/// What a helper hands back.
+/// Result of a helper.
 struct Done {
     result: Result<(), Fault>,
     buffer: Buffer,
-    /// How long the work itself took, without the time in which the helper did not run.
+    /// Duration of the work itself, without the time in which the helper did not run.
     took: Duration,
 }
 
-/// How long a worker waited for its helper.
+/// Result of a worker's wait for its helper.
 enum Outcome {
     Done(Result<(), Fault>),
     /// The helper found no processor. The work is not done, and never will be.
@@ -169,7 +170,7 @@ const WORK: u32 = 1;
 const BUSY: u32 = 2;
 /// There is a result for the worker.
 const DONE: u32 = 3;
-/// Nobody waits for the helper any more.
+/// The worker no longer waits for the helper.
 const GIVEN_UP: u32 = 4;
 
 thread_local! {
@@ -178,11 +179,11 @@ thread_local! {
 
 /// Bytes of one copy.
 pub(super) const CHUNK: usize = 64 * 1024;
-/// How often either side looks, yielding in between, before it sleeps.
+/// Spin limit: how often either side looks, yielding in between, before it sleeps.
 const LOOKS: u32 = 500;
 
-/// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. Where that
-/// takes too long, `lease` makes what is held until the job has ended, and the answer is [`Fault::Slow`].
+/// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. After a
+/// time-out, `lease` makes the lease that is held until the job has ended, and the result is [`Fault::Slow`].
 pub(super) fn run(
     patience: &Patience,
     lease: impl FnOnce() -> Lease,
@@ -225,14 +226,14 @@ impl Helper {
         Some(Self { shared, thread: thread.thread().clone(), buffer: Vec::with_capacity(CHUNK) })
     }
 
-    /// Has `job` run on the buffer. A helper that is left must not be used again.
+    /// Runs `job` on the buffer. An abandoned helper must not be used again.
     fn execute(&mut self, job: Job, moment: Duration, patience: &Patience) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
         if !shared.wait_for(DONE, Some(moment)) {
-            // One of the two, unless it is done in this moment.
+            // One of the two succeeds, unless the job ends in this moment.
             if shared.pass(WORK, IDLE) {
                 self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
                 return Outcome::NotBegun;
@@ -266,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// The helper's life.
+    /// Main loop of the helper.
     fn serve(&self) {
         while self.wait_for(WORK, None) {
             if !self.pass(WORK, BUSY) {

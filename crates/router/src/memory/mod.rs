@@ -262,8 +262,8 @@ impl Memory {
         }
     }
 
-    /// The last step of an atomic on private memory. Where nobody can say whether it will take place, the atomic has failed:
-    /// to try it again could execute it twice.
+    /// The last step of an atomic on private memory. Where it is unknown whether it will take place, the atomic has failed:
+    /// trying it again could execute it twice.
     fn store(&self, offset: u64, value: u64) -> Result<(), Fault> {
         let stored = rdmesh_nic::platform::Memory::write(self, offset, &value.to_ne_bytes());
         match (stored, self.run(offset, 8)) {

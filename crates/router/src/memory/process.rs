@@ -27,8 +27,8 @@ struct File {
     _charge: Charge,
 }
 
-/// Ranges that threads which were left to themselves still read or write. Nothing else is copied there meanwhile: what is
-/// written late would replace what came after it.
+/// Ranges that abandoned threads still read or write. Nothing else is copied there meanwhile: a late write would replace newer
+/// data.
 #[derive(Default)]
 struct Places {
     count: AtomicUsize,
@@ -113,12 +113,13 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// Whether a thread that was left to itself still copies a part of the range.
+    /// Whether an abandoned thread still copies a part of the range.
     pub(super) fn is_occupied(&self, addr: u64, len: usize) -> bool {
         self.file.away.is_occupied(&(addr..addr.saturating_add(len as u64)))
     }
 
-    /// What a thread that copies there holds when it is left to itself; a fault where one does already.
+    /// The lease of a thread that copies there, for when it is abandoned; a fault where an abandoned thread copies there
+    /// already.
     fn lease(&self, addr: u64, len: usize) -> Result<impl FnOnce() -> Lease, Fault> {
         if self.is_occupied(addr, len) {
             return Err(Fault::Slow);

@@ -37,7 +37,7 @@ impl Workers {
         }
     }
 
-    /// How the tunnel to each host is, by address; none where nothing is authenticated.
+    /// State of the tunnel to each host, by address; none where nothing is authenticated.
     pub fn tunnel_states(&self) -> Option<BTreeMap<IpAddr, TunnelState>> {
         self.sessions.as_ref().map(Sessions::states)
     }

@@ -32,8 +32,8 @@ const MOST_RANGES: usize = 30_000;
 /// Count of removals of arena pages other than by the arena itself: pages that were known to be present may be missing.
 static EMPTIED: AtomicU32 = AtomicU32::new(0);
 
-/// Device and inode of every arena that this process has had: the last one first. More than one only where a program
-/// closed the descriptor behind the library's back.
+/// Device and inode of every arena that this process has had: the last one first. More than one only where a program closed the
+/// descriptor without the replaced functions.
 static KNOWN: [(AtomicU64, AtomicU64); 4] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 4];
 
 /// The arena, and its offsets in use.

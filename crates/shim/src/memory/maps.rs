@@ -265,9 +265,9 @@ mod tests {
         };
         let (found, first) = lists_here(&mut kept);
         assert!(found && lists_here(&mut kept) == (true, first), "opened once");
-        // What the program puts in the descriptor's place stays.
+        // The program's own descriptor with that number stays.
         let (theirs, _other) = rustix::pipe::pipe().unwrap();
-        // SAFETY: the descriptor is this test's, and what is replaced here nobody else knows.
+        // SAFETY: the descriptor is this test's, and no other code knows the replaced one.
         assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), first) }, first);
         let (found, second) = lists_here(&mut kept);
         assert!(found && second != first);

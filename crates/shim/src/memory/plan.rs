@@ -53,7 +53,7 @@ pub(super) enum Refusal {
 pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<Vec<Piece>, Refusal> {
     let mut kept = KEPT_MAPS.lock().unwrap_or_else(PoisonError::into_inner);
     let maps = KeptMaps::get(&mut kept).map_err(|_| Refusal::Unknown)?;
-    // Found out only where something is to be turned: what is in the arena already is registered without another look.
+    // Computed only where pages are to be converted: pages that are in the arena already are registered without another look.
     let known = OnceCell::new();
     let (mut pieces, mut at, mut refused) = (Vec::new(), start, false);
     let visited = maps.visit(start, end, |vma| {

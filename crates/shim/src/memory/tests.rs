@@ -395,7 +395,7 @@ fn every_page_is_there_when_the_router_is_told() {
     discard(pages.address(40_000 * PAGE_BYTES), PAGE);
     assert_ne!(missing(&again), []);
     assert_eq!(missing(&pages.register(0, pages.len)), []);
-    // The same of one that was taken away behind the library's back, once the router has found that out.
+    // The same for a page that was removed without the replaced functions, once the router has found that out.
     unsafe { libc::madvise(pages.base.cast(), PAGE_BYTES, libc::MADV_REMOVE) };
     assert_ne!(missing(&pages.register(0, pages.len)), []);
     distrust();

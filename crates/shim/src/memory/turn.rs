@@ -181,7 +181,7 @@ struct Region {
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
-/// Regions that are told in one call.
+/// Regions that one call reports.
 const REGIONS: usize = 128;
 
 impl Touched {
@@ -300,7 +300,7 @@ mod tests {
         let (len, both) = (PAGES * PAGE as usize, ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: fresh memory.
         let memory = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, both, MapFlags::PRIVATE) }.unwrap();
-        // More runs than are told in one call.
+        // More runs than one call reports.
         for page in (0..PAGES).filter(|page| page % 3 == 1) {
             // SAFETY: within.
             unsafe { memory.cast::<u8>().add(page * PAGE as usize).write_volatile(1) };

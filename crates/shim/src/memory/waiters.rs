@@ -27,8 +27,8 @@ pub(super) fn rouse(start: u64, end: u64) {
     });
 }
 
-/// Whether a thread is found asleep in such a call. One that runs is given the time to get there; one that sleeps in another
-/// call finds the new page when it comes to a futex.
+/// Whether a thread sleeps in such a call. A running thread is given time to fall asleep; one that sleeps in another call finds
+/// the new page when it comes to a futex.
 fn waits_in(thread: u32, start: u64, end: u64) -> bool {
     for _ in 0..LOOKS {
         match Call::of(thread) {

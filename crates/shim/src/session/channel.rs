@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What one command at a time needs to be sent and answered.
+/// State for one command at a time: the reply buffer and the arena that was sent.
 pub(crate) struct Channel {
     /// For replies.
     buffer: Box<[u8]>,
@@ -117,7 +117,7 @@ impl Channel {
     }
 }
 
-/// What the router has to say about a command that it cannot execute as it is.
+/// The router's answer to a command that it cannot execute as it is.
 enum Answer {
     /// Queue memory is to be filled in.
     Wants(Extent),

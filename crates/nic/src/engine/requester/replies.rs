@@ -30,7 +30,7 @@ impl<P: Platform> Active<'_, P> {
         let reliable = self.qp.qp_type == QpType::Rc;
         match reply {
             Reply::Slow => self.memory_is_slow(),
-            // Nobody answers on an unreliable connection: a message is done when it was sent.
+            // An unreliable connection has no acknowledgements: a message is done when it was sent.
             Reply::Rnr { .. } | Reply::Nak(_) | Reply::Dropped | Reply::OutOfSequence if !reliable => {
                 self.answered(head, position);
             }
@@ -135,7 +135,7 @@ impl<P: Platform> Active<'_, P> {
         while self.qp.send.wait == Wait::None
             && let Some((head, reply)) = self.qp.send.held.pop_front()
         {
-            // What came before may have made it void.
+            // An earlier reply may have made it void.
             if head.epoch == self.qp.send.epoch && !self.qp.send.window.is_empty() {
                 self.take_reply(&head, reply);
             }
@@ -170,5 +170,5 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// How often a responder is asked that lets a request wait for longer than memory may be slow.
+/// Retry interval for a responder that delays a request for longer than memory may be slow.
 const AFTER_LIMIT: Duration = Duration::from_millis(100);

@@ -194,7 +194,7 @@ impl<P: Platform> Active<'_, P> {
 /// Reason why a request is not executed.
 pub(crate) enum Refusal {
     NotReady,
-    /// Memory cannot be reached at present. What it becomes where that lasts.
+    /// Memory cannot be reached at present. With the error where that lasts.
     Slow(Nak, WcStatus),
     /// Requester and responder both fail; the responder's receive request, if any, ends with the status.
     Fatal(Nak, WcStatus),

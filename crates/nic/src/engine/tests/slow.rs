@@ -1,4 +1,4 @@
-//! Memory that is slow: queue pairs wait for it, and fail only where that lasts.
+//! Tests of slow memory: queue pairs wait for it, and fail only where that lasts.
 
 use super::world::*;
 use crate::time::Time;
@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000_000;
 /// For ever, as far as a test is concerned.
 const ALWAYS: u32 = u32::MAX;
 
-/// What is tried: a request of `a`, and what it leaves behind.
+/// A case: a request of `a`, and a check of its effects.
 type Case = (&'static str, fn(&Node, &Node) -> SendWr, fn(&Node, &Node));
 
 const CASES: [Case; 7] = [
@@ -62,7 +62,7 @@ fn assert_data(node: &Node) {
     assert!(node.memory.get(TO as usize, 150_000) == pattern());
 }
 
-/// What an atomic found, and what it left.
+/// Checks the original and the new value of an atomic.
 fn assert_words(a: &Node, b: &Node, new: u64) {
     assert_eq!(a.memory.get(TO as usize, 8), 9u64.to_ne_bytes());
     assert_eq!(b.memory.get(WORD as usize, 8), new.to_ne_bytes());
@@ -166,7 +166,7 @@ fn others_go_on_meanwhile() {
     }
 }
 
-/// How a program may end what waits.
+/// The ways in which a program may end waiting requests.
 const ENDS: [fn(&mut World, &Node); 4] = [
     |world, node| world.modify_state(node, QpState::Error),
     |world, node| world.modify_state(node, QpState::Reset),
@@ -320,7 +320,7 @@ fn a_datagram_to_another_host_waits_for_the_senders_memory() {
 fn a_peer_that_is_slow_for_ever_is_given_up() {
     let mut world = World::two_hosts();
     let (a, b) = pair(&mut world, Setup::default());
-    // The peer says it once, and hears nothing any more. The network says it again and again.
+    // The peer reports it once, and gets no more packets. The network repeats the report.
     let answer = Arc::new(Mutex::new(Vec::new()));
     let last = answer.clone();
     world.lose = Box::new(move |to, bytes| {

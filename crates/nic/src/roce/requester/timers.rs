@@ -19,7 +19,7 @@ impl<P: Platform> Active<'_, P> {
         let requester = &mut connection.requester;
         requester.rnr_until = requester.rnr_until.filter(|at| *at > now);
         requester.slow_until = requester.slow_until.filter(|at| *at > now);
-        // A rate limit may have ended too: whoever may not send finds out.
+        // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
         self.out.make_wire_ready(self.index, self.qp);
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;

@@ -110,7 +110,7 @@ impl Replies {
         }
     }
 
-    /// What is still to be sent is sent when it is asked for again.
+    /// The rest is sent when the peer requests it again.
     fn put_off(&mut self) {
         for reply in self.ring.range_mut(self.unsent..) {
             (reply.first, reply.next) = (reply.end, reply.end);

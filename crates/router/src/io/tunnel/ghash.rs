@@ -46,7 +46,7 @@ impl<'a> Message<'a> {
         head
     }
 
-    /// What follows the last step: the odd bytes, padding and the lengths; and how many blocks that is.
+    /// The blocks after the last step: the odd bytes, padding and the lengths; and their number.
     fn tail(self) -> ([[u8; BLOCK]; MOST_TAIL], usize) {
         let (mut tail, last) = ([[0; BLOCK]; MOST_TAIL], self.odd.len().div_ceil(BLOCK));
         tail.as_flattened_mut()[..self.odd.len()].copy_from_slice(self.odd);
@@ -107,7 +107,7 @@ mod x86 {
     use super::{BLOCK, MOST_TAIL, Message, STEP};
     use core::arch::x86_64::*;
 
-    /// How many steps are added up before they are reduced.
+    /// Number of steps that are added up before they are reduced.
     const GROUP: usize = 32;
     /// Blocks in the last group, at most.
     const COUNT: usize = GROUP * STEP / BLOCK + MOST_TAIL;

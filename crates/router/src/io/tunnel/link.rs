@@ -66,7 +66,7 @@ impl PeerLink {
         Some(self.lost.swap(0, Ordering::Relaxed)).filter(|reference| *reference != 0)
     }
 
-    /// What did not get through; the handshake knows the rest.
+    /// State of the tunnel: the counters of this link, the rest from the handshake.
     pub(super) fn state(&self, (sends, receives): (bool, bool), is_changing_key: bool) -> TunnelState {
         let counters = self.counters.map(|counter| counter.load(Ordering::Relaxed));
         TunnelState { sends, receives, is_changing_key, counters }

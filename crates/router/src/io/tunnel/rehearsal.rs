@@ -1,4 +1,4 @@
-//! One session from end to end without sockets, for tests and the fuzzer.
+//! Tunnel session without sockets, from end to end, for tests and the fuzzer.
 
 use super::guard::{Guard, Table};
 use super::handshake::Handshake;

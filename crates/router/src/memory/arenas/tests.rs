@@ -138,7 +138,7 @@ fn what_is_mapped_is_registered_without_the_descriptor() {
     assert!(tenant.register_known(2, 0, PAGE).is_ok());
 }
 
-/// What the kernel does for a range that was registered before: nothing but look.
+/// Work of the kernel for a range that was registered before: no page fault.
 #[test]
 fn known_memory_is_registered_without_faults() {
     let mut tenant = Tenant::new();
