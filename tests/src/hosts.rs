@@ -47,7 +47,7 @@ impl Hosts {
         hosts
     }
 
-    /// Waits until the first two hosts have proven to each other who they are.
+    /// Waits until the first two hosts have sessions with each other.
     pub fn wait_for_sessions(&self) {
         for lab in &self.labs[..2] {
             until(LIMIT, "the tunnel is authenticated", || {

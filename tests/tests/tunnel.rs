@@ -225,7 +225,7 @@ fn a_wrong_key_is_named_on_both_hosts() {
         let line = text.lines().find(|line| line.starts_with("FAIL") && line.contains(other));
         assert!(line.is_some_and(|line| line.contains("another key")), "{text}");
     }
-    // Nothing is sent to who has not proven himself, nor taken from him.
+    // Nothing is sent to a host without a session, nor accepted from it.
     let (mut victim, mut friend) = (start(&hosts, 0, &["rc", "10", "1"]), start(&hosts, 1, &["rc", "10", "1"]));
     Peer::connect(&mut victim, &mut friend);
     friend.ask("post write 64");

@@ -47,7 +47,7 @@ pub enum ClientError {
     Foreign {
         /// The API socket.
         socket: PathBuf,
-        /// The user who listens.
+        /// The user of the listening process.
         owner: u32,
     },
     /// The router says no.

@@ -212,7 +212,7 @@ pub(crate) fn describe_summary(message: &mut Message, counts: &[(Kind, u64)]) {
 
 /// Writes what the character device of `kind` is; false where there is none.
 pub(crate) fn describe_chardev(message: &mut Message, kind: &[u8], of_device: bool) -> bool {
-    // `RDMA_DRIVER_RXE`: whose provider drives the device.
+    // `RDMA_DRIVER_RXE`: the provider that drives the device.
     const RXE: u32 = 14;
     let ((major, minor), abi, name) = match (kind, of_device) {
         (b"uverbs", true) => (VERBS_DEVICE, RXE_ABI, "uverbs0"),

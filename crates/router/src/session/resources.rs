@@ -1,6 +1,6 @@
-//! Resource lists of an endpoint (`rdma resource`), told part by part.
+//! Resource lists of an endpoint (`rdma resource`), reported part by part.
 //!
-//! A key says where an object stands: by the context that has it and by its handle there, or by its number alone.
+//! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
 use super::EndpointId;
 use super::context::Context;

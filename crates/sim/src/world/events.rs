@@ -133,7 +133,7 @@ impl World {
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// Nothing is left to do: no timer of a host whose queue pairs are well goes on for ever.
+    /// Checks that hosts come to rest: no timer of a host without queue pairs in error goes on for ever.
     pub(super) fn settle(&mut self) -> Check {
         for host in 0..self.hosts.len() {
             // The engine polls for requests that are posted to a queue pair in error.

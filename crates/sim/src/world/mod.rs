@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// The next happening, at whose time it is now.
+    /// The next event; advances the time to it.
     fn next(&mut self) -> Option<Happening> {
         loop {
             let Reverse((at, entry)) = self.agenda.pop()?;

@@ -54,7 +54,7 @@ pub mod ioctl_method {
     pub const CLOSE_COMP_CHANNEL: u16 = 0x8000;
 }
 
-/// `RDMA_DRIVER_RXE`: whose methods a program asks for.
+/// `RDMA_DRIVER_RXE`: the driver whose methods a program calls.
 pub const DRIVER_RXE: u32 = 14;
 
 /// The attribute of [`ioctl_method::CLOSE_COMP_CHANNEL`]: the channel's number, as CREATE_COMP_CHANNEL gave it.

@@ -17,7 +17,7 @@ pub struct NetlinkHeader {
     pub kind: u16,
     /// [`netlink_flag`]s.
     pub flags: u16,
-    /// Chosen by who asks.
+    /// Chosen by the requester.
     pub seq: u32,
     /// The port of the socket that asks.
     pub port_id: u32,

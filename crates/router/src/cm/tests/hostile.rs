@@ -106,7 +106,7 @@ fn events_that_nobody_reads_are_bounded() {
     assert_eq!(refused, Some(Errno::NOMEM));
     assert_eq!(world.census().waiting_events, 4 * 2000 + 65_536);
     assert_eq!(world.tell(&channel, cm_command::JOIN_IP_MCAST, &join), Err(Errno::NOMEM));
-    // Others are not held up, and neither is who reads.
+    // Neither other programs nor programs that read are delayed.
     let stranger = world.open(1);
     let other = world.create(&stranger, cm_port_space::TCP, 1);
     world.resolve(&stranger, other, "10.7.0.2:1").unwrap();

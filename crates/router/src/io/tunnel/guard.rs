@@ -97,7 +97,7 @@ impl Guard {
         self.place(address).map(|at| &self.views[at])
     }
 
-    /// Where the host at `address` is in the views, whose sessions are the present ones then.
+    /// Index of the host at `address` in the views, whose sessions are up to date afterwards.
     fn place(&mut self, address: IpAddr) -> Option<usize> {
         if self.views.get(self.last).is_none_or(|view| view.link.address() != address) {
             self.last = *self.places.get(&address)?;

@@ -1,8 +1,8 @@
 //! Tunnel sessions: sealing and opening of the packets from one host to another.
 //!
-//! A session goes one way. Its key is known to its two hosts only, and made of chance from both (see
-//! [`handshake`](super::handshake)), so that nothing that was sent in another session is right in this one. Each worker of
-//! the sender numbers its packets by itself: a *stream*, whose number is the upper 16 bits of a packet's.
+//! A session goes one way. Its key is known to its two hosts only, and made of random numbers of both (see
+//! [`handshake`](super::handshake)), so that nothing that was sent in another session is right in this one. Each worker of the
+//! sender numbers its packets by itself: a *stream*, whose number is the upper 16 bits of a packet's.
 
 use super::gmac::{Gmac, TAG_LEN};
 use super::replay::Window;
