@@ -36,7 +36,7 @@ impl Remains {
     }
 }
 
-/// Where a context is: its tenant network and its addresses there.
+/// Network of a context: its tenant network and its addresses there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
     /// The tenant network.

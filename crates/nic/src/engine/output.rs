@@ -57,7 +57,7 @@ pub(crate) struct Outputs<M> {
     pub(crate) ready: VecDeque<u32>,
     /// QPs with something to send to other hosts, each once.
     pub(crate) wire_ready: VecDeque<u32>,
-    /// Where the addresses of tenant networks are.
+    /// Routes to the addresses of tenant networks.
     pub(crate) routes: Arc<Routes>,
     /// Packet captures in progress.
     pub(crate) captures: Vec<Capture>,

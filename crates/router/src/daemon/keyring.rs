@@ -12,7 +12,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 /// Keys by which hosts authenticate each other. They are never shown.
 pub(super) struct Keyring {
-    /// Where keys of single hosts are kept for the next router, in a file of their own.
+    /// State directory, which keeps the keys of single hosts for the next router, in a file of their own.
     state: StateDir,
     /// The key of all hosts. It is kept only where the operator has it.
     mesh: Option<TunnelKey>,

@@ -48,7 +48,7 @@ impl EndpointDir {
         Ok((directory, listener))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -141,9 +141,10 @@ fn remove(path: &Path) -> io::Result<()> {
 
 const BACKLOG: i32 = 128;
 const DEVICES_NAME: &str = "dev";
-/// Where contents are made, beside the directory: no endpoint's, and shorter than any, so that a socket's path fits.
+/// Staging directory for new contents, beside the endpoint's directory: its name is no endpoint's, and shorter than any, so
+/// that a socket's path fits.
 const STAGING: &str = ".n";
-/// Where the old contents go, in the same place.
+/// Name for the old contents, in the same place.
 const OLD: &str = "old";
 
 #[cfg(test)]

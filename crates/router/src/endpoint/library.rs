@@ -22,9 +22,9 @@ pub enum LibraryError {
     /// It cannot be copied.
     #[error("copying {} to {}: {source}", .from.display(), .to.display())]
     Copy {
-        /// Where it is.
+        /// The source.
         from: PathBuf,
-        /// Where it was to go.
+        /// The destination.
         to: PathBuf,
         /// The cause.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum LibraryError {
 }
 
 impl Library {
-    /// Where the library is installed: `$RDMESH_LIBRARY`, else beside the running program or in `../lib`.
+    /// Path of the installed library: `$RDMESH_LIBRARY`, else beside the running program or in `../lib`.
     pub fn find() -> Result<PathBuf, LibraryError> {
         let candidates = match env::var_os(ENV) {
             Some(path) => vec![PathBuf::from(path)],

@@ -35,7 +35,7 @@ pub struct Region {
     _charge: Option<Charge>,
 }
 
-/// Where a part of a region is. `begin` is its offset in the region.
+/// Location of a part of a region. `begin` is its offset in the region.
 struct Part {
     begin: u64,
     len: u64,

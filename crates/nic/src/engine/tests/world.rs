@@ -192,7 +192,7 @@ pub(super) struct World {
     shards: usize,
     pub(super) now: Time,
     pub(super) events: Vec<Event>,
-    /// Where the addresses are, if the engines are on two hosts.
+    /// Routes to the addresses, if the engines are on two hosts.
     routes: Option<Routes>,
     /// Whether addresses of the same host lead into the tunnel too.
     pub(super) all_through_tunnel: bool,

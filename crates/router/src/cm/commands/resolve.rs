@@ -86,7 +86,7 @@ impl ConnectionManager {
                 let limit = Time(call.now.0.saturating_add(u64::from(timeout_ms) * MILLISECOND));
                 self.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, knocked: false });
             }
-            // Where endpoints are is known, and the kernel shows no table of IPv6 neighbours.
+            // Locations of endpoints are known, and the kernel shows no table of IPv6 neighbours.
             _ => self.answer_query(number, Ok(())),
         }
         Ok(DONE)
