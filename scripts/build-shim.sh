@@ -22,7 +22,7 @@ else
     cargo build --quiet --release --package rdmesh-shim --lib >&2
     library=$target_dir/release/librdmesh.so
 fi
-# A copy is changed: the linker's own output stays what cargo thinks it is.
+# A copy is changed: cargo's record of the linker's own output stays valid.
 portable=$(dirname "$library")/portable
 mkdir -p "$portable"
 cp "$library" "$portable/librdmesh.so.new"

@@ -24,7 +24,7 @@ wait_listening() {
     done
 }
 
-# pair PORT CLIENT-COMMAND -- SERVER-COMMAND: both sides; prints what the client prints.
+# pair PORT CLIENT-COMMAND -- SERVER-COMMAND: runs both sides; prints the client's output.
 pair() {
     local port=$1 client=() server
     shift
@@ -69,7 +69,7 @@ compare() {
     }'
 }
 
-# show_ps RDMESH...: what that router sees during a transfer.
+# show_ps RDMESH...: the output of `ps` during a transfer.
 show_ps() {
     local server client
     in_server ib_write_bw -F -p 18515 -D 3 >"$LOGS/demo-server.log" 2>&1 &

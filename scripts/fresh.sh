@@ -1,5 +1,5 @@
-# Any verb in a fresh root file system of this Debian release, in which nothing is installed but what the verb installs:
-# what a newcomer's machine lacks fails here. The base is made once by debootstrap and kept in the user's cache folder.
+# Any verb in a fresh root file system of this Debian release, in which only the verb's own packages are installed: a
+# dependency that a new machine lacks fails here. The base is made once by debootstrap and kept in the user's cache folder.
 # shellcheck shell=bash
 . scripts/setup.sh
 
