@@ -421,7 +421,7 @@ First steps, as root:
   rdmesh run --name b -- ib_write_bw 10.77.0.2
 
 On two hosts, 192.0.2.1 and 192.0.2.2, the same with the names exchanged on the other one:
-  rdmesh peer key > mesh.key       # on one of them; give the file to both
+  (umask 077; rdmesh peer key > mesh.key)   # on one of them; give the file to both
   rdmesh up --host a --underlay 192.0.2.1 --key mesh.key
   rdmesh peer add b 192.0.2.2
   rdmesh peer endpoint b --net blue --vni 7 10.7.0.3

@@ -75,8 +75,8 @@ fn userfaultfd() -> Finding {
         None => Finding::ok("userfaultfd", "not in this kernel; threads are stopped while memory is registered"),
         Some("0") => Finding::ok(
             "userfaultfd",
-            "user mode only: in an unprivileged program, a system call that writes to memory at the moment when another \
-             thread registers it can fail with EFAULT (`sysctl vm.unprivileged_userfaultfd=1` prevents that)",
+            "for privileged programs; threads of others are stopped while memory is registered \
+             (`sysctl vm.unprivileged_userfaultfd=1` makes that unnecessary)",
         ),
         Some(_) => Finding::ok("userfaultfd", "available"),
     }

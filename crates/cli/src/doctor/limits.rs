@@ -19,7 +19,7 @@ pub(super) fn check(status: Option<&Status>) -> Vec<Finding> {
     findings
 }
 
-/// Registered memory becomes a file in memory, in which a page lies at its own address.
+/// Registered memory becomes a sparse file in memory, as long as the address space that it covers.
 fn files(limit: Option<u64>) -> Finding {
     match limit {
         None => Finding::ok("file size", "unlimited"),

@@ -55,7 +55,7 @@ fn findings(tunnel: &Tunnel) -> Vec<Finding> {
     if let Some(last) = tunnel.last_stranger {
         findings.push(Finding::warn(
             SUBJECT,
-            format!("{} packets from addresses that are no host's, the last from {last}", tunnel.stranger_packets),
+            format!("packets from addresses that are no host's: {}, the last from {last}", tunnel.stranger_packets),
             "is that a host? `rdmesh peer add` makes it known; else keep it from UDP port 6081",
         ));
     }

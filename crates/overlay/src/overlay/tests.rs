@@ -4,6 +4,8 @@ use super::*;
 use rdmesh_fabric::{Isolation, Quota};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// An overlay in a fresh directory, removed again at the end; none (and a line that says why) without root.
 struct World {
@@ -141,9 +143,17 @@ fn the_interface_has_the_derived_addresses() {
     let blue = network("blue");
     let a = endpoint(&blue, "a", &["10.7.0.2"]);
     world.overlay.add_endpoint(&blue, &a).unwrap();
-    let listed = world.namespace(&a).run(|| fs::read_to_string("/proc/thread-self/net/if_inet6")).unwrap();
     let local: String = mac_of(&a).link_local().octets().iter().map(|b| format!("{b:02x}")).collect();
-    assert!(listed.contains(&local), "{listed}");
+    // The kernel assigns it some time after it has seen the carrier.
+    let begin = Instant::now();
+    loop {
+        let listed = world.namespace(&a).run(|| fs::read_to_string("/proc/thread-self/net/if_inet6")).unwrap();
+        if listed.contains(&local) {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{listed}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
