@@ -108,6 +108,7 @@ part_fresh() {
     build_product
     step "the demo" dev_fresh --with-target demo
     step "tests without privilege" dev_fresh --with-target test rootless
+    step "the benchmark" dev_fresh --with-target bench --quick
 }
 
 dev_test() {
