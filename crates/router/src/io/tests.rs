@@ -107,8 +107,18 @@ fn send(socket: &Socket, made: Made) -> IoStats {
     counters.read()
 }
 
+/// Another program of the machine may have the port at all addresses for a moment.
 fn tunnel(address: IpAddr) -> Tunnel {
-    Tunnel::open(address, 1, None).unwrap().remove(0)
+    let begin = Instant::now();
+    loop {
+        match Tunnel::open(address, 1, None) {
+            Ok(mut tunnels) => return tunnels.remove(0),
+            Err(rustix::io::Errno::ADDRINUSE) if begin.elapsed() < Duration::from_secs(20) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 fn trains_arrive(from: IpAddr, to: IpAddr) {
