@@ -2,7 +2,7 @@
 //!
 //! The kernel identifies such a futex by its page, which the conversion replaces: a later wake-up would not find the waiter. So
 //! the waiter is interrupted once, and the call that the kernel (or `interpose::waits`) then makes again looks at the new page.
-//! Where threads are stopped for the conversion all are interrupted anyway.
+//! Conversions that stop all threads interrupt every waiter anyway.
 
 use super::hold::for_each_thread;
 use super::stop;
