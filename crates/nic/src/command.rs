@@ -41,6 +41,8 @@ impl Remains {
 pub struct Network {
     /// The tenant network.
     pub vni: Vni,
+    /// The endpoint, by a number that is unique on this host: its share of a worker does not grow with its contexts.
+    pub endpoint: u32,
     /// The GID table of port 1. Empty slots are zero GIDs.
     pub gids: Vec<Gid>,
     /// Its plain RoCEv2 path to external peers, if it has one.

@@ -22,7 +22,9 @@ mod memory;
 mod net;
 pub mod platform;
 mod roce;
+mod schedule;
 mod time;
+mod timer;
 pub mod wire;
 
 pub use capture::{CaptureFilter, Captured};

@@ -5,6 +5,7 @@
 //! endpoints' own addresses. External peers get *plain* RoCEv2 from a UDP socket in the endpoint's own network namespace. Which
 //! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
 
+use crate::schedule::{TURN_COST, TURN_PACKETS};
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Vni};
 use std::collections::HashMap;
@@ -105,13 +106,15 @@ pub struct Transmits {
     count: usize,
     open: bool,
     is_sealed: bool,
+    /// The buffer's and the packets' limit in the present turn of a queue pair.
+    turn_end: (usize, usize),
 }
 
 impl Transmits {
     /// Room for some trains.
     pub fn new() -> Self {
         let (buffer, trains) = (vec![0; BUFFER].into(), Vec::with_capacity(TRAINS));
-        Self { buffer, used: 0, trains, count: 0, open: false, is_sealed: false }
+        Self { buffer, used: 0, trains, count: 0, open: false, is_sealed: false, turn_end: (0, 0) }
     }
 
     /// The same for a router that seals what it sends through the tunnel: packets there have [room for the
@@ -178,6 +181,17 @@ impl Transmits {
     /// Whether a packet of any size still fits.
     pub fn has_room(&self) -> bool {
         self.trains.len() < TRAINS && self.buffer.len() - self.used >= MAX_PACKET
+    }
+
+    /// A queue pair's turn begins.
+    pub(crate) fn begin_turn(&mut self) {
+        self.turn_end = (self.used + TURN_COST as usize, self.count + TURN_PACKETS);
+    }
+
+    /// Whether the present turn goes on, and a packet of any size still fits.
+    pub(crate) fn has_turn(&self) -> bool {
+        let (used, count) = self.turn_end;
+        self.used < used && self.count < count && self.has_room()
     }
 
     /// Which packet of its train the next one of `len` bytes would be, from 0: its IPv4 identification on a plain path.

@@ -4,6 +4,7 @@ use super::slab::Slab;
 use crate::command::{Network, SrqAttr};
 use crate::memory::KeyTable;
 use crate::platform::Platform;
+use crate::schedule::Owner;
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 
 pub(crate) struct Context<P: Platform> {
@@ -38,6 +39,11 @@ pub(crate) struct Ah {
 }
 
 impl<P: Platform> Context<P> {
+    /// Whose share of the engine its queue pairs use.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { vni: self.network.vni, endpoint: self.network.endpoint }
+    }
+
     pub(crate) fn new(network: Network, limits: &DeviceLimits, seed: u64) -> Self {
         Self {
             network,

@@ -33,6 +33,7 @@ use crate::command::{CommandError, ContextId, Network, Remains};
 use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
 use crate::roce::{Ended, Integrity};
+use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
 use crate::time::Time;
 use active::Active;
 use context::Context;
@@ -128,7 +129,7 @@ impl<P: Platform> Engine<P> {
 
     /// When [`Engine::poll`] has to be called at the latest, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timer = self.out.timers.first().map(|(at, _)| *at);
+        let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
         let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
         timer.into_iter().chain(watch).min()
@@ -138,39 +139,39 @@ impl<P: Platform> Engine<P> {
     pub fn has_work(&self) -> bool {
         let out = &self.out;
         let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
-        has_packets || !out.ready.is_empty() || !out.events.is_empty() || self.has_mads()
+        has_packets || !out.schedule.is_empty(Order::Local) || !out.events.is_empty() || self.has_mads()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
     pub fn has_to_transmit(&self) -> bool {
-        !self.out.wire_ready.is_empty() || self.has_last_words()
+        !self.out.schedule.is_empty(Order::Wire) || self.has_last_words()
     }
 
     /// Does the present work, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
-        self.out.moved = 0;
+        let start = self.out.spent;
         let mut worked = self.expire();
         worked |= self.drain_inbox();
-        for _ in 0..self.out.ready.len().min(QPS_PER_POLL) {
+        for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
             // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
             // rings while large messages are copied does not wait longer than this.
-            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.moved > POLL_BYTES {
+            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.spent - start > POLL_COST {
                 break;
             }
-            let Some(index) = self.out.ready.pop_front() else { break };
+            let Some(index) = self.out.schedule.next(Order::Local) else { break };
+            let before = self.out.spent;
             worked |= self.run(index);
+            // What others execute for it on this engine is at its expense.
             self.drain_inbox();
+            self.out.schedule.charge(Order::Local, index, self.out.spent - before);
         }
         worked | self.flush_failed()
     }
 
     fn expire(&mut self) -> bool {
         let mut worked = false;
-        while let Some((at, index)) = self.out.timers.first().copied()
-            && at <= self.out.now
-        {
-            self.out.timers.pop_first();
+        while let Some(index) = self.out.timers.pop(self.out.now) {
             let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
             let is_remote = qp.connection.is_some();
             let mut active = Active { index, qp, cx, out: &mut self.out };
@@ -186,9 +187,8 @@ impl<P: Platform> Engine<P> {
 
     fn run(&mut self, index: u32) -> bool {
         let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
-        qp.queued = false;
         if qp.is_on_wire() {
-            self.out.make_wire_ready(index, qp);
+            self.out.make_wire_ready(index);
             return true;
         }
         let worked = Active { index, qp: &mut *qp, cx, out: &mut self.out }.run_sends();
@@ -238,6 +238,7 @@ impl<P: Platform> Engine<P> {
         for &index in members {
             if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
                 Active { index, qp, cx, out: &mut self.out }.receive_datagram(head, request);
+                self.out.spend(u64::from(head.len));
             }
         }
         self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
@@ -284,13 +285,5 @@ fn parts<'a, P: Platform>(
     Some((qp, cx))
 }
 
-/// QPs that may send in one poll.
-const QPS_PER_POLL: usize = 64;
-/// Bytes that one poll moves.
-const POLL_BYTES: u64 = 2 << 20;
-/// Packets for other engines that may wait before no more are made.
-const OUTBOX_LIMIT: usize = 128;
-/// QPs in error whose receive queues are looked at in one poll.
-const FAILED_PER_POLL: usize = 32;
 /// Interval at which the receive queues of QPs in error are polled without other work.
 const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

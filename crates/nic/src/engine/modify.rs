@@ -1,7 +1,7 @@
 //! Queue pair commands: create, modify, query and destroy, and multicast membership.
 
 use super::active::Active;
-use super::qp::{Qp, Requester, Responder, Wait};
+use super::qp::{Qp, Requester, Responder};
 use super::{Engine, parts, requester};
 use crate::command::{CommandError, ContextId, Path, QpCounters, QpInfo, QpInit, Remains};
 use crate::net::Route;
@@ -42,6 +42,7 @@ impl<P: Platform> Engine<P> {
             }
             None => self.qps.push(Some(qp)),
         }
+        self.out.schedule.join(index, self.context(id)?.owner());
         Ok((handle, qpn))
     }
 
@@ -105,25 +106,15 @@ impl<P: Platform> Engine<P> {
 
     pub(super) fn remove_qp(&mut self, id: ContextId, qp: u32) -> Result<Box<Qp<P>>> {
         let index = self.qp_index(id, qp)?;
-        let mut qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
+        let qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
         self.free_qps.push_back(index);
         self.ended.add(index, &qp);
-        qp.send.set_wait(index, Wait::None, &mut self.out.timers);
-        if qp.queued {
-            self.out.ready.retain(|i| *i != index);
-        }
-        if let Some(connection) = &mut qp.connection {
-            connection.disarm(index, &mut self.out.timers);
-        }
-        if qp.wire_queued {
-            self.out.wire_ready.retain(|i| *i != index);
-        }
-        if qp.watched {
-            self.out.failed.retain(|i| *i != index);
-        }
-        let vni = self.context(id)?.network.vni;
+        self.out.timers.stop(index);
+        let owner = self.context(id)?.owner();
+        self.out.schedule.leave(index, owner);
+        self.out.failed.remove(index);
         for gid in &qp.groups {
-            self.leave_group(vni, *gid, index);
+            self.leave_group(owner.vni, *gid, index);
         }
         let cx = self.context_mut(id)?;
         cx.qps.remove(qp.handle);
@@ -219,10 +210,7 @@ fn new_qp<P: Platform>(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P
         counters: QpCounters::default(),
         send: Requester::new(init.send, window, epoch),
         recv: Responder::new(if init.srq.is_some() { None } else { init.recv }),
-        queued: false,
-        wire_queued: false,
         connection: None,
-        watched: false,
         groups: Vec::new(),
     }
 }

@@ -3,11 +3,12 @@
 use super::active::Active;
 use super::management::GSI;
 use super::packet::shard_of;
-use super::{Engine, QPS_PER_POLL, parts};
+use super::{Engine, parts};
 use crate::capture::{Capture, CaptureFilter, Captured};
 use crate::net::{Datagram, Origin, Routes, Transmits};
 use crate::platform::Platform;
 use crate::roce::Opened;
+use crate::schedule::{Order, PACKETS_PER_POLL, POLL_COST, TURNS_PER_POLL, cost};
 use crate::time::Time;
 use crate::wire::Op;
 use rdmesh_verbs::Qpn;
@@ -94,35 +95,41 @@ impl<P: Platform> Engine<P> {
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
         let has_mads = self.transmit_mads(to);
         self.ended.transmit(now, to, &mut self.out.captures);
-        // Not every posted request becomes a packet: a queue pair with endless requests gets one turn like all others.
-        for _ in 0..self.out.wire_ready.len().min(QPS_PER_POLL) {
-            if !to.has_room() {
+        let start = self.out.spent;
+        // Not every posted request becomes a packet: the number of turns is limited too.
+        for _ in 0..TURNS_PER_POLL {
+            let is_enough = to.count() - before >= PACKETS_PER_POLL || self.out.spent - start > POLL_COST;
+            if is_enough || !to.has_room() {
                 break;
             }
-            let Some(index) = self.out.wire_ready.pop_front() else { break };
-            let Some((qp, _)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            qp.wire_queued = false;
+            let Some(index) = self.out.schedule.next(Order::Wire) else { break };
             self.take_turn(index, to);
         }
         let sent = to.count() - before;
         self.wire.sent += sent as u64;
-        // Members of a group on this host get theirs from the next poll.
+        // Members of a group on other engines of this host.
         let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
-        sent != 0 || has_mads || is_delivering || self.ended.is_due() || !self.out.wire_ready.is_empty()
+        sent != 0 || has_mads || is_delivering || self.ended.is_due() || !self.out.schedule.is_empty(Order::Wire)
     }
 
     /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
     pub(super) fn take_turn(&mut self, index: u32, to: &mut Transmits) -> bool {
         let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
-        let mark = to.mark();
+        let (mark, count) = (to.mark(), to.count());
         let has_more = Active { index, qp: &mut *qp, cx: &mut *cx, out: &mut self.out }.take_turn(to);
         if has_more {
-            self.out.make_wire_ready(index, qp);
+            self.out.make_wire_ready(index);
         }
         for capture in &mut self.out.captures {
             let port = cx.network.plain.map_or(0, |plain| plain.source_port);
             capture.sent(self.out.now, cx.network.vni, port, to, mark);
         }
+        // A turn without a packet is not free, and members of a group on this host get theirs at the sender's expense.
+        let packets = (to.count() - count).max(1);
+        let sent = cost(packets as u64, (to.mark() - mark) as u64);
+        let before = self.out.spent;
+        self.drain_inbox();
+        self.out.schedule.charge(Order::Wire, index, sent + self.out.spent - before);
         has_more
     }
 

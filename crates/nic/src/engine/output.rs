@@ -7,9 +7,11 @@ use crate::capture::Capture;
 use crate::command::ContextId;
 use crate::net::Routes;
 use crate::platform::{CompletionQueue, Overrun, Platform};
+use crate::schedule::{NumberList, Order, Schedule, cost};
 use crate::time::Time;
+use crate::timer::Deadlines;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Event for the program, or for the operator.
@@ -46,25 +48,22 @@ pub(crate) struct Outputs<M> {
     pub(crate) shard: u32,
     pub(crate) shards: u32,
     pub(crate) now: Time,
-    /// Bytes that this poll has moved, or asked for.
-    pub(crate) moved: u64,
+    /// Cost of all packets and of what else was executed, in the unit of [`cost`].
+    pub(crate) spent: u64,
     /// Packets between two QPs of this engine.
     pub(crate) inbox: VecDeque<Packet<M>>,
     /// Packets for other engines.
     pub(crate) outbox: VecDeque<Packet<M>>,
     pub(crate) events: VecDeque<Event>,
-    /// QPs with something to do, each once.
-    pub(crate) ready: VecDeque<u32>,
-    /// QPs with something to send to other hosts, each once.
-    pub(crate) wire_ready: VecDeque<u32>,
+    /// QPs with something to send.
+    pub(crate) schedule: Schedule,
     /// Routes to the addresses of tenant networks.
     pub(crate) routes: Arc<Routes>,
     /// Packet captures in progress.
     pub(crate) captures: Vec<Capture>,
-    /// Deadlines of QPs, at most one each.
-    pub(crate) timers: BTreeSet<(Time, u32)>,
-    /// QPs in error, each once, whose receive queues are watched for requests to flush.
-    pub(crate) failed: VecDeque<u32>,
+    pub(crate) timers: Deadlines,
+    /// QPs in error, whose receive queues are watched for requests to flush.
+    pub(crate) failed: NumberList,
     epoch: u32,
 }
 
@@ -74,16 +73,15 @@ impl<M> Outputs<M> {
             shard,
             shards,
             now: Time::default(),
-            moved: 0,
+            spent: 0,
             inbox: VecDeque::with_capacity(256),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
-            ready: VecDeque::with_capacity(64),
-            wire_ready: VecDeque::with_capacity(64),
+            schedule: Schedule::default(),
             routes: Arc::default(),
             captures: Vec::new(),
-            timers: BTreeSet::new(),
-            failed: VecDeque::new(),
+            timers: Deadlines::default(),
+            failed: NumberList::default(),
             epoch: 0,
         }
     }
@@ -107,17 +105,19 @@ impl<M> Outputs<M> {
         (n < Qpn::MULTICAST.value()).then(|| Qpn::new(n))
     }
 
-    pub(crate) fn make_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &mut Qp<P>) {
-        if !qp.queued {
-            qp.queued = true;
-            self.ready.push_back(index);
-        }
+    /// The QP has something to send, or to flush.
+    pub(crate) fn make_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &Qp<P>) {
+        self.schedule.add(if qp.is_on_wire() { Order::Wire } else { Order::Local }, index);
     }
 
-    pub(crate) fn make_wire_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &mut Qp<P>) {
-        if !std::mem::replace(&mut qp.wire_queued, true) {
-            self.wire_ready.push_back(index);
-        }
+    /// The QP has something to send to another host.
+    pub(crate) fn make_wire_ready(&mut self, index: u32) {
+        self.schedule.add(Order::Wire, index);
+    }
+
+    /// A packet with `bytes` of data was sent or executed.
+    pub(crate) fn spend(&mut self, bytes: u64) {
+        self.spent += cost(1, bytes);
     }
 
     /// An epoch that no QP of this engine has used: not even a successor of the same number takes a reply to an older one.

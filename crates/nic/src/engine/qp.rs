@@ -7,8 +7,9 @@ use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, SendQueue};
 use crate::roce::Connection;
 use crate::time::Time;
+use crate::timer::Deadlines;
 use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 pub(crate) struct Qp<P: Platform> {
@@ -26,14 +27,8 @@ pub(crate) struct Qp<P: Platform> {
     pub(crate) counters: QpCounters,
     pub(crate) send: Requester<P>,
     pub(crate) recv: Responder<P>,
-    /// Whether the QP waits in the engine's list of QPs with something to do.
-    pub(crate) queued: bool,
-    /// Whether it waits in the list of QPs with something to send to other hosts.
-    pub(crate) wire_queued: bool,
     /// Its side of the wire, where it is connected to a QP on another host.
     pub(crate) connection: Option<Box<Connection>>,
-    /// Whether it is in the engine's list of QPs in error.
-    pub(crate) watched: bool,
     /// Multicast groups that it is in.
     pub(crate) groups: Vec<Gid>,
 }
@@ -159,13 +154,12 @@ impl<P: Platform> Requester<P> {
         self.announce_drained = false;
     }
 
-    /// Blocks the send side, or lets it go on. Keeps the engine's list of deadlines consistent.
-    pub(crate) fn set_wait(&mut self, index: u32, wait: Wait, timers: &mut BTreeSet<(Time, u32)>) {
-        if let Some(at) = std::mem::replace(&mut self.wait, wait).deadline() {
-            timers.remove(&(at, index));
-        }
-        if let Some(at) = wait.deadline() {
-            timers.insert((at, index));
+    /// Blocks the send side, or lets it go on.
+    pub(crate) fn set_wait(&mut self, index: u32, wait: Wait, timers: &mut Deadlines) {
+        self.wait = wait;
+        match wait.deadline() {
+            Some(at) => timers.set(index, at),
+            None => timers.stop(index),
         }
     }
 

@@ -5,6 +5,7 @@ use super::output::Event;
 use super::qp::Wait;
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use crate::roce::Connection;
+use crate::schedule::Order;
 use rdmesh_verbs::{AsyncEvent, QpState, QpType};
 
 impl<P: Platform> Active<'_, P> {
@@ -58,12 +59,8 @@ impl<P: Platform> Active<'_, P> {
     }
 
     fn disconnect(&mut self) {
-        if let Some(mut connection) = self.qp.connection.take() {
-            connection.disarm(self.index, &mut self.out.timers);
-        }
-        if std::mem::take(&mut self.qp.wire_queued) {
-            self.out.wire_ready.retain(|ready| *ready != self.index);
-        }
+        self.qp.connection = None;
+        self.out.schedule.remove(Order::Wire, self.index);
     }
 
     fn reset(&mut self) {
@@ -78,9 +75,7 @@ impl<P: Platform> Active<'_, P> {
         if let Some(queue) = &mut self.qp.recv.queue {
             queue.clear();
         }
-        if std::mem::take(&mut self.qp.watched) {
-            self.out.failed.retain(|failed| *failed != self.index);
-        }
+        self.out.failed.remove(self.index);
     }
 
     fn drain(&mut self) {
@@ -96,7 +91,6 @@ impl<P: Platform> Active<'_, P> {
 
     fn error(&mut self, before: QpState) {
         if let Some(connection) = &mut self.qp.connection {
-            connection.disarm(self.index, &mut self.out.timers);
             connection.fail();
         }
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
@@ -105,7 +99,7 @@ impl<P: Platform> Active<'_, P> {
         if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
             self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
         }
-        if self.qp.recv.queue.is_some() && !std::mem::replace(&mut self.qp.watched, true) {
+        if self.qp.recv.queue.is_some() {
             self.out.failed.push_back(self.index);
         }
     }

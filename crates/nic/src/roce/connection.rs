@@ -8,13 +8,10 @@ use crate::engine::slowness::Slowness;
 use crate::time::Time;
 use crate::wire::Syndrome;
 use rdmesh_verbs::{Key, Psn};
-use std::collections::BTreeSet;
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
-    /// The engine's deadline for this queue pair that is set. It may be early: what is due is looked up when it fires.
-    pub(crate) timer: Option<Time>,
     pub(super) requester: RequesterState,
     pub(super) responder: ResponderState,
 }
@@ -99,7 +96,7 @@ pub(super) enum Message {
 impl Connection {
     /// To `peer`, which may have `replies` READs and atomics under way.
     pub(crate) fn new(peer: Peer, replies: usize) -> Self {
-        Self { peer, timer: None, requester: RequesterState::new(), responder: ResponderState::new(replies) }
+        Self { peer, requester: RequesterState::new(), responder: ResponderState::new(replies) }
     }
 
     /// Begins to send with `psn`.
@@ -111,23 +108,6 @@ impl Connection {
     /// Oldest PSN that the peer has not acknowledged.
     pub(crate) fn unacked(&self) -> Psn {
         self.requester.unacked
-    }
-
-    /// Makes sure that the engine handles the queue pair's timers at `at`.
-    pub(super) fn arm(&mut self, index: u32, at: Time, timers: &mut BTreeSet<(Time, u32)>) {
-        if self.timer.is_some_and(|set| set <= at) {
-            return;
-        }
-        self.disarm(index, timers);
-        self.timer = Some(at);
-        timers.insert((at, index));
-    }
-
-    /// Removes the deadline.
-    pub(crate) fn disarm(&mut self, index: u32, timers: &mut BTreeSet<(Time, u32)>) {
-        if let Some(at) = self.timer.take() {
-            timers.remove(&(at, index));
-        }
     }
 
     /// The queue pair is in error: only the NAK is sent any more.

@@ -7,6 +7,7 @@ use crate::engine::requester::MAX_UNANSWERED;
 use crate::memory::{CopyError, gather_bytes};
 use crate::net::{Route, Transmits};
 use crate::platform::{Memory, Platform};
+use crate::schedule::TURN_STEPS;
 use crate::wire::{Header, IpUdp, Op, Service};
 use rdmesh_verbs::{AddressVector, Gid, QpType, Qpn, SendFlags, SendOp, Vni, WcStatus};
 use std::net::IpAddr;
@@ -36,8 +37,8 @@ impl<P: Platform> Active<'_, P> {
 
     /// Appends datagrams for one turn, as far as they go to other hosts. Returns whether there are more at once.
     pub(super) fn send_datagrams(&mut self, to: &mut Transmits) -> bool {
-        for _ in 0..TURN {
-            if !to.has_room() {
+        for _ in 0..TURN_STEPS {
+            if !to.has_turn() {
                 return self.qp.can_send();
             }
             if !self.qp.is_sending()
@@ -55,6 +56,11 @@ impl<P: Platform> Active<'_, P> {
             }
             match self.send_datagram(to) {
                 Ok(Sent::Whole) => self.complete_oldest(),
+                // What it costs is known when all members on this host have got it.
+                Ok(Sent::ToMembersHere) => {
+                    self.complete_oldest();
+                    return self.qp.is_sending() && self.qp.can_send();
+                }
                 Ok(Sent::NoRoom) => return true,
                 // The queue goes on when the earlier ones are answered.
                 Ok(Sent::TooMany) => return false,
@@ -97,7 +103,7 @@ impl<P: Platform> Active<'_, P> {
         }
         let cursor = self.qp.send.cursor;
         while let Some(host) = next_host(self.out.routes.hosts(vni), self.qp.send.reached) {
-            if !to.has_room() {
+            if !to.has_turn() {
                 return Ok(Sent::NoRoom);
             }
             let peer = Peer::on_host(host, vni, source, av, flow(self.qp.qpn, Qpn::MULTICAST));
@@ -107,9 +113,9 @@ impl<P: Platform> Active<'_, P> {
         if is_local_too {
             let (op, payload, len) = self.build(cursor)?;
             self.transmit(op, payload, len);
-        } else {
-            self.datagram_sent();
+            return Ok(Sent::ToMembersHere);
         }
+        self.datagram_sent();
         Ok(Sent::Whole)
     }
 
@@ -127,7 +133,7 @@ impl<P: Platform> Active<'_, P> {
             Some((memory, offset)) => memory.read(*offset, bytes).map_err(CopyError::from),
             None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes),
         })?;
-        self.out.moved += entry.total;
+        self.out.spend(entry.total);
         self.qp.send.slow.end();
         Ok(())
     }
@@ -201,6 +207,8 @@ impl From<CopyError> for Unsent {
 enum Sent {
     /// It is sent.
     Whole,
+    /// It is sent to a group, also to its members on this host.
+    ToMembersHere,
     /// There is no room for more packets.
     NoRoom,
     /// Too many wait for this host.
@@ -217,6 +225,3 @@ fn next_host(hosts: &[IpAddr], reached: Option<IpAddr>) -> Option<IpAddr> {
 pub(super) fn is_own(gids: &[Gid], gid: Gid) -> bool {
     !gid.is_zero() && gids.contains(&gid)
 }
-
-/// Datagrams that a queue pair sends before it lets the next one.
-const TURN: usize = 64;

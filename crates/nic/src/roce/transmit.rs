@@ -11,13 +11,17 @@ use rdmesh_verbs::QpType;
 impl<P: Platform> Active<'_, P> {
     /// Appends packets for one turn. Returns whether there are more at once.
     pub(crate) fn take_turn(&mut self, to: &mut Transmits) -> bool {
+        to.begin_turn();
         if self.qp.qp_type == QpType::Ud {
             return self.send_datagrams(to);
         }
         if !self.answers() {
             return false;
         }
-        self.send_answers(to) | self.send_requests(to)
+        let has_answers = self.send_answers(to);
+        // A peer that asks without end leaves half of the packets to the queue pair's own requests.
+        to.begin_turn();
+        has_answers | self.send_requests(to)
     }
 
     /// Takes a packet that is known to come from the peer.

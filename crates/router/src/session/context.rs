@@ -112,7 +112,13 @@ impl Context {
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
-        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone(), plain, mtu };
+        let network = Network {
+            vni: endpoint.spec.vni,
+            endpoint: endpoint.spec.id.0,
+            gids: endpoint.spec.gids.clone(),
+            plain,
+            mtu,
+        };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {

@@ -1,8 +1,8 @@
 //! Completion of work requests: successful, failed or flushed.
 
-use super::FLUSH_TURN;
 use crate::engine::active::Active;
 use crate::platform::{Platform, SendQueue};
+use crate::schedule::FLUSH_TURN;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, QpType, Qpn, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
@@ -99,6 +99,7 @@ impl<P: Platform> Active<'_, P> {
                 Err(bad) => (bad.wr_id, WcOpcode::Send),
             };
             self.finish_send(wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
+            self.out.spend(0);
             flushed = true;
         }
         self.qp.send.abandon(self.out.next_epoch());

@@ -12,6 +12,7 @@ use super::active::Active;
 use super::window::Inflight;
 use crate::memory::BindRequest;
 use crate::platform::{Platform, SendQueue};
+use crate::schedule::{TURN_COST, TURN_PACKETS};
 use rdmesh_verbs::{QpState, QpType, SendFlags, SendOp, WcStatus};
 
 impl<P: Platform> Active<'_, P> {
@@ -21,9 +22,9 @@ impl<P: Platform> Active<'_, P> {
             return self.flush_sends();
         }
         let mut worked = false;
-        let end = self.out.moved + TURN_BYTES;
-        for _ in 0..TURN {
-            if self.out.moved >= end
+        let end = self.out.spent + TURN_COST;
+        for _ in 0..TURN_PACKETS {
+            if self.out.spent >= end
                 || !self.qp.is_sending()
                 || !self.qp.can_send()
                 || self.qp.send.unanswered >= MAX_UNANSWERED
@@ -34,10 +35,16 @@ impl<P: Platform> Active<'_, P> {
                 break;
             }
             // An error while fetching leaves nothing to send.
-            if self.qp.send.cursor < self.qp.send.window.len() && !self.send_next() {
-                break;
+            if self.qp.send.cursor == self.qp.send.window.len() {
+                worked = true;
+                continue;
             }
-            worked = true;
+            match self.send_next() {
+                Step::Blocked => break,
+                Step::Done => worked = true,
+                // What it costs is known when all members have got it.
+                Step::DoneForGroup => return true,
+            }
         }
         worked
     }
@@ -67,40 +74,39 @@ impl<P: Platform> Active<'_, P> {
         true
     }
 
-    /// Sends the next packet of the request at the cursor, or executes a local one; false where it has to wait.
-    fn send_next(&mut self) -> bool {
+    /// Sends the next packet of the request at the cursor, or executes a local one.
+    fn send_next(&mut self) -> Step {
         let cursor = self.qp.send.cursor;
         let entry = &self.qp.send.window[cursor];
         if !entry.started {
             if self.must_wait(cursor) {
-                return false;
+                return Step::Blocked;
             }
             if let Err(status) = self.check(entry) {
-                // Earlier requests complete first: the error waits for its turn.
-                if cursor != 0 {
-                    return false;
-                }
-                self.fail_oldest(status);
-                return true;
+                return self.fail_in_order(cursor, status);
             }
             if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
-                return self.execute_local();
+                self.execute_local();
+                return Step::Done;
             }
         }
         if self.is_remote_datagram(cursor) {
-            self.out.make_wire_ready(self.index, self.qp);
-            return false;
+            self.out.make_wire_ready(self.index);
+            return Step::Blocked;
         }
-        let built = self.build(cursor);
-        let (op, payload, len) = match built {
-            Ok(parts) => parts,
-            Err(_) if cursor != 0 => return false,
-            Err(status) => {
-                self.fail_oldest(status);
-                return true;
-            }
-        };
-        self.transmit(op, payload, len)
+        match self.build(cursor) {
+            Ok((op, payload, len)) => self.transmit(op, payload, len),
+            Err(status) => self.fail_in_order(cursor, status),
+        }
+    }
+
+    /// Earlier requests complete first: an error waits until its request is the oldest.
+    fn fail_in_order(&mut self, cursor: usize, status: WcStatus) -> Step {
+        if cursor != 0 {
+            return Step::Blocked;
+        }
+        self.fail_oldest(status);
+        Step::Done
     }
 
     /// Whether the request at the cursor has to wait for earlier ones.
@@ -146,7 +152,8 @@ impl<P: Platform> Active<'_, P> {
     }
 
     /// Executes a local operation, which is the oldest request.
-    pub(crate) fn execute_local(&mut self) -> bool {
+    pub(crate) fn execute_local(&mut self) {
+        self.out.spend(0);
         let result = match self.qp.send.window[0].wr.op {
             SendOp::LocalInvalidate { key } => {
                 self.cx.keys.invalidate(self.qp.pd, None, key).map_err(|_| WcStatus::LocalQpOperationError)
@@ -167,18 +174,22 @@ impl<P: Platform> Active<'_, P> {
             }
             Err(status) => self.fail_oldest(status),
         }
-        true
     }
+}
+
+/// Result of an attempt to send a packet within the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Sent or executed; there may be more.
+    Done,
+    /// Sent to every member of a group.
+    DoneForGroup,
+    /// An earlier request, or the queue pair's other path, comes first.
+    Blocked,
 }
 
 /// Work requests of a QP on their way at once.
 pub(crate) const WINDOW: usize = 64;
-/// Packets that a QP sends before it lets the next one send.
-const TURN: u32 = 16;
-/// Requests of a broken queue that are flushed in one turn.
-pub(crate) const FLUSH_TURN: usize = 256;
-/// Bytes that a QP moves before it lets the next one.
-const TURN_BYTES: u64 = 256 * 1024;
 /// Packets of a QP without a reply.
 pub(crate) const MAX_UNANSWERED: u32 = 32;
 /// Largest message (IBA 9.7.7).

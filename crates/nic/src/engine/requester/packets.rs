@@ -1,5 +1,6 @@
 //! Request packets made from work requests.
 
+use super::Step;
 use crate::engine::active::Active;
 use crate::engine::context::Ah;
 use crate::engine::packet::{Body, Head, Packet, Request, RequestOp};
@@ -69,11 +70,11 @@ impl<P: Platform> Active<'_, P> {
         self.cx.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd)
     }
 
-    pub(crate) fn transmit(&mut self, op: RequestOp, payload: Payload<P::Memory>, len: u32) -> bool {
+    pub(crate) fn transmit(&mut self, op: RequestOp, payload: Payload<P::Memory>, len: u32) -> Step {
         let (dst, av) = match self.qp.send.window[self.qp.send.cursor].wr.op {
             SendOp::Datagram { ah, qpn, .. } => match self.address(self.qp.pd, ah) {
                 Some(ah) => (qpn, ah.av),
-                None => return false,
+                None => return Step::Blocked,
             },
             _ => (self.qp.attr.dest_qpn, self.qp.attr.av),
         };
@@ -100,7 +101,7 @@ impl<P: Platform> Active<'_, P> {
         };
         entry.started = true;
         entry.sent += u64::from(len);
-        self.out.moved += u64::from(len);
+        self.out.spend(u64::from(len));
         entry.complete = last;
         let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
         send.next_psn = send.next_psn.add(1);
@@ -120,7 +121,7 @@ impl<P: Platform> Active<'_, P> {
             }
         }
         self.out.packet(Packet { head, body: Body::Request(Request { op, first, last, solicited, payload }) });
-        true
+        if group { Step::DoneForGroup } else { Step::Done }
     }
 }
 

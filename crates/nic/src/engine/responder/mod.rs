@@ -10,9 +10,9 @@ mod remote;
 
 use super::active::Active;
 use super::packet::{Body, Head, Nak, Packet, Reply, Request, RequestOp};
-use super::requester::FLUSH_TURN;
 use crate::memory::Payload;
 use crate::platform::{Platform, RecvQueue};
+use crate::schedule::FLUSH_TURN;
 use rdmesh_verbs::{Access, AsyncEvent, Completion, QpState, QpType, Qpn, WcFlags, WcOpcode, WcStatus};
 pub(crate) use remote::Range;
 

@@ -306,7 +306,13 @@ impl World {
         let gid = Gid::from_ip([10, 0, 0, host].into());
         self.add_route(setup.vni, gid, engine);
         let e = &mut self.engines[engine];
-        let context = e.open(Network { vni: Vni(setup.vni), gids: vec![gid], plain: None, mtu: Mtu::B4096 });
+        let context = e.open(Network {
+            vni: Vni(setup.vni),
+            endpoint: u32::from(host),
+            gids: vec![gid],
+            plain: None,
+            mtu: Mtu::B4096,
+        });
         let pd = e.alloc_pd(context).unwrap();
         let memory = Bytes::new(LEN);
         let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();

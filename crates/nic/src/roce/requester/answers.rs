@@ -116,7 +116,7 @@ impl<P: Platform> Active<'_, P> {
             requester.retry_at = None;
         }
         self.watch_progress();
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
     }
 
     /// An answer that must have been sent did not arrive.
@@ -190,7 +190,7 @@ impl<P: Platform> Active<'_, P> {
         let requester = &mut connection.requester;
         requester.rnr_until = Some(at);
         (requester.probing, requester.probes, requester.retry_at) = (false, 0, None);
-        connection.arm(self.index, at, &mut self.out.timers);
+        self.out.timers.set_by(self.index, at);
     }
 
     fn read_response(&mut self, psn: Psn, payload: &[u8]) {
@@ -246,7 +246,7 @@ impl<P: Platform> Active<'_, P> {
             requester.window.on_loss(requester.rtt.is_inflated());
         }
         self.go_back();
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
     }
 
     /// Goes back to the oldest packet that was not acknowledged.

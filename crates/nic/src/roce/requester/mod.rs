@@ -17,6 +17,7 @@ use crate::memory::{CopyError, gather_bytes};
 use crate::net::Transmits;
 use crate::platform::{Memory, Platform};
 use crate::roce::part;
+use crate::schedule::TURN_STEPS;
 use crate::wire::{Header, Op, Part, Reth, Service};
 use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
 
@@ -47,14 +48,14 @@ impl<P: Platform> Active<'_, P> {
     /// Appends request packets for one turn. Returns whether there may be more at once.
     pub(in crate::roce) fn send_requests(&mut self, to: &mut Transmits) -> bool {
         let mut steps = 0;
-        while steps < TURN && to.has_room() && self.may_send() && self.send_request(to) == Step::Done {
+        while steps < TURN_STEPS && to.has_turn() && self.may_send() && self.send_request(to) == Step::Done {
             steps += 1;
         }
         if steps != 0 {
             self.watch_progress();
         }
         // Where it is stuck, the event that it waits for makes it ready again.
-        (steps == TURN || !to.has_room()) && self.may_send()
+        (steps == TURN_STEPS || !to.has_turn()) && self.may_send()
     }
 
     /// Whether there is a request to send, and nothing that forbids it.
@@ -75,7 +76,7 @@ impl<P: Platform> Active<'_, P> {
             && rate.next_send() > now
         {
             let at = rate.next_send();
-            connection.arm(index, at, &mut self.out.timers);
+            self.out.timers.set_by(index, at);
             return false;
         }
         self.qp.can_send()
@@ -123,7 +124,7 @@ impl<P: Platform> Active<'_, P> {
         requester.slow_until = Some(at);
         // The peer is silent because nothing is sent, or because what it sends has no place.
         requester.retry_at = None;
-        connection.arm(self.index, at, &mut self.out.timers);
+        self.out.timers.set_by(self.index, at);
         true
     }
 
@@ -267,7 +268,7 @@ impl<P: Platform> Active<'_, P> {
         entry.outstanding = 1;
         entry.sent += plan.moves;
         send.next_psn = psn.add(plan.psns);
-        self.out.moved += plan.moves;
+        self.out.spend(plan.moves);
         requester.unrequested = if plan.asks { 0 } else { requester.unrequested + 1 };
         if send.next_psn.since(requester.highest) > 0 {
             // Only packets that are sent once have an unambiguous round trip (Karn).
@@ -308,8 +309,6 @@ impl<P: Platform> Active<'_, P> {
     }
 }
 
-/// Packets that a queue pair sends before it lets the next one.
-const TURN: u32 = 64;
 /// An acknowledgement is asked for at the end of each message and after so many packets.
 const ACK_EVERY: u32 = 16;
 /// Most packets on their way, READ data included.

@@ -12,7 +12,6 @@ impl<P: Platform> Active<'_, P> {
     pub(crate) fn handle_wire_timeout(&mut self) {
         let now = self.out.now;
         let Some(connection) = &mut self.qp.connection else { return };
-        connection.timer = None;
         if !matches!(self.qp.attr.state, QpState::Rts | QpState::Sqd) {
             return;
         }
@@ -20,7 +19,7 @@ impl<P: Platform> Active<'_, P> {
         requester.rnr_until = requester.rnr_until.filter(|at| *at > now);
         requester.slow_until = requester.slow_until.filter(|at| *at > now);
         // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
         let Some(connection) = &mut self.qp.connection else { return };
         let requester = &mut connection.requester;
         let is_held_back = requester.rnr_until.is_some() || requester.slow_until.is_some();
@@ -100,7 +99,7 @@ impl<P: Platform> Active<'_, P> {
         let waits = self.is_acknowledged();
         let Some(connection) = &mut self.qp.connection else { return };
         if let Some(at) = connection.requester.deadline().filter(|_| waits) {
-            connection.arm(index, at.max(soonest), &mut self.out.timers);
+            self.out.timers.set_by(index, at.max(soonest));
         }
     }
 

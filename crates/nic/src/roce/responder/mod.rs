@@ -40,7 +40,7 @@ impl<P: Platform> Active<'_, P> {
         } else {
             self.receive_next(header, payload);
         }
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
     }
 
     fn receive_next(&mut self, header: &Header, payload: &[u8]) {
@@ -81,7 +81,7 @@ impl<P: Platform> Active<'_, P> {
             connection.responder.fatal = Some((psn, Syndrome::Nak(nak.into())));
         }
         self.fail_receive(nak, status);
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
     }
 
     /// A packet before this one was lost. The gap is reported once; again when the peer has gone back and lost it again, and
@@ -135,7 +135,7 @@ impl<P: Platform> Active<'_, P> {
             }
             None => {}
         }
-        self.out.make_wire_ready(self.index, self.qp);
+        self.out.make_wire_ready(self.index);
     }
 
     /// Unreliable connection: a loss drops the rest of its message (IBA 9.8.2.2).
@@ -178,7 +178,7 @@ impl<P: Platform> Active<'_, P> {
         if let Some(connection) = &mut self.qp.connection {
             connection.responder.ack_due = true;
             connection.responder.acknowledgeable = Some(arrived);
-            self.out.make_wire_ready(self.index, self.qp);
+            self.out.make_wire_ready(self.index);
         }
     }
 
@@ -190,7 +190,7 @@ impl<P: Platform> Active<'_, P> {
         if responder.notified_at.is_none_or(|at| at.after(NOTIFY_EVERY) <= now) {
             responder.notified_at = Some(now);
             responder.notify = true;
-            self.out.make_wire_ready(self.index, self.qp);
+            self.out.make_wire_ready(self.index);
         }
     }
 

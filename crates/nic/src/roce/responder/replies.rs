@@ -7,6 +7,7 @@ use crate::net::Transmits;
 use crate::platform::{Fault, Memory, Platform};
 use crate::roce::connection::ResponderState;
 use crate::roce::part;
+use crate::schedule::TURN_STEPS;
 use crate::wire::{Aeth, Header, Op, Reth, Service, Syndrome};
 use rdmesh_verbs::{Access, Psn, QpState, QpType, WcStatus};
 use std::collections::VecDeque;
@@ -136,8 +137,8 @@ impl Replies {
 impl<P: Platform> Active<'_, P> {
     /// Appends replies and acknowledgements, in order, for one turn. Returns whether there are more.
     pub(in crate::roce) fn send_answers(&mut self, to: &mut Transmits) -> bool {
-        for _ in 0..TURN {
-            if !to.has_room() {
+        for _ in 0..TURN_STEPS {
+            if !to.has_turn() {
                 return true;
             }
             let Some(connection) = &mut self.qp.connection else { return false };
@@ -210,7 +211,7 @@ impl<P: Platform> Active<'_, P> {
                 None => Ok(()),
             })
         });
-        self.out.moved += len;
+        self.out.spend(len);
         let is_sent = sent.is_ok();
         self.on_read_data(header.psn, sent);
         is_sent
@@ -294,5 +295,3 @@ fn unreadable(fault: Fault) -> Refusal {
 
 /// Credits are not used (IBA 9.7.7.2): rxe does not either.
 pub(crate) const ACK: Syndrome = Syndrome::Ack { credits: 31 };
-/// Packets of answers before the next queue pair has its turn.
-const TURN: u32 = 64;
