@@ -1,48 +1,36 @@
 //! The engine: one shard of the NIC.
 
-pub(crate) mod active;
-pub(crate) mod context;
-pub(crate) mod grh;
+mod captures;
 mod inventory;
 mod management;
-mod modify;
-mod network;
 mod objects;
-pub(crate) mod output;
-pub(crate) mod packet;
-pub(crate) mod qp;
-pub(crate) mod requester;
-pub(crate) mod responder;
+mod queue_pairs;
+mod receive;
 mod settle;
-pub(crate) mod slab;
-pub(crate) mod slowness;
-mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod window;
+mod transmit;
 
 pub use inventory::{CqEntry, PdEntry, QpEntry, SrqEntry};
 pub use management::{MadError, ReceivedMad};
-pub(crate) use modify::RESTING_QPS;
-pub use network::{Owners, WireCounters};
-pub use output::Event;
-pub use packet::Packet;
+pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 
-use crate::command::{CommandError, ContextId, Network, Remains};
+use crate::command::{CommandError, ContextId, Remains};
+use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
-use crate::platform::{Platform, RecvQueue};
-use crate::roce::{Ended, Integrity};
+use crate::packet::{Body, Head, Packet, Reply};
+use crate::packet::{Request, RequestOp};
+use crate::path::Integrity;
+use crate::path::Network;
+use crate::platform::Platform;
 use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
 use crate::time::Time;
-use active::Active;
-use context::Context;
+use crate::transport::local::drop_request;
+use crate::transport::roce::Ended;
+use crate::transport::{Env, Qp};
 use management::Management;
-use output::Outputs;
-use packet::{Body, Head, Reply};
-use qp::Qp;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
-use slab::Slab;
 use std::collections::BTreeMap;
 
 /// Configuration of an engine.
@@ -107,8 +95,8 @@ impl<P: Platform> Engine<P> {
     /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
     pub fn doorbell(&mut self, id: ContextId, qp: u32) {
         let Some(&index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)) else { return };
-        if let Some(qp) = self.qps.get_mut(index as usize).and_then(Option::as_mut) {
-            self.out.make_ready(index, qp);
+        if let Some(qp) = self.qps.get(index as usize).and_then(Option::as_ref) {
+            self.out.make_ready(index, qp.core());
         }
     }
 
@@ -172,28 +160,22 @@ impl<P: Platform> Engine<P> {
     fn expire(&mut self) -> bool {
         let mut worked = false;
         while let Some(index) = self.out.timers.pop(self.out.now) {
-            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            let is_remote = qp.connection.is_some();
-            let mut active = Active { index, qp, cx, out: &mut self.out };
-            if is_remote {
-                active.handle_wire_timeout()
-            } else {
-                active.handle_timeout()
+            if let Some((qp, env)) = self.qp(index) {
+                qp.handle_timeout(env);
+                worked = true;
             }
-            worked = true;
         }
         worked
     }
 
     fn run(&mut self, index: u32) -> bool {
-        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
-        if qp.is_on_wire() {
-            self.out.make_wire_ready(index);
-            return true;
-        }
-        let worked = Active { index, qp: &mut *qp, cx, out: &mut self.out }.run_sends();
-        if worked && qp.can_send() {
-            self.out.make_ready(index, qp);
+        let Some((qp, env)) = self.qp(index) else { return false };
+        let worked = qp.send_locally(env);
+        if let Some((qp, env)) = self.qp(index)
+            && worked
+            && qp.core().can_send()
+        {
+            env.out.make_ready(index, qp.core());
         }
         worked
     }
@@ -211,33 +193,32 @@ impl<P: Platform> Engine<P> {
                 Body::Request(request) => self.handle_request(&head, request),
                 Body::Reply(reply) => {
                     let Some(index) = self.out.index_of(head.dst) else { continue };
-                    let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-                    Active { index, qp, cx, out: &mut self.out }.handle_reply(&head, reply);
+                    if let Some((qp, env)) = self.qp(index) {
+                        qp.handle_reply(env, &head, reply);
+                    }
                 }
             }
         }
         worked
     }
 
-    fn handle_request(&mut self, head: &Head, request: packet::Request<Payload<P::Memory>>) {
-        match self.out.index_of(head.dst).and_then(|i| Some((i, parts(&mut self.qps, &mut self.contexts, i)?))) {
-            Some((index, (qp, cx))) => {
-                Active { index, qp, cx, out: &mut self.out }.handle_request(head, &request);
-            }
-            None => self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) }),
+    fn handle_request(&mut self, head: &Head, request: Request<Payload<P::Memory>>) {
+        match self.out.index_of(head.dst).and_then(|index| self.qp(index)) {
+            Some((qp, env)) => qp.handle_request(env, head, &request),
+            None => drop_request(&mut self.out, head),
         }
     }
 
     /// Delivers a datagram to every member of a group in this engine.
-    fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<Payload<P::Memory>>) {
+    fn deliver_to_group(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) {
         // A connected QP may name the group's number as its peer's; no QP answers there.
-        if !matches!(request.op, packet::RequestOp::Datagram { .. }) {
-            return self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });
+        if !matches!(request.op, RequestOp::Datagram { .. }) {
+            return drop_request(&mut self.out, head);
         }
         let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
         for &index in members {
-            if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
-                Active { index, qp, cx, out: &mut self.out }.receive_datagram(head, request);
+            if let Some((qp, env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
+                qp.handle_group(env, &head.sender(), request);
                 self.out.spend(u64::from(head.len));
             }
         }
@@ -249,14 +230,15 @@ impl<P: Platform> Engine<P> {
         let mut worked = false;
         for _ in 0..self.out.failed.len().min(FAILED_PER_POLL) {
             let Some(index) = self.out.failed.pop_front() else { break };
-            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            if qp.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
-                Active { index, qp, cx, out: &mut self.out }.flush_receives();
-                worked = true;
-            }
+            let Some((qp, env)) = self.qp(index) else { continue };
+            worked |= qp.flush_receives(env);
             self.out.failed.push_back(index);
         }
         worked
+    }
+
+    fn qp(&mut self, index: u32) -> Option<(&mut Qp<P>, Env<'_, P>)> {
+        parts(&mut self.qps, &mut self.contexts, &mut self.out, index)
     }
 
     /// Deadlines that are kept.
@@ -274,15 +256,16 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// A QP and its context, from tables that are borrowed apart.
+/// A QP and what its work may touch, from tables that are borrowed apart.
 fn parts<'a, P: Platform>(
     qps: &'a mut [Option<Box<Qp<P>>>],
     contexts: &'a mut Slab<Context<P>>,
+    out: &'a mut Outputs<P::Memory>,
     index: u32,
-) -> Option<(&'a mut Qp<P>, &'a mut Context<P>)> {
+) -> Option<(&'a mut Qp<P>, Env<'a, P>)> {
     let qp = qps.get_mut(index as usize)?.as_mut()?;
-    let cx = contexts.get_mut(qp.context.0)?;
-    Some((qp, cx))
+    let cx = contexts.get_mut(qp.core().context.0)?;
+    Some((qp, Env { index, cx, out }))
 }
 
 /// Interval at which the receive queues of QPs in error are polled without other work.

@@ -5,10 +5,9 @@
 //! next poll, which the command may precede. So before a command that ends a queue pair's work the engine settles it: posted
 //! work requests are executed as far as the receiver and the window allow.
 
-use super::active::Active;
-use super::{Engine, parts};
+use super::Engine;
 use crate::command::ContextId;
-use crate::net::Transmits;
+use crate::path::Transmits;
 use crate::platform::Platform;
 use crate::schedule::OUTBOX_LIMIT;
 use crate::time::Time;
@@ -83,19 +82,19 @@ impl<P: Platform> Engine<P> {
     pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
         let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
         let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
-        qp.is_some_and(|qp| qp.send.unanswered != 0 && qp.send.held.is_empty())
+        qp.is_some_and(|qp| qp.has_packets_away())
     }
 
     /// The queue pair with this number: its context, and its handle there.
     pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
         let index = self.out.index_of(qpn)?;
         let qp = self.qps.get(index as usize)?.as_ref()?;
-        Some((qp.context, qp.handle))
+        Some((qp.core().context, qp.core().handle))
     }
 
     fn send_locally(&mut self, index: u32) -> bool {
-        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
+        let Some((qp, env)) = self.qp(index) else { return false };
         // A queue pair in error is flushed by later polls.
-        qp.is_sending() && !qp.is_on_wire() && Active { index, qp, cx, out: &mut self.out }.run_sends()
+        qp.core().is_sending() && qp.send_locally(env)
     }
 }

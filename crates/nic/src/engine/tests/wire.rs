@@ -2,8 +2,8 @@
 
 use super::world::*;
 use crate::CaptureFilter;
-use crate::command::Path;
-use crate::net::{Datagram, Origin};
+use crate::path::Path;
+use crate::path::{Datagram, Origin};
 use crate::time::Time;
 use crate::wire::{Header, IpUdp, Op, Service, Syndrome, geneve, icrc};
 use proptest::prelude::*;

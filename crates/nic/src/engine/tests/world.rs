@@ -1,8 +1,9 @@
 //! Test harness: engines, memory and queues in plain vectors, and a clock that only the test advances.
 
-use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
+use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
-use crate::net::{Datagram, Origin, Route, Routes, Target, Transmits};
+use crate::path::Network;
+use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use rdmesh_verbs::*;
