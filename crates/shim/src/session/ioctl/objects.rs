@@ -6,9 +6,10 @@ use super::device::check_event_fd;
 use super::{Body, forward};
 use crate::session::context::Context;
 use rdmesh_uverbs::abi::{
-    CreateSrqResponse, CreateXsrq, DestroyCq, ExCreateCq, ExCreateCqResponse, ExCreateQp, ExCreateQpResponse, MrInfo,
+    CreateSrqResponse, CreateXsrq, DestroyCq, ExCreateCq, ExCreateCqResponse, ExCreateQp, ExCreateQpResponse,
     QpCap, RegMr, RegMrResponse, ioctl_attr, ioctl_method, ioctl_object, number,
 };
+use rdmesh_uverbs::session::MrInfo;
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
