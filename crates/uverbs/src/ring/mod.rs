@@ -1,7 +1,8 @@
 //! Work and completion queues, seen from the device.
 //!
 //! Layout: [`RxeQueueBuf`], then the elements. Indices lie in `0..=index_mask`; a ring of 2^n slots holds 2^n - 1 entries. The
-//! device keeps its own copy of everything it decides by; the only value it believes is the other side's index, masked.
+//! device keeps its own copy of everything it decides by; the only value it believes is the other side's index, masked. An
+//! index beyond the ring, which no honest program writes, is counted ([`QueueFile::take_bad_indices`]).
 
 mod complete;
 mod file;
@@ -17,6 +18,7 @@ use crate::abi::{RxeQueueBuf, RxeSge};
 use crate::shared::SharedMemory;
 use rdmesh_verbs::{Key, Sge, SgeList};
 use rustix::io;
+use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -49,6 +51,8 @@ struct Queue {
     mask: u32,
     log2_elem_size: u32,
     is_cancelled: bool,
+    /// The index beyond the ring that was counted last; 0 for none.
+    bad_index: Cell<u32>,
 }
 
 impl Queue {
@@ -61,7 +65,15 @@ impl Queue {
         let (memory, offset) = file.allocate(len)?;
         let file = file.clone();
         let log2_elem_size = elem_size.trailing_zeros();
-        let queue = Self { memory, file, offset, mask: slots - 1, log2_elem_size, is_cancelled: false };
+        let queue = Self {
+            memory,
+            file,
+            offset,
+            mask: slots - 1,
+            log2_elem_size,
+            is_cancelled: false,
+            bad_index: Cell::new(0),
+        };
         queue.cell(LOG2_ELEM_SIZE).store(queue.log2_elem_size, Ordering::Relaxed);
         queue.cell(INDEX_MASK).store(queue.mask, Ordering::Relaxed);
         Ok((queue, len32))
@@ -84,11 +96,28 @@ impl Queue {
     }
 
     fn producer(&self) -> u32 {
-        self.cell(PRODUCER).load(Ordering::Acquire) & self.mask
+        self.index(PRODUCER)
     }
 
     fn consumer(&self) -> u32 {
-        self.cell(CONSUMER).load(Ordering::Acquire) & self.mask
+        self.index(CONSUMER)
+    }
+
+    /// The other side's index at `offset`, masked.
+    fn index(&self, offset: usize) -> u32 {
+        let index = self.cell(offset).load(Ordering::Acquire);
+        if index > self.mask {
+            self.count_bad(index);
+        }
+        index & self.mask
+    }
+
+    /// Counts an index beyond the ring. One that stays is read again and again, and counted once.
+    #[cold]
+    fn count_bad(&self, index: u32) {
+        if self.bad_index.replace(index) != index {
+            self.file.count_bad_index();
+        }
     }
 
     fn publish_producer(&self, index: u32) {

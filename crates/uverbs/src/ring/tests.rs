@@ -97,6 +97,27 @@ fn a_hostile_producer_index_stays_in_the_ring() {
 }
 
 #[test]
+fn an_index_beyond_the_ring_is_counted_once_each_time_it_is_written() {
+    let file = file();
+    let mut recv = RecvRing::create(&file, 3, 1).unwrap().ring;
+    let cq = CompletionRing::create(&file, 3).unwrap().ring;
+    for index in 0..4 {
+        recv.queue.publish_producer(index);
+        cq.queue.publish_consumer(index);
+        assert!(recv.len() < 4 && cq.len() < 4);
+    }
+    assert_eq!(file.take_bad_indices(), 0, "any index within the ring may be honest");
+    recv.queue.publish_producer(4);
+    while recv.take(&mut RecvWr::default()).is_some() {}
+    cq.queue.publish_consumer(u32::MAX);
+    (0..5).for_each(|_| assert!(cq.len() < 4));
+    assert_eq!((file.take_bad_indices(), file.take_bad_indices()), (2, 0));
+    recv.queue.publish_producer(5);
+    assert!(recv.len() < 4);
+    assert_eq!(file.take_bad_indices(), 1);
+}
+
+#[test]
 fn too_many_elements_are_refused() {
     let mut ring = RecvRing::create(&file(), 3, 1).unwrap().ring;
     assert!(post_recv(&ring.queue, 77, &[]));
