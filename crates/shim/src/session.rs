@@ -31,5 +31,5 @@ pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use gone::end_of_events;
-pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};
+pub(crate) use ioctl::verbs_ioctl;
 pub(crate) use link::{connect, identity};
