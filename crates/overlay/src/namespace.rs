@@ -16,10 +16,10 @@ use std::thread;
 pub(crate) struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// The namespace in `path`, made if there is none; and whether it was made.
-    pub(crate) fn ensure(path: &Path) -> io::Result<(Self, bool)> {
+    /// The namespace in `path`, made if there is none.
+    pub(crate) fn ensure(path: &Path) -> io::Result<Self> {
         if let Some(existing) = Self::open(path)? {
-            return Ok((existing, false));
+            return Ok(existing);
         }
         File::create(path)?;
         // A thread of its own, whose namespace ends with it.
@@ -30,8 +30,7 @@ impl Namespace {
             };
             join(scope.spawn(make).join())
         })?;
-        let made = Self::open(path)?.ok_or_else(|| io::Error::other("the new namespace is not in its file"))?;
-        Ok((made, true))
+        Self::open(path)?.ok_or_else(|| io::Error::other("the new namespace is not in its file"))
     }
 
     /// The namespace in `path`, if there is one.
@@ -50,7 +49,7 @@ impl Namespace {
         Self::open(Path::new("/proc/thread-self/ns/net"))?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes the namespace in `path` and the file. The kernel's namespace goes with the last process in it.
+    /// Removes the namespace in `path` and the file. The kernel's namespace goes when no process is in it and no other file is it.
     pub(crate) fn remove(path: &Path) -> io::Result<()> {
         while statfs(path).is_ok_and(|fs| fs.f_type == NSFS_MAGIC) {
             unmount(path, UnmountFlags::DETACH)?;
