@@ -3,7 +3,7 @@
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::worker::StartError;
 use rdmesh_fabric::{Name, RegistryError, StateError};
-use rdmesh_overlay::{FirewallError, OverlayError, UnderlayError};
+use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -93,6 +93,9 @@ pub enum HostError {
         /// The cause.
         source: io::Error,
     },
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
     /// The workers.
     #[error(transparent)]
     Workers(#[from] StartError),

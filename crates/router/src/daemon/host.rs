@@ -17,7 +17,7 @@ use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_nic::{Route, WireCounters};
-use rdmesh_overlay::{Overlay, Underlay};
+use rdmesh_overlay::{Errors, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -239,10 +239,7 @@ impl Host {
                 tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
                 Ok(info)
             }
-            Err(error) => {
-                self.forget(&endpoint)?;
-                Err(error)
-            }
+            Err(error) => Err(Errors::join(error, self.forget(&endpoint))),
         }
     }
 
@@ -276,7 +273,7 @@ impl Host {
     pub(super) fn clear(&self) -> Result<(), HostError> {
         let mut attached = self.attached();
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
-        keys.iter().map(|key| self.remove(&mut attached, key).map(drop)).fold(Ok(()), Result::and)
+        Errors::all(keys.iter().map(|key| self.remove(&mut attached, key).map(drop)))
     }
 
     /// Removes endpoints whose owners have ended a moment ago.
@@ -288,7 +285,7 @@ impl Host {
     fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
         let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
         let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
-        keys.iter().try_for_each(|key| self.remove(attached, key).map(drop))
+        Errors::all(keys.iter().map(|key| self.remove(attached, key).map(drop)))
     }
 
     /// Serves an endpoint that a router which has died had registered.
@@ -357,8 +354,8 @@ impl Host {
             (Some(overlay), Isolation::Namespace) => overlay.remove_endpoint(endpoint),
             _ => Ok(()),
         };
-        self.registry.remove_endpoint(&endpoint.network, &endpoint.name)?;
-        Ok(unlinked?)
+        let removed = self.registry.remove_endpoint(&endpoint.network, &endpoint.name);
+        Errors::all([unlinked.map_err(HostError::from), removed.map(drop).map_err(HostError::from)])
     }
 
     fn attached(&self) -> MutexGuard<'_, Attached> {

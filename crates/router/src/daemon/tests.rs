@@ -126,6 +126,19 @@ fn refusals_have_the_right_status() {
 }
 
 #[test]
+fn cleaning_tries_everything_and_returns_every_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = config(&directory).state;
+    let instance = Instance::lock(&state, true).unwrap();
+    let obstacles = [state.api_socket(), state.store()];
+    obstacles.iter().for_each(|path| fs::create_dir(path).unwrap());
+    fs::write(state.keys(), "").unwrap();
+    let error = instance.clean().unwrap_err().to_string();
+    assert!(obstacles.iter().all(|path| error.contains(&path.display().to_string())), "{error}");
+    assert!(!state.keys().exists());
+}
+
+#[test]
 fn one_state_directory_has_one_router() {
     let router = Router::start();
     let second = run(config(&router.directory));
