@@ -5,7 +5,7 @@ use crate::link::{Changes, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
 use crate::{Errors, MacAddress, Underlay};
 use ipnet::IpNet;
-use rdmesh_fabric::{Endpoint, Name, Network, StateDir};
+use rdmesh_fabric::{Endpoint, Isolation, Name, Network, StateDir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -40,7 +40,8 @@ impl Overlay {
         Ok(Self { state, underlay, remote: Mutex::default() })
     }
 
-    /// Gives `endpoint` its namespace and connects it to `network`. Returns the namespace's file.
+    /// Connects the namespace of `endpoint`, a new one unless it was given ([`Overlay::adopt`]), to `network`. Returns the
+    /// namespace's file.
     pub fn add_endpoint(&self, network: &Network, endpoint: &Endpoint) -> Result<PathBuf, OverlayError> {
         let changing = self.changing();
         let file = self.state.endpoint_namespace(endpoint);
@@ -50,6 +51,18 @@ impl Overlay {
         });
         let made = made.map_err(|error| Errors::join(error, self.remove(endpoint)));
         made.map(|()| file).map_err(|e| failed(format!("making the network namespace of `{}`", endpoint.name), e))
+    }
+
+    /// Gives `endpoint`, which is to be added, the network namespace in `file` instead of a new one. It is held until the endpoint
+    /// is removed, and stays as it was before.
+    pub fn adopt(&self, endpoint: &Endpoint, file: &Path) -> Result<(), OverlayError> {
+        let _changing = self.changing();
+        // What an endpoint of that name may have left could be taken for this one's.
+        let adopted = self.remove(endpoint).and_then(|()| {
+            let held = self.state.endpoint_namespace(endpoint);
+            Namespace::hold(file, &held).map_err(|error| Errors::join(error, Namespace::remove(&held)))
+        });
+        adopted.map_err(|e| failed(format!("taking the network namespace of `{}`", endpoint.name), e))
     }
 
     /// Sets the endpoints on other hosts, each with the address of its host: networks reach those.
@@ -106,7 +119,8 @@ impl Overlay {
         names.map_err(|e| failed(format!("listing the interfaces of network `{network}`"), e))
     }
 
-    /// Removes the namespace of `endpoint`, and that of its network if this was its last endpoint here.
+    /// Removes the interface of `endpoint` and its namespace, unless that was given, and the namespace of its network if this
+    /// was its last endpoint here.
     pub fn remove_endpoint(&self, endpoint: &Endpoint) -> Result<(), OverlayError> {
         let _changing = self.changing();
         let action = format!("removing the network namespace of `{}`", endpoint.name);
@@ -232,7 +246,7 @@ impl Overlay {
 
     fn remove(&self, endpoint: &Endpoint) -> io::Result<()> {
         // The link goes first and at once. The kernel would remove it with the namespace, but later, and only when no
-        // process is left in it.
+        // process is left in it; a given namespace stays.
         let bridge = Bridge::open(&self.state.network_namespace(&endpoint.network));
         let unlinked =
             bridge.and_then(|bridge| bridge.map_or(Ok(()), |mut bridge| bridge.remove_port(&port_name(endpoint))));
@@ -253,9 +267,14 @@ impl Overlay {
     }
 }
 
-/// Connects the namespace in `file`, which is made if there is none, to `bridge`.
+/// Connects the namespace in `file`, which is made if there is none and none was given, to `bridge`.
 fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
-    let namespace = Namespace::ensure(file)?;
+    let namespace = match endpoint.isolation {
+        Isolation::Given => {
+            Namespace::open(file)?.ok_or_else(|| io::Error::other("the given namespace is held no longer"))?
+        }
+        _ => Namespace::ensure(file)?,
+    };
     let end = VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() };
     match Links::of(&namespace)?.find(INTERFACE)? {
         Some(_) => bridge.ensure_port(&port_name(endpoint), mtu, end)?,

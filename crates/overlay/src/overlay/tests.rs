@@ -1,3 +1,4 @@
+mod given;
 mod hosts;
 
 use super::*;

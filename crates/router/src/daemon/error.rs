@@ -40,6 +40,15 @@ pub enum HostError {
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,
+    /// A namespace was given that cannot be used.
+    #[error(transparent)]
+    Given(OverlayError),
+    /// A namespace was given to an endpoint whose programs keep theirs.
+    #[error("isolation is `none`: leave it out, or leave out `netns`")]
+    NeedlessNetns,
+    /// None was given.
+    #[error("isolation is `given`, but no namespace is: name it in `netns`")]
+    MissingNetns,
     /// An interface was to be moved by a router that has no namespaces.
     #[error("this router runs without root and cannot move interfaces: start it with `sudo rdmesh up`")]
     NoNamespaces,

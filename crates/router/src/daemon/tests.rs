@@ -1,5 +1,5 @@
 use super::*;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
 use std::fs;
 use std::net::IpAddr;
@@ -76,6 +76,7 @@ fn request(name: &str) -> CreateEndpoint {
         allowed_uid: None,
         lifetime: Lifetime::Persistent,
         isolation: Isolation::None,
+        netns: None,
     }
 }
 
@@ -123,6 +124,27 @@ fn refusals_have_the_right_status() {
     assert_eq!(status_of(client.remove_endpoint(&network, &nobody)), 404);
     assert_eq!(client.endpoints().unwrap().len(), 1);
     router.stop();
+}
+
+#[test]
+fn a_namespace_that_is_given_fits_the_isolation() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = host(&directory);
+    let netns = Some(Netns::Path("/proc/self/ns/net".into()));
+    let refused = |request| host.create_endpoint(request, 0).unwrap_err();
+    let kept = CreateEndpoint { netns: netns.clone(), ..request("a") };
+    assert!(matches!(refused(kept), HostError::NeedlessNetns));
+    let missing = CreateEndpoint { isolation: Isolation::Given, ..request("a") };
+    assert!(matches!(refused(missing), HostError::MissingNetns));
+    let given = CreateEndpoint { isolation: Isolation::Namespace, netns, ..request("a") };
+    assert!(matches!(refused(given), HostError::Rootless));
+}
+
+#[test]
+fn a_namespace_is_named_by_a_path_or_a_descriptor() {
+    let parse = |text: &str| serde_json::from_str::<Netns>(text).unwrap();
+    assert_eq!(parse("3"), Netns::Descriptor(3));
+    assert_eq!(parse("\"/run/netns/a\""), Netns::Path("/run/netns/a".into()));
 }
 
 #[test]
