@@ -19,7 +19,7 @@ pub struct Endpoint {
     seen: AtomicBool,
 }
 
-/// The endpoint of this program; none where the router has not made one.
+/// The endpoint of this program; none where the router has not made one, or the settings exclude the program.
 ///
 /// An endpoint that was there once stays: when its router dies the device fails, and the host's device does not take its place.
 pub fn present() -> Option<&'static Endpoint> {
@@ -38,7 +38,7 @@ pub fn find() -> Option<&'static Endpoint> {
     ENDPOINT
         .get_or_init(|| {
             let named = settings().endpoint().map(Path::to_owned);
-            let directory = named.or_else(own_directory)?;
+            let directory = named.or_else(own_directory).filter(|_| !settings().is_excluded())?;
             Some(Endpoint::new(absolute(directory)))
         })
         .as_ref()
