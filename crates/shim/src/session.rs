@@ -29,6 +29,6 @@ pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use gone::end_of_events;
-pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};
+pub(crate) use ioctl::verbs_ioctl;
 
 use rdmesh_preload::{channel, link};

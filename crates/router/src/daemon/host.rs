@@ -10,7 +10,8 @@ use super::{DaemonConfig, LocalPath};
 use crate::endpoint::{EndpointDir, Library, gid_table};
 use crate::io::Faults;
 use crate::session::{
-    CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, MistakeInfo, SessionServer, SessionTotals,
+    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, MistakeInfo, SessionServer,
+    SessionTotals,
 };
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};
@@ -184,6 +185,11 @@ impl Host {
     /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
         self.sessions.mistakes()
+    }
+
+    /// Indices beyond the ends of their queues, for each endpoint.
+    pub fn bad_indices(&self) -> Vec<BadIndices> {
+        self.sessions.bad_indices()
     }
 
     /// Counts and counters of rdma_cm.

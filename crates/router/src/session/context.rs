@@ -168,8 +168,18 @@ impl Context {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
+    /// Records indices beyond the ends of its queues that the program has written since the last call.
+    pub(super) fn note_bad_indices(&self, endpoint: &mut Endpoint) {
+        let count = self.queues.take_bad_indices();
+        if count != 0 {
+            endpoint.bad_indices += count;
+            endpoint.mistakes.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone());
+        }
+    }
+
     /// Records failures of its queue pairs, at its end.
     pub(super) fn note_mistakes(&self, endpoint: &mut Endpoint) {
+        self.note_bad_indices(endpoint);
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
             let engine = shard.engine();

@@ -90,6 +90,8 @@ pub(super) struct Endpoint {
     pub(super) disposal: Disposal,
     /// Recent failed requests of its programs.
     pub(super) mistakes: Mistakes,
+    /// Indices beyond the ends of their queues that its programs wrote.
+    pub(super) bad_indices: u64,
     /// The limit that was reached last, until it has been recorded.
     pub(super) refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
@@ -114,6 +116,7 @@ impl Endpoint {
             told: None,
             disposal: Disposal::start(share.clone())?,
             mistakes: Mistakes::default(),
+            bad_indices: 0,
             refusal: None,
             warned: HashSet::new(),
             complaints: 0,

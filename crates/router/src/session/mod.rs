@@ -29,7 +29,7 @@ pub use crate::cm::ConnectionRow;
 pub use accounting::ObjectCounts;
 pub(crate) use commands::PORT;
 pub use endpoint::EndpointSpec;
-pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
 
 use crate::worker::{Mode, ShardHandle};
@@ -98,6 +98,11 @@ impl SessionServer {
     /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
         self.ask(Control::Mistakes).unwrap_or_default()
+    }
+
+    /// Indices beyond the ends of their queues, for each endpoint.
+    pub fn bad_indices(&self) -> Vec<BadIndices> {
+        self.ask(Control::BadIndices).unwrap_or_default()
     }
 
     /// Counts and counters of rdma_cm.

@@ -7,7 +7,7 @@ use super::connection::{Connection, Subject};
 use super::context::Context;
 use super::disposal::Disposal;
 use super::endpoint::{Endpoint, EndpointSpec};
-use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
+use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::messages::Flow;
 use super::mistakes::{MistakeInfo, PastMistakes};
 use super::peer::Peer;
@@ -39,6 +39,7 @@ pub(super) enum Control {
     Connections(Sender<Vec<ConnectionInfo>>),
     CmTotals(Sender<CmTotals>),
     Mistakes(Sender<Vec<MistakeInfo>>),
+    BadIndices(Sender<Vec<BadIndices>>),
     Stop,
 }
 
@@ -222,6 +223,7 @@ impl Server {
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::Connections(answer) => drop(answer.send(self.connection_infos())),
                 Control::Mistakes(answer) => drop(answer.send(self.mistakes())),
+                Control::BadIndices(answer) => drop(answer.send(self.bad_indices())),
                 Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
                 Control::Stop => return Flow::Close,
             }
@@ -286,11 +288,30 @@ impl Server {
     }
 
     /// The latest at the end.
-    fn mistakes(&self) -> Vec<MistakeInfo> {
+    fn mistakes(&mut self) -> Vec<MistakeInfo> {
+        self.note_bad_indices();
         let present = self.endpoints.values().flat_map(|e| e.mistakes.infos(&e.spec.name, &e.spec.network));
         let mut all: Vec<_> = self.past_mistakes.infos().chain(present).collect();
         all.sort_by_key(|info| std::cmp::Reverse(info.age));
         all
+    }
+
+    fn bad_indices(&mut self) -> Vec<BadIndices> {
+        self.note_bad_indices();
+        let count = |e: &Endpoint| BadIndices {
+            name: e.spec.name.clone(),
+            network: e.spec.network.clone(),
+            count: e.bad_indices,
+        };
+        self.endpoints.values().map(count).collect()
+    }
+
+    fn note_bad_indices(&mut self) {
+        for context in self.contexts.values() {
+            if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
+                context.note_bad_indices(endpoint);
+            }
+        }
     }
 
     fn present_totals(&self) -> SessionTotals {

@@ -9,6 +9,7 @@ use crate::session::{self, Written, cm, completion};
 use crate::{memory, real};
 use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
 use rdmesh_preload::own;
+use rdmesh_uverbs::abi::VERBS_IOCTL;
 use rustix::io::Errno;
 
 /// More than any command of the ABI.
@@ -50,7 +51,7 @@ replace! {
 
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         // The kernel looks at 32 bits of the request and ignores the others.
-        if request as u32 == session::VERBS_IOCTL && descriptors::peek(fd).is_some() {
+        if request as u32 == VERBS_IOCTL && descriptors::peek(fd).is_some() {
             return zero_or_minus_one(session::verbs_ioctl(fd, argument));
         }
         real::ioctl(fd, request, argument)

@@ -1,6 +1,7 @@
 //! Command numbers of the device, and the sizes of their structs.
 
 use super::*;
+use std::mem::offset_of;
 
 /// `IB_USER_VERBS_CMD_*`.
 #[allow(missing_docs, reason = "the names are those of the kernel's enum")]
@@ -90,9 +91,15 @@ impl Method {
     /// Extended structs may grow: the sizes are those up to the last field that the kernel insists on.
     fn find_extended(number: u8) -> Option<Self> {
         Some(match number {
-            number::QUERY_DEVICE => Self { response: 184, ..Self::plain::<ExQueryDevice, ()>() },
+            number::QUERY_DEVICE => {
+                let response = offset_of!(ExQueryDeviceResponse, odp_caps);
+                Self { response, ..Self::plain::<ExQueryDevice, ()>() }
+            }
             number::CREATE_CQ => Self::plain::<ExCreateCq, ExCreateCqResponse>(),
-            number::CREATE_QP => Self { request: 52, ..Self::plain::<ExCreateQp, ExCreateQpResponse>() },
+            number::CREATE_QP => {
+                let request = offset_of!(ExCreateQp, create_flags);
+                Self { request, ..Self::plain::<ExCreateQp, ExCreateQpResponse>() }
+            }
             number::MODIFY_QP => Self::plain::<ModifyQp, ExModifyQpResponse>(),
             _ => return None,
         })

@@ -1,26 +1,20 @@
 //! The netlink protocol of RDMA devices (`NETLINK_RDMA`, `rdma_netlink.h`), as far as it is spoken here.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// The protocol's number, as `socket()` takes it.
 pub const NETLINK_RDMA: i32 = 20;
 /// The client of the protocol that devices answer for (`RDMA_NL_NLDEV`).
 pub const NLDEV: u16 = 5;
 
-/// `struct nlmsghdr`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct NetlinkHeader {
-    /// Bytes of the message, with this header.
-    pub len: u32,
-    /// See [`nldev_type`]; what is below [`netlink_type::MIN`] is netlink's own.
-    pub kind: u16,
-    /// [`netlink_flag`]s.
-    pub flags: u16,
-    /// Chosen by the requester.
-    pub seq: u32,
-    /// The port of the socket that asks.
-    pub port_id: u32,
+uapi! {
+    /// The head of a message: its length, with this header; what it is (see [`nldev_type`]; what is below [`netlink_type::MIN`]
+    /// is netlink's own); [`netlink_flag`]s; a number that the requester chose; the port of the socket that asks.
+    struct NetlinkHeader("nlmsghdr"): 16 {
+        [0] len("nlmsg_len"): u32,
+        [4] kind("nlmsg_type"): u16,
+        [6] flags("nlmsg_flags"): u16,
+        [8] seq("nlmsg_seq"): u32,
+        [12] port_id("nlmsg_pid"): u32,
+    }
 }
 
 /// The type of the messages of a device command (`RDMA_NL_GET_TYPE`).

@@ -1,4 +1,5 @@
 use super::*;
+use crate::abi::{RxeDmaInfo, RxeRecvWqe, WorkCompletion};
 use proptest::prelude::*;
 use rdmesh_verbs::{Completion, QpType, Qpn, RecvWr, SendWr, WcFlags, WcOpcode, WcStatus};
 use std::collections::VecDeque;
@@ -21,6 +22,10 @@ fn completion(wr_id: u64) -> Completion {
     }
 }
 
+fn recv_wqe(wr_id: u64, num_sge: u32) -> RxeRecvWqe {
+    RxeRecvWqe { wr_id, dma: RxeDmaInfo { num_sge, ..Default::default() }, ..Default::default() }
+}
+
 /// Posts a receive as rdma-core's provider does.
 fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
     let index = queue.producer();
@@ -29,10 +34,10 @@ fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
         return false;
     }
     let slot = queue.slot(index);
-    queue.store(slot, &[wr_id]);
-    queue.store(slot + 16 + 8, &[pair(0, sges.len() as u32)]);
+    queue.write(slot, &recv_wqe(wr_id, sges.len() as u32));
     for (i, sge) in sges.iter().enumerate() {
-        queue.store(slot + 40 + i * 16, &[sge.addr, pair(sge.length, sge.lkey.0)]);
+        let element = RxeSge { addr: sge.addr, length: sge.length, lkey: sge.lkey.0 };
+        queue.write(slot + size_of::<RxeRecvWqe>() + i * SGE_LEN, &element);
     }
     queue.publish_producer(next);
     true
@@ -64,9 +69,7 @@ fn resizing_keeps_unpolled_entries() {
     let mut new = CompletionRing::create(&file(), 3).unwrap().ring;
     assert!(old.move_into(&mut new));
     assert_eq!(new.len(), 3);
-    let mut word = [0];
-    new.queue.load(new.queue.slot(0), &mut word);
-    assert_eq!(word[0], 2);
+    assert_eq!(new.queue.read::<WorkCompletion>(new.queue.slot(0)).wr_id, 2);
 }
 
 #[test]
@@ -94,10 +97,31 @@ fn a_hostile_producer_index_stays_in_the_ring() {
 }
 
 #[test]
+fn an_index_beyond_the_ring_is_counted_once_each_time_it_is_written() {
+    let file = file();
+    let mut recv = RecvRing::create(&file, 3, 1).unwrap().ring;
+    let cq = CompletionRing::create(&file, 3).unwrap().ring;
+    for index in 0..4 {
+        recv.queue.publish_producer(index);
+        cq.queue.publish_consumer(index);
+        assert!(recv.len() < 4 && cq.len() < 4);
+    }
+    assert_eq!(file.take_bad_indices(), 0, "any index within the ring may be honest");
+    recv.queue.publish_producer(4);
+    while recv.take(&mut RecvWr::default()).is_some() {}
+    cq.queue.publish_consumer(u32::MAX);
+    (0..5).for_each(|_| assert!(cq.len() < 4));
+    assert_eq!((file.take_bad_indices(), file.take_bad_indices()), (2, 0));
+    recv.queue.publish_producer(5);
+    assert!(recv.len() < 4);
+    assert_eq!(file.take_bad_indices(), 1);
+}
+
+#[test]
 fn too_many_elements_are_refused() {
     let mut ring = RecvRing::create(&file(), 3, 1).unwrap().ring;
     assert!(post_recv(&ring.queue, 77, &[]));
-    ring.queue.store(ring.queue.slot(0) + 24, &[pair(0, 1000)]);
+    ring.queue.write(ring.queue.slot(0), &recv_wqe(77, 1000));
     assert_eq!(ring.take(&mut RecvWr::default()).unwrap().unwrap_err(), BadWqe { wr_id: 77 });
 }
 
