@@ -276,20 +276,23 @@ fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpo
         _ => Namespace::ensure(file)?,
     };
     let end = VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() };
-    match Links::of(&namespace)?.find(INTERFACE)? {
+    let mut links = Links::of(&namespace)?;
+    match links.find(INTERFACE)? {
         Some(_) => bridge.ensure_port(&port_name(endpoint), mtu, end)?,
         // A port of that name is one of an earlier namespace, in which a process lingers.
         None => bridge.replace_port(&port_name(endpoint), mtu, end)?,
     }
-    namespace.run(|| configure(network, endpoint))
+    namespace.run(|| {
+        // Its own link-local address is unique too: without this it could not be sent from for a second or two. A failure is
+        // ignored.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
+        Ok(())
+    })?;
+    configure(&mut links, network, endpoint)
 }
 
-/// Gives the interface in the calling thread's namespace its addresses, and switches it on.
-fn configure(network: &Network, endpoint: &Endpoint) -> io::Result<()> {
-    // Its own link-local address is unique too: without this it could not be sent from for a second or two. A failure is
-    // ignored.
-    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
-    let mut links = Links::open()?;
+/// Gives the interface of `endpoint` its addresses, and switches it on.
+fn configure(links: &mut Links, network: &Network, endpoint: &Endpoint) -> io::Result<()> {
     let interface = links.find(INTERFACE)?.ok_or(io::ErrorKind::NotFound)?.index;
     let mut changes = Changes::default().set_up(LOOPBACK_NAME);
     for &address in &endpoint.addresses {
