@@ -172,6 +172,29 @@ fn the_engine_touches_no_clock_and_no_unsafe_code() {
     }
 }
 
+/// A function that it replaced would be replaced by every library that uses it, and in their tests.
+#[test]
+fn the_base_of_preload_libraries_replaces_nothing() {
+    for (file, text) in sources().into_iter().filter(|(file, _)| file.starts_with("crates/preload/")) {
+        assert!(!text.contains("replace! {"), "{file} replaces functions");
+    }
+}
+
+#[test]
+fn what_libraries_read_from_the_environment_is_documented() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
+    let (settings, page) = (read("crates/preload/src/settings.rs"), read("docs/settings.md"));
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let variables: BTreeSet<&str> = settings.split(|c| !is_name(c)).filter(|w| w.starts_with("RDMESH_")).collect();
+    assert!(variables.len() >= 3, "{variables:?}");
+    for variable in variables {
+        assert!(page.contains(&format!("| `{variable}` |")), "docs/settings.md lacks {variable}");
+    }
+    for (file, text) in sources().into_iter().filter(|(file, _)| file.starts_with("crates/shim/src/")) {
+        assert!(!text.contains("\"RDMESH_"), "{file} reads settings of its own");
+    }
+}
+
 #[test]
 fn files_stay_readable() {
     for (file, text) in sources() {

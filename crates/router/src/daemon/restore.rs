@@ -49,7 +49,7 @@ pub(super) fn survivors(
     forget_unreachable_hosts(registry, host, underlay)?;
     if let Some(overlay) = overlay {
         let kept: Vec<Endpoint> = survivors.iter().map(|survivor| survivor.endpoint.clone()).collect();
-        let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation == Isolation::Namespace).collect();
+        let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation.has_interface()).collect();
         if let Err(error) = overlay.take_over(&registry.networks()?, &kept) {
             tracing::warn!(%error, "some of what a router that has died left stays");
         }

@@ -4,25 +4,25 @@
 use rustix::io::Errno;
 
 /// Sets `errno`.
-pub(crate) fn set(errno: Errno) {
+pub fn set(errno: Errno) {
     // SAFETY: the address is this thread's own errno, always valid.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
 /// Whether `errno` is this one.
-pub(crate) fn is(errno: Errno) -> bool {
+pub fn is(errno: Errno) -> bool {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() == errno.raw_os_error() }
 }
 
 /// The value of a call that fails with -1, with `errno` set.
-pub(crate) fn minus_one<T: From<i8>>(errno: Errno) -> T {
+pub fn minus_one<T: From<i8>>(errno: Errno) -> T {
     set(errno);
     T::from(-1)
 }
 
 /// The value of a call that returns 0 or fails with -1.
-pub(crate) fn zero_or_minus_one(result: Result<(), Errno>) -> i32 {
+pub fn zero_or_minus_one(result: Result<(), Errno>) -> i32 {
     match result {
         Ok(()) => 0,
         Err(errno) => minus_one(errno),

@@ -1,7 +1,8 @@
 //! Location of this program's endpoint directory.
 #![allow(unsafe_code)]
 
-use rdmesh_uverbs::session::{ENDPOINT_ENV, SOCKET_NAME};
+use crate::settings::settings;
+use rdmesh_uverbs::session::SOCKET_NAME;
 use rustix::fs::{Access, CWD, Mode, OFlags};
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::fd::AsRawFd;
@@ -11,16 +12,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The directory that the router made for this program.
-pub(crate) struct Endpoint {
+#[derive(Debug)]
+pub struct Endpoint {
     directory: PathBuf,
     real: OnceLock<PathBuf>,
     seen: AtomicBool,
 }
 
-/// The endpoint of this program; none where the router has not made one.
+/// The endpoint of this program; none where the router has not made one, or the settings exclude the program.
 ///
 /// An endpoint that was there once stays: when its router dies the device fails, and the host's device does not take its place.
-pub(crate) fn present() -> Option<&'static Endpoint> {
+pub fn present() -> Option<&'static Endpoint> {
     let endpoint = find()?;
     if !endpoint.seen.load(Ordering::Relaxed) {
         rustix::fs::accessat(CWD, endpoint.socket(), Access::EXISTS, rustix::fs::AtFlags::empty()).ok()?;
@@ -31,11 +33,12 @@ pub(crate) fn present() -> Option<&'static Endpoint> {
 
 /// Finds the directory. Called once early, while the working directory is still the one in which the loader resolved relative
 /// paths.
-pub(crate) fn find() -> Option<&'static Endpoint> {
+pub fn find() -> Option<&'static Endpoint> {
     static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
     ENDPOINT
         .get_or_init(|| {
-            let directory = named_directory().or_else(own_directory)?;
+            let named = settings().endpoint().map(Path::to_owned);
+            let directory = named.or_else(own_directory).filter(|_| !settings().is_excluded())?;
             Some(Endpoint::new(absolute(directory)))
         })
         .as_ref()
@@ -47,29 +50,25 @@ impl Endpoint {
     }
 
     /// The endpoint in `directory`, for a test.
-    #[cfg(test)]
-    pub(crate) fn at(directory: &Path) -> &'static Self {
+    #[doc(hidden)]
+    pub fn at(directory: &Path) -> &'static Self {
         Box::leak(Box::new(Self::new(directory.to_owned())))
     }
 
     /// The session socket.
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET_NAME)
     }
 
     /// The directory itself.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// The kernel's path of the directory, without links.
-    pub(crate) fn real_directory(&self) -> &Path {
+    pub fn real_directory(&self) -> &Path {
         self.real.get_or_init(|| without_links(&self.directory).unwrap_or_else(|| self.directory.clone()))
     }
-}
-
-fn named_directory() -> Option<PathBuf> {
-    std::env::var_os(ENDPOINT_ENV).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// The directory that this library was loaded from.

@@ -1,8 +1,6 @@
 //! Requests and replies on the session socket.
 
-use crate::memory::{ArenaFile, Registration};
 use arrayvec::ArrayVec;
-use rdmesh_uverbs::ring::{Extent, QueueFile};
 use rdmesh_uverbs::session::{
     self, FdUse, MAX_FDS, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, Segment, VERSION,
 };
@@ -12,37 +10,43 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// State for one command at a time: the reply buffer and the arena that was sent.
-pub(crate) struct Channel {
-    /// For replies.
+/// The buffer for replies, which one command at a time uses.
+pub struct Channel {
     buffer: Box<[u8]>,
-    /// The arena that the router knows this process by: it need not be sent again.
-    arena: Option<ArenaFile>,
+}
+
+/// A message of the router, which lies in the buffer of its channel until the next request.
+pub struct Received {
+    len: usize,
+    fds: ArrayVec<OwnedFd, MAX_FDS>,
 }
 
 /// A reply of the router that is not an error.
-pub(crate) struct Reply<'a> {
+pub struct Reply<'a> {
     head: ReplyHeader,
     response: &'a mut [u8],
     fds: ArrayVec<ReceivedFd, MAX_FDS>,
 }
 
 /// A descriptor of a reply, and what it is for.
-pub(super) struct ReceivedFd {
-    pub(super) fd: OwnedFd,
-    pub(super) purpose: FdUse,
+pub struct ReceivedFd {
+    /// The descriptor.
+    pub fd: OwnedFd,
+    /// Its use.
+    pub purpose: FdUse,
     /// See [`ReplyHeader::places`].
-    pub(super) place: u64,
+    pub place: u64,
 }
 
 impl Channel {
-    pub(crate) fn new() -> Self {
-        Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice(), arena: None }
+    /// A channel without a message.
+    pub fn new() -> Self {
+        Self { buffer: vec![0; MAX_MESSAGE].into_boxed_slice() }
     }
 
     /// Sends a request and waits for its reply. An error of the router's is returned as it is; a router that has gone, or sends
     /// an invalid reply, is EIO.
-    pub(crate) fn call(
+    pub fn call(
         &mut self,
         socket: BorrowedFd<'_>,
         kind: RequestKind,
@@ -50,57 +54,29 @@ impl Channel {
         segments: &[Segment],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Reply<'_>, Errno> {
-        let (len, fds) = self.exchange(socket, kind, command, segments, fds)?;
-        Reply::parse(&mut self.buffer[..len], fds)
+        let received = self.exchange(socket, kind, command, segments, fds)?;
+        self.parse(received)
     }
 
-    /// The same for a command that may register memory, and may make queues: as long as the router wants memory for them,
-    /// `queues` is filled in.
-    pub(super) fn call_filling(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        command: &[u8],
-        registration: &Registration,
-        queues: BorrowedFd<'_>,
-    ) -> Result<Reply<'_>, Errno> {
-        let arena = registration.arena();
-        let mut unsent = arena.filter(|_| arena != self.arena);
-        let mut tries = 0;
-        loop {
-            let fd = unsent.map(ArenaFile::descriptor).transpose()?;
-            let fds: ArrayVec<_, 1> = fd.iter().map(|fd| fd.as_fd()).collect();
-            let (len, received) = self.exchange(socket, RequestKind::Verbs, command, registration.segments(), &fds)?;
-            let answer = Answer::of(&self.buffer[..len]);
-            tries += 1;
-            match answer {
-                _ if tries > MOST_TRIES => {}
-                Answer::Wants(extent) => {
-                    QueueFile::fill(queues, extent).map_err(|_| Errno::NOMEM)?;
-                    continue;
-                }
-                // It has to map more of the arena, and keeps no descriptor.
-                Answer::NoData if unsent.is_none() && arena.is_some() => {
-                    unsent = arena;
-                    continue;
-                }
-                Answer::NoData | Answer::Other => {}
-            }
-            let reply = Reply::parse(&mut self.buffer[..len], received);
-            if reply.is_ok() && unsent.is_some() {
-                self.arena = unsent;
-            }
-            return reply;
-        }
+    /// The head of the message that was received last; none where it is too short.
+    pub fn head(&self, received: &Received) -> Option<ReplyHeader> {
+        ReplyHeader::read_from_prefix(&self.buffer[..received.len]).ok().map(|(head, _)| head)
     }
 
-    fn exchange(
+    /// Reads the message that was received last as a reply.
+    pub fn parse(&mut self, received: Received) -> Result<Reply<'_>, Errno> {
+        Reply::parse(&mut self.buffer[..received.len], received.fds)
+    }
+
+    /// Sends a request and waits for a message.
+    pub fn exchange(
         &mut self,
         socket: BorrowedFd<'_>,
         kind: RequestKind,
         command: &[u8],
         segments: &[Segment],
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(usize, ArrayVec<OwnedFd, MAX_FDS>), Errno> {
+    ) -> Result<Received, Errno> {
         let head = RequestHeader {
             version: VERSION,
             kind: kind as u32,
@@ -113,32 +89,22 @@ impl Channel {
         let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(command), IoSlice::new(segments.as_bytes())];
         patiently(socket, PollFlags::OUT, || session::send(socket, &parts, fds)).map_err(|_| Errno::IO)?;
         let buffer = &mut self.buffer[..];
-        patiently(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)
+        let received = patiently(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)?;
+        Ok(Received { len: received.0, fds: received.1 })
     }
 }
 
-/// The router's answer to a command that it cannot execute as it is.
-enum Answer {
-    /// Queue memory is to be filled in.
-    Wants(Extent),
-    NoData,
-    Other,
-}
-
-impl Answer {
-    fn of(message: &[u8]) -> Self {
-        match ReplyHeader::read_from_prefix(message) {
-            Ok((head, _)) if head.errno == Errno::NODATA.raw_os_error() as u32 => match head.wanted {
-                [_, 0] => Self::NoData,
-                [offset, len] => Self::Wants(Extent { offset, len }),
-            },
-            _ => Self::Other,
-        }
+impl Default for Channel {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
-/// A command makes two queues at most.
-const MOST_TRIES: u32 = 4;
+impl AsMut<Self> for Channel {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
 
 impl<'a> Reply<'a> {
     fn parse(message: &'a mut [u8], fds: ArrayVec<OwnedFd, MAX_FDS>) -> Result<Self, Errno> {
@@ -158,27 +124,27 @@ impl<'a> Reply<'a> {
     }
 
     /// The response of the command.
-    pub(crate) fn response(&self) -> &[u8] {
+    pub fn response(&self) -> &[u8] {
         self.response
     }
 
     /// The response, to be patched.
-    pub(super) fn response_mut(&mut self) -> &mut [u8] {
+    pub fn response_mut(&mut self) -> &mut [u8] {
         self.response
     }
 
     /// The mmap information that MODIFY_SRQ returns beside its response, if any.
-    pub(super) fn mminfo(&self) -> Option<[u8; 16]> {
+    pub fn mminfo(&self) -> Option<[u8; 16]> {
         (self.head.mminfo != [0; 16]).then_some(self.head.mminfo)
     }
 
     /// Takes the descriptors out.
-    pub(super) fn take_fds(&mut self) -> ArrayVec<ReceivedFd, MAX_FDS> {
+    pub fn take_fds(&mut self) -> ArrayVec<ReceivedFd, MAX_FDS> {
         std::mem::take(&mut self.fds)
     }
 
     /// The descriptors.
-    pub(super) fn into_fds(self) -> ArrayVec<ReceivedFd, MAX_FDS> {
+    pub fn into_fds(self) -> ArrayVec<ReceivedFd, MAX_FDS> {
         self.fds
     }
 }

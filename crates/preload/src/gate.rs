@@ -19,10 +19,11 @@ thread_local! {
 }
 
 /// Being inside the gate.
-pub(crate) struct Inside(());
+#[derive(Debug)]
+pub struct Inside(());
 
 /// Enters; waits for a fork in progress.
-pub(crate) fn enter() -> Inside {
+pub fn enter() -> Inside {
     let depth = DEPTH.get();
     DEPTH.set(depth + 1);
     if depth != 0 {
@@ -52,12 +53,12 @@ impl Drop for Inside {
 }
 
 /// Whether this thread is inside.
-pub(super) fn is_inside() -> bool {
+pub fn is_inside() -> bool {
     DEPTH.get() != 0
 }
 
 /// Closes the gate for a fork, and waits until it is empty but for this thread.
-pub(super) fn close() {
+pub fn close() {
     loop {
         let before = STATE.fetch_or(FORKING, Ordering::Acquire);
         if before & FORKING == 0 {
@@ -75,7 +76,7 @@ pub(super) fn close() {
 }
 
 /// Opens it again, in the parent and in the child.
-pub(super) fn open() {
+pub fn open() {
     DEPTH.set(0);
     STATE.store(0, Ordering::Release);
     wake();

@@ -4,6 +4,7 @@
 //! which may come before this library's own constructor has run.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "one function's name is not")]
+#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers are the program's own, passed on as they are")]
 
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, pid_t, rlimit, size_t, ssize_t};
 use libc::{
@@ -79,12 +80,13 @@ macro_rules! real {
         }
 
         /// Looks every function up, so that later calls, perhaps in a signal handler, need not.
-        pub(crate) fn look_up_all() {
+        pub fn look_up_all() {
             $(symbols::$name.address();)*
             ALL_KNOWN.store(true, Ordering::Release);
         }
 
-        $(pub(crate) fn $name($($arg: $ty),*) -> $ret {
+        $(#[doc = concat!("`", stringify!($name), "`.")]
+        pub fn $name($($arg: $ty),*) -> $ret {
             match symbols::$name.address() {
                 Some(address) => {
                     // SAFETY: libc defines the function with this signature (variadic ones take their arguments in
@@ -270,13 +272,13 @@ real! {
 }
 
 /// `fstatat`, straight from the kernel: which libc function does this depends on the version of glibc.
-pub(crate) fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int {
+pub fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the caller's pointers go to the kernel, which checks them; its struct is glibc's.
     unsafe { libc::syscall(libc::SYS_newfstatat, at, path, out, flags) as c_int }
 }
 
 /// Registers these three to be called before a fork, and after it in the parent and in the child.
-pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     type Handler = extern "C" fn();
     type Register = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
     let find = |name: &CStr| {
@@ -304,7 +306,7 @@ fn no_pointer<T>() -> *mut T {
 
 /// `madvise` for a caller that may be an allocator on its way up: before the look-up, which may itself allocate, the
 /// system call.
-pub(crate) fn early_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+pub fn early_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if ALL_KNOWN.load(Ordering::Acquire) { madvise(addr, len, advice) } else { raw_madvise(addr, len, advice) }
 }
 
@@ -314,7 +316,7 @@ fn raw_openat2(at: c_int, path: *const c_char, how: *const libc::open_how, size:
 }
 
 /// `read`, likewise.
-pub(crate) fn early_read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+pub fn early_read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     if ALL_KNOWN.load(Ordering::Acquire) {
         return read(fd, buffer, count);
     }
