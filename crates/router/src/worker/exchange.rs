@@ -1,6 +1,9 @@
 //! Packets between workers, and datagrams from the network.
 
-use super::{Link, Shard, add, wait};
+use super::link::Link;
+use super::shard::Shard;
+use super::stats::add;
+use super::wait;
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Datagram, Engine, Owners};
 use std::sync::Arc;
@@ -23,10 +26,9 @@ impl Exchange {
         &self.links[self.number]
     }
 
-    /// All other workers, and this one.
-    pub(super) fn round(&self) -> Vec<Arc<Link>> {
-        let others = self.links.iter().enumerate().filter(|(at, _)| *at != self.number);
-        others.map(|(_, link)| link).chain([self.link()]).cloned().collect()
+    /// The numbers of all other workers, and of this one.
+    pub(super) fn round(&self) -> Vec<usize> {
+        (0..self.links.len()).filter(|at| *at != self.number).chain([self.number]).collect()
     }
 
     /// Gives the engine the packets of other workers.

@@ -1,10 +1,10 @@
 //! Queue of received management datagrams from the workers to the session thread.
 
-use super::{bump, wait};
+use super::stats::{MadCounters, bump};
+use super::wait;
 use rdmesh_nic::ReceivedMad;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
 
 /// Where a worker puts the management datagrams that it receives: a queue, and an eventfd that says that there is
@@ -13,13 +13,6 @@ use std::sync::mpsc::SyncSender;
 pub struct MadSink {
     queue: SyncSender<ReceivedMad>,
     wake: Arc<OwnedFd>,
-}
-
-/// Counters of passed and dropped datagrams.
-#[derive(Default)]
-pub(super) struct MadCounters {
-    pub(super) passed: AtomicU64,
-    pub(super) dropped: AtomicU64,
 }
 
 impl MadSink {

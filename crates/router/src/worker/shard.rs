@@ -1,7 +1,8 @@
 //! Shard: one engine and the contexts that it serves.
 
 use super::events::{EventBytes, EventSocket};
-use super::mads::{MadCounters, MadSink};
+use super::mads::MadSink;
+use super::stats::MadCounters;
 use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
