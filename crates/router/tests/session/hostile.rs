@@ -3,7 +3,7 @@
 use crate::client::{Client, plain};
 use crate::rings::scribble;
 use crate::world::World;
-use rdmesh_router::session::EndpointId;
+use rdmesh_router::endpoint::EndpointId;
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
