@@ -44,6 +44,11 @@ impl<G, P> Default for Turns<G, P> {
 }
 
 impl<G: Copy + Eq + Hash, P: Pool> Turns<G, P> {
+    /// The pool of a group that has items.
+    pub(crate) fn get(&self, group: G) -> Option<&P> {
+        self.pools.get(&group)
+    }
+
     /// Takes the next item, with its group.
     pub(crate) fn take_with_group(&mut self) -> Option<(G, P::Item)> {
         while let Some(group) = self.order.pop_front() {

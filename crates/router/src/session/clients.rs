@@ -184,11 +184,12 @@ impl Clients {
         }
     }
 
-    /// Serves a connection.
-    pub(super) fn add(&mut self, connection: Connection) -> Result<(), (Errno, Connection)> {
+    /// Serves a connection. One that cannot be polled is closed by `disposal`.
+    pub(super) fn add(&mut self, connection: Connection, disposal: &Disposal) -> io::Result<()> {
         let id = self.next;
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
-            return Err((errno, connection));
+            self.retire(connection.socket, disposal);
+            return Err(errno);
         }
         self.next += 1;
         self.connections.insert(id, connection);

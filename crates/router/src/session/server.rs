@@ -15,8 +15,8 @@ use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
 use crate::io::{Clock, PlainUse, Plains, probe};
-use crate::worker::{Mode, Patience, ShardHandle};
-use rdmesh_nic::{ReceivedMad, Time};
+use crate::worker::{MadQueue, Mode, Patience, ShardHandle};
+use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
@@ -81,7 +81,7 @@ pub(super) struct Server {
     pub(super) wake: Arc<OwnedFd>,
     control: Receiver<Control>,
     /// Management datagrams that the workers received.
-    pub(super) mads: Receiver<ReceivedMad>,
+    pub(super) mads: MadQueue,
 }
 
 impl Server {
@@ -91,7 +91,7 @@ impl Server {
         mode: Mode,
         wake: Arc<OwnedFd>,
         control: Receiver<Control>,
-        mads: Receiver<ReceivedMad>,
+        mads: MadQueue,
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
@@ -308,14 +308,14 @@ impl Server {
             }
             return self.clients.retire(socket, &endpoint.disposal);
         };
-        match self.clients.add(Connection::new(socket, endpoint.spec.id, endpoint.spec.vni, peer, charge)) {
+        let connection = Connection::new(socket, endpoint.spec.id, endpoint.spec.vni, peer, charge);
+        match self.clients.add(connection, &endpoint.disposal) {
             Ok(()) => {
                 endpoint.connections += 1;
                 self.totals.connections_accepted += 1;
             }
-            Err((error, connection)) => {
+            Err(error) => {
                 tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
-                self.clients.retire(connection.socket, &endpoint.disposal);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Packets between workers, and datagrams from the network.
 
 use super::link::Link;
+use super::mads;
 use super::shard::Shard;
 use super::stats::add;
 use super::wait;
@@ -46,7 +47,7 @@ impl Exchange {
         let Self { links, number } = self;
         let link = self.link();
         let now = shard.now();
-        let (engine, sockets) = shard.network();
+        let (engine, sockets, mads) = shard.receiving();
         let mut worked = false;
         while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
             worked = true;
@@ -65,6 +66,8 @@ impl Exchange {
                     Owners::One(_) | Owners::Any => {}
                 }
                 engine.handle_datagram(now, datagram);
+                // At once: the engine's own queue is short, and shared by all origins.
+                mads::pass(engine, mads, &link.counters.mads);
             })
     }
 

@@ -30,7 +30,7 @@ mod workers;
 
 pub use events::EventSocket;
 pub use handle::ShardHandle;
-pub use mads::MadSink;
+pub use mads::MadQueue;
 pub use mode::Mode;
 pub(crate) use patience::Patience;
 pub use shard::Shard;
