@@ -1,5 +1,6 @@
 //! The engine: one shard of the NIC.
 
+mod arrivals;
 mod captures;
 mod inventory;
 mod management;
@@ -29,6 +30,7 @@ use crate::time::Time;
 use crate::transport::local::drop_request;
 use crate::transport::roce::Ended;
 use crate::transport::{Env, Qp};
+use arrivals::Arrivals;
 use management::Management;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
 use std::collections::BTreeMap;
@@ -53,6 +55,7 @@ pub struct Engine<P: Platform> {
     qps: Vec<Option<Box<Qp<P>>>>,
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    arrivals: Arrivals<P::Memory>,
     ended: Ended,
     integrity: Integrity,
     wire: WireCounters,
@@ -69,6 +72,7 @@ impl<P: Platform> Engine<P> {
             qps: Vec::new(),
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
+            arrivals: Arrivals::new(),
             ended: Ended::new(),
             integrity: Integrity::new(),
             wire: WireCounters::default(),
@@ -100,11 +104,6 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes a packet from another engine of this host.
-    pub fn handle_packet(&mut self, packet: Packet<P::Memory>) {
-        self.out.inbox.push_back(packet);
-    }
-
     /// A packet for another engine, if there is one; [`Packet::shard`] says which.
     pub fn poll_packet(&mut self) -> Option<Packet<P::Memory>> {
         self.out.outbox.pop_front()
@@ -127,7 +126,8 @@ impl<P: Platform> Engine<P> {
     pub fn has_work(&self) -> bool {
         let out = &self.out;
         let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
-        has_packets || !out.schedule.is_empty(Order::Local) || !out.events.is_empty() || self.has_mads()
+        let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
+        has_packets || has_turns || !out.events.is_empty() || self.has_mads()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
@@ -141,6 +141,12 @@ impl<P: Platform> Engine<P> {
         let start = self.out.spent;
         let mut worked = self.expire();
         worked |= self.drain_inbox();
+        for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
+            if self.out.spent - start > POLL_COST / 2 {
+                break;
+            }
+            worked |= self.take_arrived();
+        }
         for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
             // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
             // rings while large messages are copied does not wait longer than this.

@@ -132,6 +132,7 @@ impl<P: Platform> Engine<P> {
         if let Some(srq) = core.srq.and_then(|srq| cx.srqs.get_mut(srq)) {
             srq.users -= 1;
         }
+        self.drop_arrived(index);
         Ok(qp)
     }
 

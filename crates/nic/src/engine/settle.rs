@@ -58,6 +58,7 @@ impl<P: Platform> Engine<P> {
         let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
         while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
             let spent = self.out.spent;
+            self.take_arrived_of(index);
             self.drain_inbox();
             let mut worked = self.send_locally(index);
             if let Some(to) = &mut to {
@@ -74,6 +75,7 @@ impl<P: Platform> Engine<P> {
                 return true;
             }
         }
+        self.take_arrived_of(index);
         self.drain_inbox();
         false
     }

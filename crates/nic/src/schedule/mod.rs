@@ -1,7 +1,7 @@
 //! Scheduling: which queue pair sends next, and every budget of one poll.
 //!
-//! Queue pairs that have something to send wait in one of two orders: for other queue pairs of this host, or for the
-//! network. Each order is a deficit round robin (Shreedhar and Varghese, 1995) on three levels: tenant, endpoint, queue pair.
+//! Queue pairs that have something to do wait in three orders: to send to other queue pairs of this host, to send to the
+//! network, or to take packets from the host's other engines. Each order is a deficit round robin (Shreedhar and Varghese, 1995) on three levels: tenant, endpoint, queue pair.
 //! So two busy tenants share a worker half and half, whatever number of queue pairs either has.
 
 mod list;
@@ -29,6 +29,7 @@ pub(crate) struct Schedule {
     classes: Vec<u32>,
     local: Turns,
     wire: Turns,
+    arrived: Turns,
 }
 
 /// The classes of tenants and endpoints that have queue pairs.
@@ -53,13 +54,15 @@ pub(crate) enum Order {
     Local,
     /// To other hosts.
     Wire,
+    /// From other engines of this host, to the queue pair.
+    Arrived,
 }
 
 impl Schedule {
     /// A queue pair of `owner` was made.
     pub(crate) fn join(&mut self, qp: u32, owner: Owner) {
         let (endpoint, tenant) = self.shares.join(owner);
-        for turns in [&mut self.local, &mut self.wire] {
+        for turns in [&mut self.local, &mut self.wire, &mut self.arrived] {
             turns.reserve(qp, endpoint.max(tenant));
             turns.set_parent(endpoint, tenant);
         }
@@ -73,9 +76,11 @@ impl Schedule {
     pub(crate) fn leave(&mut self, qp: u32, owner: Owner) {
         self.remove(Order::Local, qp);
         self.remove(Order::Wire, qp);
+        self.remove(Order::Arrived, qp);
         for class in self.shares.leave(owner) {
             self.local.forget(class);
             self.wire.forget(class);
+            self.arrived.forget(class);
         }
     }
 
@@ -107,6 +112,7 @@ impl Schedule {
         match order {
             Order::Local => self.local.len(),
             Order::Wire => self.wire.len(),
+            Order::Arrived => self.arrived.len(),
         }
     }
 
@@ -119,6 +125,7 @@ impl Schedule {
         match order {
             Order::Local => &mut self.local,
             Order::Wire => &mut self.wire,
+            Order::Arrived => &mut self.arrived,
         }
     }
 }

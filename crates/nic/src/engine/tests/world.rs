@@ -413,22 +413,25 @@ impl World {
 
     /// Runs until nothing happens any more at the present time.
     pub(super) fn settle(&mut self) {
-        let mut worked = true;
-        while worked {
-            worked = false;
-            for i in 0..self.engines.len() {
-                worked |= self.engines[i].poll(self.now);
-                while let Some(packet) = self.engines[i].poll_packet() {
-                    let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
-                    self.engines[to].handle_packet(packet);
-                    worked = true;
-                }
-                worked |= self.send_datagrams(i);
-                while let Some(event) = self.engines[i].poll_event() {
-                    self.events.push(event);
-                }
+        while self.step() {}
+    }
+
+    /// Lets every engine poll once. Returns whether anything happened.
+    pub(super) fn step(&mut self) -> bool {
+        let mut worked = false;
+        for i in 0..self.engines.len() {
+            worked |= self.engines[i].poll(self.now);
+            while let Some(packet) = self.engines[i].poll_packet() {
+                let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
+                self.engines[to].handle_packet(packet);
+                worked = true;
+            }
+            worked |= self.send_datagrams(i);
+            while let Some(event) = self.engines[i].poll_event() {
+                self.events.push(event);
             }
         }
+        worked
     }
 
     fn send_datagrams(&mut self, from: usize) -> bool {
