@@ -1,13 +1,14 @@
 //! Packets between two queue pairs on one host.
 //!
-//! The shape follows the packets of RoCE (IBA 9.2), with two differences that one host allows: the payload is a
-//! reference to registered memory, and nothing is lost or reordered, so every request packet is answered by exactly one
-//! reply. A packet that a wire would lose silently is answered by [`Reply::Dropped`], for which the requester reports the
-//! time-out that a wire would have caused.
+//! They have the headers of RoCE (IBA 9.2), and differ from packets on a wire where one host allows it: the payload is a
+//! reference to registered memory, packets are larger than any MTU, and nothing is lost or reordered, so every request packet
+//! is answered by exactly one reply. A packet that a wire would lose silently is answered by [`Body::Lost`], for which the
+//! requester reports the time-out that a wire would have caused.
 
-use crate::memory::Payload;
-use crate::wire::NakCode;
-use rdmesh_verbs::{Gid, Key, Psn, Qkey, QpType, Qpn, Vni};
+use crate::memory::{Payload, Source};
+use crate::platform::Memory;
+use crate::wire::{Aeth, Header, IpUdp, Op, Part, Syndrome};
+use rdmesh_verbs::{Qpn, Vni};
 
 /// A packet between two queue pairs of this host.
 pub struct Packet<M> {
@@ -18,152 +19,94 @@ pub struct Packet<M> {
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) vni: Vni,
-    /// The type of the requester's queue pair.
-    pub(crate) qp_type: QpType,
+    /// The IP header that it would have on a wire.
+    pub(crate) ip: IpUdp,
+    pub(crate) header: Header,
+    /// The queue pair that has sent it.
     pub(crate) src: Qpn,
-    pub(crate) dst: Qpn,
-    pub(crate) sgid: Gid,
-    pub(crate) dgid: Gid,
     /// Requests sent before a retry, and replies to them, carry an older epoch.
     pub(crate) epoch: u32,
-    pub(crate) psn: Psn,
     /// Bytes that the request moves, in the reply too.
     pub(crate) len: u32,
+    /// Bytes that are left of the message from this packet on. Of a READ all are checked with each packet.
+    pub(crate) remaining: u64,
     /// For a datagram to a group: the engine that it is for.
     pub(crate) shard: u32,
 }
 
+/// What follows the headers.
 pub(crate) enum Body<M> {
-    Request(Request<Payload<M>>),
-    Reply(Reply<M>),
-}
-
-pub(crate) enum Reply<M> {
-    Ack,
     Data(Payload<M>),
-    Atomic {
-        old: u64,
-    },
-    /// The receiver was not ready; the code is its RNR timer (IBA 9.7.5.2.8).
-    Rnr {
-        timer: u8,
-    },
-    Nak(Nak),
-    /// Memory of one of the two cannot be reached at present: nothing was executed.
-    Slow,
-    /// Lost, as on a wire: no such QP, wrong state, wrong sender.
-    Dropped,
-    /// Behind a request that was not executed.
-    OutOfSequence,
+    /// The data of an ATOMIC WRITE.
+    Word([u8; 8]),
+    /// In place of a reply: the request is lost, as on a wire. There is no such QP, or it has another state or peer.
+    Lost,
 }
 
 impl<M> Packet<M> {
     /// The engine, out of `shards`, that the packet is for.
     pub fn shard(&self, shards: u32) -> u32 {
-        if self.head.dst == Qpn::MULTICAST { self.head.shard } else { shard_of(self.head.dst, shards) }
+        let dest = self.head.header.dest;
+        if dest == Qpn::MULTICAST { self.head.shard } else { shard_of(dest, shards) }
+    }
+}
+
+impl<M: Memory> Body<M> {
+    /// Bytes of data.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Data(payload) => payload.len() as usize,
+            Self::Word(word) => word.len(),
+            Self::Lost => 0,
+        }
+    }
+
+    /// Copies the first bytes of the data. Memory that has gone meanwhile shows as zeros.
+    pub(crate) fn show(&self, to: &mut [u8]) {
+        match self {
+            Self::Data(payload) => {
+                let _ = payload.read(to);
+            }
+            Self::Word(word) => to.copy_from_slice(&word[..to.len()]),
+            Self::Lost => {}
+        }
     }
 }
 
 impl Head {
-    /// Where a request with this head comes from.
-    pub(crate) fn sender(&self) -> Sender {
-        Sender { vni: self.vni, qpn: self.src, sgid: self.sgid, dgid: self.dgid }
+    /// Whether it belongs to the reply to a request.
+    pub(crate) fn is_reply(&self) -> bool {
+        matches!(self.header.op, Op::Acknowledge(_) | Op::AtomicAcknowledge { .. } | Op::ReadResponse { .. })
     }
 
     /// The head of the reply to a request with this head.
-    pub(crate) fn reply(&self) -> Self {
-        Self { src: self.dst, dst: self.src, sgid: self.dgid, dgid: self.sgid, ..*self }
+    pub(crate) fn reply(&self, op: Op) -> Self {
+        let header = Header { op, dest: self.src, solicited: false, ack_request: false, ..self.header };
+        let ip = IpUdp { source: self.ip.dest, dest: self.ip.source, ..self.ip };
+        Self { header, ip, src: self.header.dest, ..*self }
     }
+}
+
+/// Acknowledgement, positive or negative, of a packet within the host. Messages are not counted there.
+pub(crate) fn acknowledgement(syndrome: Syndrome) -> Op {
+    Op::Acknowledge(aeth(syndrome))
+}
+
+/// Response to a READ packet within the host.
+pub(crate) fn read_response() -> Op {
+    Op::ReadResponse { part: Part::Only, aeth: Some(aeth(Syndrome::ACK)) }
+}
+
+/// Response to an atomic within the host.
+pub(crate) fn atomic_response(original: u64) -> Op {
+    Op::AtomicAcknowledge { aeth: aeth(Syndrome::ACK), original }
+}
+
+fn aeth(syndrome: Syndrome) -> Aeth {
+    Aeth { syndrome, msn: 0 }
 }
 
 /// The engine that owns a QP: numbers are dealt out so that this needs no table.
 pub(crate) fn shard_of(qpn: Qpn, shards: u32) -> u32 {
     qpn.value() % shards
-}
-
-/// A request packet with data of kind `S`.
-pub(crate) struct Request<S> {
-    pub(crate) op: RequestOp,
-    pub(crate) first: bool,
-    pub(crate) last: bool,
-    pub(crate) solicited: bool,
-    pub(crate) payload: S,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum RequestOp {
-    Send {
-        imm: Option<u32>,
-        invalidate: Option<Key>,
-    },
-    /// `remaining` is what is left of the message from this packet on.
-    Write {
-        addr: u64,
-        rkey: Key,
-        remaining: u64,
-        imm: Option<u32>,
-    },
-    Read {
-        addr: u64,
-        rkey: Key,
-        remaining: u64,
-    },
-    CompareSwap {
-        addr: u64,
-        rkey: Key,
-        compare: u64,
-        swap: u64,
-    },
-    FetchAdd {
-        addr: u64,
-        rkey: Key,
-        add: u64,
-    },
-    AtomicWrite {
-        addr: u64,
-        rkey: Key,
-        value: [u8; 8],
-    },
-    Flush {
-        addr: u64,
-        rkey: Key,
-        length: u32,
-        kind: u8,
-        range: bool,
-    },
-    Datagram {
-        qkey: Qkey,
-        imm: Option<u32>,
-        traffic_class: u8,
-        hop_limit: u8,
-        flow_label: u32,
-    },
-}
-
-/// Reasons of a NAK (IBA table 58).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Nak {
-    InvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-}
-
-/// Origin of a datagram.
-#[derive(Clone, Copy)]
-pub(crate) struct Sender {
-    pub(crate) vni: Vni,
-    pub(crate) qpn: Qpn,
-    pub(crate) sgid: Gid,
-    /// The address to which it was sent.
-    pub(crate) dgid: Gid,
-}
-
-impl From<Nak> for NakCode {
-    fn from(nak: Nak) -> Self {
-        match nak {
-            Nak::InvalidRequest => Self::InvalidRequest,
-            Nak::RemoteAccess => Self::RemoteAccess,
-            Nak::RemoteOperation => Self::RemoteOperation,
-        }
-    }
 }

@@ -242,6 +242,11 @@ impl SendOp {
         }
     }
 
+    /// Whether the request's gather list is sent.
+    pub fn sends_data(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { .. } | Self::Datagram { .. })
+    }
+
     /// Whether the request needs an answer that carries data, so that it counts against `max_rd_atomic`.
     pub fn is_read_or_atomic(&self) -> bool {
         matches!(

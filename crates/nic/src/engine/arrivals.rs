@@ -1,7 +1,7 @@
 //! Packets from other engines of this host, which wait for the turn of the queue pair that they are for.
 
 use super::Engine;
-use crate::packet::{Body, Packet};
+use crate::packet::Packet;
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
 use rdmesh_verbs::Qpn;
@@ -51,10 +51,10 @@ impl<P: Platform> Engine<P> {
     /// The queue pair in whose turn the packet is executed: of a datagram to a group, its first member here.
     fn recipient(&self, packet: &Packet<P::Memory>) -> Option<u32> {
         let head = &packet.head;
-        let is_group = head.dst == Qpn::MULTICAST && matches!(packet.body, Body::Request(_));
+        let is_group = head.header.dest == Qpn::MULTICAST && !head.is_reply();
         let index = match is_group {
-            true => self.groups.get(&(head.vni, head.dgid)).and_then(|members| members.first().copied()),
-            false => self.out.index_of(head.dst),
+            true => self.groups.get(&(head.vni, head.ip.dest)).and_then(|members| members.first().copied()),
+            false => self.out.index_of(head.header.dest),
         };
         index.filter(|index| self.qps.get(*index as usize).is_some_and(Option::is_some))
     }

@@ -20,8 +20,7 @@ pub use settle::Budget;
 use crate::command::{CommandError, ContextId, Remains};
 use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
-use crate::packet::{Body, Head, Packet, Reply};
-use crate::packet::{Request, RequestOp};
+use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
@@ -30,6 +29,7 @@ use crate::time::Time;
 use crate::transport::local::drop_request;
 use crate::transport::roce::Ended;
 use crate::transport::{Env, Qp};
+use crate::wire::{Op, Syndrome};
 use arrivals::Arrivals;
 use management::Management;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
@@ -194,41 +194,38 @@ impl<P: Platform> Engine<P> {
                 capture.local(self.out.now, &packet);
             }
             let Packet { head, body } = packet;
-            match body {
-                Body::Request(request) if head.dst == Qpn::MULTICAST => self.deliver_to_group(&head, &request),
-                Body::Request(request) => self.handle_request(&head, request),
-                Body::Reply(reply) => {
-                    let Some(index) = self.out.index_of(head.dst) else { continue };
-                    if let Some((qp, env)) = self.qp(index) {
-                        qp.handle_reply(env, &head, reply);
-                    }
+            let dest = head.header.dest;
+            if head.is_reply() {
+                if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                    qp.handle_reply(env, &head, body);
+                }
+            } else if dest == Qpn::MULTICAST {
+                self.deliver_to_group(&head, &body);
+            } else {
+                match self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                    Some((qp, env)) => qp.handle_request(env, &head, &body),
+                    None => drop_request(&mut self.out, &head),
                 }
             }
         }
         worked
     }
 
-    fn handle_request(&mut self, head: &Head, request: Request<Payload<P::Memory>>) {
-        match self.out.index_of(head.dst).and_then(|index| self.qp(index)) {
-            Some((qp, env)) => qp.handle_request(env, head, &request),
-            None => drop_request(&mut self.out, head),
-        }
-    }
-
     /// Delivers a datagram to every member of a group in this engine.
-    fn deliver_to_group(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) {
+    fn deliver_to_group(&mut self, head: &Head, body: &Body<P::Memory>) {
         // A connected QP may name the group's number as its peer's; no QP answers there.
-        if !matches!(request.op, RequestOp::Datagram { .. }) {
+        let (Op::Datagram { .. }, Body::Data(payload)) = (head.header.op, body) else {
             return drop_request(&mut self.out, head);
-        }
-        let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
+        };
+        let members = self.groups.get(&(head.vni, head.ip.dest)).map_or(&[][..], Vec::as_slice);
         for &index in members {
             if let Some((qp, env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
-                qp.handle_group(env, &head.sender(), request);
+                qp.handle_group(env, head, payload);
                 self.out.spend(u64::from(head.len));
             }
         }
-        self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
+        let reply = head.reply(acknowledgement(Syndrome::ACK));
+        self.out.packet(Packet { head: reply, body: Body::Data(Payload::empty()) });
     }
 
     /// Flushes what was posted to QPs in error, some of them in each poll.

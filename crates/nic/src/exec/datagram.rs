@@ -1,20 +1,23 @@
 //! Unreliable datagrams at the responder.
 
-use super::Exec;
 use super::grh;
+use super::{Exec, Request};
 use crate::memory::{CopyError, Source, scatter_bytes};
-use crate::packet::{Request, RequestOp, Sender};
 use crate::platform::Platform;
-use rdmesh_verbs::{Completion, WcFlags, WcOpcode, WcStatus};
+use crate::wire::{IpUdp, Op};
+use rdmesh_verbs::{Completion, Vni, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Exec<'_, P> {
     /// A datagram is delivered or dropped, never answered (IBA 9.8.3).
-    pub(crate) fn receive_datagram<S: Source<P::Memory>>(&mut self, from: &Sender, request: &Request<S>) {
-        let RequestOp::Datagram { qkey, imm, .. } = request.op else { return };
-        let expected = from.vni == self.cx.network.vni
+    pub(crate) fn receive_datagram<S>(&mut self, vni: Vni, ip: &IpUdp, request: &Request<'_, S>)
+    where
+        S: Source<P::Memory> + ?Sized,
+    {
+        let Op::Datagram { qkey, source, imm } = request.op else { return };
+        let expected = vni == self.cx.network.vni
             && self.qp.state().can_receive()
             && qkey == self.qp.attr.qkey
-            && (from.dgid.is_multicast() || self.cx.network.gids.contains(&from.dgid));
+            && (ip.dest.is_multicast() || self.cx.network.gids.contains(&ip.dest));
         if !expected {
             self.qp.counters.errors += 1;
             return;
@@ -24,7 +27,7 @@ impl<P: Platform> Exec<'_, P> {
         }
         self.qp.recv.busy = false;
         let sges = &self.qp.recv.current.sges;
-        let header = grh::grh(from, request.payload.len(), &request.op);
+        let header = grh::grh(ip, request.payload.len(), imm.is_some());
         let copied = scatter_bytes(&self.cx.keys, self.qp.pd, sges, 0, &header)
             .and_then(|()| request.payload.scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64));
         let status = match copied {
@@ -42,13 +45,13 @@ impl<P: Platform> Exec<'_, P> {
         let mut flags = WcFlags::GRH;
         flags.set(WcFlags::WITH_IMM, imm.is_some());
         let byte_len = header.len() as u32 + request.payload.len();
-        self.count(request, u64::from(request.payload.len()));
+        self.count_message(u64::from(request.payload.len()));
         let completion = Completion {
             byte_len,
             imm: imm.unwrap_or(0),
             flags,
-            src_qp: from.qpn,
-            sl: Completion::sl_of(from.sgid),
+            src_qp: source,
+            sl: Completion::sl_of(ip.source),
             ..self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv)
         };
         let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, request.solicited);

@@ -1,19 +1,18 @@
 //! Global route header (GRH): the 40 bytes in front of every received datagram (IBA 8.3, annex A17.4.4).
 
-use crate::packet::{RequestOp, Sender};
+use crate::wire::IpUdp;
 use rdmesh_verbs::Gid;
 use std::net::Ipv4Addr;
 
 /// The IP header that the datagram would have had on the wire: an IPv6 header, or an IPv4 header in the last 20 bytes.
-pub(super) fn grh(from: &Sender, len: u32, op: &RequestOp) -> [u8; 40] {
-    let RequestOp::Datagram { traffic_class, hop_limit, flow_label, imm, .. } = *op else { return [0; 40] };
-    let hop_limit = if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit };
-    let imm_len = if imm.is_some() { 4 } else { 0 };
+pub(super) fn grh(ip: &IpUdp, len: u32, has_imm: bool) -> [u8; 40] {
+    let hop_limit = if ip.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { ip.hop_limit };
+    let imm_len = if has_imm { 4 } else { 0 };
     let padded = len.next_multiple_of(4) as u16;
     let udp_len = UDP_LEN + BTH_LEN + DETH_LEN + imm_len + padded + ICRC_LEN;
-    match (from.sgid.as_ipv4(), from.dgid.as_ipv4()) {
-        (Some(from), Some(to)) => ipv4(from, to, traffic_class, hop_limit, udp_len),
-        _ => ipv6(from.sgid, from.dgid, traffic_class, hop_limit, flow_label, udp_len),
+    match (ip.source.as_ipv4(), ip.dest.as_ipv4()) {
+        (Some(from), Some(to)) => ipv4(from, to, ip.traffic_class, hop_limit, udp_len),
+        _ => ipv6(ip.source, ip.dest, ip.traffic_class, hop_limit, ip.flow_label, udp_len),
     }
 }
 

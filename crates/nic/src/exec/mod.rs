@@ -14,12 +14,13 @@ mod remote;
 mod requests;
 mod state;
 
-pub(crate) use receives::Refusal;
+pub(crate) use receives::{Refusal, failure, invalid};
 pub(crate) use remote::Range;
 
 use crate::device::{Context, Outputs};
 use crate::platform::Platform;
 use crate::qp::Core;
+use crate::wire::Op;
 
 /// What the execution of a queue pair's requests may touch: everything of it but its transport, and the objects of its context.
 pub(crate) struct Exec<'a, P: Platform> {
@@ -35,4 +36,11 @@ impl<P: Platform> Exec<'_, P> {
     pub(crate) fn reborrow(&mut self) -> Exec<'_, P> {
         Exec { index: self.index, qp: self.qp, cx: self.cx, out: self.out }
     }
+}
+
+/// A request packet with its data.
+pub(crate) struct Request<'a, S: ?Sized> {
+    pub(crate) op: Op,
+    pub(crate) solicited: bool,
+    pub(crate) payload: &'a S,
 }

@@ -1,15 +1,15 @@
 //! Receive requests: the completions with which they end, and how they are flushed.
 
 use super::Exec;
-use crate::packet::{Nak, Request};
 use crate::platform::{Platform, RecvQueue};
 use crate::schedule::FLUSH_TURN;
+use crate::wire::NakCode;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Exec<'_, P> {
     /// The responder's half of a fatal error (IBA table 61). Where a receive request reports it, there is no event (classes A
     /// and C).
-    pub(crate) fn fail_receive(&mut self, nak: Nak, status: WcStatus) {
+    pub(crate) fn fail_receive(&mut self, nak: NakCode, status: WcStatus) {
         self.qp.counters.errors += 1;
         if std::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
@@ -18,9 +18,9 @@ impl<P: Platform> Exec<'_, P> {
             return self.enter(QpState::Error);
         }
         let event = match nak {
-            Nak::RemoteAccess => AsyncEvent::QpAccessError,
-            Nak::InvalidRequest => AsyncEvent::QpRequestError,
-            Nak::RemoteOperation => AsyncEvent::QpFatal,
+            NakCode::RemoteAccess => AsyncEvent::QpAccessError,
+            NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::Sequence => AsyncEvent::QpRequestError,
+            NakCode::RemoteOperation => AsyncEvent::QpFatal,
         };
         self.out.async_event(self.qp.context, event, self.qp.handle);
         self.enter(QpState::Error);
@@ -40,10 +40,9 @@ impl<P: Platform> Exec<'_, P> {
         }
     }
 
-    pub(crate) fn count<S>(&mut self, request: &Request<S>, len: u64) {
-        if request.last {
-            self.qp.counters.rx_messages += 1;
-        }
+    /// A message of `len` bytes has been received.
+    pub(super) fn count_message(&mut self, len: u64) {
+        self.qp.counters.rx_messages += 1;
         self.qp.counters.rx_bytes += len;
     }
 
@@ -75,7 +74,21 @@ impl<P: Platform> Exec<'_, P> {
 pub(crate) enum Refusal {
     NotReady,
     /// Memory cannot be reached at present. With the error where that lasts.
-    Slow(Nak, WcStatus),
+    Slow(NakCode, WcStatus),
     /// Requester and responder both fail; the responder's receive request, if any, ends with the status.
-    Fatal(Nak, WcStatus),
+    Fatal(NakCode, WcStatus),
+}
+
+/// Refusal of a request that is wrong in itself.
+pub(crate) fn invalid() -> Refusal {
+    Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocalQpOperationError)
+}
+
+/// Status with which a request ends that the peer refuses for good (IBA table 58).
+pub(crate) fn failure(nak: NakCode) -> WcStatus {
+    match nak {
+        NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::Sequence => WcStatus::RemoteInvalidRequest,
+        NakCode::RemoteAccess => WcStatus::RemoteAccessError,
+        NakCode::RemoteOperation => WcStatus::RemoteOperationError,
+    }
 }

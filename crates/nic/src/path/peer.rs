@@ -28,11 +28,12 @@ impl Peer {
 
     /// A peer on the host whose router is at `host`.
     pub(crate) fn on_host(host: IpAddr, vni: Vni, source: Gid, av: &AddressVector, flow: u32) -> Self {
-        Self {
-            target: Target::Host(host),
-            vni,
-            ip: ip(source, av, ENTROPY_PORTS | (mix(flow) as u16 & !ENTROPY_PORTS)),
-        }
+        Self { target: Target::Host(host), vni, ip: ip(source, av, entropy_port(flow)) }
+    }
+
+    /// The IP header that a packet to a peer on the same host would have.
+    pub(crate) fn ip_within_host(source: Gid, av: &AddressVector, flow: u32) -> IpUdp {
+        ip(source, av, entropy_port(flow))
     }
 
     /// An external peer.
@@ -114,6 +115,10 @@ fn ip(source: Gid, av: &AddressVector, source_port: u16) -> IpUdp {
         id: 0,
         source_port,
     }
+}
+
+fn entropy_port(flow: u32) -> u16 {
+    ENTROPY_PORTS | (mix(flow) as u16 & !ENTROPY_PORTS)
 }
 
 fn mix(flow: u32) -> u32 {

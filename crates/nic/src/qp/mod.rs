@@ -10,7 +10,7 @@ use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use crate::timer::Deadlines;
-use rdmesh_verbs::{Gid, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, WcStatus};
+use rdmesh_verbs::{Gid, Key, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, WcStatus};
 
 /// What of a queue pair does not depend on its transport: attributes, send side and receive side.
 pub(crate) struct Core<P: Platform> {
@@ -82,10 +82,24 @@ pub(crate) struct ReceiveSide<P: Platform> {
     pub(crate) current: RecvWr,
     pub(crate) busy: bool,
     pub(crate) received: u64,
+    pub(crate) message: Message,
     /// Unreliable connection: the rest of a message is dropped.
     pub(crate) skipping: bool,
     /// Of the memory that the present request needs.
     pub(crate) slow: Slowness,
+}
+
+/// The message that is being received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Message {
+    None,
+    Send,
+    /// The remaining length, and its destination.
+    Write {
+        addr: u64,
+        rkey: Key,
+        remaining: u64,
+    },
 }
 
 impl<P: Platform> Core<P> {
@@ -208,6 +222,7 @@ impl<P: Platform> ReceiveSide<P> {
             current: RecvWr::default(),
             busy: false,
             received: 0,
+            message: Message::None,
             skipping: false,
             slow: Slowness::default(),
         }
@@ -217,6 +232,7 @@ impl<P: Platform> ReceiveSide<P> {
     pub(crate) fn clear(&mut self) {
         self.busy = false;
         self.received = 0;
+        self.message = Message::None;
         self.slow.end();
     }
 }

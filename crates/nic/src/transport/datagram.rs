@@ -1,15 +1,13 @@
 //! Unreliable datagrams (IBA 9.8.3).
 
 use super::local::Local;
-use crate::exec::Exec;
 use crate::memory::{CopyError, gather_bytes};
-use crate::packet::{Request, RequestOp, Sender};
 use crate::path::{Peer, flow};
 use crate::path::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::schedule::TURN_STEPS;
-use crate::wire::{Header, IpUdp, Op, Service};
-use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, Vni, WcStatus};
+use crate::wire::{Header, Op, Service};
+use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
 use std::net::IpAddr;
 
 impl<P: Platform> Local<'_, P> {
@@ -104,8 +102,8 @@ impl<P: Platform> Local<'_, P> {
             self.state.reached = Some(host);
         }
         if is_local_too {
-            let (op, payload, len) = self.build(cursor)?;
-            self.transmit(op, payload, len);
+            let built = self.build(cursor)?;
+            self.transmit(built);
             return Ok(Sent::ToMembersHere);
         }
         self.datagram_sent();
@@ -140,20 +138,6 @@ impl<P: Platform> Local<'_, P> {
         self.qp.send.cursor += 1;
         self.state.reached = None;
     }
-}
-
-/// Takes a datagram from another host.
-pub(crate) fn receive<P: Platform>(exec: &mut Exec<'_, P>, vni: Vni, header: &Header, ip: &IpUdp, payload: &[u8]) {
-    let Op::Datagram { qkey, source, imm } = header.op else { return };
-    let from = Sender { vni, qpn: source, sgid: ip.source, dgid: ip.dest };
-    let op = RequestOp::Datagram {
-        qkey,
-        imm,
-        traffic_class: ip.traffic_class,
-        hop_limit: ip.hop_limit,
-        flow_label: ip.flow_label,
-    };
-    exec.receive_datagram(&from, &Request { op, first: true, last: true, solicited: header.solicited, payload });
 }
 
 /// Reason why a datagram is not sent.

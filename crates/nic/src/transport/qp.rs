@@ -1,13 +1,12 @@
 //! A queue pair on its transport: everything that the engine asks of it.
 
+use super::Transport;
 use super::local::{self, Local};
 use super::roce::Connection;
-use super::{Transport, datagram};
 use crate::device::{Context, Outputs};
-use crate::exec::Exec;
+use crate::exec::{Exec, Request};
 use crate::memory::Payload;
-use crate::packet::{Head, Reply};
-use crate::packet::{Request, Sender};
+use crate::packet::{Body, Head};
 use crate::path::Path;
 use crate::path::{Opened, Peer, Transmits, flow};
 use crate::platform::Platform;
@@ -102,10 +101,10 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Executes a request packet from this host and sends its reply.
-    pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, request: &Request<Payload<P::Memory>>) {
+    pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, body: &Body<P::Memory>) {
         match &mut self.transport {
             Transport::Local(state) => {
-                Local::new(exec(&mut self.core, &mut env), state).handle_request(head, request);
+                Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
             }
             Transport::Roce(_) => local::drop_request(env.out, head),
         }
@@ -113,9 +112,9 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Takes the reply to a request packet to this host.
-    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, reply: Reply<P::Memory>) {
+    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, body: Body<P::Memory>) {
         if let Transport::Local(state) = &mut self.transport {
-            Local::new(exec(&mut self.core, &mut env), state).handle_reply(head, reply);
+            Local::new(exec(&mut self.core, &mut env), state).handle_reply(head, body);
         }
         self.follow(&mut env);
     }
@@ -132,13 +131,16 @@ impl<P: Platform> Qp<P> {
 
     /// Takes a datagram from another host.
     pub(crate) fn handle_datagram(&mut self, env: &mut Env<'_, P>, opened: &Opened<'_>) {
+        let header = &opened.header;
+        let request = Request { op: header.op, solicited: header.solicited, payload: opened.payload };
         let vni = env.cx.network.vni;
-        datagram::receive(&mut self.exec(env), vni, &opened.header, &opened.ip, opened.payload);
+        self.exec(env).receive_datagram(vni, &opened.ip, &request);
     }
 
     /// Takes a datagram to a group from this host.
-    pub(crate) fn handle_group(&mut self, mut env: Env<'_, P>, from: &Sender, request: &Request<Payload<P::Memory>>) {
-        self.exec(&mut env).receive_datagram(from, request);
+    pub(crate) fn handle_group(&mut self, mut env: Env<'_, P>, head: &Head, payload: &Payload<P::Memory>) {
+        let request = Request { op: head.header.op, solicited: head.header.solicited, payload };
+        self.exec(&mut env).receive_datagram(head.vni, &head.ip, &request);
     }
 
     /// A deadline has passed that may be this queue pair's.

@@ -16,9 +16,10 @@ pub(crate) use state::State;
 
 use crate::device::{Context, Outputs};
 use crate::exec::Exec;
-use crate::packet::{Body, Head, Packet, Reply};
+use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::platform::Platform;
 use crate::qp::Core;
+use crate::wire::Syndrome;
 
 /// A queue pair and what its packets within the host may touch.
 pub(crate) struct Local<'a, P: Platform> {
@@ -43,5 +44,5 @@ impl<'a, P: Platform> Local<'a, P> {
 
 /// Answers a request packet as a wire would that loses it.
 pub(crate) fn drop_request<M>(out: &mut Outputs<M>, head: &Head) {
-    out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });
+    out.packet(Packet { head: head.reply(acknowledgement(Syndrome::ACK)), body: Body::Lost });
 }

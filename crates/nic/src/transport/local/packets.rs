@@ -4,127 +4,150 @@ use super::Local;
 use super::requester::Step;
 use crate::memory::{Payload, Source, gather};
 use crate::packet::{Body, Head, Packet};
-use crate::packet::{Request, RequestOp};
+use crate::path::{Peer, flow};
 use crate::platform::Platform;
-use rdmesh_verbs::{QpType, Qpn, SendFlags, SendOp, WcStatus};
+use crate::wire::{Header, Op, Part, Reth, Service};
+use rdmesh_verbs::{AddressVector, QpType, Qpn, SendFlags, SendOp, WcStatus};
 
-/// A packet under construction: its operation, its payload, and the bytes that it moves.
-pub(crate) type Built<M> = (RequestOp, Payload<M>, u32);
+/// A packet under construction.
+pub(crate) struct Built<M> {
+    op: Op,
+    body: Body<M>,
+    /// Bytes that it moves.
+    len: u32,
+    last: bool,
+}
 
 impl<P: Platform> Local<'_, P> {
-    /// The next packet of the request at `cursor`: operation, payload, and bytes that it moves.
+    /// The next packet of the request at `cursor`.
     pub(crate) fn build(&self, cursor: usize) -> Result<Built<P::Memory>, WcStatus> {
         let entry = &self.qp.send.window[cursor];
-        let sent = entry.sent;
-        let data = || -> Result<Payload<P::Memory>, WcStatus> {
-            if let Some((memory, offset)) = &entry.inline {
-                return Ok(Payload::single(memory.clone(), *offset, entry.wr.inline_len));
-            }
-            let whole = self.qp.qp_type == QpType::Ud;
-            gather(&self.cx.keys, self.qp.pd, &entry.wr.sges, sent, FRAGMENT, whole)
-                .map_err(|_| WcStatus::LocalProtectionError)
-        };
-        let none = Payload::empty;
+        let (sent, remaining) = (entry.sent, entry.total - entry.sent);
+        let (first, payload) = (!entry.started, self.payload(cursor)?);
+        let len = payload.len();
+        let last = u64::from(len) == remaining;
+        let part = Part::of(first, last);
+        let body = Body::Data(payload);
+        let data = |op| Built { op, body, len, last };
+        let single = |op, len| Built { op, body: Body::Data(Payload::empty()), len, last: true };
         Ok(match entry.wr.op {
-            SendOp::Send { imm } => with_data(RequestOp::Send { imm, invalidate: None }, data()?),
+            SendOp::Send { imm } => data(Op::Send { part, imm: imm.filter(|_| last), invalidate: None }),
             SendOp::SendInvalidate { rkey } => {
-                with_data(RequestOp::Send { imm: None, invalidate: Some(rkey) }, data()?)
+                data(Op::Send { part, imm: None, invalidate: Some(rkey).filter(|_| last) })
             }
-            SendOp::Write { remote_addr, rkey, imm } => {
-                let addr = remote_addr.wrapping_add(sent);
-                with_data(RequestOp::Write { addr, rkey, remaining: entry.total - sent, imm }, data()?)
+            SendOp::Write { remote_addr: addr, rkey, imm } => {
+                let reth = Reth { addr, rkey, len: entry.total as u32 };
+                data(Op::Write { part, reth: Some(reth).filter(|_| first), imm: imm.filter(|_| last) })
             }
             SendOp::Read { remote_addr, rkey } => {
-                let remaining = entry.total - sent;
-                let addr = remote_addr.wrapping_add(sent);
-                (RequestOp::Read { addr, rkey, remaining }, none(), remaining.min(u64::from(FRAGMENT)) as u32)
+                let len = remaining.min(u64::from(FRAGMENT)) as u32;
+                let reth = Reth { addr: remote_addr.wrapping_add(sent), rkey, len };
+                Built { last: u64::from(len) == remaining, ..single(Op::ReadRequest(reth), len) }
             }
             SendOp::CompareSwap { remote_addr: addr, rkey, compare, swap } => {
-                (RequestOp::CompareSwap { addr, rkey, compare, swap }, none(), 8)
+                single(Op::CompareSwap { addr, rkey, compare, swap }, WORD)
             }
-            SendOp::FetchAdd { remote_addr: addr, rkey, add } => (RequestOp::FetchAdd { addr, rkey, add }, none(), 8),
+            SendOp::FetchAdd { remote_addr: addr, rkey, add } => single(Op::FetchAdd { addr, rkey, add }, WORD),
             SendOp::AtomicWrite { remote_addr: addr, rkey, value } => {
-                (RequestOp::AtomicWrite { addr, rkey, value }, none(), 8)
+                let op = Op::AtomicWrite { reth: Reth { addr, rkey, len: WORD } };
+                Built { body: Body::Word(value), ..single(op, WORD) }
             }
             SendOp::Flush { remote_addr: addr, rkey, length, kind, range } => {
-                (RequestOp::Flush { addr, rkey, length, kind, range }, none(), 0)
+                let reth = Reth { addr, rkey, len: length };
+                single(Op::Flush { kind, selectivity: u8::from(!range), reth }, 0)
             }
-            SendOp::Datagram { ah, qkey, imm, .. } => {
-                let av = self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?.av;
+            SendOp::Datagram { qkey, imm, .. } => {
                 let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
-                let op = RequestOp::Datagram {
-                    qkey,
-                    imm,
-                    traffic_class: av.traffic_class,
-                    hop_limit: av.hop_limit,
-                    flow_label: av.flow_label,
-                };
-                with_data(op, data()?)
+                data(Op::Datagram { qkey, source: self.qp.qpn, imm })
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => return Err(WcStatus::LocalQpOperationError),
         })
     }
 
-    pub(crate) fn transmit(&mut self, op: RequestOp, payload: Payload<P::Memory>, len: u32) -> Step {
-        let (dst, av) = match self.qp.send.window[self.qp.send.cursor].wr.op {
-            SendOp::Datagram { ah, qpn, .. } => match self.cx.address(self.qp.pd, ah) {
-                Some(ah) => (qpn, ah.av),
-                None => return Step::Blocked,
-            },
-            _ => (self.qp.attr.dest_qpn, self.qp.attr.av),
-        };
-        let sgid = self.cx.network.source(&av);
+    /// Data of the next packet of the request at `cursor`; none where the request carries none.
+    fn payload(&self, cursor: usize) -> Result<Payload<P::Memory>, WcStatus> {
+        let entry = &self.qp.send.window[cursor];
+        if !entry.wr.op.sends_data() {
+            return Ok(Payload::empty());
+        }
+        if let Some((memory, offset)) = &entry.inline {
+            return Ok(Payload::single(memory.clone(), *offset, entry.wr.inline_len));
+        }
+        let whole = self.qp.qp_type == QpType::Ud;
+        gather(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.sent, FRAGMENT, whole)
+            .map_err(|_| WcStatus::LocalProtectionError)
+    }
+
+    /// Where the request at the cursor goes, and how.
+    fn destination(&self) -> Option<(Qpn, AddressVector)> {
+        match self.qp.send.window[self.qp.send.cursor].wr.op {
+            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|ah| (qpn, ah.av)),
+            _ => Some((self.qp.attr.dest_qpn, self.qp.attr.av)),
+        }
+    }
+
+    pub(crate) fn transmit(&mut self, built: Built<P::Memory>) -> Step {
+        let Built { op, body, len, last } = built;
+        let Some((dest, av)) = self.destination() else { return Step::Blocked };
+        let is_group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
+        let head = self.head(op, (len, last), if is_group { Qpn::MULTICAST } else { dest }, &av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
-        let first = !entry.started;
-        let last = entry.sent + u64::from(len) == entry.total || matches!(op, RequestOp::Flush { .. });
-        if first {
+        if !entry.started {
             entry.first_psn = send.next_psn;
         }
-        let group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
-        let head = Head {
-            vni: self.cx.network.vni,
-            qp_type: self.qp.qp_type,
-            src: self.qp.qpn,
-            dst: if group { Qpn::MULTICAST } else { dst },
-            sgid,
-            dgid: av.dgid,
-            epoch: self.state.epoch,
-            psn: send.next_psn,
-            len,
-            shard: 0,
-        };
         entry.started = true;
         entry.sent += u64::from(len);
-        self.out.spend(u64::from(len));
         entry.complete = last;
-        let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
+        entry.outstanding += if is_group { self.out.shards } else { 1 };
         send.next_psn = send.next_psn.add(1);
         if last {
             send.cursor += 1;
             self.state.reached = None;
         }
-        let copies = if group { self.out.shards } else { 1 };
-        let entry_index = if last { send.cursor - 1 } else { send.cursor };
-        send.window[entry_index].outstanding += copies;
         self.state.unanswered += 1;
-        if group {
+        self.out.spend(u64::from(len));
+        if !is_group {
+            self.out.packet(Packet { head, body });
+            return Step::Done;
+        }
+        if let Body::Data(payload) = &body {
             for shard in 1..self.out.shards {
-                let payload = payload.clone();
-                let body = Body::Request(Request { op, first, last, solicited, payload });
-                self.out.packet(Packet { head: Head { shard, ..head }, body });
+                self.out.packet(Packet { head: Head { shard, ..head }, body: Body::Data(payload.clone()) });
             }
         }
-        self.out.packet(Packet { head, body: Body::Request(Request { op, first, last, solicited, payload }) });
-        if group { Step::DoneForGroup } else { Step::Done }
+        self.out.packet(Packet { head, body });
+        Step::DoneForGroup
+    }
+
+    fn head(&self, op: Op, (len, last): (u32, bool), dest: Qpn, av: &AddressVector) -> Head {
+        let send = &self.qp.send;
+        let entry = &send.window[send.cursor];
+        let service = match self.qp.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+        };
+        let header = Header {
+            solicited: entry.wr.flags.contains(SendFlags::SOLICITED),
+            ack_request: last && service == Service::Rc,
+            ..Header::new(service, op, dest, send.next_psn)
+        };
+        Head {
+            vni: self.cx.network.vni,
+            ip: Peer::ip_within_host(self.cx.network.source(av), av, flow(self.qp.qpn, dest)),
+            header,
+            src: self.qp.qpn,
+            epoch: self.state.epoch,
+            len,
+            remaining: entry.total - entry.sent,
+            shard: 0,
+        }
     }
 }
 
-fn with_data<M: crate::platform::Memory>(op: RequestOp, payload: Payload<M>) -> Built<M> {
-    let len = payload.len();
-    (op, payload, len)
-}
-
+/// Bytes of an atomic.
+const WORD: u32 = 8;
 /// Bytes of one packet on the local path: large enough that packets cost little beside the copy, small enough that
 /// QPs share a worker fairly.
 pub(crate) const FRAGMENT: u32 = 64 * 1024;

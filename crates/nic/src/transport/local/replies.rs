@@ -1,17 +1,18 @@
 //! Replies of a responder on the same host: acknowledgements, READ and atomic responses, NAKs, and packets without a reply.
 
 use super::Local;
+use crate::exec::failure;
 use crate::memory::{CopyError, Source, scatter_bytes};
-use crate::packet::Nak;
-use crate::packet::{Head, Reply};
+use crate::packet::{Body, Head};
 use crate::platform::Platform;
 use crate::qp::Wait;
+use crate::wire::{Aeth, NakCode, Op, Syndrome};
 use core::time::Duration;
 use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
 
 impl<P: Platform> Local<'_, P> {
     /// Takes the reply to a request packet.
-    pub(crate) fn handle_reply(&mut self, head: &Head, reply: Reply<P::Memory>) {
+    pub(crate) fn handle_reply(&mut self, head: &Head, body: Body<P::Memory>) {
         if head.epoch != self.state.epoch || self.qp.send.window.is_empty() {
             return;
         }
@@ -19,53 +20,52 @@ impl<P: Platform> Local<'_, P> {
             return self.datagram_gone(head);
         }
         if self.state.held.is_empty() {
-            self.take_reply(head, reply);
+            self.take_reply(head, body);
         } else {
-            self.state.held.push_back((*head, reply));
+            self.state.held.push_back((*head, body));
         }
     }
 
-    fn take_reply(&mut self, head: &Head, reply: Reply<P::Memory>) {
+    fn take_reply(&mut self, head: &Head, body: Body<P::Memory>) {
         let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
         let Some(position) = position else { return };
-        let reliable = self.qp.qp_type == QpType::Rc;
-        match reply {
-            Reply::Slow => self.memory_is_slow(),
+        match (head.header.op, body) {
+            (Op::Acknowledge(Aeth { syndrome: Syndrome::Slow { .. }, .. }), Body::Data(_)) => self.memory_is_slow(),
             // An unreliable connection has no acknowledgements: a message is done when it was sent.
-            Reply::Rnr { .. } | Reply::Nak(_) | Reply::Dropped | Reply::OutOfSequence if !reliable => {
-                self.answered(head, position);
+            _ if self.qp.qp_type != QpType::Rc => self.answered(head, position),
+            (_, Body::Lost) => self.lost(),
+            (Op::Acknowledge(Aeth { syndrome, .. }), _) => self.take_acknowledgement(head, position, syndrome),
+            (Op::AtomicAcknowledge { original, .. }, body) => {
+                let (entry, bytes) = (&self.qp.send.window[position], original.to_ne_bytes());
+                let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, &bytes);
+                self.result(head, position, body, copied);
             }
-            Reply::Ack => self.answered(head, position),
-            Reply::Data(payload) => {
+            (_, Body::Data(payload)) => {
                 let entry = &self.qp.send.window[position];
                 let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
-                self.result(head, position, Reply::Data(payload), copied);
+                self.result(head, position, Body::Data(payload), copied);
             }
-            Reply::Atomic { old } => {
-                let bytes = old.to_ne_bytes();
-                let copied =
-                    scatter_bytes(&self.cx.keys, self.qp.pd, &self.qp.send.window[position].wr.sges, 0, &bytes);
-                self.result(head, position, Reply::Atomic { old }, copied);
-            }
-            Reply::Rnr { timer } => self.not_ready(timer),
-            Reply::Nak(nak) => {
-                let status = match nak {
-                    Nak::InvalidRequest => WcStatus::RemoteInvalidRequest,
-                    Nak::RemoteAccess => WcStatus::RemoteAccessError,
-                    Nak::RemoteOperation => WcStatus::RemoteOperationError,
-                };
-                self.exec().fail_oldest(status);
-            }
-            Reply::Dropped | Reply::OutOfSequence => self.lost(),
+            (_, Body::Word(_)) => {}
         }
     }
 
-    fn result(&mut self, head: &Head, position: usize, reply: Reply<P::Memory>, copied: Result<(), CopyError>) {
+    fn take_acknowledgement(&mut self, head: &Head, position: usize, syndrome: Syndrome) {
+        match syndrome {
+            Syndrome::Ack { .. } => self.answered(head, position),
+            Syndrome::Rnr { timer } => self.not_ready(timer),
+            Syndrome::Slow { .. } => self.memory_is_slow(),
+            // A request before it was not executed.
+            Syndrome::Nak(NakCode::Sequence) => self.lost(),
+            Syndrome::Nak(code) => self.exec().fail_oldest(failure(code)),
+        }
+    }
+
+    fn result(&mut self, head: &Head, position: usize, body: Body<P::Memory>, copied: Result<(), CopyError>) {
         match copied {
             Ok(()) => self.answered(head, position),
             // The peer has executed it, and that is not asked for twice: the reply waits.
             Err(error) if error.is_slow() && self.wait_for_memory() => {
-                self.state.held.push_front((*head, reply));
+                self.state.held.push_front((*head, body));
             }
             Err(CopyError::Protection | CopyError::Slow) => self.exec().fail_oldest(WcStatus::LocalProtectionError),
             Err(CopyError::Length) => self.exec().fail_oldest(WcStatus::LocalLengthError),
@@ -87,7 +87,7 @@ impl<P: Platform> Local<'_, P> {
 
     /// A datagram was delivered, or dropped; the sender cannot tell.
     fn datagram_gone(&mut self, head: &Head) {
-        let found = self.qp.send.window.iter().position(|e| e.first_psn == head.psn && e.outstanding != 0);
+        let found = self.qp.send.window.iter().position(|e| e.first_psn == head.header.psn && e.outstanding != 0);
         let Some(position) = found else { return };
         let entry = &mut self.qp.send.window[position];
         entry.outstanding -= 1;
@@ -134,11 +134,11 @@ impl<P: Platform> Local<'_, P> {
     /// Takes the replies whose data could not be stored, in their order.
     fn take_held(&mut self) {
         while self.qp.send.wait == Wait::None
-            && let Some((head, reply)) = self.state.held.pop_front()
+            && let Some((head, body)) = self.state.held.pop_front()
         {
             // An earlier reply may have made it void.
             if head.epoch == self.state.epoch && !self.qp.send.window.is_empty() {
-                self.take_reply(&head, reply);
+                self.take_reply(&head, body);
             }
         }
     }

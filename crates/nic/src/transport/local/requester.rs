@@ -56,7 +56,7 @@ impl<P: Platform> Local<'_, P> {
             return Step::Blocked;
         }
         match self.build(cursor) {
-            Ok((op, payload, len)) => self.transmit(op, payload, len),
+            Ok(built) => self.transmit(built),
             Err(status) => self.fail_in_order(cursor, status),
         }
     }

@@ -1,26 +1,33 @@
 //! Responder within the host: order of request packets, and their replies.
 
 use super::Local;
-use crate::exec::{Range, Refusal};
+use crate::exec::{Range, Refusal, Request, invalid};
 use crate::memory::Payload;
-use crate::packet::{Body, Head, Packet, Reply};
-use crate::packet::{Nak, Request, RequestOp};
+use crate::packet::{Body, Head, Packet, acknowledgement, atomic_response, read_response};
 use crate::platform::Platform;
-use rdmesh_verbs::{Access, QpType, WcStatus};
+use crate::qp::Message;
+use crate::wire::{NakCode, Op, Part, Syndrome};
+use rdmesh_verbs::{Access, QpType};
+
+/// Transport header and data of a reply.
+type Reply<M> = (Op, Body<M>);
 
 impl<P: Platform> Local<'_, P> {
     /// Executes a request packet and sends its reply.
-    pub(crate) fn handle_request(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) {
-        let reply = match self.qp.qp_type {
+    pub(crate) fn handle_request(&mut self, head: &Head, body: &Body<P::Memory>) {
+        let (op, body) = match self.qp.qp_type {
             QpType::Ud => {
-                self.exec().receive_datagram(&head.sender(), request);
-                Reply::Ack
+                if let Body::Data(payload) = body {
+                    let request = Request { op: head.header.op, solicited: head.header.solicited, payload };
+                    self.exec().receive_datagram(head.vni, &head.ip, &request);
+                }
+                ack(Syndrome::ACK)
             }
-            _ if !self.is_from_peer(head) => Reply::Dropped,
-            QpType::Rc => self.receive_reliable(head, request),
-            QpType::Uc => self.receive_unreliable(head, request),
+            _ if !self.is_from_peer(head) => lost(),
+            QpType::Rc => self.receive_reliable(head, body),
+            QpType::Uc => self.receive_unreliable(head, body),
         };
-        self.out.packet(Packet { head: head.reply(), body: Body::Reply(reply) });
+        self.out.packet(Packet { head: head.reply(op), body });
     }
 
     /// Whether a packet comes from the QP that this one is connected to (IBA 9.6.1.1).
@@ -29,93 +36,126 @@ impl<P: Platform> Local<'_, P> {
         self.qp.state().can_receive()
             && head.vni == self.cx.network.vni
             && head.src == self.qp.attr.dest_qpn
-            && head.sgid == self.qp.attr.av.dgid
-            && head.dgid == own
+            && head.ip.source == self.qp.attr.av.dgid
+            && head.ip.dest == own
     }
 
-    fn receive_reliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
-        if head.psn != self.qp.recv.expected_psn {
-            return Reply::OutOfSequence;
+    fn receive_reliable(&mut self, head: &Head, body: &Body<P::Memory>) -> Reply<P::Memory> {
+        let psn = head.header.psn;
+        if psn != self.qp.recv.expected_psn {
+            return ack(Syndrome::Nak(NakCode::Sequence));
         }
-        match self.execute(head, request) {
+        match self.execute(head, body) {
             Ok(reply) => {
                 self.qp.recv.slow.end();
-                self.qp.recv.expected_psn = head.psn.add(1);
+                self.qp.recv.expected_psn = psn.add(1);
                 reply
             }
-            Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => Reply::Slow,
+            Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => ack(SLOW),
             Err(Refusal::NotReady) => {
                 self.qp.counters.rnr_naks += 1;
-                Reply::Rnr { timer: self.qp.attr.min_rnr_timer }
+                ack(Syndrome::Rnr { timer: self.qp.attr.min_rnr_timer })
             }
             Err(Refusal::Fatal(nak, status) | Refusal::Slow(nak, status)) => {
                 self.exec().fail_receive(nak, status);
-                Reply::Nak(nak)
+                ack(Syndrome::Nak(nak))
             }
         }
     }
 
     /// Unreliable connection: a packet that cannot be executed is dropped with the rest of its message (IBA 9.8.2.2).
-    fn receive_unreliable(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Reply<P::Memory> {
+    fn receive_unreliable(&mut self, head: &Head, body: &Body<P::Memory>) -> Reply<P::Memory> {
         if self.state.deferred == Some(head.epoch) {
-            return Reply::Dropped;
+            return lost();
         }
-        let in_sequence = head.psn == self.qp.recv.expected_psn;
-        self.qp.recv.expected_psn = head.psn.add(1);
-        if request.first {
+        let psn = head.header.psn;
+        let in_sequence = psn == self.qp.recv.expected_psn;
+        self.qp.recv.expected_psn = psn.add(1);
+        let (Op::Send { part, .. } | Op::Write { part, .. }) = head.header.op else { return lost() };
+        if part.is_first() {
             // A message that ended early leaves its receive request to the next one.
             self.qp.recv.received = 0;
+            self.qp.recv.message = Message::None;
         } else if !in_sequence || self.qp.recv.skipping {
             self.qp.recv.skipping = true;
-            return Reply::Dropped;
+            return lost();
         }
         self.qp.recv.skipping = false;
-        match self.execute(head, request) {
+        match self.execute(head, body) {
             Ok(reply) => {
                 self.qp.recv.slow.end();
                 reply
             }
             Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => {
-                self.qp.recv.expected_psn = head.psn;
+                self.qp.recv.expected_psn = psn;
                 self.state.deferred = Some(head.epoch);
-                Reply::Slow
+                ack(SLOW)
             }
             Err(Refusal::Fatal(nak, status) | Refusal::Slow(nak, status)) if self.qp.recv.busy => {
                 self.exec().fail_receive(nak, status);
-                Reply::Dropped
+                lost()
             }
             Err(_) => {
                 self.qp.recv.skipping = true;
-                Reply::Dropped
+                lost()
             }
         }
     }
 
-    fn execute(&mut self, head: &Head, request: &Request<Payload<P::Memory>>) -> Result<Reply<P::Memory>, Refusal> {
-        match request.op {
-            RequestOp::Send { imm, invalidate } => {
-                self.exec().receive_send(request, imm, invalidate)?;
-                Ok(Reply::Ack)
+    fn execute(&mut self, head: &Head, body: &Body<P::Memory>) -> Result<Reply<P::Memory>, Refusal> {
+        let op = head.header.op;
+        match (op, body) {
+            (Op::Send { part, .. }, Body::Data(payload)) => {
+                let request = Request { op, solicited: head.header.solicited, payload };
+                self.begin(part);
+                self.exec().execute_send(&request)?;
+                Ok(ack(Syndrome::ACK))
             }
-            RequestOp::Write { addr, rkey, remaining, imm } => {
-                let place = Range { addr, rkey, len: remaining };
-                self.exec().receive_write(request, &place, imm)?;
-                Ok(Reply::Ack)
+            (Op::Write { part, .. }, Body::Data(payload)) => {
+                let request = Request { op, solicited: head.header.solicited, payload };
+                self.begin(part);
+                self.exec().execute_write(&request)?;
+                Ok(ack(Syndrome::ACK))
             }
             // A QP that takes no READs and atomics (`max_dest_rd_atomic`) refuses them, as rxe does.
-            _ if self.qp.attr.max_dest_rd_atomic == 0 && !matches!(request.op, RequestOp::Flush { .. }) => {
-                Err(Refusal::Fatal(Nak::InvalidRequest, WcStatus::LocalQpOperationError))
-            }
-            RequestOp::Read { addr, rkey, remaining } => {
-                let payload = match self.exec().reach(&Range { addr, rkey, len: remaining }, Access::REMOTE_READ)? {
+            _ if self.qp.attr.max_dest_rd_atomic == 0 && !matches!(op, Op::Flush { .. }) => Err(invalid()),
+            (Op::ReadRequest(reth), _) => {
+                let range = Range { addr: reth.addr, rkey: reth.rkey, len: head.remaining };
+                let payload = match self.exec().reach(&range, Access::REMOTE_READ)? {
                     Some((memory, offset)) => Payload::single(memory, offset, head.len),
                     None => Payload::empty(),
                 };
-                self.exec().count(request, u64::from(head.len));
-                self.qp.counters.served_bytes += u64::from(head.len);
-                Ok(Reply::Data(payload))
+                let len = u64::from(head.len);
+                self.exec().count_read(len, len == head.remaining);
+                Ok((read_response(), Body::Data(payload)))
             }
-            _ => Ok(self.exec().execute_atomic(request)?.map_or(Reply::Ack, |old| Reply::Atomic { old })),
+            _ => {
+                let value = if let Body::Word(value) = body { Some(*value) } else { None };
+                let original = self.exec().execute_atomic(&op, value)?;
+                Ok(original.map_or(ack(Syndrome::ACK), |original| (atomic_response(original), no_data())))
+            }
+        }
+    }
+
+    /// On one host no packet of a message is lost: one that begins has no predecessor that is under way.
+    fn begin(&mut self, part: Part) {
+        if part.is_first() {
+            self.qp.recv.message = Message::None;
         }
     }
 }
+
+fn ack<M: crate::platform::Memory>(syndrome: Syndrome) -> Reply<M> {
+    (acknowledgement(syndrome), no_data())
+}
+
+fn lost<M>() -> Reply<M> {
+    (acknowledgement(Syndrome::ACK), Body::Lost)
+}
+
+fn no_data<M: crate::platform::Memory>() -> Body<M> {
+    Body::Data(Payload::empty())
+}
+
+/// Memory of one of the two cannot be reached at present. The requester decides when it tries again.
+const SLOW: Syndrome = Syndrome::Slow { timer: 0 };

@@ -1,6 +1,6 @@
 //! State of a queue pair's packets within the host.
 
-use crate::packet::{Head, Reply};
+use crate::packet::{Body, Head};
 use crate::platform::Platform;
 use crate::qp::SendSide;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ pub(crate) struct State<M> {
     /// Of a datagram to a group that is being sent, the last of the other hosts that have got it.
     pub(in crate::transport) reached: Option<IpAddr>,
     /// Replies whose data could not be stored yet, oldest first, and those that came behind.
-    pub(super) held: VecDeque<(Head, Reply<M>)>,
+    pub(super) held: VecDeque<(Head, Body<M>)>,
     /// Unreliable connection: what the peer had sent behind a packet that it is to send again, by epoch.
     pub(super) deferred: Option<u32>,
 }

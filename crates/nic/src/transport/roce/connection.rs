@@ -7,7 +7,7 @@ use crate::path::Peer;
 use crate::qp::Slowness;
 use crate::time::Time;
 use crate::wire::Syndrome;
-use rdmesh_verbs::{Key, Psn, QpType};
+use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
 pub(crate) struct Connection {
@@ -47,7 +47,6 @@ pub(super) struct RequesterState {
 
 /// The receive side. The next PSN expected is the queue pair's own.
 pub(super) struct ResponderState {
-    pub(super) message: Message,
     /// Messages completed (IBA 9.7.5.1.2).
     pub(super) msn: u32,
     pub(super) replies: Replies,
@@ -79,19 +78,6 @@ pub(super) enum Gap {
     Reported(Time, Psn),
     /// An RNR NAK: the peer waits and then begins with the expected packet, so later packets need no report.
     Waiting,
-}
-
-/// The message that is being received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Message {
-    None,
-    Send,
-    /// The remaining length, and its destination.
-    Write {
-        addr: u64,
-        rkey: Key,
-        remaining: u64,
-    },
 }
 
 impl Connection {
@@ -169,7 +155,6 @@ impl RequesterState {
 impl ResponderState {
     fn new(replies: usize) -> Self {
         Self {
-            message: Message::None,
             msn: 0,
             replies: Replies::new(replies),
             slow: Slowness::default(),

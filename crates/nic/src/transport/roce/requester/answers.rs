@@ -1,5 +1,6 @@
 //! Acknowledgements, READ responses and atomic responses at the requester.
 
+use crate::exec::failure;
 use crate::memory::{CopyError, scatter_bytes};
 use crate::platform::Platform;
 use crate::transport::roce::Requester;
@@ -127,20 +128,14 @@ impl<P: Platform> Requester<'_, P> {
         if requester.unacked != psn || self.qp.send.window.is_empty() {
             return;
         }
-        let status = match code {
-            NakCode::Sequence => {
-                // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
-                let patience = requester.rtt.echo();
-                if requester.rnr_until.is_none() && !self.went_back_within(patience) {
-                    self.on_loss();
-                }
-                return;
-            }
-            NakCode::InvalidRequest | NakCode::InvalidRd => WcStatus::RemoteInvalidRequest,
-            NakCode::RemoteAccess => WcStatus::RemoteAccessError,
-            NakCode::RemoteOperation => WcStatus::RemoteOperationError,
-        };
-        self.exec().fail_oldest(status);
+        if code != NakCode::Sequence {
+            return self.exec().fail_oldest(failure(code));
+        }
+        // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
+        let patience = requester.rtt.echo();
+        if requester.rnr_until.is_none() && !self.went_back_within(patience) {
+            self.on_loss();
+        }
     }
 
     /// Whether sending went back to where it is now less than `time` ago.

@@ -9,10 +9,10 @@ mod replies;
 
 pub(super) use replies::Replies;
 
-use super::connection::{Gap, Message};
+use super::connection::Gap;
 use crate::exec::Refusal;
-use crate::packet::Nak;
 use crate::platform::Platform;
+use crate::qp::Message;
 use crate::transport::roce::Responder;
 use crate::wire::{Header, NakCode, Op, Syndrome};
 use core::time::Duration;
@@ -74,8 +74,8 @@ impl<P: Platform> Responder<'_, P> {
     }
 
     /// A request cannot be executed: the connection ends on both sides.
-    fn refuse(&mut self, psn: Psn, nak: Nak, status: WcStatus) {
-        self.connection.responder.fatal = Some((psn, Syndrome::Nak(nak.into())));
+    fn refuse(&mut self, psn: Psn, nak: NakCode, status: WcStatus) {
+        self.connection.responder.fatal = Some((psn, Syndrome::Nak(nak)));
         self.exec().fail_receive(nak, status);
         // What is sent in the present turn is already the NAK.
         self.connection.fail();
@@ -144,7 +144,7 @@ impl<P: Platform> Responder<'_, P> {
         if part.is_first() {
             // A message that ended early leaves its receive request to the next one.
             self.qp.recv.received = 0;
-            self.set_message(Message::None);
+            self.qp.recv.message = Message::None;
         } else if !in_sequence || self.qp.recv.skipping {
             self.qp.counters.out_of_order += 1;
             self.qp.recv.skipping = true;
@@ -173,10 +173,6 @@ impl<P: Platform> Responder<'_, P> {
             responder.notify = true;
             self.out.make_wire_ready(self.index);
         }
-    }
-
-    fn set_message(&mut self, message: Message) {
-        self.connection.responder.message = message;
     }
 }
 

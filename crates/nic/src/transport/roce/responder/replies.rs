@@ -1,13 +1,12 @@
 //! Responses kept for duplicate requests: READs and atomics (IBA 9.7.5.1.3).
 
 use crate::exec::{Range, Refusal};
-use crate::packet::Nak;
 use crate::path::Transmits;
 use crate::platform::{Fault, Memory, Platform};
 use crate::schedule::TURN_STEPS;
 use crate::transport::roce::Responder;
 use crate::transport::roce::connection::ResponderState;
-use crate::wire::{Aeth, Header, Op, Part, Reth, Service, Syndrome};
+use crate::wire::{Aeth, Header, NakCode, Op, Part, Reth, Service, Syndrome};
 use rdmesh_verbs::{Access, Psn, WcStatus};
 use std::collections::VecDeque;
 
@@ -272,7 +271,7 @@ impl ResponderState {
 }
 
 fn unreadable(fault: Fault) -> Refusal {
-    let (nak, status) = (Nak::RemoteOperation, WcStatus::LocalProtectionError);
+    let (nak, status) = (NakCode::RemoteOperation, WcStatus::LocalProtectionError);
     match fault {
         Fault::Gone => Refusal::Fatal(nak, status),
         Fault::Slow => Refusal::Slow(nak, status),
