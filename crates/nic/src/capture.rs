@@ -4,13 +4,13 @@
 //! from a plain path with the headers that the kernel adds, and from the path within the host as it would be on a wire of any
 //! MTU. Lengths that do not fit a header's 16 bits are 0 there, as in captures of segmentation offload.
 
-use crate::engine::packet::{Body, Head, Packet, Reply, Request, RequestOp};
 use crate::memory::{Payload, Source};
-use crate::net::{Target, Transmits};
+use crate::packet::{Body, Head, Packet, Reply};
+use crate::packet::{Request, RequestOp};
+use crate::path::{Target, Transmits};
 use crate::platform::Memory;
-use crate::roce::{ACK, ICRC_LEN, header, part};
 use crate::time::Time;
-use crate::wire::{Aeth, Header, IpUdp, Op, Reth, Service, Syndrome, geneve, icrc, padded};
+use crate::wire::{Aeth, Header, ICRC_LEN, IpUdp, Op, Part, Reth, Service, Syndrome, geneve, icrc, padded};
 use rdmesh_verbs::{Gid, QpType, Qpn, Vni};
 use std::collections::VecDeque;
 
@@ -188,18 +188,18 @@ fn as_on_a_wire<M>(packet: &Packet<M>) -> Option<(Header, Option<&Payload<M>>)> 
     let (op, payload, solicited) = match &packet.body {
         Body::Request(request) => (request_op(head, request), Some(&request.payload), request.solicited),
         Body::Reply(Reply::Data(payload)) => {
-            let part = part(true, true);
-            (Op::ReadResponse { part, aeth: Some(aeth(ACK)) }, Some(payload), false)
+            let part = Part::Only;
+            (Op::ReadResponse { part, aeth: Some(aeth(Syndrome::ACK)) }, Some(payload), false)
         }
         Body::Reply(reply) => (reply_op(reply)?, None, false),
     };
     let last = matches!(&packet.body, Body::Request(request) if request.last);
     let ack_request = last && service == Service::Rc;
-    Some((Header { solicited, ack_request, ..header(service, op, head.dst, head.psn) }, payload))
+    Some((Header { solicited, ack_request, ..Header::new(service, op, head.dst, head.psn) }, payload))
 }
 
 fn request_op<S>(head: &Head, request: &Request<S>) -> Op {
-    let part = part(request.first, request.last);
+    let part = Part::of(request.first, request.last);
     let at_end = |imm: Option<u32>| imm.filter(|_| request.last);
     match request.op {
         RequestOp::Send { imm, invalidate } => {
@@ -222,8 +222,8 @@ fn request_op<S>(head: &Head, request: &Request<S>) -> Op {
 
 fn reply_op<M>(reply: &Reply<M>) -> Option<Op> {
     Some(match reply {
-        Reply::Ack => Op::Acknowledge(aeth(ACK)),
-        Reply::Atomic { old } => Op::AtomicAcknowledge { aeth: aeth(ACK), original: *old },
+        Reply::Ack => Op::Acknowledge(aeth(Syndrome::ACK)),
+        Reply::Atomic { old } => Op::AtomicAcknowledge { aeth: aeth(Syndrome::ACK), original: *old },
         Reply::Rnr { timer } => Op::Acknowledge(aeth(Syndrome::Rnr { timer: *timer })),
         Reply::Nak(nak) => Op::Acknowledge(aeth(Syndrome::Nak((*nak).into()))),
         Reply::Data(_) | Reply::Slow | Reply::Dropped | Reply::OutOfSequence => return None,

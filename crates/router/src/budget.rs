@@ -207,6 +207,11 @@ impl Share {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// The account's number: no other of the budget has it.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
     /// The amount that is charged to the account.
     pub fn held(&self, resource: Resource) -> u64 {
         self.0.budget.lock().held.get(&self.0.number).map_or(0, |held| held[resource as usize])

@@ -1,8 +1,8 @@
 //! Commands on protection domains, memory, completion queues, shared receive queues and address handles.
 
 use super::Engine;
-use super::context::{Ah, Cq, Srq};
 use crate::command::{CommandError, ContextId, CqInit, MwType, Remains, SrqAttr, SrqInit};
+use crate::device::{Ah, Cq, Srq};
 use crate::platform::{CompletionQueue, Platform, RecvQueue};
 use rdmesh_verbs::{Access, AddressVector, Key};
 
@@ -22,7 +22,7 @@ impl<P: Platform> Engine<P> {
         let used = cx.keys.uses_pd(pd)
             || cx.srqs.iter().any(|(_, srq)| srq.pd == pd)
             || cx.ahs.iter().any(|(_, ah)| ah.pd == pd)
-            || cx.qps.iter().any(|(_, index)| self.qps[*index as usize].as_ref().is_some_and(|qp| qp.pd == pd));
+            || cx.qps.iter().any(|(_, index)| self.qps[*index as usize].as_ref().is_some_and(|qp| qp.core().pd == pd));
         if used {
             return Err(Busy);
         }

@@ -7,11 +7,10 @@ use super::mesh::{Mesh, Targets};
 use super::owners::Owners;
 use super::restore;
 use super::{DaemonConfig, LocalPath};
-use crate::endpoint::{EndpointDir, Library, gid_table};
+use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::io::Faults;
 use crate::session::{
-    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointId, EndpointSpec, MistakeInfo, SessionServer,
-    SessionTotals,
+    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointSpec, MistakeInfo, SessionServer, SessionTotals,
 };
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};

@@ -1,6 +1,5 @@
 //! rdma_cm channels of programs, each with a connection of its own.
 
-use super::EndpointId;
 use super::accounting::Admission;
 use super::connection::Subject;
 use super::context::{random_token, way};
@@ -11,6 +10,7 @@ use super::reply::Reply;
 use super::server::Server;
 use crate::budget::{Resource, Share};
 use crate::cm::{ConnectionRow, NodeSpec};
+use crate::endpoint::EndpointId;
 use crate::io::PlainUse;
 use rdmesh_nic::{ContextId, ReceivedMad};
 use rdmesh_uverbs::session::{OpenCmReply, Token};
@@ -48,7 +48,7 @@ impl Server {
     }
 
     pub(super) fn open_cm(&mut self, id: u64) -> Answer {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
         let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
         let token = random_token()?;
@@ -62,7 +62,7 @@ impl Server {
 
     pub(super) fn attach_cm(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let number = self.cm.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
         self.cm_channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
         connection.subject = Some(Subject::Channel(number));

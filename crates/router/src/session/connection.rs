@@ -2,21 +2,56 @@
 
 use super::accounting::Admission;
 use super::peer::Peer;
+use crate::endpoint::EndpointId;
+use crate::memory::Evicted;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_verbs::Vni;
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
 /// One connection of one process.
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
-    pub(super) endpoint: super::EndpointId,
+    pub(super) endpoint: EndpointId,
     /// The object that it opened or was attached to.
     pub(super) subject: Option<Subject>,
     pub(super) peer: Peer,
+    /// The endpoint's tenant network.
+    pub(super) tenant: Vni,
+    /// It waits for its turn.
+    pub(super) is_queued: bool,
+    /// A message that waits.
+    pub(super) parked: Option<Parked>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
     /// Its charge.
     pub(super) _charge: Admission,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, endpoint: EndpointId, tenant: Vni, peer: Peer, charge: Admission) -> Self {
+        Self {
+            socket,
+            endpoint,
+            subject: None,
+            peer,
+            tenant,
+            is_queued: false,
+            parked: None,
+            interface: None,
+            _charge: charge,
+        }
+    }
+}
+
+/// A message whose command was refused for want of room, which others are about to make.
+pub(super) struct Parked {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+    /// Mappings that must have gone first.
+    pub(super) evicted: Evicted,
+    /// It can be executed.
+    pub(super) is_over: bool,
 }
 
 /// Object that a connection belongs to.

@@ -1,6 +1,5 @@
 //! Device context: the state of one opened device.
 
-use super::EndpointId;
 use super::accounting::{Admission, ObjectCounts};
 use super::endpoint::Endpoint;
 use super::info::{ContextInfo, QpRow};
@@ -8,7 +7,9 @@ use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
-use crate::budget::{Charge, Exhausted, Resource, Share};
+use crate::budget::{Charge, Exhausted, Resource};
+use crate::disposal::Disposal;
+use crate::endpoint::EndpointId;
 use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
@@ -16,7 +17,7 @@ use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
-use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rdmesh_verbs::{Gid, Mtu};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
@@ -97,10 +98,10 @@ impl Context {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
         let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
         let alarm = Alarm::default();
-        let page = map_page(page.as_fd(), &alarm, &endpoint.share)?;
-        let share = endpoint.share.clone();
+        let page = map_page(page.as_fd(), &alarm, &endpoint.disposal)?;
+        let disposal = endpoint.disposal.clone();
         let queues = io::fcntl_dupfd_cloexec(queues, 0)?;
-        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&share, len)?)))?;
+        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&disposal, len)?)))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
@@ -112,7 +113,13 @@ impl Context {
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
-        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone(), plain, mtu };
+        let network = Network {
+            vni: endpoint.spec.vni,
+            endpoint: endpoint.spec.id.0,
+            gids: endpoint.spec.gids.clone(),
+            plain,
+            mtu,
+        };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
@@ -155,12 +162,14 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Reclaims everything, except the external path, which it returns.
-    pub(super) fn close(self) -> Option<PlainUse> {
+    /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
+    pub(super) fn close(mut self, disposal: &Disposal) -> Option<PlainUse> {
         let id = self.id;
-        // Dropped here, not on the worker, which has others to serve.
-        drop(self.shard.call(move |shard| shard.close(id)));
-        self.plain.ok()
+        let remains = self.shard.call(move |shard| shard.close(id));
+        let plain = std::mem::replace(&mut self.plain, Err(PlainError::NoInterface));
+        // Neither here nor on the worker, which both have others to serve. Its charges go with it.
+        disposal.discard((remains, self));
+        plain.ok()
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -217,23 +226,31 @@ struct Mapped {
     _address_space: Charge,
     _mapping: Charge,
     _memory: Charge,
+    disposal: Disposal,
 }
 
 impl Mapped {
-    fn charge(share: &Share, len: usize) -> Result<Self, Exhausted> {
-        let len = len as u64;
+    fn charge(disposal: &Disposal, len: usize) -> Result<Self, Exhausted> {
+        let (share, len) = (disposal.share(), len as u64);
         Ok(Self {
             _address_space: share.take(Resource::AddressSpace, len)?,
             _mapping: share.take(Resource::Mappings, 1)?,
             // For its pages of the page table, all of which are used if the queues are.
             _memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
+            disposal: disposal.clone(),
         })
     }
 }
 
+impl Keep for Mapped {
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        self.disposal.clone().unmap(pages, self);
+    }
+}
+
 /// Maps a context page from the other side. EFAULT where it is not filled in.
-fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, share: &Share) -> io::Result<ContextPage> {
-    let keep = Mapped::charge(share, CONTEXT_PAGE_LEN)?;
+fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Result<ContextPage> {
+    let keep = Mapped::charge(disposal, CONTEXT_PAGE_LEN)?;
     let memory = SharedMemory::map_watched(fd, 0, CONTEXT_PAGE_LEN, alarm, keep)?;
     memory.populate(0, CONTEXT_PAGE_LEN)?;
     ContextPage::new(memory).ok_or(io::Errno::INVAL)

@@ -1,19 +1,18 @@
 //! Endpoint state of the session server: a tenant address with its device, and the account of all its users.
 
-use super::EndpointId;
 use super::accounting::{ObjectCounts, ObjectKind};
-use super::disposal::Disposal;
 use super::mistakes::Mistakes;
 use super::traffic::{Told, Traffic};
 use crate::budget::{Budget, Resource, Share};
+use crate::disposal::{Disposal, Reclaimer};
+use crate::endpoint::EndpointId;
 use crate::io::PlainError;
 use crate::memory::{Arenas, Patience};
 use rdmesh_fabric::Quota;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
 /// Maximum number of log messages about an endpoint's programs.
 const MAX_COMPLAINTS: u32 = 32;
@@ -67,7 +66,6 @@ impl EndpointSpec {
 /// An endpoint that is open.
 pub(super) struct Endpoint {
     pub(super) spec: EndpointSpec,
-    pub(super) listener: OwnedFd,
     pub(super) contexts: u32,
     pub(super) connections: u32,
     pub(super) counts: ObjectCounts,
@@ -78,15 +76,13 @@ pub(super) struct Endpoint {
     pub(super) arenas: Arenas,
     /// Memberships in multicast groups.
     pub(super) groups: u32,
-    /// The listener is not polled, because descriptors had run out, or too many are being closed.
-    pub(super) paused: bool,
     /// Back-off for unreachable memory of its programs.
     pub(super) patience: Patience,
     /// Traffic of its destroyed queue pairs.
     pub(super) traffic: Traffic,
     /// The last reported values of its counters.
     pub(super) told: Option<Told>,
-    /// Closes the descriptors of its programs.
+    /// Unmaps the memory and closes the descriptors of its programs.
     pub(super) disposal: Disposal,
     /// Recent failed requests of its programs.
     pub(super) mistakes: Mistakes,
@@ -99,29 +95,28 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(spec: EndpointSpec, listener: OwnedFd, budget: &Budget) -> io::Result<Self> {
+    pub(super) fn new(spec: EndpointSpec, budget: &Budget, reclaimer: &Reclaimer) -> Self {
         let share = budget.share(spec.quota.mappings);
-        Ok(Self {
+        let disposal = Disposal::new(share.clone(), reclaimer);
+        Self {
             spec,
-            listener,
             contexts: 0,
             connections: 0,
             counts: ObjectCounts::default(),
             pinned: 0,
-            arenas: Arenas::new(share.clone()),
+            arenas: Arenas::new(disposal.clone()),
             groups: 0,
-            paused: false,
             patience: Patience::default(),
             traffic: Traffic::default(),
             told: None,
-            disposal: Disposal::start(share.clone())?,
+            disposal,
             mistakes: Mistakes::default(),
             bad_indices: 0,
             refusal: None,
             warned: HashSet::new(),
             complaints: 0,
             share,
-        })
+        }
     }
 
     /// Connections that may be open: some for every context's forked children, and one for each of rdma_cm's channels.
@@ -236,9 +231,8 @@ mod tests {
 
     #[test]
     fn pinned_bytes_cannot_overflow_the_account() {
-        let listener = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let budget = Budget::new(Limits::of_this_process());
-        let mut endpoint = Endpoint::new(spec(vec![]), listener, &budget).unwrap();
+        let mut endpoint = Endpoint::new(spec(vec![]), &budget, &Reclaimer::new(None));
         endpoint.pinned = 4096;
         assert_eq!(endpoint.admit_pinned(u64::MAX), Err(Errno::NOMEM));
         assert_eq!(endpoint.admit_pinned(4096), Ok(()));

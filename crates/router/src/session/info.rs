@@ -1,7 +1,8 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
-use super::{EndpointId, ObjectCounts};
+use super::accounting::ObjectCounts;
 use crate::cm::ConnectionRow;
+use crate::endpoint::EndpointId;
 use crate::io::PlainError;
 use rdmesh_nic::{Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};

@@ -1,29 +1,27 @@
 //! Management datagrams between the session thread and the workers.
 
 use super::server::Server;
-use crate::worker::{MadSink, ShardHandle};
-use rdmesh_nic::ReceivedMad;
+use crate::worker::{MadQueue, ShardHandle};
 use rdmesh_nic::cm::Mad;
 use rustix::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Makes the workers put received management datagrams into a queue, and signal `wake`.
-pub(super) fn subscribe(shards: &[ShardHandle], wake: &Arc<OwnedFd>) -> Receiver<ReceivedMad> {
-    let (sender, receiver) = sync_channel(WAITING);
+pub(super) fn subscribe(shards: &[ShardHandle], wake: &Arc<OwnedFd>) -> MadQueue {
+    let queue = MadQueue::new(Arc::clone(wake));
     for shard in shards {
-        let sink = MadSink::new(sender.clone(), Arc::clone(wake));
-        shard.call(move |shard| shard.set_mad_sink(sink));
+        let queue = queue.clone();
+        shard.call(move |shard| shard.set_mad_queue(queue));
     }
-    receiver
+    queue
 }
 
 impl Server {
     /// Handles received datagrams. The programs have their turn between two batches.
     pub(super) fn receive_mads(&mut self) {
         for _ in 0..TURN {
-            let Ok(mad) = self.mads.try_recv() else { return };
+            let Some(mad) = self.mads.take() else { return };
             self.cm_receive(mad);
         }
         let _ = io::write(&self.wake, &1u64.to_ne_bytes());
@@ -41,7 +39,5 @@ impl Server {
     }
 }
 
-/// Management datagrams that wait for the session thread.
-const WAITING: usize = 1024;
 /// Number of datagrams taken before other messages have their turn.
 const TURN: usize = 64;

@@ -1,13 +1,14 @@
 //! Handlers of session messages.
 
 use super::commands::{self, Scope};
-use super::connection::{Frame, Subject};
+use super::connection::{Frame, Parked, Subject};
 use super::context::Context;
 use super::peer::unread;
 use super::reply::{self, Reply};
-use super::server::Server;
+use super::server::{CONNECTION_MEMORY, Server};
 use crate::budget::Resource;
 use crate::io::{Place, PlainError, Plains, Terms};
+use crate::memory::Evicted;
 use crate::worker::ShardHandle;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
@@ -20,49 +21,77 @@ use zerocopy::FromBytes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flow {
     Continue,
+    /// The message waits, and so does the connection.
+    Wait,
     Close,
+}
+
+/// Whether a message is executed for the first time. One that has waited for room does not wait again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attempt {
+    First,
+    Second,
 }
 
 /// An answer, and its response as the program's buffer has it.
 pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 impl Server {
-    /// Executes a message and answers it.
-    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: &[OwnedFd]) -> Flow {
-        let frame = match Frame::parse(message) {
-            Ok(frame) => frame,
-            Err(error) => return self.expel(id, &error.to_string()),
+    /// Executes a message and answers it, or lets it wait.
+    pub(super) fn handle_message(&mut self, id: u64, bytes: &[u8], fds: Vec<OwnedFd>, attempt: Attempt) -> Flow {
+        let flow = match self.execute(id, bytes, &fds, attempt) {
+            Ok(flow) => flow,
+            Err(evicted) => {
+                self.clients.park(id, Parked { bytes: bytes.to_vec(), fds, evicted, is_over: false });
+                return Flow::Wait;
+            }
         };
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        if self.dispose(id, fds) == Flow::Close { Flow::Close } else { flow }
+    }
+
+    /// The same; an error where it has to wait until memory has been reclaimed.
+    fn execute(&mut self, id: u64, bytes: &[u8], fds: &[OwnedFd], attempt: Attempt) -> Result<Flow, Evicted> {
+        let frame = match Frame::parse(bytes) {
+            Ok(frame) => frame,
+            Err(error) => return Ok(self.expel(id, &error.to_string())),
+        };
+        let Some(connection) = self.clients.get(id) else { return Ok(Flow::Close) };
         // Answers that wait are the router's memory: a program has one at a time.
         if unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0) {
-            return self.expel(id, "answers are not read");
+            return Ok(self.expel(id, "answers are not read"));
         }
+        // A message that waits takes the room of the answer.
+        let may_wait = attempt == Attempt::First && bytes.len() as u64 <= CONNECTION_MEMORY;
         let answer = match (frame.kind, connection.subject) {
-            (RequestKind::Open, None) => self.with_room(id, |server| server.open(id, fds)),
+            (RequestKind::Open, None) => self.with_room(id, may_wait, |server| server.open(id, fds))?,
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::OpenCm, None) => self.with_room(id, |server| server.open_cm(id)),
+            (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open_cm(id))?,
             (RequestKind::AttachCm, None) => self.attach_cm(id, frame.body),
             (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
-                self.with_room(id, |server| server.command(id, context, &frame, fds))
+                self.with_room(id, may_wait, |server| server.command(id, context, &frame, fds))?
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
             (RequestKind::Netlink, _) => self.netlink(id, frame.body),
             (RequestKind::Cm, Some(Subject::Channel(channel))) => {
-                self.with_room(id, |server| server.cm_command(id, channel, frame.body))
+                self.with_room(id, may_wait, |server| server.cm_command(id, channel, frame.body))?
             }
             (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
-                return self.expel(id, "command before the device was opened");
+                return Ok(self.expel(id, "command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),
         };
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        if let Err(errno) = &answer
+        Ok(self.answer(id, &frame, &answer))
+    }
+
+    /// Answers a message.
+    fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer) -> Flow {
+        let Some(connection) = self.clients.get(id) else { return Flow::Close };
+        if let Err(errno) = answer
             && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
         {
             endpoint.note_failure(frame.kind, frame.body, *errno, &connection.peer);
         }
-        let sent = match &answer {
+        let sent = match answer {
             Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
             Err(errno) => reply::send_error(connection.socket.as_fd(), *errno, self.wanted(connection.subject)),
         };
@@ -81,31 +110,38 @@ impl Server {
         self.contexts.get(&context)?.queues.take_wanted()
     }
 
-    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command is executed
-    /// once more.
-    fn with_room(&mut self, id: u64, mut command: impl FnMut(&mut Self) -> Answer) -> Answer {
+    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait
+    /// until they have gone, if it may.
+    fn with_room(
+        &mut self,
+        id: u64,
+        may_wait: bool,
+        command: impl FnOnce(&mut Self) -> Answer,
+    ) -> Result<Answer, Evicted> {
         let answer = command(self);
         let refused = self.refused(id);
-        let Some(mut resource) = refused.filter(|_| answer.is_err()) else { return answer };
-        let evicted = self.endpoints.values_mut().map(|endpoint| endpoint.arenas.evict()).filter(|made| *made).count();
-        if evicted > 0 {
-            let answer = command(self);
-            let refused = self.refused(id);
-            let Some(still) = refused.filter(|_| answer.is_err()) else { return answer };
-            resource = still;
+        let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
+        if may_wait {
+            let mut evicted = Evicted::default();
+            self.endpoints.values_mut().for_each(|endpoint| endpoint.arenas.evict(&mut evicted));
+            let endpoint = self.clients.get(id).and_then(|connection| self.endpoints.get(&connection.endpoint));
+            // What the endpoint itself has given up counts as its own until then.
+            if !evicted.is_empty() || endpoint.is_some_and(|endpoint| endpoint.disposal.is_reclaiming()) {
+                return Err(evicted);
+            }
         }
         self.note_exhausted(id, resource);
-        Err(resource.errno())
+        Ok(Err(resource.errno()))
     }
 
     /// The resource that the budget has refused to a connection's endpoint.
     fn refused(&self, id: u64) -> Option<Resource> {
-        self.endpoints.get(&self.connections.get(&id)?.endpoint)?.share.take_refusal()
+        self.endpoints.get(&self.clients.get(id)?.endpoint)?.share.take_refusal()
     }
 
     fn note_exhausted(&mut self, id: u64, resource: Resource) {
         self.totals.refused_by_quota += 1;
-        let endpoint = self.connections.get(&id).and_then(|connection| self.endpoints.get_mut(&connection.endpoint));
+        let endpoint = self.clients.get(id).and_then(|connection| self.endpoints.get_mut(&connection.endpoint));
         endpoint.into_iter().for_each(|endpoint| endpoint.exhausted(resource));
     }
 
@@ -115,7 +151,7 @@ impl Server {
     }
 
     fn open(&mut self, id: u64, fds: &[OwnedFd]) -> Answer {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         if let Err(errno) = endpoint.admit_context() {
             self.totals.refused_by_quota += 1;
@@ -123,8 +159,8 @@ impl Server {
         }
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
         let place = self.find_place(id, shard)?;
-        let number_there = self.connections.get(&id).map_or(0, |c| self.free_context_number(c.endpoint));
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let number_there = self.clients.get(id).map_or(0, |c| self.free_context_number(c.endpoint));
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         let plain = place.plain.as_ref().ok().cloned();
         let opened = Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), place);
@@ -150,7 +186,7 @@ impl Server {
 
     /// Looks for the interface in a program's network namespace, and for sockets there. `shard` is to serve them.
     pub(super) fn find_place(&mut self, id: u64, shard: usize) -> Result<Place, Errno> {
-        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         // The tenant controls how long the lookup takes, so the number of slow ones is limited.
         let exhausted = endpoint.patience.is_exhausted();
@@ -168,7 +204,7 @@ impl Server {
 
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let mut found = None;
         for (number, context) in &mut self.contexts {
             // Every token of the endpoint is compared, so that the time leaks nothing.
@@ -183,7 +219,7 @@ impl Server {
     }
 
     fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
-        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
         let scope = Scope {
             context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
             number: context,

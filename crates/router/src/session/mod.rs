@@ -7,10 +7,10 @@
 
 mod accounting;
 mod channels;
+mod clients;
 mod commands;
 mod connection;
 mod context;
-mod disposal;
 mod endpoint;
 mod info;
 mod mads;
@@ -27,11 +27,11 @@ mod traffic;
 
 pub use crate::cm::ConnectionRow;
 pub use accounting::ObjectCounts;
-pub(crate) use commands::PORT;
 pub use endpoint::EndpointSpec;
 pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
 
+use crate::endpoint::EndpointId;
 use crate::worker::{Mode, ShardHandle};
 use rdmesh_verbs::DeviceLimits;
 use rustix::event::{EventfdFlags, eventfd};
@@ -41,10 +41,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-
-/// Names an endpoint for as long as the server runs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct EndpointId(pub u32);
 
 /// The session thread. Dropping it closes every context.
 pub struct SessionServer {

@@ -59,7 +59,7 @@ impl Server {
                 return Some(Err(errno));
             }
         }
-        let opener = self.connections.get(&channel.opener);
+        let opener = self.clients.get(channel.opener);
         let table = tables.entry(channel.opener).or_insert_with(|| table(&opener?.peer));
         let neighbour = table.as_ref().map_or(Neighbour::Elsewhere, |table| find(table, query.dest));
         let waited = now.0.saturating_sub(query.since.0);

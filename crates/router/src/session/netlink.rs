@@ -1,12 +1,11 @@
 //! Answers to NETLINK_RDMA requests: the device, its port, and the endpoint's own objects.
 
-use super::EndpointId;
-use super::commands::{CAPABILITIES, PORT, PORT_ACTIVE, PORT_LINK_UP};
+use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 use super::messages::Answer;
 use super::reply::Reply;
 use super::resources::Row;
 use super::server::Server;
-use crate::endpoint::hw_counters;
+use crate::endpoint::{EndpointId, PORT, hw_counters};
 use crate::io::{PlainError, find_interface};
 use crate::netlink::{
     Device, Kind, Message, Port, Question, Request, describe_chardev, describe_device, describe_port,
@@ -43,7 +42,7 @@ impl Server {
         request: &Request<'_>,
         question: Question<'_>,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
+        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let mut message = Message::new(NetlinkHeader {
             len: 0,
             kind: request.header.kind,
@@ -82,7 +81,7 @@ impl Server {
 
     /// One part of a list, as much as one message holds.
     fn list(&self, id: u64, kind: Kind, from: u64, mut message: Message) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
+        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let rows = self.resources(endpoint, kind, from, MOST_ROWS);
         if rows.is_empty() {
             return Ok((NetlinkAnswer::END, Vec::new()));
@@ -123,7 +122,7 @@ impl Server {
 
     /// The interface with the endpoint's address, in the requester's network namespace. Looked up once per connection.
     fn interface_of(&mut self, id: u64) -> Result<Option<(u32, String)>, Errno> {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
         if let Some(known) = &connection.interface {
             return Ok(known.clone());
@@ -144,7 +143,7 @@ impl Server {
 
     /// The process id of `owner`'s opener, as the program on connection `id` sees it, if the process lives.
     fn pid_for(&self, id: u64, owner: u64) -> Option<u32> {
-        let (asker, owner) = (self.connections.get(&id)?, self.connections.get(&owner)?);
+        let (asker, owner) = (self.clients.get(id)?, self.clients.get(owner)?);
         owner.peer.number_for(&asker.peer)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
-use super::EndpointId;
 use super::context::Context;
 use super::server::Server;
+use crate::endpoint::EndpointId;
 use crate::netlink::{CmId, Kind, Resource};
 use rdmesh_nic::QpEntry;
 use std::collections::BTreeSet;

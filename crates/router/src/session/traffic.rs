@@ -1,11 +1,10 @@
 //! Traffic totals of an endpoint: counters of its present and destroyed queue pairs.
 
-use super::EndpointId;
 use super::context::Context;
 use super::messages::Answer;
 use super::reply::Reply;
 use super::server::Server;
-use crate::endpoint::counter;
+use crate::endpoint::{EndpointId, counter};
 use rdmesh_nic::{QpCounters, Time};
 use rustix::io::Errno;
 
@@ -61,7 +60,7 @@ impl Server {
     /// The content of the counter's file in sysfs, now or a moment ago: reading all queue pairs takes time that others need
     /// too.
     pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
-        let number = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
+        let number = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let counter = counter(path).ok_or(Errno::NOENT)?;
         let sum = self.present_traffic(number)?;
         Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))

@@ -4,7 +4,7 @@ use super::super::accounting::ObjectKind;
 use super::super::endpoint::EndpointSpec;
 use super::super::reply::Reply;
 use super::Call;
-use super::device::PORT;
+use crate::endpoint::PORT;
 use crate::endpoint::{GID_TABLE_LEN, lids};
 use rdmesh_uverbs::abi::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, RxeCreateAhResponse};
 use rdmesh_verbs::{AddressVector, Gid, QpType};

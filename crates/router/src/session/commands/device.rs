@@ -2,7 +2,7 @@
 
 use super::super::reply::Reply;
 use super::Call;
-use crate::endpoint::{GID_TABLE_LEN, lids};
+use crate::endpoint::{GID_TABLE_LEN, PORT, lids};
 use rdmesh_uverbs::abi::{
     ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice, QueryDeviceResponse,
     QueryPort, QueryPortResponse,
@@ -12,8 +12,6 @@ use rustix::io::Errno;
 
 /// Completion vectors: one, numbered 0.
 pub(super) const COMPLETION_VECTORS: u32 = 1;
-/// Ports: one, numbered 1.
-pub(crate) const PORT: u8 = 1;
 
 pub(super) fn get_context(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<GetContext>()?;

@@ -1,9 +1,9 @@
 //! `ioctl()` methods without an equivalent `write()` command.
 
 use super::super::context::Context;
-use super::device::PORT;
 use super::{Scope, cq};
 use crate::endpoint::GID_TABLE_LEN;
+use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
     Advice, AdviseSge, Attributes, CHANNEL_ATTR, GID_TYPE_ROCE_V2, GidEntry, ioctl_attr, ioctl_method, ioctl_object,
 };

@@ -10,7 +10,6 @@ mod qp;
 mod rereg;
 mod srq;
 
-pub(crate) use device::PORT;
 pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 
 use super::accounting::{Admission, ObjectKind};

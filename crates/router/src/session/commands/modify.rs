@@ -3,7 +3,7 @@
 use super::super::reply::Reply;
 use super::Call;
 use super::address::check_address;
-use super::device::PORT;
+use crate::endpoint::PORT;
 use rdmesh_nic::{CommandError, QpInfo};
 use rdmesh_uverbs::abi::{ExModifyQp, ExModifyQpResponse, ModifyQp, QpDest};
 use rdmesh_verbs::{Access, AddressVector, AttrMask, Gid, Mtu, Psn, Qkey, QpAttr, QpState, Qpn};

@@ -1,0 +1,288 @@
+//! Sockets of the session thread: listeners and connections, and whose turn it is.
+//!
+//! Messages are served by tenant, endpoint and connection in turn, one at a time: a program with many connections, or a
+//! tenant with many endpoints, has one tenant's share of the thread. A socket is in the queue from the moment that it becomes
+//! readable until there is nothing left to read.
+
+use super::connection::{Connection, Parked, Subject};
+use crate::disposal::Disposal;
+use crate::endpoint::EndpointId;
+use crate::turns::{Pool, Turns};
+use rdmesh_verbs::Vni;
+use rustix::event::{Timespec, epoll};
+use rustix::io::{self, Errno};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+/// Eventfds that wake the thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Signal {
+    /// Another part of the router has a request.
+    Control,
+    /// Pages of a context's memory are missing.
+    Alarm,
+    /// Memory has been unmapped.
+    Reclaimed,
+}
+
+/// What is to be served next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// A listener has a connection.
+    Accept(EndpointId),
+    /// A connection has a message, or one that waited can go on.
+    Serve(u64),
+}
+
+/// The sockets.
+pub(super) struct Clients {
+    epoll: OwnedFd,
+    listeners: HashMap<EndpointId, Listener>,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    ready: Turns<Vni, Turns<EndpointId, VecDeque<Turn>>>,
+    /// Connections with a message that waits.
+    parked: Vec<u64>,
+    paused: usize,
+}
+
+struct Listener {
+    socket: OwnedFd,
+    tenant: Vni,
+    is_queued: bool,
+    /// It is not polled, because descriptors had run out, or too many are being closed.
+    is_paused: bool,
+}
+
+/// Source of an epoll event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Signal(Signal),
+    Listener(EndpointId),
+    Connection(u64),
+}
+
+impl Clients {
+    /// No sockets; `signals` are eventfds that the thread wakes up for.
+    pub(super) fn new<'a>(signals: impl IntoIterator<Item = (&'a OwnedFd, Signal)>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, signal) in signals {
+            epoll::add(&epoll, fd, Source::Signal(signal).data(), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        }
+        Ok(Self {
+            epoll,
+            listeners: HashMap::new(),
+            connections: HashMap::new(),
+            next: 0,
+            ready: Turns::default(),
+            parked: Vec::new(),
+            paused: 0,
+        })
+    }
+
+    /// Waits up to `limit` for sockets to become readable, and queues them. Returns whether anything happened, and the signals.
+    pub(super) fn wait(&mut self, limit: Option<&Timespec>) -> io::Result<(bool, Vec<Signal>)> {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let events = match epoll::wait(&self.epoll, &mut events, limit) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => &mut [],
+            Err(error) => return Err(error),
+        };
+        let mut signals = Vec::new();
+        for event in &*events {
+            match Source::of(event.data) {
+                Source::Signal(signal) => signals.push(signal),
+                Source::Listener(id) => self.queue_listener(id),
+                Source::Connection(id) => self.queue(id),
+            }
+        }
+        Ok((!events.is_empty(), signals))
+    }
+
+    /// Whether a socket waits to be served.
+    pub(super) fn has_turn(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// What is to be served next. It is queued again by [`Clients::queue`] or [`Clients::queue_listener`], if there may be more.
+    pub(super) fn next_turn(&mut self) -> Option<Turn> {
+        loop {
+            let turn = self.ready.take()?;
+            let is_queued = match turn {
+                Turn::Accept(id) => self.listeners.get_mut(&id).map(|listener| &mut listener.is_queued),
+                Turn::Serve(id) => self.connections.get_mut(&id).map(|connection| &mut connection.is_queued),
+            };
+            // Sockets that have been closed meanwhile have no turn.
+            if let Some(is_queued) = is_queued {
+                *is_queued = false;
+                return Some(turn);
+            }
+        }
+    }
+
+    /// Queues a connection that may have a message, unless one of it waits for room.
+    pub(super) fn queue(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.parked.as_ref().is_none_or(|parked| parked.is_over) && !connection.is_queued {
+            connection.is_queued = true;
+            self.ready.group(connection.tenant).group(connection.endpoint).push_back(Turn::Serve(id));
+        }
+    }
+
+    /// Queues a listener that may have a connection.
+    pub(super) fn queue_listener(&mut self, id: EndpointId) {
+        let Some(listener) = self.listeners.get_mut(&id) else { return };
+        if !listener.is_paused && !listener.is_queued {
+            listener.is_queued = true;
+            self.ready.group(listener.tenant).group(id).push_back(Turn::Accept(id));
+        }
+    }
+
+    /// Serves a listener.
+    pub(super) fn listen(&mut self, id: EndpointId, tenant: Vni, socket: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        epoll::add(&self.epoll, &socket, Source::Listener(id).data(), READABLE)?;
+        self.listeners.insert(id, Listener { socket, tenant, is_queued: false, is_paused: false });
+        Ok(())
+    }
+
+    /// Closes a listener. Connections that were never accepted hold messages too.
+    pub(super) fn stop_listening(&mut self, id: EndpointId, disposal: &Disposal) {
+        if let Some(listener) = self.listeners.remove(&id) {
+            self.paused -= usize::from(listener.is_paused);
+            self.retire(listener.socket, disposal);
+        }
+    }
+
+    /// Accepts a connection.
+    pub(super) fn accept(&self, id: EndpointId) -> io::Result<OwnedFd> {
+        let listener = self.listeners.get(&id).ok_or(Errno::AGAIN)?;
+        accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+
+    /// Pauses a listener, which would only report the same connection again and again.
+    pub(super) fn pause(&mut self, id: EndpointId) {
+        let Some(listener) = self.listeners.get_mut(&id).filter(|listener| !listener.is_paused) else { return };
+        let source = Source::Listener(id).data();
+        listener.is_paused = epoll::modify(&self.epoll, &listener.socket, source, epoll::EventFlags::empty()).is_ok();
+        self.paused += usize::from(listener.is_paused);
+    }
+
+    /// Whether a listener is paused.
+    pub(super) fn has_paused(&self) -> bool {
+        self.paused > 0
+    }
+
+    /// Serves paused listeners again.
+    pub(super) fn resume(&mut self) {
+        for (id, listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.is_paused) {
+            listener.is_paused =
+                epoll::modify(&self.epoll, &listener.socket, Source::Listener(*id).data(), READABLE).is_err();
+            self.paused -= usize::from(!listener.is_paused);
+        }
+    }
+
+    /// Serves a connection. One that cannot be polled is closed by `disposal`.
+    pub(super) fn add(&mut self, connection: Connection, disposal: &Disposal) -> io::Result<()> {
+        let id = self.next;
+        if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
+            self.retire(connection.socket, disposal);
+            return Err(errno);
+        }
+        self.next += 1;
+        self.connections.insert(id, connection);
+        Ok(())
+    }
+
+    /// A connection.
+    pub(super) fn get(&self, id: u64) -> Option<&Connection> {
+        self.connections.get(&id)
+    }
+
+    /// A connection, to be changed.
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Connection> {
+        self.connections.get_mut(&id)
+    }
+
+    /// All connections.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Connection)> {
+        self.connections.iter().map(|(id, connection)| (*id, connection))
+    }
+
+    /// Removes a connection, whose socket `disposal` closes, with what it sent last. Returns its endpoint and what it opened.
+    pub(super) fn remove(&mut self, id: u64, disposal: &Disposal) -> Option<(EndpointId, Option<Subject>)> {
+        let Connection { socket, endpoint, subject, parked, .. } = self.connections.remove(&id)?;
+        if let Some(parked) = parked {
+            self.parked.retain(|other| *other != id);
+            parked.fds.into_iter().for_each(|fd| disposal.close(fd));
+        }
+        self.retire(socket, disposal);
+        Some((endpoint, subject))
+    }
+
+    /// Lets a message of a connection wait.
+    pub(super) fn park(&mut self, id: u64, parked: Parked) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.parked = Some(parked);
+            self.parked.push(id);
+        }
+    }
+
+    /// Whether messages wait.
+    pub(super) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Queues the connections whose message need not wait any more.
+    pub(super) fn unpark(&mut self, mut is_over: impl FnMut(&Connection, &Parked) -> bool) {
+        for id in std::mem::take(&mut self.parked) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let Some(mut parked) = connection.parked.take() else { continue };
+            parked.is_over = is_over(connection, &parked);
+            let waits = !parked.is_over;
+            connection.parked = Some(parked);
+            if waits {
+                self.parked.push(id);
+            } else {
+                self.queue(id);
+            }
+        }
+    }
+
+    /// Ends a socket. Its other end learns of it now; messages left in it, with the descriptors in them, go in their time.
+    pub(super) fn retire(&self, socket: OwnedFd, disposal: &Disposal) {
+        let _ = shutdown(&socket, Shutdown::Both);
+        let _ = epoll::delete(&self.epoll, &socket);
+        disposal.close(socket);
+    }
+}
+
+impl Source {
+    const LISTENER: u64 = 1 << 63;
+
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Self::Signal(Signal::Control) => u64::MAX,
+            Self::Signal(Signal::Alarm) => u64::MAX - 1,
+            Self::Signal(Signal::Reclaimed) => u64::MAX - 2,
+            Self::Listener(id) => Self::LISTENER | u64::from(id.0),
+            Self::Connection(n) => n,
+        })
+    }
+
+    fn of(data: epoll::EventData) -> Self {
+        match data.u64() {
+            u64::MAX => Self::Signal(Signal::Control),
+            n if n == u64::MAX - 1 => Self::Signal(Signal::Alarm),
+            n if n == u64::MAX - 2 => Self::Signal(Signal::Reclaimed),
+            n if n & Self::LISTENER != 0 => Self::Listener(EndpointId(n as u32)),
+            n => Self::Connection(n),
+        }
+    }
+}
+
+/// Each time that it becomes so: a socket that is queued need not be reported again.
+const READABLE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+const EVENTS: usize = 64;
