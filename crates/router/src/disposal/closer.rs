@@ -1,7 +1,7 @@
 //! Closing of descriptors that a tenant sent, on a thread of the endpoint's own: another endpoint's never waits for it.
 
-use super::errands::{Errands, Job};
 use crate::budget::{Charge, Resource, Share};
+use crate::errands::{Errands, Job};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
 //! Unmapping of memory and dropping of objects, on one thread for all endpoints.
 
-use super::errands::{Errands, Job};
+use crate::errands::{Errands, Job};
 use rdmesh_uverbs::shared::UnusedMapping;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -5,6 +5,7 @@ use super::connection::Subject;
 use super::context::{random_token, way};
 use super::endpoint::EndpointSpec;
 use super::info::{CmTotals, ConnectionInfo};
+use super::lookups::Found;
 use super::messages::Answer;
 use super::reply::Reply;
 use super::server::Server;
@@ -71,9 +72,7 @@ impl Server {
 
     pub(super) fn cm_command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
         self.cm.set_routes(self.shards[0].routes());
-        if self.cm.needs_way(channel, body) {
-            self.find_way(id, channel);
-        }
+        self.set_way(id, channel);
         if let Some(qpn) = self.cm.ends(channel, body) {
             self.settle_connections(channel, &[qpn]);
         }
@@ -97,9 +96,7 @@ impl Server {
         self.cm.close(self.clock.now(), number);
         // While its sockets are still there.
         self.send_cm();
-        if let Some(plain) = self.cm_channels.remove(&number).and_then(|channel| channel.plain) {
-            self.release_plain(&plain);
-        }
+        self.cm_channels.remove(&number);
     }
 
     /// Takes a connection manager's message from another machine.
@@ -158,9 +155,14 @@ impl Server {
         self.send_mads(mads);
     }
 
-    /// Finds the path of a channel's program to external peers.
-    fn find_way(&mut self, id: u64, number: u32) {
-        let plain = self.find_place(id, 0).ok().and_then(|place| place.plain.ok());
+    /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
+    fn set_way(&mut self, id: u64, number: u32) {
+        let Some(connection) = self.clients.get_mut(id) else { return };
+        let Some(Found::Place(place)) = connection.found.take() else { return };
+        if let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint) {
+            endpoint.report_outside(place.plain.as_ref().err());
+        }
+        let plain = place.plain.ok();
         self.cm.set_way(number, plain.as_ref().map(way));
         if let Some(channel) = self.cm_channels.get_mut(&number) {
             channel.plain = plain;

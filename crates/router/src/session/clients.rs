@@ -5,6 +5,7 @@
 //! readable until there is nothing left to read.
 
 use super::connection::{Connection, Parked, Subject};
+use super::lookups::Found;
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
 use crate::turns::{Pool, Turns};
@@ -25,6 +26,8 @@ pub(super) enum Signal {
     Alarm,
     /// Memory has been unmapped.
     Reclaimed,
+    /// Something has been looked up.
+    Found,
 }
 
 /// What is to be served next.
@@ -251,6 +254,22 @@ impl Clients {
         }
     }
 
+    /// Takes the result of a lookup: the connection that waits for it can go on. Returns it where the connection has gone.
+    pub(super) fn found(&mut self, id: u64, found: Found) -> Option<Found> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Some(found) };
+        match found {
+            Found::Interface(interface) => connection.interface = Some(interface),
+            Found::Memory(Ok(memory)) => connection.peer.set_memory(memory),
+            other => connection.found = Some(other),
+        }
+        if let Some(parked) = &mut connection.parked {
+            parked.is_over = true;
+            self.parked.retain(|other| *other != id);
+            self.queue(id);
+        }
+        None
+    }
+
     /// Ends a socket. Its other end learns of it now; messages left in it, with the descriptors in them, go in their time.
     pub(super) fn retire(&self, socket: OwnedFd, disposal: &Disposal) {
         let _ = shutdown(&socket, Shutdown::Both);
@@ -267,6 +286,7 @@ impl Source {
             Self::Signal(Signal::Control) => u64::MAX,
             Self::Signal(Signal::Alarm) => u64::MAX - 1,
             Self::Signal(Signal::Reclaimed) => u64::MAX - 2,
+            Self::Signal(Signal::Found) => u64::MAX - 3,
             Self::Listener(id) => Self::LISTENER | u64::from(id.0),
             Self::Connection(n) => n,
         })
@@ -277,6 +297,7 @@ impl Source {
             u64::MAX => Self::Signal(Signal::Control),
             n if n == u64::MAX - 1 => Self::Signal(Signal::Alarm),
             n if n == u64::MAX - 2 => Self::Signal(Signal::Reclaimed),
+            n if n == u64::MAX - 3 => Self::Signal(Signal::Found),
             n if n & Self::LISTENER != 0 => Self::Listener(EndpointId(n as u32)),
             n => Self::Connection(n),
         }

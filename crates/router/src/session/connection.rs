@@ -1,6 +1,7 @@
 //! Session connections: the socket, and the framing of its messages.
 
 use super::accounting::Admission;
+use super::lookups::Found;
 use super::peer::Peer;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
@@ -22,6 +23,8 @@ pub(super) struct Connection {
     pub(super) is_queued: bool,
     /// A message that waits.
     pub(super) parked: Option<Parked>,
+    /// Result of the lookup that it has waited for.
+    pub(super) found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
     /// Its charge.
@@ -38,20 +41,37 @@ impl Connection {
             tenant,
             is_queued: false,
             parked: None,
+            found: None,
             interface: None,
             _charge: charge,
         }
     }
 }
 
-/// A message whose command was refused for want of room, which others are about to make.
+/// A message that waits.
 pub(super) struct Parked {
     pub(super) bytes: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
-    /// Mappings that must have gone first.
-    pub(super) evicted: Evicted,
+    pub(super) until: Until,
+    /// The next attempt to execute it.
+    pub(super) attempt: Attempt,
     /// It can be executed.
     pub(super) is_over: bool,
+}
+
+/// Event that a message waits for.
+pub(super) enum Until {
+    /// There may be room for what its command was refused: these mappings have gone.
+    Room(Evicted),
+    /// What its command needs to know has been looked up.
+    Lookup,
+}
+
+/// Whether a command has waited for room. It does so once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attempt {
+    First,
+    Second,
 }
 
 /// Object that a connection belongs to.

@@ -242,7 +242,7 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Resul
 
 /// The same for the engine.
 pub(super) fn way(plain: &PlainUse) -> Plain {
-    Plain { id: plain.sockets.id(), source_port: ROCE_PORT }
+    Plain { id: plain.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

@@ -1,11 +1,13 @@
 //! Endpoint state of the session server: a tenant address with its device, and the account of all its users.
 
 use super::accounting::{ObjectCounts, ObjectKind};
+use super::lookups::Seeker;
 use super::mistakes::Mistakes;
 use super::traffic::{Told, Traffic};
 use crate::budget::{Budget, Resource, Share};
 use crate::disposal::{Disposal, Reclaimer};
 use crate::endpoint::EndpointId;
+use crate::errands::Errands;
 use crate::io::PlainError;
 use crate::memory::{Arenas, Patience};
 use rdmesh_fabric::Quota;
@@ -42,7 +44,7 @@ pub struct EndpointSpec {
 
 impl EndpointSpec {
     /// The addresses of its GIDs.
-    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+    fn addresses(&self) -> Vec<IpAddr> {
         self.gids.iter().filter(|gid| !gid.is_zero()).map(|gid| gid.ip()).collect()
     }
 
@@ -76,8 +78,8 @@ pub(super) struct Endpoint {
     pub(super) arenas: Arenas,
     /// Memberships in multicast groups.
     pub(super) groups: u32,
-    /// Back-off for unreachable memory of its programs.
-    pub(super) patience: Patience,
+    /// Lookups for its programs, with the back-off for slow ones, and for unreachable memory.
+    pub(super) seeker: Seeker,
     /// Traffic of its destroyed queue pairs.
     pub(super) traffic: Traffic,
     /// The last reported values of its counters.
@@ -96,6 +98,12 @@ impl Endpoint {
     pub(super) fn new(spec: EndpointSpec, budget: &Budget, reclaimer: &Reclaimer) -> Self {
         let share = budget.share(spec.quota.mappings);
         let disposal = Disposal::new(share.clone(), reclaimer);
+        let seeker = Seeker {
+            errands: Errands::new("rdmesh-lookup", None),
+            patience: Patience::default(),
+            share: share.clone(),
+            addresses: spec.addresses(),
+        };
         Self {
             spec,
             contexts: 0,
@@ -104,7 +112,7 @@ impl Endpoint {
             pinned: 0,
             arenas: Arenas::new(disposal.clone()),
             groups: 0,
-            patience: Patience::default(),
+            seeker,
             traffic: Traffic::default(),
             told: None,
             disposal,

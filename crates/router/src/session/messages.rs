@@ -1,15 +1,15 @@
 //! Handlers of session messages.
 
 use super::commands::{self, Scope};
-use super::connection::{Frame, Parked, Subject};
+use super::connection::{Attempt, Frame, Parked, Subject, Until};
 use super::context::Context;
+use super::lookups::Found;
+use super::netlink::asks_for_port;
 use super::peer::unread;
 use super::reply::{self, Reply};
 use super::server::{CONNECTION_MEMORY, Server};
 use crate::budget::Resource;
-use crate::io::{Place, PlainError, Plains, Terms};
 use crate::memory::Evicted;
-use crate::worker::ShardHandle;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
@@ -26,13 +26,6 @@ pub(super) enum Flow {
     Close,
 }
 
-/// Whether a message is executed for the first time. One that has waited for room does not wait again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Attempt {
-    First,
-    Second,
-}
-
 /// An answer, and its response as the program's buffer has it.
 pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
@@ -41,16 +34,17 @@ impl Server {
     pub(super) fn handle_message(&mut self, id: u64, bytes: &[u8], fds: Vec<OwnedFd>, attempt: Attempt) -> Flow {
         let flow = match self.execute(id, bytes, &fds, attempt) {
             Ok(flow) => flow,
-            Err(evicted) => {
-                self.clients.park(id, Parked { bytes: bytes.to_vec(), fds, evicted, is_over: false });
+            Err(until) => {
+                let attempt = if matches!(until, Until::Room(_)) { Attempt::Second } else { attempt };
+                self.clients.park(id, Parked { bytes: bytes.to_vec(), fds, until, attempt, is_over: false });
                 return Flow::Wait;
             }
         };
         if self.dispose(id, fds) == Flow::Close { Flow::Close } else { flow }
     }
 
-    /// The same; an error where it has to wait until memory has been reclaimed.
-    fn execute(&mut self, id: u64, bytes: &[u8], fds: &[OwnedFd], attempt: Attempt) -> Result<Flow, Evicted> {
+    /// The same; an error where it has to wait.
+    fn execute(&mut self, id: u64, bytes: &[u8], fds: &[OwnedFd], attempt: Attempt) -> Result<Flow, Until> {
         let frame = match Frame::parse(bytes) {
             Ok(frame) => frame,
             Err(error) => return Ok(self.expel(id, &error.to_string())),
@@ -60,9 +54,15 @@ impl Server {
         if unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0) {
             return Ok(self.expel(id, "answers are not read"));
         }
+        let subject = connection.subject;
+        match self.look_first(id, &frame) {
+            Ok(false) => {}
+            Ok(true) => return Err(Until::Lookup),
+            Err(errno) => return Ok(self.answer(id, &frame, &Err(errno))),
+        }
         // A message that waits takes the room of the answer.
         let may_wait = attempt == Attempt::First && bytes.len() as u64 <= CONNECTION_MEMORY;
-        let answer = match (frame.kind, connection.subject) {
+        let answer = match (frame.kind, subject) {
             (RequestKind::Open, None) => self.with_room(id, may_wait, |server| server.open(id, fds))?,
             (RequestKind::Attach, None) => self.attach(id, frame.body),
             (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open_cm(id))?,
@@ -117,7 +117,7 @@ impl Server {
         id: u64,
         may_wait: bool,
         command: impl FnOnce(&mut Self) -> Answer,
-    ) -> Result<Answer, Evicted> {
+    ) -> Result<Answer, Until> {
         let answer = command(self);
         let refused = self.refused(id);
         let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
@@ -127,7 +127,7 @@ impl Server {
             let endpoint = self.clients.get(id).and_then(|connection| self.endpoints.get(&connection.endpoint));
             // What the endpoint itself has given up counts as its own until then.
             if !evicted.is_empty() || endpoint.is_some_and(|endpoint| endpoint.disposal.is_reclaiming()) {
-                return Err(evicted);
+                return Err(Until::Room(evicted));
             }
         }
         self.note_exhausted(id, resource);
@@ -157,20 +157,14 @@ impl Server {
             self.totals.refused_by_quota += 1;
             return Err(errno);
         }
+        let Some(Found::Place(place)) = connection.found.take() else { return Err(Errno::AGAIN) };
+        endpoint.report_outside(place.plain.as_ref().err());
         let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        let place = self.find_place(id, shard)?;
         let number_there = self.clients.get(id).map_or(0, |c| self.free_context_number(c.endpoint));
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        let plain = place.plain.as_ref().ok().cloned();
-        let opened = Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), place);
-        let (mut context, reply) = match (opened, plain) {
-            (Ok(opened), _) => opened,
-            (Err(error), plain) => {
-                plain.iter().for_each(|plain| self.release_plain(plain));
-                return Err(error);
-            }
-        };
+        let (mut context, reply) =
+            Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), *place)?;
         (context.opener, context.number) = (id, number_there);
         endpoint.contexts += 1;
         self.cm.set_mtu(connection.endpoint, context.mtu);
@@ -184,22 +178,44 @@ impl Server {
         Ok((reply, response))
     }
 
-    /// Looks for the interface in a program's network namespace, and for sockets there. `shard` is to serve them.
-    pub(super) fn find_place(&mut self, id: u64, shard: usize) -> Result<Place, Errno> {
+    /// Begins the lookup that a message needs. Returns whether the message has to wait for it.
+    fn look_first(&mut self, id: u64, frame: &Frame<'_>) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        // The tenant controls how long the lookup takes, so the number of slow ones is limited.
-        let exhausted = endpoint.patience.is_exhausted();
-        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let charge = Some(endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?);
-        let terms = Terms { charge, wait: endpoint.patience.deadline() };
-        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard, terms);
-        if matches!(place.plain, Err(PlainError::TooSlow)) {
-            endpoint.patience.strike();
+        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
+        if connection.found.is_some() {
+            return Ok(false);
         }
-        tell_workers(&self.shards, &place);
-        endpoint.report_outside(place.plain.as_ref().err());
-        Ok(place)
+        let (seeker, process, lookups) = (&endpoint.seeker, connection.peer.process(), &self.lookups);
+        match (frame.kind, connection.subject) {
+            (RequestKind::Open, None) if endpoint.contexts < endpoint.spec.quota.contexts => {
+                let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
+                lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
+            }
+            (RequestKind::Cm, Some(Subject::Channel(channel))) if self.cm.needs_way(channel, frame.body) => {
+                lookups.find_place(id, seeker, process, (self.plains.clone(), 0))?;
+            }
+            (RequestKind::Verbs, Some(Subject::Context(_)))
+                if connection.peer.memory().is_none() && commands::needs_memory(frame.body, &frame.segments()) =>
+            {
+                lookups.open_memory(id, seeker, process);
+            }
+            (RequestKind::Netlink, _) if connection.interface.is_none() && asks_for_port(frame.body) => {
+                lookups.find_interface(id, seeker, process);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Takes what has been looked up.
+    pub(super) fn take_found(&mut self) {
+        while let Some((id, found)) = self.lookups.next() {
+            match found {
+                Found::Neighbours(table) => self.take_neighbours(id, table),
+                // Given back where the connection has gone.
+                found => drop(self.clients.found(id, found)),
+            }
+        }
     }
 
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
@@ -219,7 +235,9 @@ impl Server {
     }
 
     fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
-        let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let failed = || if let Some(Found::Memory(failed)) = connection.found.take() { Some(failed) } else { None };
+        let memory = connection.peer.memory().or_else(failed);
         let scope = Scope {
             context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
             number: context,
@@ -227,6 +245,7 @@ impl Server {
             totals: &mut self.totals,
             limits: &self.limits,
             peer: &connection.peer,
+            memory,
         };
         let answer = match frame.kind {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
@@ -235,17 +254,6 @@ impl Server {
         self.totals.commands += 1;
         self.totals.commands_failed += u64::from(answer.is_err());
         answer
-    }
-}
-
-/// Gives sockets that were opened just now to the workers.
-fn tell_workers(shards: &[ShardHandle], place: &Place) {
-    let Some(plain) = place.plain.as_ref().ok().filter(|plain| plain.is_first) else { return };
-    for shard in shards {
-        let sockets = plain.sockets.clone();
-        if let Err(error) = shard.call(move |shard| shard.add_plain(sockets)) {
-            tracing::error!(%error, "cannot watch the sockets of a network namespace");
-        }
     }
 }
 

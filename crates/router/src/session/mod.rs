@@ -13,6 +13,7 @@ mod connection;
 mod context;
 mod endpoint;
 mod info;
+mod lookups;
 mod mads;
 mod messages;
 mod mistakes;
@@ -23,6 +24,8 @@ mod regions;
 mod reply;
 mod resources;
 mod server;
+#[cfg(test)]
+mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;

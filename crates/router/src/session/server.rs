@@ -3,27 +3,28 @@
 use super::accounting::Admission;
 use super::channels::CmChannel;
 use super::clients::{Clients, Signal, Turn};
-use super::connection::{Connection, Subject};
+use super::connection::{Attempt, Connection, Subject, Until};
 use super::context::Context;
 use super::endpoint::{Endpoint, EndpointSpec};
 use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
-use super::messages::{Attempt, Flow};
+use super::lookups::Lookups;
+use super::messages::Flow;
 use super::mistakes::{MistakeInfo, PastMistakes};
 use super::peer::Peer;
 use crate::budget::{Budget, Limits};
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, PlainUse, Plains, probe};
+use crate::io::{Clock, PlainSockets, PlainWatcher, Plains, probe};
 use crate::worker::{MadQueue, Mode, Patience, ShardHandle};
-use rdmesh_nic::Time;
+use rdmesh_nic::{PlainId, Time};
 use rdmesh_uverbs::guard;
 use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
 use rdmesh_verbs::DeviceLimits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -38,6 +39,9 @@ pub(super) enum Control {
     Connections(Sender<Vec<ConnectionInfo>>),
     CmTotals(Sender<CmTotals>),
     Mistakes(Sender<Vec<MistakeInfo>>),
+    /// The lookups of an endpoint.
+    #[cfg(test)]
+    Errands(EndpointId, Sender<crate::errands::Errands>),
     Stop,
 }
 
@@ -74,9 +78,12 @@ pub(super) struct Server {
     pub(super) clock: Clock,
     /// Time of the next neighbour lookup.
     pub(super) next_look: Time,
+    /// Tables of neighbours that are being read, by the connection whose namespace it is.
+    pub(super) tables: HashSet<u64>,
     /// Time at which paused listeners are served again.
     resume_at: Time,
     pub(super) plains: Plains,
+    pub(super) lookups: Lookups,
     pub(super) next_context: u32,
     pub(super) wake: Arc<OwnedFd>,
     control: Receiver<Control>,
@@ -97,8 +104,13 @@ impl Server {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
         }
         let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (alarm, reclaimed) = (new_eventfd()?, Arc::new(new_eventfd()?));
-        let signals = [(&*wake, Signal::Control), (&alarm, Signal::Alarm), (&*reclaimed, Signal::Reclaimed)];
+        let (alarm, reclaimed, found) = (new_eventfd()?, Arc::new(new_eventfd()?), Arc::new(new_eventfd()?));
+        let signals = [
+            (&*wake, Signal::Control),
+            (&alarm, Signal::Alarm),
+            (&*reclaimed, Signal::Reclaimed),
+            (&*found, Signal::Found),
+        ];
         let clients = Clients::new(signals)?;
         let alarms = guard::Wake::new(alarm)?;
         let budget = Budget::new(Limits::of_this_process());
@@ -106,6 +118,7 @@ impl Server {
         let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
         // The two programs that set up a connection poll as well.
         let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
+        let plains = Plains::new(probe(), Serving(shards.clone()));
         Ok(Self {
             shards,
             limits,
@@ -123,7 +136,9 @@ impl Server {
             clock: Clock::start(),
             next_look: Time::default(),
             resume_at: Time::default(),
-            plains: Plains::new(probe()),
+            plains,
+            lookups: Lookups::new(found),
+            tables: HashSet::new(),
             next_context: 0,
             wake,
             control,
@@ -151,6 +166,7 @@ impl Server {
                     Signal::Control => self.receive_mads(),
                     Signal::Alarm => self.close_broken(),
                     Signal::Reclaimed => self.unpark(),
+                    Signal::Found => self.take_found(),
                 }
             }
             if let Some(turn) = self.clients.next_turn() {
@@ -197,6 +213,8 @@ impl Server {
                 Control::Connections(answer) => drop(answer.send(self.connection_infos())),
                 Control::Mistakes(answer) => drop(answer.send(self.mistakes())),
                 Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
+                #[cfg(test)]
+                Control::Errands(id, answer) => drop(answer.send(self.endpoints[&id].seeker.errands.clone())),
                 Control::Stop => return Flow::Close,
             }
         }
@@ -332,7 +350,7 @@ impl Server {
     fn receive(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(connection) = self.clients.get_mut(id) else { return false };
         let flow = match connection.parked.take() {
-            Some(parked) => self.handle_message(id, &parked.bytes, parked.fds, Attempt::Second),
+            Some(parked) => self.handle_message(id, &parked.bytes, parked.fds, parked.attempt),
             None => match session::receive_all(connection.socket.as_fd(), buffer) {
                 Ok(Received { len: 0, is_truncated: false, fds }) if fds.len() <= MAX_FDS => {
                     self.dispose(id, fds);
@@ -377,8 +395,10 @@ impl Server {
         // While something is reclaimed, its end is the next occasion to look.
         let is_reclaiming = self.reclaimer.ask_for_wake();
         let is_busy = |id| self.endpoints.get(&id).is_some_and(|endpoint| endpoint.disposal.is_reclaiming());
-        self.clients
-            .unpark(|connection, parked| !is_reclaiming || parked.evicted.is_gone() && !is_busy(connection.endpoint));
+        self.clients.unpark(|connection, parked| match &parked.until {
+            Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy(connection.endpoint),
+            Until::Lookup => false,
+        });
     }
 
     /// Logs that a connection is closed because of its program's messages. The caller closes it.
@@ -427,17 +447,27 @@ impl Server {
         let number = context.endpoint;
         let Some(endpoint) = self.endpoints.get(&number) else { return };
         if let Some(plain) = context.close(&endpoint.disposal) {
-            self.cm.remove_way(number, plain.sockets.id());
-            self.release_plain(&plain);
+            self.cm.remove_way(number, plain.sockets().id());
+        }
+    }
+}
+
+/// The workers, which serve the sockets of programs' namespaces.
+struct Serving(Vec<ShardHandle>);
+
+impl PlainWatcher for Serving {
+    fn opened(&self, sockets: &Arc<PlainSockets>) {
+        for shard in &self.0 {
+            let sockets = Arc::clone(sockets);
+            if let Err(error) = shard.call(move |shard| shard.add_plain(sockets)) {
+                tracing::error!(%error, "cannot watch the sockets of a network namespace");
+            }
         }
     }
 
-    /// Gives back a path to external peers.
-    pub(super) fn release_plain(&mut self, plain: &PlainUse) {
-        if let Some(id) = self.plains.release(plain) {
-            for shard in &self.shards {
-                shard.call(move |shard| shard.remove_plain(id));
-            }
+    fn closed(&self, id: PlainId) {
+        for shard in &self.0 {
+            shard.call(move |shard| shard.remove_plain(id));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::accounting::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
-use super::{Call, Scope};
+use super::Call;
 use crate::memory::{ArenaFile, Memory, ProcessMemory, RegionError};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
@@ -104,8 +104,7 @@ fn region_errno(error: RegionError) -> Errno {
 
 /// The memory of the process at the other end.
 fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
-    let Scope { endpoint, peer, .. } = &call.scope;
-    let memory = peer.memory(&endpoint.patience, &endpoint.share);
+    let memory = call.scope.memory.clone().unwrap_or(Err(Errno::FAULT));
     memory.map_err(|errno| if errno == Errno::NFILE { errno } else { Errno::FAULT })
 }
 

@@ -19,10 +19,11 @@ use super::info::SessionTotals;
 use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::reply::Reply;
+use crate::memory::ProcessMemory;
 use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
-use rdmesh_uverbs::session::Segment;
+use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -40,6 +41,8 @@ pub(super) struct Scope<'a> {
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
     pub(super) peer: &'a Peer,
+    /// The memory of the process, or why it cannot be opened, where it is known.
+    pub(super) memory: Option<Result<ProcessMemory, Errno>>,
 }
 
 /// A command in execution.
@@ -48,6 +51,13 @@ struct Call<'a> {
     command: Command<'a>,
     segments: &'a [Segment],
     fds: &'a [OwnedFd],
+}
+
+/// Whether the bytes of a `write()` are a command that needs the memory of the process.
+pub(super) fn needs_memory(bytes: &[u8], segments: &[Segment]) -> bool {
+    let is_private = |segment: &Segment| segment.kind != SegmentKind::Arena as u32;
+    Command::parse(bytes).is_ok_and(|command| command.number == number::REG_MR && !command.extended)
+        && (segments.is_empty() || segments.iter().any(is_private))
 }
 
 /// Executes the bytes of a `write()`: the answer, and its response as the program's buffer has it.
