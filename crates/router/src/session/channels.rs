@@ -1,15 +1,13 @@
 //! rdma_cm channels of programs, each with a connection of its own.
 
-use super::accounting::Admission;
-use super::connection::Subject;
+use super::account::{Account, BudgetCharge};
+use super::connection::{Answer, Subject};
 use super::context::{random_token, way};
-use super::endpoint::EndpointSpec;
 use super::info::{CmTotals, ConnectionInfo};
 use super::lookups::Found;
-use super::messages::Answer;
 use super::reply::Reply;
 use super::server::Server;
-use crate::budget::{Resource, Share};
+use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::endpoint::EndpointId;
 use crate::io::PlainUse;
@@ -30,7 +28,7 @@ pub(super) struct CmChannel {
     /// Its path to external peers.
     pub(super) plain: Option<PlainUse>,
     /// Its charge.
-    _charge: Admission,
+    _charge: BudgetCharge,
 }
 
 /// Bytes of the router's memory that a channel takes.
@@ -40,7 +38,8 @@ const DESCRIPTORS: u64 = 2;
 
 impl Server {
     /// Adds an endpoint to the connection manager.
-    pub(super) fn add_node(&mut self, spec: &EndpointSpec, share: &Share) {
+    pub(super) fn add_node(&mut self, account: &Account) {
+        let (spec, share) = (&account.spec, &account.share);
         // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
         let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
         let memory = share.take(Resource::Memory, 0).ok().map(Arc::new);
@@ -50,8 +49,8 @@ impl Server {
 
     pub(super) fn open_cm(&mut self, id: u64) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
-        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
+        let endpoint = self.accounts.get(connection.endpoint).ok_or(Errno::NODEV)?;
+        let charge = BudgetCharge::new(&endpoint.account.share, MEMORY, DESCRIPTORS)?;
         let token = random_token()?;
         let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
@@ -71,15 +70,15 @@ impl Server {
     }
 
     pub(super) fn cm_command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
-        self.cm.set_routes(self.shards[0].routes());
+        self.cm.set_routes(self.devices.shards()[0].routes());
         self.set_way(id, channel);
         if let Some(qpn) = self.cm.ends(channel, body) {
             self.settle_connections(channel, &[qpn]);
         }
         let response = self.cm.command(self.clock.now(), channel, body);
-        self.totals.commands += 1;
+        self.accounts.totals.commands += 1;
         // The absence of an event does not count as a failure.
-        self.totals.commands_failed += u64::from(response.as_ref().is_err_and(|errno| *errno != Errno::AGAIN));
+        self.accounts.totals.commands_failed += u64::from(response.as_ref().is_err_and(|errno| *errno != Errno::AGAIN));
         self.send_cm();
         response.map(|response| (Reply::default(), response))
     }
@@ -92,7 +91,7 @@ impl Server {
             return;
         }
         self.settle_connections(number, &self.cm.queue_pairs(number));
-        self.cm.set_routes(self.shards[0].routes());
+        self.cm.set_routes(self.devices.shards()[0].routes());
         self.cm.close(self.clock.now(), number);
         // While its sockets are still there.
         self.send_cm();
@@ -101,7 +100,7 @@ impl Server {
 
     /// Takes a connection manager's message from another machine.
     pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
-        self.cm.set_routes(self.shards[0].routes());
+        self.cm.set_routes(self.devices.shards()[0].routes());
         if self.cm.is_end(&mad) {
             // The peer's earlier packets may be with another worker, or in another socket.
             self.settle_workers();
@@ -115,7 +114,7 @@ impl Server {
         let look_again = self.run_cm_queries();
         let now = self.clock.now();
         if self.cm.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.cm.set_routes(self.shards[0].routes());
+            self.cm.set_routes(self.devices.shards()[0].routes());
             self.cm.handle_timeout(now);
             self.send_cm();
         }
@@ -130,8 +129,8 @@ impl Server {
     /// had been posted.
     fn settle_connections(&self, channel: u32, qpns: &[Qpn]) {
         let Some(endpoint) = self.cm.endpoint_of(channel).filter(|_| !qpns.is_empty()) else { return };
-        for (index, shard) in self.shards.iter().enumerate() {
-            let of_endpoint = self.contexts.values().filter(|c| c.endpoint == endpoint && c.shard_index == index);
+        for (index, shard) in self.devices.shards().iter().enumerate() {
+            let of_endpoint = self.devices.of_endpoint(endpoint).filter(|context| context.shard_index == index);
             let contexts: Vec<ContextId> = of_endpoint.map(|context| context.id).collect();
             if !contexts.is_empty() {
                 let qpns = qpns.to_vec();
@@ -145,8 +144,8 @@ impl Server {
     /// Makes every worker receive the packets that have arrived for it.
     fn settle_workers(&self) {
         // A packet that one of them receives may be for another.
-        for _ in 0..self.shards.len().min(2) {
-            self.shards.iter().for_each(|shard| shard.call_settled(|_| ()));
+        for _ in 0..self.devices.shards().len().min(2) {
+            self.devices.shards().iter().for_each(|shard| shard.call_settled(|_| ()));
         }
     }
 
@@ -159,8 +158,8 @@ impl Server {
     fn set_way(&mut self, id: u64, number: u32) {
         let Some(connection) = self.clients.get_mut(id) else { return };
         let Some(Found::Place(place)) = connection.found.take() else { return };
-        if let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint) {
-            endpoint.report_outside(place.plain.as_ref().err());
+        if let Some(endpoint) = self.accounts.get(connection.endpoint) {
+            endpoint.account.report_outside(place.plain.as_ref().err());
         }
         let plain = place.plain.ok();
         self.cm.set_way(number, plain.as_ref().map(way));
@@ -172,7 +171,7 @@ impl Server {
     /// Every identifier.
     pub(super) fn connection_infos(&self) -> Vec<ConnectionInfo> {
         let named = |row: ConnectionRow| {
-            let spec = &self.endpoints.get(&row.endpoint)?.spec;
+            let spec = &self.accounts.get(row.endpoint)?.account.spec;
             Some(ConnectionInfo { name: spec.name.clone(), network: spec.network.clone(), row })
         };
         self.cm.rows().into_iter().filter_map(named).collect()

@@ -1,12 +1,14 @@
 //! Session connections: the socket, and the framing of its messages.
 
-use super::accounting::Admission;
+use super::account::Charge;
 use super::lookups::Found;
 use super::peer::Peer;
+use super::reply::Reply;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
 use rdmesh_verbs::Vni;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
@@ -28,11 +30,11 @@ pub(super) struct Connection {
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
     /// Its charge.
-    pub(super) _charge: Admission,
+    pub(super) _charge: Charge,
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, endpoint: EndpointId, tenant: Vni, peer: Peer, charge: Admission) -> Self {
+    pub(super) fn new(socket: OwnedFd, endpoint: EndpointId, tenant: Vni, peer: Peer, charge: Charge) -> Self {
         Self {
             socket,
             endpoint,
@@ -73,6 +75,18 @@ pub(super) enum Attempt {
     First,
     Second,
 }
+
+/// Whether a connection continues after a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flow {
+    Continue,
+    /// The message waits, and so does the connection.
+    Wait,
+    Close,
+}
+
+/// An answer, and its response as the program's buffer has it.
+pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 /// Object that a connection belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
-use super::accounting::ObjectCounts;
+use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
 use crate::io::PlainError;

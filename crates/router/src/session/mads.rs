@@ -29,7 +29,7 @@ impl Server {
 
     /// Sends datagrams to other machines. Those that cannot be sent are lost, as on a network.
     pub(super) fn send_mads(&self, mads: Vec<Mad>) {
-        let Some(shard) = self.shards.first().filter(|_| !mads.is_empty()) else { return };
+        let Some(shard) = self.devices.shards().first().filter(|_| !mads.is_empty()) else { return };
         shard.post(move |shard| {
             let now = shard.now();
             for mad in &mads {

@@ -1,33 +1,20 @@
 //! Handlers of session messages.
 
+use super::account::{Account, CONNECTION_MEMORY, Item};
 use super::commands::{self, Scope};
-use super::connection::{Attempt, Frame, Parked, Subject, Until};
+use super::connection::{Answer, Attempt, Flow, Frame, Parked, Subject, Until};
 use super::context::Context;
 use super::lookups::Found;
 use super::netlink::asks_for_port;
 use super::peer::unread;
 use super::reply::{self, Reply};
-use super::server::{CONNECTION_MEMORY, Server};
+use super::server::Server;
 use crate::budget::Resource;
-use crate::memory::Evicted;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
-use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::FromBytes;
-
-/// Whether a connection continues after a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Flow {
-    Continue,
-    /// The message waits, and so does the connection.
-    Wait,
-    Close,
-}
-
-/// An answer, and its response as the program's buffer has it.
-pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 impl Server {
     /// Executes a message and answers it, or lets it wait.
@@ -87,9 +74,9 @@ impl Server {
     fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer) -> Flow {
         let Some(connection) = self.clients.get(id) else { return Flow::Close };
         if let Err(errno) = answer
-            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
+            && let Some(endpoint) = self.accounts.get(connection.endpoint)
         {
-            endpoint.note_failure(frame.kind, frame.body, *errno, &connection.peer);
+            endpoint.account.note_failure(frame.kind, frame.body, *errno, &connection.peer);
         }
         let sent = match answer {
             Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
@@ -107,7 +94,7 @@ impl Server {
     /// The part of the queue memory that the program must populate before the command that failed just now can succeed.
     fn wanted(&self, subject: Option<Subject>) -> Option<Extent> {
         let Some(Subject::Context(context)) = subject else { return None };
-        self.contexts.get(&context)?.queues.take_wanted()
+        self.devices.get(context)?.queues.take_wanted()
     }
 
     /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait
@@ -122,11 +109,10 @@ impl Server {
         let refused = self.refused(id);
         let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
         if may_wait {
-            let mut evicted = Evicted::default();
-            self.endpoints.values_mut().for_each(|endpoint| endpoint.arenas.evict(&mut evicted));
-            let endpoint = self.clients.get(id).and_then(|connection| self.endpoints.get(&connection.endpoint));
+            let evicted = self.accounts.evict();
             // What the endpoint itself has given up counts as its own until then.
-            if !evicted.is_empty() || endpoint.is_some_and(|endpoint| endpoint.disposal.is_reclaiming()) {
+            let is_reclaiming = self.account_of(id).is_some_and(|account| account.disposal.is_reclaiming());
+            if !evicted.is_empty() || is_reclaiming {
                 return Err(Until::Room(evicted));
             }
         }
@@ -136,13 +122,17 @@ impl Server {
 
     /// The resource that the budget has refused to a connection's endpoint.
     fn refused(&self, id: u64) -> Option<Resource> {
-        self.endpoints.get(&self.clients.get(id)?.endpoint)?.share.take_refusal()
+        self.account_of(id)?.share.take_refusal()
     }
 
     fn note_exhausted(&mut self, id: u64, resource: Resource) {
-        self.totals.refused_by_quota += 1;
-        let endpoint = self.clients.get(id).and_then(|connection| self.endpoints.get_mut(&connection.endpoint));
-        endpoint.into_iter().for_each(|endpoint| endpoint.exhausted(resource));
+        self.accounts.totals.refused_by_quota += 1;
+        self.account_of(id).into_iter().for_each(|account| account.exhausted(resource));
+    }
+
+    /// The account of a connection's endpoint.
+    pub(super) fn account_of(&self, id: u64) -> Option<&Account> {
+        Some(&self.accounts.get(self.clients.get(id)?.endpoint)?.account)
     }
 
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
@@ -151,29 +141,26 @@ impl Server {
     }
 
     fn open(&mut self, id: u64, fds: &[OwnedFd]) -> Answer {
-        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        if let Err(errno) = endpoint.admit_context() {
-            self.totals.refused_by_quota += 1;
-            return Err(errno);
-        }
-        let Some(Found::Place(place)) = connection.found.take() else { return Err(Errno::AGAIN) };
-        endpoint.report_outside(place.plain.as_ref().err());
-        let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        let number_there = self.clients.get(id).map_or(0, |c| self.free_context_number(c.endpoint));
-        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        let (mut context, reply) =
-            Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), *place)?;
-        (context.opener, context.number) = (id, number_there);
-        endpoint.contexts += 1;
-        self.cm.set_mtu(connection.endpoint, context.mtu);
+        let Self { accounts, clients, devices, cm, .. } = self;
+        let connection = clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let number = connection.endpoint;
+        let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
+        let account = &endpoint.account;
+        let Some(Found::Place(place)) = connection.found.take() else {
+            // Nothing was looked up for it, because its quota is reached.
+            totals.refused_by_quota += 1;
+            return Err(account.charge(Item::Context, 1).err().unwrap_or(Errno::AGAIN));
+        };
+        account.report_outside(place.plain.as_ref().err());
+        let worker = devices.least_loaded();
+        let (mut context, reply) = Context::open(account, &connection.peer, fds, worker, *place)?;
+        (context.opener, context.number) = (id, devices.free_number(number));
+        cm.set_mtu(number, context.mtu);
         if let Some(plain) = context.way() {
-            self.cm.add_way(connection.endpoint, plain);
+            cm.add_way(number, plain);
         }
-        self.totals.contexts_opened += 1;
-        let number = insert(&mut self.contexts, &mut self.next_context, context);
-        connection.subject = Some(Subject::Context(number));
+        totals.contexts_opened += 1;
+        connection.subject = Some(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))
     }
@@ -181,14 +168,14 @@ impl Server {
     /// Begins the lookup that a message needs. Returns whether the message has to wait for it.
     fn look_first(&mut self, id: u64, frame: &Frame<'_>) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
+        let account = &self.accounts.get(connection.endpoint).ok_or(Errno::NODEV)?.account;
         if connection.found.is_some() {
             return Ok(false);
         }
-        let (seeker, process, lookups) = (&endpoint.seeker, connection.peer.process(), &self.lookups);
+        let (seeker, process, lookups) = (&account.seeker, connection.peer.process(), &self.lookups);
         match (frame.kind, connection.subject) {
-            (RequestKind::Open, None) if endpoint.contexts < endpoint.spec.quota.contexts => {
-                let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
+            (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
+                let (_, shard) = self.devices.least_loaded();
                 lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
             }
             (RequestKind::Cm, Some(Subject::Channel(channel))) if self.cm.needs_way(channel, frame.body) => {
@@ -221,14 +208,7 @@ impl Server {
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let mut found = None;
-        for (number, context) in &mut self.contexts {
-            // Every token of the endpoint is compared, so that the time leaks nothing.
-            if context.endpoint == connection.endpoint && context.has_token(&token) {
-                found = Some((*number, context));
-            }
-        }
-        let (number, context) = found.ok_or(Errno::ACCESS)?;
+        let (number, context) = self.devices.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
         context.connections += 1;
         connection.subject = Some(Subject::Context(number));
         Ok((Reply::default(), Vec::new()))
@@ -238,12 +218,14 @@ impl Server {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let failed = || if let Some(Found::Memory(failed)) = connection.found.take() { Some(failed) } else { None };
         let memory = connection.peer.memory().or_else(failed);
+        let limits = self.accounts.limits();
+        let (endpoint, totals) = self.accounts.with_totals(connection.endpoint).ok_or(Errno::NODEV)?;
         let scope = Scope {
-            context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
+            context: self.devices.get_mut(context).ok_or(Errno::INVAL)?,
             number: context,
-            endpoint: self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?,
-            totals: &mut self.totals,
-            limits: &self.limits,
+            endpoint,
+            totals,
+            limits: &limits,
             peer: &connection.peer,
             memory,
         };
@@ -251,40 +233,8 @@ impl Server {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
             _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
         };
-        self.totals.commands += 1;
-        self.totals.commands_failed += u64::from(answer.is_err());
+        self.accounts.totals.commands += 1;
+        self.accounts.totals.commands_failed += u64::from(answer.is_err());
         answer
-    }
-}
-
-/// The shard with the fewest contexts.
-fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
-    let mut load = vec![0u32; shards];
-    for shard in contexts {
-        load[shard] += 1;
-    }
-    (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
-}
-
-/// Files a context under the next number that is free.
-fn insert(contexts: &mut std::collections::HashMap<u32, Context>, next: &mut u32, context: Context) -> u32 {
-    loop {
-        let number = *next;
-        *next = next.wrapping_add(1);
-        if let Entry::Vacant(entry) = contexts.entry(number) {
-            entry.insert(context);
-            return number;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_context_goes_where_fewest_are() {
-        assert_eq!(least_loaded(3, [0, 0, 1, 2, 2].into_iter()), 1);
-        assert_eq!(least_loaded(2, [].into_iter()), 0);
     }
 }

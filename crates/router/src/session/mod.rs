@@ -5,13 +5,18 @@
 //! a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the data path never
 //! comes here.
 
-mod accounting;
+mod account;
+mod accounts;
 mod channels;
 mod clients;
 mod commands;
+mod complaints;
 mod connection;
 mod context;
+mod counters;
+mod devices;
 mod endpoint;
+mod holdings;
 mod info;
 mod lookups;
 mod mads;
@@ -19,20 +24,22 @@ mod messages;
 mod mistakes;
 mod neighbours;
 mod netlink;
+mod objects;
 mod peer;
 mod regions;
 mod reply;
 mod resources;
 mod server;
+mod spec;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
-pub use accounting::ObjectCounts;
-pub use endpoint::EndpointSpec;
 pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
+pub use objects::ObjectCounts;
+pub use spec::EndpointSpec;
 
 use crate::endpoint::EndpointId;
 use crate::worker::{Mode, ShardHandle};

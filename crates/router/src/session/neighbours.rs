@@ -69,7 +69,7 @@ impl Server {
             return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
         let seeker = self.clients.get(opener).and_then(|connection| {
-            Some((&self.endpoints.get(&connection.endpoint)?.seeker, connection.peer.process()))
+            Some((&self.accounts.get(connection.endpoint)?.account.seeker, connection.peer.process()))
         });
         match seeker {
             Some((seeker, process)) => {

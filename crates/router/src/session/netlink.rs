@@ -1,7 +1,7 @@
 //! Answers to NETLINK_RDMA requests: the device, its port, and the endpoint's own objects.
 
 use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
-use super::messages::Answer;
+use super::connection::Answer;
 use super::reply::Reply;
 use super::resources::Row;
 use super::server::Server;
@@ -110,7 +110,7 @@ impl Server {
     }
 
     fn device(&self, endpoint: EndpointId) -> Result<Device, Errno> {
-        let spec = &self.endpoints.get(&endpoint).ok_or(Errno::NODEV)?.spec;
+        let spec = &self.accounts.get(endpoint).ok_or(Errno::NODEV)?.account.spec;
         Ok(Device { capabilities: CAPABILITIES, node_guid: spec.node_guid(), ports: PORT.into() })
     }
 

@@ -2,12 +2,12 @@
 //!
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
+use super::account::Item;
 use super::context::Context;
 use super::server::Server;
 use crate::endpoint::EndpointId;
 use crate::netlink::{CmId, Kind, Resource};
 use rdmesh_nic::QpEntry;
-use std::collections::BTreeSet;
 
 /// An object in a list.
 pub(super) struct Row {
@@ -26,7 +26,7 @@ impl Server {
             return self.cm_resources(endpoint, from, limit);
         }
         let (first, mut handle) = ((from >> 32) as u32, from as u32);
-        let contexts = self.contexts.values().filter(|c| c.endpoint == endpoint && c.number >= first);
+        let contexts = self.devices.of_endpoint(endpoint).filter(|context| context.number >= first);
         let mut contexts: Vec<&Context> = contexts.collect();
         contexts.sort_unstable_by_key(|context| context.number);
         let mut rows = Vec::new();
@@ -54,7 +54,7 @@ impl Server {
                 self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
             }
             Kind::Qp => {
-                let contexts = self.contexts.values().filter(|context| context.endpoint == endpoint);
+                let contexts = self.devices.of_endpoint(endpoint);
                 contexts
                     .flat_map(|context| context.resources(kind, 0, usize::MAX))
                     .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
@@ -68,33 +68,18 @@ impl Server {
 
     /// Number of an endpoint's objects of each kind.
     pub(super) fn count_resources(&self, endpoint: EndpointId) -> Vec<(Kind, u64)> {
-        let counts = self.endpoints.get(&endpoint).map(|e| (e.counts, e.contexts)).unwrap_or_default();
-        let (objects, contexts) = counts;
+        let counts = self.accounts.get(endpoint).map(|e| (e.account.objects(), e.account.held(Item::Context)));
+        let (objects, contexts) = counts.unwrap_or_default();
         let count = |kind| match kind {
             Kind::Pd => objects.pds.into(),
             Kind::Cq => objects.cqs.into(),
             Kind::Qp => objects.qps.into(),
             Kind::Mr => objects.mrs.into(),
             Kind::Srq => objects.srqs.into(),
-            Kind::Ctx => contexts.into(),
+            Kind::Ctx => contexts,
             Kind::CmId => self.cm.count_ids(endpoint) as u64,
         };
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
-    }
-
-    /// A number for a new context: the lowest that no other of the endpoint has, which reveals nothing about other endpoints.
-    pub(super) fn free_context_number(&self, endpoint: EndpointId) -> u32 {
-        let used: BTreeSet<u32> = self
-            .contexts
-            .values()
-            .filter(|context| context.endpoint == endpoint)
-            .map(|context| context.number)
-            .collect();
-        (0..).zip(used).find(|(free, used)| free != used).map_or_else(|| self.contexts_of(endpoint), |(free, _)| free)
-    }
-
-    fn contexts_of(&self, endpoint: EndpointId) -> u32 {
-        self.contexts.values().filter(|context| context.endpoint == endpoint).count() as u32
     }
 
     fn cm_resources(&self, endpoint: EndpointId, from: u64, limit: usize) -> Vec<Row> {

@@ -1,17 +1,17 @@
 //! The session thread: one loop over all sockets.
 
-use super::accounting::Admission;
+use super::account::Item;
+use super::accounts::Accounts;
 use super::channels::CmChannel;
 use super::clients::{Clients, Signal, Turn};
-use super::connection::{Attempt, Connection, Subject, Until};
+use super::connection::{Attempt, Connection, Flow, Subject, Until};
 use super::context::Context;
-use super::endpoint::{Endpoint, EndpointSpec};
+use super::devices::Devices;
 use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::lookups::Lookups;
-use super::messages::Flow;
-use super::mistakes::{MistakeInfo, PastMistakes};
+use super::mistakes::MistakeInfo;
 use super::peer::Peer;
-use crate::budget::{Budget, Limits};
+use super::spec::EndpointSpec;
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
@@ -52,27 +52,15 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Spin limit: time in which the thread looks for messages before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(50);
 
-/// Bytes of the router's memory that a connection takes, with an answer that waits to be read, or a message that waits for room.
-pub(super) const CONNECTION_MEMORY: u64 = 40 << 10;
-/// The socket and the peer's pidfd.
-const CONNECTION_DESCRIPTORS: u64 = 2;
-
 /// The state of the session thread.
 pub(super) struct Server {
-    pub(super) shards: Vec<ShardHandle>,
-    pub(super) limits: DeviceLimits,
     /// A program that has sent a request usually sends another one soon.
     patience: Patience,
-    pub(super) endpoints: HashMap<EndpointId, Endpoint>,
+    pub(super) accounts: Accounts,
     pub(super) clients: Clients,
-    pub(super) contexts: HashMap<u32, Context>,
-    /// The budget of all endpoints.
-    budget: Budget,
-    pub(super) reclaimer: Reclaimer,
+    pub(super) devices: Devices,
     /// Wakes this thread when pages of a context's memory are missing.
     _alarms: guard::Wake,
-    pub(super) totals: SessionTotals,
-    past_mistakes: PastMistakes,
     pub(super) cm: ConnectionManager,
     pub(super) cm_channels: HashMap<u32, CmChannel>,
     pub(super) clock: Clock,
@@ -84,7 +72,6 @@ pub(super) struct Server {
     resume_at: Time,
     pub(super) plains: Plains,
     pub(super) lookups: Lookups,
-    pub(super) next_context: u32,
     pub(super) wake: Arc<OwnedFd>,
     control: Receiver<Control>,
     /// Management datagrams that the workers received.
@@ -113,24 +100,17 @@ impl Server {
         ];
         let clients = Clients::new(signals)?;
         let alarms = guard::Wake::new(alarm)?;
-        let budget = Budget::new(Limits::of_this_process());
         // This thread never polls for ever: it is not on the data path.
         let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
         // The two programs that set up a connection poll as well.
         let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
         let plains = Plains::new(probe(), Serving(shards.clone()));
         Ok(Self {
-            shards,
-            limits,
             patience,
-            endpoints: HashMap::new(),
+            accounts: Accounts::new(limits, Reclaimer::new(Some(reclaimed))),
             clients,
-            contexts: HashMap::new(),
-            budget,
-            reclaimer: Reclaimer::new(Some(reclaimed)),
+            devices: Devices::new(shards),
             _alarms: alarms,
-            totals: SessionTotals::default(),
-            past_mistakes: PastMistakes::default(),
             cm: ConnectionManager::new(seed()?),
             cm_channels: HashMap::new(),
             clock: Clock::start(),
@@ -139,7 +119,6 @@ impl Server {
             plains,
             lookups: Lookups::new(found),
             tables: HashSet::new(),
-            next_context: 0,
             wake,
             control,
             mads,
@@ -211,10 +190,12 @@ impl Server {
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::Connections(answer) => drop(answer.send(self.connection_infos())),
-                Control::Mistakes(answer) => drop(answer.send(self.mistakes())),
+                Control::Mistakes(answer) => drop(answer.send(self.accounts.mistakes())),
                 Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
                 #[cfg(test)]
-                Control::Errands(id, answer) => drop(answer.send(self.endpoints[&id].seeker.errands.clone())),
+                Control::Errands(id, answer) => {
+                    drop(answer.send(self.accounts.get(id).unwrap().account.seeker.errands.clone()))
+                }
                 Control::Stop => return Flow::Close,
             }
         }
@@ -223,7 +204,7 @@ impl Server {
 
     /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
-        let is_broken = |id: &u32| self.contexts.get(id).is_some_and(|context| context.alarm.is_raised());
+        let is_broken = |id: &u32| self.devices.get(*id).is_some_and(|context| context.alarm.is_raised());
         let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
         let hit = |(_, c): &(u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
@@ -239,9 +220,8 @@ impl Server {
         if let Err(error) = self.clients.listen(id, spec.vni, listener) {
             return tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be served");
         }
-        let endpoint = Endpoint::new(spec, &self.budget, &self.reclaimer);
-        self.add_node(&endpoint.spec, &endpoint.share);
-        self.endpoints.insert(id, endpoint);
+        let account = self.accounts.add(spec).account.clone();
+        self.add_node(&account);
     }
 
     fn remove_endpoint(&mut self, id: EndpointId) {
@@ -249,42 +229,33 @@ impl Server {
         for connection in connections {
             self.close(connection);
         }
-        if let Some(mut endpoint) = self.endpoints.remove(&id) {
-            self.past_mistakes.keep(&mut endpoint);
+        if let Some(endpoint) = self.accounts.remove(id) {
             self.remove_node(id);
-            self.clients.stop_listening(id, &endpoint.disposal);
+            self.clients.stop_listening(id, &endpoint.account.disposal);
         }
     }
 
     fn close_all(mut self) {
-        let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
-        for endpoint in endpoints {
+        for endpoint in self.accounts.ids() {
             self.remove_endpoint(endpoint);
         }
     }
 
     fn snapshot(&self) -> Vec<ContextInfo> {
-        let mut contexts: Vec<(&u32, &Context)> = self.contexts.iter().collect();
-        contexts.sort_by_key(|(id, _)| **id);
-        contexts.into_iter().filter_map(|(_, c)| Some(c.info(self.endpoints.get(&c.endpoint)?))).collect()
-    }
-
-    /// The latest at the end.
-    fn mistakes(&self) -> Vec<MistakeInfo> {
-        let present = self.endpoints.values().flat_map(|e| e.mistakes.infos(&e.spec.name, &e.spec.network));
-        let mut all: Vec<_> = self.past_mistakes.infos().chain(present).collect();
-        all.sort_by_key(|info| std::cmp::Reverse(info.age));
-        all
+        let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
+        contexts.sort_by_key(|(id, _)| *id);
+        contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint)?.account))).collect()
     }
 
     fn present_totals(&self) -> SessionTotals {
-        SessionTotals { objects_live: self.contexts.values().map(|c| c.counts.total()).sum(), ..self.totals }
+        let objects_live = self.devices.iter().map(|(_, context)| context.holdings.objects().total()).sum();
+        SessionTotals { objects_live, ..self.accounts.totals }
     }
 
     /// Accepts one connection, or refuses it. Returns whether there was one.
     fn accept(&mut self, id: EndpointId) -> bool {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
-        if endpoint.disposal.is_full() {
+        let Some(endpoint) = self.accounts.get(id) else { return false };
+        if endpoint.account.disposal.is_full() {
             self.pause_listener(id);
             return false;
         }
@@ -297,8 +268,8 @@ impl Server {
             Err(Errno::INTR | Errno::CONNABORTED) => self.clients.queue_listener(id),
             Err(error) => {
                 // Descriptors have run out, most likely.
-                if endpoint.is_first("accept") {
-                    tracing::error!(endpoint = endpoint.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
+                if endpoint.account.is_first("accept") {
+                    tracing::error!(endpoint = endpoint.account.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
                 }
                 self.pause_listener(id);
             }
@@ -308,33 +279,31 @@ impl Server {
 
     /// Serves a new connection, unless it is refused.
     fn welcome(&mut self, id: EndpointId, socket: OwnedFd) {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        let Ok(peer) = Peer::of(socket.as_fd()) else { return endpoint.disposal.close(socket) };
-        let is_welcome = endpoint.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
-        if !is_welcome || endpoint.connections >= endpoint.max_connections() {
-            self.totals.connections_refused += 1;
-            if endpoint.is_first(if is_welcome { "connections" } else { "user" }) {
-                let reason = if is_welcome { "too many connections" } else { "not the endpoint's user" };
-                tracing::warn!(endpoint = endpoint.spec.name, pid = peer.pid, uid = peer.uid, "refused: {reason}");
-            }
-            return self.clients.retire(socket, &endpoint.disposal);
+        let Some((endpoint, totals)) = self.accounts.with_totals(id) else { return };
+        let account = &endpoint.account;
+        let Ok(peer) = Peer::of(socket.as_fd()) else { return account.disposal.close(socket) };
+        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
+        if !is_welcome && account.is_first("user") {
+            tracing::warn!(
+                endpoint = account.spec.name,
+                pid = peer.pid,
+                uid = peer.uid,
+                "refused: not the endpoint's user"
+            );
         }
-        let Ok(charge) = Admission::new(&endpoint.share, CONNECTION_MEMORY, CONNECTION_DESCRIPTORS) else {
-            self.totals.connections_refused += 1;
-            if let Some(resource) = endpoint.share.take_refusal() {
-                endpoint.exhausted(resource);
+        let Some(charge) = is_welcome.then(|| account.charge(Item::Connection, 1).ok()).flatten() else {
+            totals.connections_refused += 1;
+            // No command of a program is refused.
+            account.take_refusal();
+            if let Some(resource) = account.share.take_refusal() {
+                account.exhausted(resource);
             }
-            return self.clients.retire(socket, &endpoint.disposal);
+            return self.clients.retire(socket, &account.disposal);
         };
-        let connection = Connection::new(socket, endpoint.spec.id, endpoint.spec.vni, peer, charge);
-        match self.clients.add(connection, &endpoint.disposal) {
-            Ok(()) => {
-                endpoint.connections += 1;
-                self.totals.connections_accepted += 1;
-            }
-            Err(error) => {
-                tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
-            }
+        let connection = Connection::new(socket, id, account.spec.vni, peer, charge);
+        match self.clients.add(connection, &account.disposal) {
+            Ok(()) => totals.connections_accepted += 1,
+            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }
     }
 
@@ -378,10 +347,9 @@ impl Server {
 
     /// Closes the descriptors that came with a message.
     pub(super) fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
-        let endpoint = self.clients.get(id).and_then(|c| self.endpoints.get(&c.endpoint));
-        let Some(endpoint) = endpoint else { return Flow::Close };
-        fds.into_iter().for_each(|fd| endpoint.disposal.close(fd));
-        if endpoint.disposal.is_full() {
+        let Some(account) = self.account_of(id) else { return Flow::Close };
+        fds.into_iter().for_each(|fd| account.disposal.close(fd));
+        if account.disposal.is_full() {
             return self.expel(id, "it sends descriptors faster than they can be closed");
         }
         Flow::Continue
@@ -392,9 +360,10 @@ impl Server {
         if !self.clients.has_parked() {
             return;
         }
+        let accounts = &self.accounts;
         // While something is reclaimed, its end is the next occasion to look.
-        let is_reclaiming = self.reclaimer.ask_for_wake();
-        let is_busy = |id| self.endpoints.get(&id).is_some_and(|endpoint| endpoint.disposal.is_reclaiming());
+        let is_reclaiming = accounts.ask_for_wake();
+        let is_busy = |id| accounts.get(id).is_some_and(|endpoint| endpoint.account.disposal.is_reclaiming());
         self.clients.unpark(|connection, parked| match &parked.until {
             Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy(connection.endpoint),
             Until::Lookup => false,
@@ -403,27 +372,24 @@ impl Server {
 
     /// Logs that a connection is closed because of its program's messages. The caller closes it.
     pub(super) fn complain(&mut self, id: u64, reason: &str) {
-        self.totals.connections_dropped += 1;
+        self.accounts.totals.connections_dropped += 1;
         if let Some(connection) = self.clients.get(id)
-            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
-            && endpoint.may_complain()
+            && let Some(account) = self.account_of(id).filter(|account| account.may_complain())
         {
-            tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
+            tracing::warn!(endpoint = account.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
         }
     }
 
     /// Closes a connection, and its context when it was the last one.
     fn close(&mut self, id: u64) {
-        let Some(endpoint) = self.clients.get(id).map(|connection| connection.endpoint) else { return };
-        let Some(endpoint) = self.endpoints.get_mut(&endpoint) else { return };
-        let Some((_, subject)) = self.clients.remove(id, &endpoint.disposal) else { return };
-        endpoint.connections -= 1;
+        let Some(disposal) = self.account_of(id).map(|account| account.disposal.clone()) else { return };
+        let Some((_, subject)) = self.clients.remove(id, &disposal) else { return };
         let context_id = match subject {
             Some(Subject::Context(context)) => context,
             Some(Subject::Channel(channel)) => return self.close_cm(channel),
             None => return,
         };
-        let Some(context) = self.contexts.get_mut(&context_id) else { return };
+        let Some(context) = self.devices.get_mut(context_id) else { return };
         context.connections -= 1;
         if context.connections == 0 {
             self.close_context(context_id);
@@ -431,22 +397,16 @@ impl Server {
     }
 
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.contexts.remove(&id) else { return };
+        let Some(context) = self.devices.remove(id) else { return };
         context.settle();
-        self.totals.contexts_closed += 1;
-        self.totals.objects_reclaimed += context.counts.total();
-        if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
-            endpoint.contexts -= 1;
-            endpoint.traffic.add_context(&context);
-            context.note_mistakes(endpoint);
-            endpoint.counts.subtract(&context.counts);
-            endpoint.pinned -= context.regions.pinned();
-            endpoint.arenas.forget(id);
-            endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
-        }
         let number = context.endpoint;
-        let Some(endpoint) = self.endpoints.get(&number) else { return };
-        if let Some(plain) = context.close(&endpoint.disposal) {
+        let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
+        totals.contexts_closed += 1;
+        totals.objects_reclaimed += context.holdings.objects().total();
+        endpoint.traffic.add_context(&context);
+        context.note_mistakes(&endpoint.account);
+        endpoint.arenas.forget(id);
+        if let Some(plain) = context.close(&endpoint.account.disposal) {
             self.cm.remove_way(number, plain.sockets().id());
         }
     }

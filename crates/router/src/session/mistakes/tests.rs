@@ -1,5 +1,6 @@
 use super::super::peer::Process;
 use super::*;
+use rdmesh_uverbs::session::RequestKind;
 use std::os::fd::AsFd;
 
 fn peer(pid: i32) -> Process {
