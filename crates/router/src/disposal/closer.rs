@@ -32,7 +32,7 @@ impl Closer {
 
     /// An empty queue; queued descriptors are charged to `share`.
     pub(super) fn new(share: Share) -> Self {
-        Self { errands: Errands::new("rdmesh-closer", None), share, is_out: AtomicBool::new(false) }
+        Self { errands: Errands::new("rdmesh-closer"), share, is_out: AtomicBool::new(false) }
     }
 
     /// Whether the queue is so long that no more messages are to be accepted.

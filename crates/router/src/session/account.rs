@@ -330,7 +330,7 @@ const MAX_CHANNELS: u32 = 4096;
 const MAX_GROUPS: u32 = 65_536;
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::budget::{Budget, Limits};
     use crate::disposal::Reclaimer;
@@ -349,7 +349,7 @@ pub(super) mod tests {
             allowed_uid: None,
         };
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
-        let disposal = Disposal::new(share.clone(), &Reclaimer::new(None));
+        let disposal = Disposal::new(share.clone(), &Reclaimer::new());
         Account::new(spec, DeviceLimits::default(), disposal, Seeker::new(share, Vec::new()))
     }
 

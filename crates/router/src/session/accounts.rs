@@ -86,9 +86,9 @@ impl Accounts {
         evicted
     }
 
-    /// Makes the end of the next reclaimed memory wake the session thread. Returns whether there is some.
-    pub(super) fn ask_for_wake(&self) -> bool {
-        self.reclaimer.ask_for_wake()
+    /// Unmaps memory for all.
+    pub(super) fn reclaimer(&self) -> &Reclaimer {
+        &self.reclaimer
     }
 
     /// Failed requests, the latest at the end.

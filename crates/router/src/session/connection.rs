@@ -1,6 +1,6 @@
 //! Session connections: the socket, and the framing of its messages.
 
-use super::account::Charge;
+use super::account::{Account, CONNECTION_MEMORY, Charge};
 use super::lookups::Found;
 use super::peer::Peer;
 use super::reply::Reply;
@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// The endpoint's tenant network.
     pub(super) tenant: Vni,
+    /// The endpoint's account.
+    pub(super) account: Account,
     /// It waits for its turn.
     pub(super) is_queued: bool,
     /// A message that waits.
@@ -34,10 +36,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, endpoint: EndpointId, tenant: Vni, peer: Peer, charge: Charge) -> Self {
+    pub(super) fn new(socket: OwnedFd, account: Account, peer: Peer, charge: Charge) -> Self {
+        let (endpoint, tenant) = (account.spec.id, account.spec.vni);
         Self {
             socket,
             endpoint,
+            account,
             subject: None,
             peer,
             tenant,
@@ -65,6 +69,8 @@ pub(super) struct Parked {
 pub(super) enum Until {
     /// There may be room for what its command was refused: these mappings have gone.
     Room(Evicted),
+    /// The session thread has said which mappings must go.
+    Eviction,
     /// What its command needs to know has been looked up.
     Lookup,
 }
@@ -82,6 +88,8 @@ pub(super) enum Flow {
     Continue,
     /// The message waits, and so does the connection.
     Wait,
+    /// Another thread serves it from now on.
+    HandOver,
     Close,
 }
 
@@ -130,6 +138,11 @@ impl<'a> Frame<'a> {
             return Err(FrameError::Lengths);
         }
         Ok(Self { kind, body, segments })
+    }
+
+    /// Whether it fits where its answer would: a message that waits takes the answer's room.
+    pub(super) fn may_wait(&self) -> bool {
+        (size_of::<RequestHeader>() + self.body.len() + self.segments.len()) as u64 <= CONNECTION_MEMORY
     }
 
     /// The segments, copied out.

@@ -1,6 +1,7 @@
 //! Device context: the state of one opened device.
 
 use super::account::{Account, Item};
+use super::cm_server::OpenDevice;
 use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
 use super::mistakes::Mistake;
@@ -139,9 +140,10 @@ impl Context {
         Ok((context, reply))
     }
 
-    /// Its path to external peers, for the engine.
-    pub(super) fn way(&self) -> Option<Plain> {
-        self.plain.as_ref().ok().map(way)
+    /// The device, as far as rdma_cm needs to know it.
+    pub(super) fn open_device(&self) -> OpenDevice {
+        let way = self.plain.as_ref().ok().map(way);
+        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, way }
     }
 
     /// Executes the requests that the program posted before its end.

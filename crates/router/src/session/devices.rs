@@ -19,11 +19,6 @@ impl Devices {
         Self { shards, contexts: HashMap::new(), next: 0 }
     }
 
-    /// All workers.
-    pub(super) fn shards(&self) -> &[ShardHandle] {
-        &self.shards
-    }
-
     /// The worker with the fewest contexts, and its number.
     pub(super) fn least_loaded(&self) -> (&ShardHandle, usize) {
         let number = least_loaded(self.shards.len(), self.contexts.values().map(|context| context.shard_index));

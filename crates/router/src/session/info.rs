@@ -118,6 +118,19 @@ pub struct CmTotals {
     pub rejected: Vec<(u16, u64)>,
 }
 
+impl SessionTotals {
+    /// The same with the commands of other connections too.
+    pub(super) fn with_commands_of(self, other: &Self) -> Self {
+        Self {
+            connections_dropped: self.connections_dropped + other.connections_dropped,
+            commands: self.commands + other.commands,
+            commands_failed: self.commands_failed + other.commands_failed,
+            refused_by_quota: self.refused_by_quota + other.refused_by_quota,
+            ..self
+        }
+    }
+}
+
 /// Counters since the start. Every created object is destroyed by its program, reclaimed from a program that has ended, or
 /// live: `objects_created == objects_destroyed + objects_reclaimed + objects_live`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -126,7 +126,7 @@ impl Lookups {
 impl Seeker {
     /// For an endpoint with these addresses.
     pub(super) fn new(share: Share, addresses: Vec<IpAddr>) -> Self {
-        Self { errands: Errands::new("rdmesh-lookup", None), patience: Patience::default(), share, addresses }
+        Self { errands: Errands::new("rdmesh-lookup"), patience: Patience::default(), share, addresses }
     }
 
     /// The network namespace of `process`. The tenant controls how long a search in it takes, so the number of slow ones is

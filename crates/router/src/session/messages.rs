@@ -1,94 +1,58 @@
 //! Handlers of session messages.
 
-use super::account::{Account, CONNECTION_MEMORY, Item};
+use super::account::{Account, Item};
+use super::clients::Incoming;
+use super::cm_server::CmControl;
 use super::commands::{self, Scope};
-use super::connection::{Answer, Attempt, Flow, Frame, Parked, Subject, Until};
+use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
 use super::context::Context;
 use super::lookups::Found;
 use super::netlink::asks_for_port;
-use super::peer::unread;
-use super::reply::{self, Reply};
+use super::reply::Reply;
 use super::server::Server;
 use crate::budget::Resource;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
 impl Server {
-    /// Executes a message and answers it, or lets it wait.
-    pub(super) fn handle_message(&mut self, id: u64, bytes: &[u8], fds: Vec<OwnedFd>, attempt: Attempt) -> Flow {
-        let flow = match self.execute(id, bytes, &fds, attempt) {
-            Ok(flow) => flow,
-            Err(until) => {
-                let attempt = if matches!(until, Until::Room(_)) { Attempt::Second } else { attempt };
-                self.clients.park(id, Parked { bytes: bytes.to_vec(), fds, until, attempt, is_over: false });
-                return Flow::Wait;
-            }
-        };
-        if self.dispose(id, fds) == Flow::Close { Flow::Close } else { flow }
-    }
-
-    /// The same; an error where it has to wait.
-    fn execute(&mut self, id: u64, bytes: &[u8], fds: &[OwnedFd], attempt: Attempt) -> Result<Flow, Until> {
+    /// Executes a message and answers it; an error where it has to wait.
+    pub(super) fn execute(&mut self, id: u64, incoming: &Incoming<'_>) -> Result<Flow, Until> {
+        let Incoming { bytes, fds, attempt } = incoming;
         let frame = match Frame::parse(bytes) {
             Ok(frame) => frame,
-            Err(error) => return Ok(self.expel(id, &error.to_string())),
+            Err(error) => return Ok(self.clients.expel(id, &error.to_string())),
         };
-        let Some(connection) = self.clients.get(id) else { return Ok(Flow::Close) };
-        // Answers that wait are the router's memory: a program has one at a time.
-        if unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0) {
-            return Ok(self.expel(id, "answers are not read"));
-        }
-        let subject = connection.subject;
+        let Some(subject) = self.clients.get(id).map(|connection| connection.subject) else { return Ok(Flow::Close) };
         match self.look_first(id, &frame) {
             Ok(false) => {}
             Ok(true) => return Err(Until::Lookup),
             Err(errno) => return Ok(self.answer(id, &frame, &Err(errno))),
         }
-        // A message that waits takes the room of the answer.
-        let may_wait = attempt == Attempt::First && bytes.len() as u64 <= CONNECTION_MEMORY;
+        let may_wait = *attempt == Attempt::First && frame.may_wait();
         let answer = match (frame.kind, subject) {
             (RequestKind::Open, None) => self.with_room(id, may_wait, |server| server.open(id, fds))?,
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open_cm(id))?,
-            (RequestKind::AttachCm, None) => self.attach_cm(id, frame.body),
+            (RequestKind::OpenCm | RequestKind::AttachCm, None) => return Ok(Flow::HandOver),
             (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
                 self.with_room(id, may_wait, |server| server.command(id, context, &frame, fds))?
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
             (RequestKind::Netlink, _) => self.netlink(id, frame.body),
-            (RequestKind::Cm, Some(Subject::Channel(channel))) => {
-                self.with_room(id, may_wait, |server| server.cm_command(id, channel, frame.body))?
-            }
             (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
-                return Ok(self.expel(id, "command before the device was opened"));
+                return Ok(self.clients.expel(id, "command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),
         };
         Ok(self.answer(id, &frame, &answer))
     }
 
-    /// Answers a message.
     fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer) -> Flow {
-        let Some(connection) = self.clients.get(id) else { return Flow::Close };
-        if let Err(errno) = answer
-            && let Some(endpoint) = self.accounts.get(connection.endpoint)
-        {
-            endpoint.account.note_failure(frame.kind, frame.body, *errno, &connection.peer);
-        }
-        let sent = match answer {
-            Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
-            Err(errno) => reply::send_error(connection.socket.as_fd(), *errno, self.wanted(connection.subject)),
-        };
-        match sent {
-            Ok(()) => Flow::Continue,
-            Err(Errno::AGAIN) => self.expel(id, "answers are not read"),
-            // The program has gone.
-            Err(Errno::PIPE | Errno::CONNRESET) => Flow::Close,
-            Err(error) => self.expel(id, &format!("answer that cannot be sent: {error}")),
-        }
+        let subject = self.clients.get(id).and_then(|connection| connection.subject);
+        let wanted = if answer.is_err() { self.wanted(subject) } else { None };
+        self.clients.answer(id, frame, answer, wanted)
     }
 
     /// The part of the queue memory that the program must populate before the command that failed just now can succeed.
@@ -130,14 +94,8 @@ impl Server {
         self.account_of(id).into_iter().for_each(|account| account.exhausted(resource));
     }
 
-    /// The account of a connection's endpoint.
-    pub(super) fn account_of(&self, id: u64) -> Option<&Account> {
-        Some(&self.accounts.get(self.clients.get(id)?.endpoint)?.account)
-    }
-
-    pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
-        self.complain(id, reason);
-        Flow::Close
+    fn account_of(&self, id: u64) -> Option<&Account> {
+        Some(&self.clients.get(id)?.account)
     }
 
     fn open(&mut self, id: u64, fds: &[OwnedFd]) -> Answer {
@@ -155,10 +113,8 @@ impl Server {
         let worker = devices.least_loaded();
         let (mut context, reply) = Context::open(account, &connection.peer, fds, worker, *place)?;
         (context.opener, context.number) = (id, devices.free_number(number));
-        cm.set_mtu(number, context.mtu);
-        if let Some(plain) = context.way() {
-            cm.add_way(number, plain);
-        }
+        // Before the program knows: what it does then finds the device there.
+        cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
         connection.subject = Some(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
@@ -178,9 +134,6 @@ impl Server {
                 let (_, shard) = self.devices.least_loaded();
                 lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
             }
-            (RequestKind::Cm, Some(Subject::Channel(channel))) if self.cm.needs_way(channel, frame.body) => {
-                lookups.find_place(id, seeker, process, (self.plains.clone(), 0))?;
-            }
             (RequestKind::Verbs, Some(Subject::Context(_)))
                 if connection.peer.memory().is_none() && commands::needs_memory(frame.body, &frame.segments()) =>
             {
@@ -197,11 +150,8 @@ impl Server {
     /// Takes what has been looked up.
     pub(super) fn take_found(&mut self) {
         while let Some((id, found)) = self.lookups.next() {
-            match found {
-                Found::Neighbours(table) => self.take_neighbours(id, table),
-                // Given back where the connection has gone.
-                found => drop(self.clients.found(id, found)),
-            }
+            // Given back where the connection has gone.
+            drop(self.clients.found(id, found));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Neighbour lookup (ARP) in a program's network namespace: presence of a machine with an address on the link.
 
-use super::server::Server;
+use super::cm_server::CmServer;
 use crate::cm::Query;
 use rdmesh_nic::Time;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ enum Neighbour {
     Elsewhere,
 }
 
-impl Server {
+impl CmServer {
     /// Looks up the peers that programs wait for, if it is time: their tables of neighbours are read. Returns the nanoseconds
     /// until the next lookup.
     pub(super) fn run_cm_queries(&mut self) -> Option<u64> {
@@ -41,7 +41,7 @@ impl Server {
         self.tables.remove(&opener);
         let now = self.clock.now();
         for (number, query) in self.cm.queries() {
-            if self.cm_channels.get(&query.channel).is_some_and(|channel| channel.opener == opener) {
+            if self.channels.get(&query.channel).is_some_and(|channel| channel.opener == opener) {
                 let neighbour = table.as_ref().map_or(Neighbour::Elsewhere, |table| find(table, query.dest));
                 if let Some(found) = neighbour.answer(&query, now) {
                     self.cm.answer_query(number, found);
@@ -52,7 +52,7 @@ impl Server {
 
     /// Has the table read in which a peer is to be found. The error of a peer that cannot be found.
     fn look(&mut self, number: u32, query: &Query, now: Time) -> Option<Errno> {
-        let channel = self.cm_channels.get(&query.channel).filter(|channel| channel.plain.is_some());
+        let channel = self.channels.get(&query.channel).filter(|channel| channel.plain.is_some());
         let Some((channel, plain)) = channel.and_then(|channel| Some((channel, channel.plain.as_ref()?))) else {
             return Some(Errno::NETUNREACH);
         };
@@ -68,9 +68,7 @@ impl Server {
             // It is still being read: a table that never comes is one without the peer.
             return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
-        let seeker = self.clients.get(opener).and_then(|connection| {
-            Some((&self.accounts.get(connection.endpoint)?.account.seeker, connection.peer.process()))
-        });
+        let seeker = self.clients.get(opener).map(|connection| (&connection.account.seeker, connection.peer.process()));
         match seeker {
             Some((seeker, process)) => {
                 self.lookups.read_neighbours(opener, seeker, process);

@@ -2,6 +2,7 @@
 
 use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 use super::connection::Answer;
+use super::peer::Process;
 use super::reply::Reply;
 use super::resources::Row;
 use super::server::Server;
@@ -71,7 +72,7 @@ impl Server {
             Question::Objects(kind, Some(number)) => {
                 let row = self.find_resource(endpoint, kind, number).ok_or(Errno::NOENT)?;
                 handle(&mut message);
-                describe_resource(&mut message, &row.resource, self.pid_for(id, row.owner));
+                describe_resource(&mut message, &row.resource, self.pid_for(id, row.owner.as_deref()));
             }
             Question::Counters | Question::Nothing => return Ok((NetlinkAnswer::END, Vec::new())),
         }
@@ -87,16 +88,17 @@ impl Server {
         }
         let mut next = NetlinkAnswer::END;
         let (list, entry) = kind.list_attributes();
-        let mut known = None;
+        let mut known: Option<(&Process, _)> = None;
         handle(&mut message);
         message.nest(list, |message| {
             for Row { key, owner, resource } in &rows {
                 // Those of one process stand together.
+                let owner = owner.as_deref();
                 let pid = match known {
-                    Some((last, pid)) if last == *owner => pid,
-                    _ => self.pid_for(id, *owner),
+                    Some((last, pid)) if owner.is_some_and(|owner: &Process| std::ptr::eq(owner, last)) => pid,
+                    _ => self.pid_for(id, owner),
                 };
-                known = Some((*owner, pid));
+                known = owner.map(|owner| (owner, pid));
                 if !message.try_nest(entry, |message| describe_resource(message, resource, pid)) {
                     next = *key;
                     break;
@@ -119,10 +121,9 @@ impl Server {
         Ok(Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface })
     }
 
-    /// The process id of `owner`'s opener, as the program on connection `id` sees it, if the process lives.
-    fn pid_for(&self, id: u64, owner: u64) -> Option<u32> {
-        let (asker, owner) = (self.clients.get(id)?, self.clients.get(owner)?);
-        owner.peer.number_for(&asker.peer)
+    /// The process id of `owner`, as the program on connection `id` sees it, if the process lives.
+    fn pid_for(&self, id: u64, owner: Option<&Process>) -> Option<u32> {
+        owner?.number_for(&self.clients.get(id)?.peer)
     }
 }
 

@@ -3,18 +3,21 @@
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
 use super::account::Item;
+use super::cm_server::CmControl;
 use super::context::Context;
+use super::peer::Process;
 use super::server::Server;
 use crate::endpoint::EndpointId;
 use crate::netlink::{CmId, Kind, Resource};
 use rdmesh_nic::QpEntry;
+use std::sync::Arc;
 
 /// An object in a list.
 pub(super) struct Row {
     /// Where it stands.
     pub(super) key: u64,
-    /// The connection on which its process opened the device.
-    pub(super) owner: u64,
+    /// The process that opened the device or the channel, as long as its connection is there.
+    pub(super) owner: Option<Arc<Process>>,
     /// The object's attributes.
     pub(super) resource: Resource,
 }
@@ -34,7 +37,7 @@ impl Server {
             if context.number != first {
                 handle = 0;
             }
-            rows.extend(context.resources(kind, handle, limit - rows.len()));
+            rows.extend(self.resources_of(context, kind, handle, limit - rows.len()));
             if rows.len() == limit {
                 break;
             }
@@ -56,7 +59,7 @@ impl Server {
             Kind::Qp => {
                 let contexts = self.devices.of_endpoint(endpoint);
                 contexts
-                    .flat_map(|context| context.resources(kind, 0, usize::MAX))
+                    .flat_map(|context| self.resources_of(context, kind, 0, usize::MAX))
                     .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
             }
             _ => {
@@ -77,27 +80,30 @@ impl Server {
             Kind::Mr => objects.mrs.into(),
             Kind::Srq => objects.srqs.into(),
             Kind::Ctx => contexts,
-            Kind::CmId => self.cm.count_ids(endpoint) as u64,
+            Kind::CmId => self.cm.ask(|answer| CmControl::Count(endpoint, answer)).unwrap_or(0),
         };
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
     }
 
     fn cm_resources(&self, endpoint: EndpointId, from: u64, limit: usize) -> Vec<Row> {
         let Ok(from) = u32::try_from(from) else { return Vec::new() };
-        let row = |(channel, id): (u32, CmId)| {
-            let owner = self.cm_channels.get(&channel).map_or(u64::MAX, |channel| channel.opener);
-            Row { key: id.number.into(), owner, resource: Resource::CmId(id) }
-        };
-        self.cm.list_ids(endpoint, from, limit).into_iter().map(row).collect()
+        let ids = self.cm.ask(|answer| CmControl::List(endpoint, from, limit, answer)).unwrap_or_default();
+        let row = |(owner, id): (_, CmId)| Row { key: id.number.into(), owner, resource: Resource::CmId(id) };
+        ids.into_iter().map(row).collect()
+    }
+
+    fn resources_of(&self, context: &Context, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+        let opener = self.clients.get(context.opener).map(|connection| connection.peer.process());
+        context.resources(kind, from, limit, &opener)
     }
 }
 
 impl Context {
-    /// At most `limit` of its objects, from handle `from` on.
-    fn resources(&self, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+    /// At most `limit` of its objects, from handle `from` on; its opener is `owner`.
+    fn resources(&self, kind: Kind, from: u32, limit: usize, owner: &Option<Arc<Process>>) -> Vec<Row> {
         let row = |handle: u32, resource| Row {
             key: u64::from(self.number) << 32 | u64::from(handle),
-            owner: self.opener,
+            owner: owner.clone(),
             resource,
         };
         let (id, context) = (self.id, self.number);

@@ -2,32 +2,31 @@
 
 use super::account::Item;
 use super::accounts::Accounts;
-use super::channels::CmChannel;
-use super::clients::{Clients, Signal, Turn};
-use super::connection::{Attempt, Connection, Flow, Subject, Until};
+use super::clients::{Clients, Input, Signal, Turn};
+use super::cm_server::CmControl;
+use super::connection::{Connection, Flow, Subject};
 use super::context::Context;
 use super::devices::Devices;
-use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
+use super::info::{ContextInfo, SessionTotals};
 use super::lookups::Lookups;
 use super::mistakes::MistakeInfo;
+use super::pace::Pace;
 use super::peer::Peer;
+use super::post::Post;
 use super::spec::EndpointSpec;
-use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, PlainSockets, PlainWatcher, Plains, probe};
-use crate::worker::{MadQueue, Mode, Patience, ShardHandle};
-use rdmesh_nic::{PlainId, Time};
+use crate::io::{Clock, Plains};
+use crate::worker::{Mode, ShardHandle};
+use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
-use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
+use rdmesh_uverbs::session::MAX_MESSAGE;
 use rdmesh_verbs::DeviceLimits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// Request of another part of the router to the session thread.
@@ -36,9 +35,9 @@ pub(super) enum Control {
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
-    Connections(Sender<Vec<ConnectionInfo>>),
-    CmTotals(Sender<CmTotals>),
     Mistakes(Sender<Vec<MistakeInfo>>),
+    /// The thread of rdma_cm needs room for the command of one of its connections.
+    Evict(u64),
     /// The lookups of an endpoint.
     #[cfg(test)]
     Errands(EndpointId, Sender<crate::errands::Errands>),
@@ -48,44 +47,35 @@ pub(super) enum Control {
 /// Back-off of a listener when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Spin limit: time in which the thread looks for messages before it sleeps.
-const SPIN_FOR: Duration = Duration::from_micros(50);
 
 /// The state of the session thread.
 pub(super) struct Server {
-    /// A program that has sent a request usually sends another one soon.
-    patience: Patience,
+    pace: Pace,
     pub(super) accounts: Accounts,
     pub(super) clients: Clients,
     pub(super) devices: Devices,
-    /// Wakes this thread when pages of a context's memory are missing.
-    _alarms: guard::Wake,
-    pub(super) cm: ConnectionManager,
-    pub(super) cm_channels: HashMap<u32, CmChannel>,
-    pub(super) clock: Clock,
-    /// Time of the next neighbour lookup.
-    pub(super) next_look: Time,
-    /// Tables of neighbours that are being read, by the connection whose namespace it is.
-    pub(super) tables: HashSet<u64>,
-    /// Time at which paused listeners are served again.
-    resume_at: Time,
     pub(super) plains: Plains,
     pub(super) lookups: Lookups,
-    pub(super) wake: Arc<OwnedFd>,
+    /// The thread of rdma_cm.
+    pub(super) cm: Post<CmControl>,
+    pub(super) clock: Clock,
+    /// Time at which paused listeners are served again.
+    resume_at: Time,
     control: Receiver<Control>,
-    /// Management datagrams that the workers received.
-    pub(super) mads: MadQueue,
+    /// Wakes this thread when pages of a context's memory are missing.
+    _alarms: guard::Wake,
+    /// Wakes this thread when memory has been reclaimed.
+    reclaimed: Arc<OwnedFd>,
 }
 
 impl Server {
+    /// A server for requests from `control`, whose sender writes to `wake`.
     pub(super) fn new(
+        (wake, control): (&Arc<OwnedFd>, Receiver<Control>),
+        cm: Post<CmControl>,
         shards: Vec<ShardHandle>,
-        limits: DeviceLimits,
-        mode: Mode,
-        wake: Arc<OwnedFd>,
-        control: Receiver<Control>,
-        mads: MadQueue,
+        (limits, mode): (DeviceLimits, Mode),
+        (plains, reclaimer): (Plains, Reclaimer),
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
@@ -93,45 +83,33 @@ impl Server {
         let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (alarm, reclaimed, found) = (new_eventfd()?, Arc::new(new_eventfd()?), Arc::new(new_eventfd()?));
         let signals = [
-            (&*wake, Signal::Control),
+            (&**wake, Signal::Control),
             (&alarm, Signal::Alarm),
             (&*reclaimed, Signal::Reclaimed),
             (&*found, Signal::Found),
         ];
-        let clients = Clients::new(signals)?;
-        let alarms = guard::Wake::new(alarm)?;
-        // This thread never polls for ever: it is not on the data path.
-        let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
-        // The two programs that set up a connection poll as well.
-        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
-        let plains = Plains::new(probe(), Serving(shards.clone()));
         Ok(Self {
-            patience,
-            accounts: Accounts::new(limits, Reclaimer::new(Some(reclaimed))),
-            clients,
+            clients: Clients::new(signals)?,
+            pace: Pace::new(mode, &shards),
+            accounts: Accounts::new(limits, reclaimer),
             devices: Devices::new(shards),
-            _alarms: alarms,
-            cm: ConnectionManager::new(seed()?),
-            cm_channels: HashMap::new(),
-            clock: Clock::start(),
-            next_look: Time::default(),
-            resume_at: Time::default(),
             plains,
             lookups: Lookups::new(found),
-            tables: HashSet::new(),
-            wake,
+            cm,
+            clock: Clock::start(),
+            resume_at: Time::default(),
             control,
-            mads,
+            _alarms: guard::Wake::new(alarm)?,
+            reclaimed,
         })
     }
 
     /// Serves until told to stop; closes everything then.
     pub(super) fn run(mut self) {
         let mut buffer = vec![0; MAX_MESSAGE];
-        let mut is_tired = true;
         loop {
-            let wait = self.run_timers();
-            let limit = if is_tired && !self.clients.has_turn() { wait } else { Some(NOW) };
+            let timer = self.run_timers();
+            let limit = self.pace.limit(self.clients.has_turn(), timer);
             let (mut has_some, signals) = match self.clients.wait(limit.as_ref()) {
                 Ok(waited) => waited,
                 Err(error) => {
@@ -142,40 +120,28 @@ impl Server {
             for signal in signals {
                 match signal {
                     Signal::Control if self.handle_control() == Flow::Close => return self.close_all(),
-                    Signal::Control => self.receive_mads(),
+                    Signal::Control => {}
                     Signal::Alarm => self.close_broken(),
                     Signal::Reclaimed => self.unpark(),
                     Signal::Found => self.take_found(),
                 }
             }
-            if let Some(turn) = self.clients.next_turn() {
-                has_some |= self.serve(turn, &mut buffer);
-            }
-            if has_some {
-                self.patience.renew();
-                is_tired = false;
-            } else {
-                is_tired = is_tired || self.patience.is_over(false);
-            }
+            has_some |= match self.clients.next_turn() {
+                Some(Turn::Accept(id)) => self.accept(id),
+                Some(Turn::Serve(id)) => self.serve(id, &mut buffer),
+                None => false,
+            };
+            self.pace.note(has_some);
         }
         self.close_all();
     }
 
-    /// Serves a socket once. Returns whether there was something.
-    fn serve(&mut self, turn: Turn, buffer: &mut [u8]) -> bool {
-        match turn {
-            Turn::Accept(id) => self.accept(id),
-            Turn::Serve(id) => self.receive(id, buffer),
-        }
-    }
-
     /// Handles expired timers. Returns the time until the next one.
     fn run_timers(&mut self) -> Option<Timespec> {
-        let timer = self.run_cm_timers();
         if self.clients.has_paused() && self.clock.now() >= self.resume_at {
             self.clients.resume();
         }
-        [self.clients.has_paused().then_some(PAUSE_LIMIT), timer].into_iter().flatten().min()
+        self.clients.has_paused().then_some(PAUSE_LIMIT)
     }
 
     fn handle_control(&mut self) -> Flow {
@@ -189,9 +155,8 @@ impl Server {
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
-                Control::Connections(answer) => drop(answer.send(self.connection_infos())),
                 Control::Mistakes(answer) => drop(answer.send(self.accounts.mistakes())),
-                Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
+                Control::Evict(id) => self.cm.tell(CmControl::Evicted(id, self.accounts.evict())),
                 #[cfg(test)]
                 Control::Errands(id, answer) => {
                     drop(answer.send(self.accounts.get(id).unwrap().account.seeker.errands.clone()))
@@ -209,28 +174,30 @@ impl Server {
         let hit = |(_, c): &(u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
         for id in broken {
-            self.complain(id, "pages of its queues are missing");
+            self.clients.expel(id, "pages of its queues are missing");
             self.close(id);
         }
     }
 
     fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
         let id = spec.id;
-        self.remove_endpoint(id);
+        if self.accounts.get(id).is_some() {
+            self.remove_endpoint(id);
+            // The answer is not waited for: what follows comes after it.
+            self.cm.tell(CmControl::Remove(id, channel().0));
+        }
         if let Err(error) = self.clients.listen(id, spec.vni, listener) {
             return tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be served");
         }
         let account = self.accounts.add(spec).account.clone();
-        self.add_node(&account);
+        self.cm.tell(CmControl::Add(account));
     }
 
     fn remove_endpoint(&mut self, id: EndpointId) {
-        let connections: Vec<u64> = self.clients.iter().filter(|(_, c)| c.endpoint == id).map(|(n, _)| n).collect();
-        for connection in connections {
+        for connection in self.clients.of_endpoint(id) {
             self.close(connection);
         }
         if let Some(endpoint) = self.accounts.remove(id) {
-            self.remove_node(id);
             self.clients.stop_listening(id, &endpoint.account.disposal);
         }
     }
@@ -249,7 +216,7 @@ impl Server {
 
     fn present_totals(&self) -> SessionTotals {
         let objects_live = self.devices.iter().map(|(_, context)| context.holdings.objects().total()).sum();
-        SessionTotals { objects_live, ..self.accounts.totals }
+        SessionTotals { objects_live, connections_dropped: self.clients.expelled(), ..self.accounts.totals }
     }
 
     /// Accepts one connection, or refuses it. Returns whether there was one.
@@ -300,9 +267,9 @@ impl Server {
             }
             return self.clients.retire(socket, &account.disposal);
         };
-        let connection = Connection::new(socket, id, account.spec.vni, peer, charge);
-        match self.clients.add(connection, &account.disposal) {
-            Ok(()) => totals.connections_accepted += 1,
+        let connection = Connection::new(socket, account.clone(), peer, charge);
+        match self.clients.add(connection) {
+            Ok(_) => totals.connections_accepted += 1,
             Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }
     }
@@ -316,79 +283,39 @@ impl Server {
     }
 
     /// Takes one message from a connection, or goes on with the one that has waited. Returns whether there was one.
-    fn receive(&mut self, id: u64, buffer: &mut [u8]) -> bool {
-        let Some(connection) = self.clients.get_mut(id) else { return false };
-        let flow = match connection.parked.take() {
-            Some(parked) => self.handle_message(id, &parked.bytes, parked.fds, parked.attempt),
-            None => match session::receive_all(connection.socket.as_fd(), buffer) {
-                Ok(Received { len: 0, is_truncated: false, fds }) if fds.len() <= MAX_FDS => {
-                    self.dispose(id, fds);
-                    Flow::Close
-                }
-                Ok(Received { len, is_truncated, fds }) if !is_truncated && fds.len() <= MAX_FDS => {
-                    self.handle_message(id, &buffer[..len], fds, Attempt::First)
-                }
-                Ok(Received { fds, .. }) => {
-                    self.dispose(id, fds);
-                    self.expel(id, "message with more than a message may hold")
-                }
-                Err(Errno::AGAIN) => return false,
-                Err(Errno::CONNRESET) => Flow::Close,
-                Err(error) => self.expel(id, &format!("message that cannot be received: {error}")),
-            },
+    fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
+        let incoming = match self.clients.receive(id, buffer) {
+            Input::Nothing => return false,
+            Input::Closed => {
+                self.close(id);
+                return true;
+            }
+            Input::Message(incoming) => incoming,
         };
-        match flow {
-            Flow::Continue => self.clients.queue(id),
+        let result = self.execute(id, &incoming);
+        let is_leaving = matches!(result, Ok(Flow::HandOver));
+        let message = if is_leaving { incoming.bytes.to_vec() } else { Vec::new() };
+        match self.clients.finish(id, incoming, result) {
+            Flow::Continue => {}
             Flow::Wait => self.unpark(),
             Flow::Close => self.close(id),
+            Flow::HandOver => {
+                if let Some(connection) = self.clients.take(id) {
+                    self.cm.tell(CmControl::Take(Box::new(connection), message));
+                }
+            }
         }
         true
     }
 
-    /// Closes the descriptors that came with a message.
-    pub(super) fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
-        let Some(account) = self.account_of(id) else { return Flow::Close };
-        fds.into_iter().for_each(|fd| account.disposal.close(fd));
-        if account.disposal.is_full() {
-            return self.expel(id, "it sends descriptors faster than they can be closed");
-        }
-        Flow::Continue
-    }
-
     /// Lets messages that waited for room go on, where there may be some now.
     fn unpark(&mut self) {
-        if !self.clients.has_parked() {
-            return;
-        }
-        let accounts = &self.accounts;
-        // While something is reclaimed, its end is the next occasion to look.
-        let is_reclaiming = accounts.ask_for_wake();
-        let is_busy = |id| accounts.get(id).is_some_and(|endpoint| endpoint.account.disposal.is_reclaiming());
-        self.clients.unpark(|connection, parked| match &parked.until {
-            Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy(connection.endpoint),
-            Until::Lookup => false,
-        });
-    }
-
-    /// Logs that a connection is closed because of its program's messages. The caller closes it.
-    pub(super) fn complain(&mut self, id: u64, reason: &str) {
-        self.accounts.totals.connections_dropped += 1;
-        if let Some(connection) = self.clients.get(id)
-            && let Some(account) = self.account_of(id).filter(|account| account.may_complain())
-        {
-            tracing::warn!(endpoint = account.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
-        }
+        self.clients.unpark(self.accounts.reclaimer(), &self.reclaimed);
     }
 
     /// Closes a connection, and its context when it was the last one.
     fn close(&mut self, id: u64) {
-        let Some(disposal) = self.account_of(id).map(|account| account.disposal.clone()) else { return };
-        let Some((_, subject)) = self.clients.remove(id, &disposal) else { return };
-        let context_id = match subject {
-            Some(Subject::Context(context)) => context,
-            Some(Subject::Channel(channel)) => return self.close_cm(channel),
-            None => return,
-        };
+        let Some(Subject::Context(context_id)) = self.clients.remove(id) else { return };
         let Some(context) = self.devices.get_mut(context_id) else { return };
         context.connections -= 1;
         if context.connections == 0 {
@@ -406,35 +333,8 @@ impl Server {
         endpoint.traffic.add_context(&context);
         context.note_mistakes(&endpoint.account);
         endpoint.arenas.forget(id);
-        if let Some(plain) = context.close(&endpoint.account.disposal) {
-            self.cm.remove_way(number, plain.sockets().id());
-        }
+        self.cm.tell(CmControl::Closed(number, context.open_device()));
+        // The path to external peers goes at once.
+        drop(context.close(&endpoint.account.disposal));
     }
-}
-
-/// The workers, which serve the sockets of programs' namespaces.
-struct Serving(Vec<ShardHandle>);
-
-impl PlainWatcher for Serving {
-    fn opened(&self, sockets: &Arc<PlainSockets>) {
-        for shard in &self.0 {
-            let sockets = Arc::clone(sockets);
-            if let Err(error) = shard.call(move |shard| shard.add_plain(sockets)) {
-                tracing::error!(%error, "cannot watch the sockets of a network namespace");
-            }
-        }
-    }
-
-    fn closed(&self, id: PlainId) {
-        for shard in &self.0 {
-            shard.call(move |shard| shard.remove_plain(id));
-        }
-    }
-}
-
-/// Seed of numbers that must be unpredictable.
-fn seed() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }

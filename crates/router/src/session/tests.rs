@@ -11,7 +11,7 @@ use crate::worker::{WorkerConfig, Workers};
 use client::Client;
 use rdmesh_fabric::Quota;
 use rdmesh_nic::{Route, Routes};
-use rdmesh_uverbs::abi::{CmHeader, CreateId, CreateIdResponse, RegMr, ResolveIp, cm_command, number};
+use rdmesh_uverbs::abi::{AllocPd, CmHeader, CreateId, CreateIdResponse, RegMr, ResolveIp, cm_command, number};
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, VERSION};
@@ -22,7 +22,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel as channel_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Fields are dropped in this order: the server before the workers that it calls.
@@ -71,8 +72,8 @@ impl World {
     }
 
     fn hold_lookups(&self, n: u8) -> Sender<()> {
-        let (release, released) = channel();
-        let errands = self.server.ask(|answer| Control::Errands(EndpointId(n.into()), answer)).unwrap();
+        let (release, released) = channel_of();
+        let errands = self.server.sessions.ask(|answer| Control::Errands(EndpointId(n.into()), answer)).unwrap();
         errands.add(0, Held(released));
         release
     }
@@ -181,6 +182,33 @@ fn a_channel_that_looks_for_its_way_delays_its_own_program_only() {
     drop(held);
     // There is no way out: its namespace has no interface with the endpoint's address.
     assert_eq!(slow.receive().err(), Some(io::Errno::NETUNREACH));
+}
+
+/// The session thread waits for a worker; rdma_cm has a thread of its own.
+#[test]
+fn rdma_cm_goes_on_while_a_command_is_executed() {
+    let world = World::new();
+    let path = world.endpoint(1);
+    let mut device = Client::device(&path);
+    let mut channel = Client::connect(&path);
+    channel.call(RequestKind::OpenCm, &[], &[], None).unwrap();
+    let shard = world.workers.shards()[0].clone();
+    let ((release, released), (entered, is_held)) = (channel_of::<()>(), channel_of());
+    let holder = std::thread::spawn(move || {
+        shard.call(move |_| {
+            entered.send(()).unwrap();
+            let _ = released.recv();
+        });
+    });
+    is_held.recv().unwrap();
+    let body = client::plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
+    device.send(&[header(RequestKind::Verbs, body.len(), 0).as_bytes(), &body].concat(), None).unwrap();
+    let create = CreateId { ps: 0x106, qp_type: 2, ..Default::default() };
+    cm(&mut channel, cm_command::CREATE_ID, &create, size_of::<CreateIdResponse>());
+    assert!(!is_answered(&device));
+    drop(release);
+    device.receive().unwrap();
+    holder.join().unwrap();
 }
 
 #[test]
