@@ -6,6 +6,7 @@
 //! * [`daemon`]: the router as a process.
 //! * [`disposal`]: unmapping and closing, on threads that serve no program.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
+//! * `errands`: threads for jobs that take long.
 //! * [`io`]: the sockets through which the engine reaches other machines.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
 //! * `netlink`: messages of NETLINK_RDMA.
@@ -19,6 +20,7 @@ mod cm;
 pub mod daemon;
 pub mod disposal;
 pub mod endpoint;
+mod errands;
 pub mod io;
 pub mod memory;
 mod netlink;

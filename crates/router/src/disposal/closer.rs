@@ -1,7 +1,7 @@
 //! Closing of descriptors that a tenant sent, on a thread of the endpoint's own: another endpoint's never waits for it.
 
-use super::errands::{Errands, Job};
 use crate::budget::{Charge, Resource, Share};
+use crate::errands::{Errands, Job};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ impl Closer {
 
     /// An empty queue; queued descriptors are charged to `share`.
     pub(super) fn new(share: Share) -> Self {
-        Self { errands: Errands::new("rdmesh-closer", None), share, is_out: AtomicBool::new(false) }
+        Self { errands: Errands::new("rdmesh-closer"), share, is_out: AtomicBool::new(false) }
     }
 
     /// Whether the queue is so long that no more messages are to be accepted.

@@ -12,7 +12,6 @@
 //! served until the queue is empty.
 
 mod closer;
-mod errands;
 mod reclaimer;
 
 pub use reclaimer::Reclaimer;

@@ -1,6 +1,6 @@
 //! Unmapping of memory and dropping of objects, on one thread for all endpoints.
 
-use super::errands::{Errands, Job};
+use crate::errands::{Errands, Job};
 use rdmesh_uverbs::shared::UnusedMapping;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,6 +8,12 @@ use std::sync::Arc;
 /// The memory and the objects that are to go. Clones share the queue.
 #[derive(Clone)]
 pub struct Reclaimer(Errands);
+
+impl Default for Reclaimer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// A mapping, and what is kept until it is unmapped.
 struct Pages {
@@ -33,14 +39,14 @@ impl<T: Send> Job for Object<T> {
 }
 
 impl Reclaimer {
-    /// An empty queue. `wake` is an eventfd for [`Reclaimer::ask_for_wake`].
-    pub fn new(wake: Option<Arc<OwnedFd>>) -> Self {
-        Self(Errands::new("rdmesh-reclaim", wake))
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self(Errands::new("rdmesh-reclaim"))
     }
 
-    /// Makes the end of the next job write to the eventfd. Returns whether there is one.
-    pub fn ask_for_wake(&self) -> bool {
-        self.0.ask_for_wake()
+    /// Makes the end of the next mapping or object write to the eventfd `wake`. Returns whether there is one.
+    pub fn ask_for_wake(&self, wake: &Arc<OwnedFd>) -> bool {
+        self.0.ask_for_wake(wake)
     }
 
     /// Unmaps `pages` in slices, and drops `keep` after that; the groups in turn.

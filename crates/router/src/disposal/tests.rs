@@ -31,7 +31,7 @@ impl Drop for Gate {
 #[test]
 fn memory_is_charged_until_another_thread_has_unmapped_it() {
     let budget = Budget::new(Limits::of_this_process());
-    let disposal = Disposal::new(budget.share(u32::MAX), &Reclaimer::new(None));
+    let disposal = Disposal::new(budget.share(u32::MAX), &Reclaimer::new());
     let (_ours, fd) = SharedMemory::create("test", PAGE).unwrap();
     let charge = disposal.share().take(Resource::AddressSpace, PAGE as u64).unwrap();
     let memory =
@@ -50,7 +50,7 @@ fn memory_is_charged_until_another_thread_has_unmapped_it() {
 
 #[test]
 fn endpoints_are_reclaimed_in_turn() {
-    let (budget, reclaimer) = (Budget::new(Limits::of_this_process()), Reclaimer::new(None));
+    let (budget, reclaimer) = (Budget::new(Limits::of_this_process()), Reclaimer::new());
     let [a, b] = [(); 2].map(|()| Disposal::new(budget.share(u32::MAX), &reclaimer));
     let ((open, gate), (report, _thread)) = (channel(), channel());
     a.discard(Gate(gate, report));

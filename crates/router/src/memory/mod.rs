@@ -297,7 +297,7 @@ mod tests {
     fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
-        let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new(None)));
+        let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
         arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 

@@ -4,17 +4,25 @@
 //! tenant with many endpoints, has one tenant's share of the thread. A socket is in the queue from the moment that it becomes
 //! readable until there is nothing left to read.
 
-use super::connection::{Connection, Parked, Subject};
-use crate::disposal::Disposal;
+use super::connection::{Answer, Attempt, Connection, Flow, Frame, Parked, Subject, Until};
+use super::lookups::Found;
+use super::peer::unread;
+use super::reply;
+use crate::disposal::{Disposal, Reclaimer};
 use crate::endpoint::EndpointId;
+use crate::memory::Evicted;
 use crate::turns::{Pool, Turns};
+use rdmesh_uverbs::ring::Extent;
+use rdmesh_uverbs::session::{self, MAX_FDS, Received};
 use rdmesh_verbs::Vni;
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Eventfds that wake the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +33,8 @@ pub(super) enum Signal {
     Alarm,
     /// Memory has been unmapped.
     Reclaimed,
+    /// Something has been looked up.
+    Found,
 }
 
 /// What is to be served next.
@@ -46,6 +56,24 @@ pub(super) struct Clients {
     /// Connections with a message that waits.
     parked: Vec<u64>,
     paused: usize,
+    /// Connections closed because of their messages.
+    expelled: u64,
+}
+
+/// What the turn of a connection brings.
+pub(super) enum Input<'a> {
+    /// There is no message.
+    Nothing,
+    /// It has ended, or has to.
+    Closed,
+    Message(Incoming<'a>),
+}
+
+/// A message, with its descriptors.
+pub(super) struct Incoming<'a> {
+    pub(super) bytes: Cow<'a, [u8]>,
+    pub(super) fds: Vec<OwnedFd>,
+    pub(super) attempt: Attempt,
 }
 
 struct Listener {
@@ -79,6 +107,7 @@ impl Clients {
             ready: Turns::default(),
             parked: Vec::new(),
             paused: 0,
+            expelled: 0,
         })
     }
 
@@ -184,16 +213,16 @@ impl Clients {
         }
     }
 
-    /// Serves a connection. One that cannot be polled is closed by `disposal`.
-    pub(super) fn add(&mut self, connection: Connection, disposal: &Disposal) -> io::Result<()> {
+    /// Serves a connection; returns its number. One that cannot be polled is closed.
+    pub(super) fn add(&mut self, connection: Connection) -> io::Result<u64> {
         let id = self.next;
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
-            self.retire(connection.socket, disposal);
+            self.retire(connection.socket, &connection.account.disposal);
             return Err(errno);
         }
         self.next += 1;
         self.connections.insert(id, connection);
-        Ok(())
+        Ok(id)
     }
 
     /// A connection.
@@ -211,44 +240,176 @@ impl Clients {
         self.connections.iter().map(|(id, connection)| (*id, connection))
     }
 
-    /// Removes a connection, whose socket `disposal` closes, with what it sent last. Returns its endpoint and what it opened.
-    pub(super) fn remove(&mut self, id: u64, disposal: &Disposal) -> Option<(EndpointId, Option<Subject>)> {
-        let Connection { socket, endpoint, subject, parked, .. } = self.connections.remove(&id)?;
+    /// Removes a connection and closes it. Returns what it opened.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Subject> {
+        let Connection { socket, subject, parked, account, .. } = self.connections.remove(&id)?;
         if let Some(parked) = parked {
             self.parked.retain(|other| *other != id);
-            parked.fds.into_iter().for_each(|fd| disposal.close(fd));
+            parked.fds.into_iter().for_each(|fd| account.disposal.close(fd));
         }
-        self.retire(socket, disposal);
-        Some((endpoint, subject))
+        self.retire(socket, &account.disposal);
+        subject
     }
 
-    /// Lets a message of a connection wait.
-    pub(super) fn park(&mut self, id: u64, parked: Parked) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.parked = Some(parked);
-            self.parked.push(id);
+    /// The connections of an endpoint.
+    pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> Vec<u64> {
+        self.connections.iter().filter(|(_, c)| c.endpoint == endpoint).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes a connection out, for another thread to serve.
+    pub(super) fn take(&mut self, id: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        Some(Connection { is_queued: false, ..connection })
+    }
+
+    /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
+    pub(super) fn receive<'a>(&mut self, id: u64, buffer: &'a mut [u8]) -> Input<'a> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Input::Nothing };
+        if let Some(Parked { bytes, fds, attempt, .. }) = connection.parked.take() {
+            return Input::Message(Incoming { bytes: bytes.into(), fds, attempt });
+        }
+        let (len, is_whole, fds) = match session::receive_all(connection.socket.as_fd(), buffer) {
+            Ok(Received { len, is_truncated, fds }) => (len, !is_truncated && fds.len() <= MAX_FDS, fds),
+            Err(Errno::AGAIN) => return Input::Nothing,
+            Err(Errno::CONNRESET) => return Input::Closed,
+            Err(error) => {
+                self.expel(id, &format!("message that cannot be received: {error}"));
+                return Input::Closed;
+            }
+        };
+        // Answers that wait are the router's memory: a program has one at a time.
+        let is_deaf = unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0);
+        if is_whole && len > 0 && !is_deaf {
+            return Input::Message(Incoming { bytes: buffer[..len].into(), fds, attempt: Attempt::First });
+        }
+        self.dispose(id, fds);
+        if !is_whole {
+            self.expel(id, "message with more than a message may hold");
+        } else if len > 0 {
+            self.expel(id, "answers are not read");
+        }
+        Input::Closed
+    }
+
+    /// Sends the answer to a message. An error comes with the queue memory that is `wanted`.
+    pub(super) fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer, wanted: Option<Extent>) -> Flow {
+        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        let socket = connection.socket.as_fd();
+        let sent = match answer {
+            Ok((reply, response)) => reply::send(socket, reply, response),
+            Err(errno) => {
+                connection.account.note_failure(frame.kind, frame.body, *errno, &connection.peer);
+                reply::send_error(socket, *errno, wanted)
+            }
+        };
+        match sent {
+            Ok(()) => Flow::Continue,
+            Err(Errno::AGAIN) => self.expel(id, "answers are not read"),
+            // The program has gone.
+            Err(Errno::PIPE | Errno::CONNRESET) => Flow::Close,
+            Err(error) => self.expel(id, &format!("answer that cannot be sent: {error}")),
         }
     }
 
-    /// Whether messages wait.
-    pub(super) fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
-    }
-
-    /// Queues the connections whose message need not wait any more.
-    pub(super) fn unpark(&mut self, mut is_over: impl FnMut(&Connection, &Parked) -> bool) {
-        for id in std::mem::take(&mut self.parked) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let Some(mut parked) = connection.parked.take() else { continue };
-            parked.is_over = is_over(connection, &parked);
-            let waits = !parked.is_over;
-            connection.parked = Some(parked);
-            if waits {
-                self.parked.push(id);
-            } else {
-                self.queue(id);
+    /// The end of a message's turn: it has been answered, or it waits.
+    pub(super) fn finish(&mut self, id: u64, incoming: Incoming<'_>, result: Result<Flow, Until>) -> Flow {
+        let Incoming { bytes, fds, attempt } = incoming;
+        match result {
+            Ok(Flow::Continue) => {
+                let flow = self.dispose(id, fds);
+                if flow == Flow::Continue {
+                    self.queue(id);
+                }
+                flow
+            }
+            Ok(flow) => {
+                self.dispose(id, fds);
+                flow
+            }
+            Err(until) => {
+                let attempt = if matches!(until, Until::Lookup) { attempt } else { Attempt::Second };
+                let parked = Parked { bytes: bytes.into_owned(), fds, until, attempt, is_over: false };
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.parked = Some(parked);
+                    self.parked.push(id);
+                }
+                Flow::Wait
             }
         }
+    }
+
+    /// Logs that a connection is closed because of its program's messages. The caller closes it.
+    pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
+        self.expelled += 1;
+        if let Some(Connection { account, peer, .. }) = self.connections.get(&id)
+            && account.may_complain()
+        {
+            tracing::warn!(endpoint = account.spec.name, pid = peer.pid, "connection closed: {reason}");
+        }
+        Flow::Close
+    }
+
+    /// Connections closed because of their messages.
+    pub(super) fn expelled(&self) -> u64 {
+        self.expelled
+    }
+
+    /// Closes the descriptors that came with a message.
+    fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
+        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
+        let disposal = &connection.account.disposal;
+        fds.into_iter().for_each(|fd| disposal.close(fd));
+        if disposal.is_full() {
+            return self.expel(id, "it sends descriptors faster than they can be closed");
+        }
+        Flow::Continue
+    }
+
+    /// Lets messages go on that waited for room, where there may be some now. While something is reclaimed, its end, which
+    /// writes to `wake`, is the next occasion to look.
+    pub(super) fn unpark(&mut self, reclaimer: &Reclaimer, wake: &Arc<OwnedFd>) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let is_reclaiming = reclaimer.ask_for_wake(wake);
+        for id in std::mem::take(&mut self.parked) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let is_busy = connection.account.disposal.is_reclaiming();
+            let Some(parked) = &mut connection.parked else { continue };
+            parked.is_over |= match &parked.until {
+                Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy,
+                Until::Eviction | Until::Lookup => false,
+            };
+            if parked.is_over {
+                self.queue(id);
+            } else {
+                self.parked.push(id);
+            }
+        }
+    }
+
+    /// Room is being made for a message that waits for it.
+    pub(super) fn evicted(&mut self, id: u64, evicted: Evicted) {
+        if let Some(parked) = self.connections.get_mut(&id).and_then(|connection| connection.parked.as_mut()) {
+            parked.until = Until::Room(evicted);
+        }
+    }
+
+    /// Takes the result of a lookup: the connection that waits for it can go on. Returns it where the connection has gone.
+    pub(super) fn found(&mut self, id: u64, found: Found) -> Option<Found> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Some(found) };
+        match found {
+            Found::Interface(interface) => connection.interface = Some(interface),
+            Found::Memory(Ok(memory)) => connection.peer.set_memory(memory),
+            other => connection.found = Some(other),
+        }
+        if let Some(parked) = &mut connection.parked {
+            parked.is_over = true;
+            self.parked.retain(|other| *other != id);
+            self.queue(id);
+        }
+        None
     }
 
     /// Ends a socket. Its other end learns of it now; messages left in it, with the descriptors in them, go in their time.
@@ -267,6 +428,7 @@ impl Source {
             Self::Signal(Signal::Control) => u64::MAX,
             Self::Signal(Signal::Alarm) => u64::MAX - 1,
             Self::Signal(Signal::Reclaimed) => u64::MAX - 2,
+            Self::Signal(Signal::Found) => u64::MAX - 3,
             Self::Listener(id) => Self::LISTENER | u64::from(id.0),
             Self::Connection(n) => n,
         })
@@ -277,6 +439,7 @@ impl Source {
             u64::MAX => Self::Signal(Signal::Control),
             n if n == u64::MAX - 1 => Self::Signal(Signal::Alarm),
             n if n == u64::MAX - 2 => Self::Signal(Signal::Reclaimed),
+            n if n == u64::MAX - 3 => Self::Signal(Signal::Found),
             n if n & Self::LISTENER != 0 => Self::Listener(EndpointId(n as u32)),
             n => Self::Connection(n),
         }

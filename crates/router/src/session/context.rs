@@ -1,7 +1,8 @@
 //! Device context: the state of one opened device.
 
-use super::accounting::{Admission, ObjectCounts};
-use super::endpoint::Endpoint;
+use super::account::{Account, Item};
+use super::cm_server::OpenDevice;
+use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
 use super::mistakes::Mistake;
 use super::peer::Peer;
@@ -31,10 +32,6 @@ const RDEV: u64 = 231 << 8 | 192;
 /// Maximum number of failed queue pairs that are recorded for one context.
 const MAX_MISTAKES: usize = 4;
 
-/// Bytes of the router's memory that a context takes: tables that grow with its objects are counted with those.
-const MEMORY: u64 = 32 << 10;
-/// The wake-up, both ends of the asynchronous events, the queue memory.
-const DESCRIPTORS: u64 = 4;
 const PAGE: u64 = 4096;
 
 /// A completion channel.
@@ -57,14 +54,13 @@ pub(super) struct Context {
     pub(super) queues: QueueFile,
     /// Raised where pages of its page or its queues have been taken away.
     pub(super) alarm: Alarm,
-    /// The charge for it and its objects.
-    pub(super) charge: Admission,
+    /// The charges for it and its objects.
+    pub(super) holdings: Holdings,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     pub(super) async_fd: Option<OwnedFd>,
     /// Connections that use the context: the opener's, and its forked children's.
     pub(super) connections: u32,
-    pub(super) counts: ObjectCounts,
     pub(super) regions: Regions,
     pub(super) channels: HashMap<u32, Channel>,
     /// Completion queues, with their channels.
@@ -89,17 +85,17 @@ pub(super) struct Context {
 impl Context {
     /// Opens a context on `shard`, with the page and the queue memory that the opener sent; also makes the answer for it.
     pub(super) fn open(
-        endpoint: &Endpoint,
+        account: &Account,
         peer: &Peer,
         fds: &[OwnedFd],
         (shard, shard_index): (&ShardHandle, usize),
         place: Place,
     ) -> io::Result<(Self, Reply)> {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
-        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
+        let holdings = Holdings::new(account.charge(Item::Context, 1)?);
         let alarm = Alarm::default();
-        let page = map_page(page.as_fd(), &alarm, &endpoint.disposal)?;
-        let disposal = endpoint.disposal.clone();
+        let page = map_page(page.as_fd(), &alarm, &account.disposal)?;
+        let disposal = account.disposal.clone();
         let queues = io::fcntl_dupfd_cloexec(queues, 0)?;
         let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&disposal, len)?)))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -113,28 +109,22 @@ impl Context {
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
-        let network = Network {
-            vni: endpoint.spec.vni,
-            endpoint: endpoint.spec.id.0,
-            gids: endpoint.spec.gids.clone(),
-            plain,
-            mtu,
-        };
+        let network =
+            Network { vni: account.spec.vni, endpoint: account.spec.id.0, gids: account.spec.gids.clone(), plain, mtu };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
-            endpoint: endpoint.spec.id,
+            endpoint: account.spec.id,
             shard: shard.clone(),
             shard_index,
             id,
             page,
             queues,
             alarm,
-            charge,
+            holdings,
             token,
             async_fd: Some(async_fd),
             connections: 1,
-            counts: ObjectCounts::default(),
             regions: Regions::default(),
             channels: HashMap::new(),
             cqs: HashMap::new(),
@@ -151,9 +141,10 @@ impl Context {
         Ok((context, reply))
     }
 
-    /// Its path to external peers, for the engine.
-    pub(super) fn way(&self) -> Option<Plain> {
-        self.plain.as_ref().ok().map(way)
+    /// The device, as far as rdma_cm needs to know it.
+    pub(super) fn open_device(&self) -> OpenDevice {
+        let way = self.plain.as_ref().ok().map(way);
+        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, way }
     }
 
     /// Executes the requests that the program posted before its end.
@@ -163,12 +154,12 @@ impl Context {
     }
 
     /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
-    pub(super) fn close(mut self, disposal: &Disposal) -> Option<PlainUse> {
+    pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
         let id = self.id;
         let remains = self.shard.call(move |shard| shard.close(id));
-        let plain = std::mem::replace(&mut self.plain, Err(PlainError::NoInterface));
-        // Neither here nor on the worker, which both have others to serve. Its charges go with it.
-        disposal.discard((remains, self));
+        let Self { plain, holdings, page, queues, async_fd, .. } = self;
+        // Neither here nor on the worker, which both have others to serve.
+        disposal.discard(((remains, page, queues, async_fd), holdings.end()));
         plain.ok()
     }
 
@@ -178,27 +169,29 @@ impl Context {
     }
 
     /// Records indices beyond the ends of its queues that the program has written since the last call.
-    pub(super) fn note_bad_indices(&self, endpoint: &mut Endpoint) {
+    pub(super) fn note_bad_indices(&self, account: &Account) {
         let count = self.queues.take_bad_indices();
         if count != 0 {
-            endpoint.bad_indices += count;
-            endpoint.mistakes.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone());
+            account.note_bad_indices(count);
+            account.mistakes(|known| known.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone()));
         }
     }
 
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_mistakes(&self, endpoint: &mut Endpoint) {
-        self.note_bad_indices(endpoint);
+    pub(super) fn note_mistakes(&self, account: &Account) {
+        self.note_bad_indices(account);
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
             let engine = shard.engine();
             let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
             infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
         });
-        mistakes.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, self.pid, || self.comm.clone()));
+        account.mistakes(|known| {
+            mistakes.into_iter().for_each(|mistake| known.note(mistake, self.pid, || self.comm.clone()));
+        });
     }
 
-    pub(super) fn info(&self, endpoint: &Endpoint) -> ContextInfo {
+    pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
         let qps = self.shard.call(move |shard| {
             let engine = shard.engine();
@@ -207,13 +200,13 @@ impl Context {
         });
         ContextInfo {
             endpoint: self.endpoint,
-            name: endpoint.spec.name.clone(),
-            network: endpoint.spec.network.clone(),
+            name: account.spec.name.clone(),
+            network: account.spec.network.clone(),
             pid: self.pid,
             uid: self.uid,
             comm: self.comm.clone(),
             shard: self.shard_index,
-            objects: self.counts,
+            objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
             outside: self.plain.as_ref().map(drop).map_err(|error| *error),
             qps,
@@ -258,7 +251,7 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Resul
 
 /// The same for the engine.
 pub(super) fn way(plain: &PlainUse) -> Plain {
-    Plain { id: plain.sockets.id(), source_port: ROCE_PORT }
+    Plain { id: plain.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

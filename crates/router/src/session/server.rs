@@ -1,32 +1,32 @@
 //! The session thread: one loop over all sockets.
 
-use super::accounting::Admission;
-use super::channels::CmChannel;
-use super::clients::{Clients, Signal, Turn};
-use super::connection::{Connection, Subject};
+use super::account::Item;
+use super::accounts::Accounts;
+use super::clients::{Clients, Input, Signal, Turn};
+use super::cm_server::CmControl;
+use super::connection::{Connection, Flow, Subject};
 use super::context::Context;
-use super::endpoint::{Endpoint, EndpointSpec};
-use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
-use super::messages::{Attempt, Flow};
-use super::mistakes::{MistakeInfo, PastMistakes};
+use super::devices::Devices;
+use super::info::{BadIndices, ContextInfo, SessionTotals};
+use super::lookups::Lookups;
+use super::mistakes::MistakeInfo;
+use super::pace::Pace;
 use super::peer::Peer;
-use crate::budget::{Budget, Limits};
-use crate::cm::ConnectionManager;
+use super::post::Post;
+use super::spec::EndpointSpec;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, PlainUse, Plains, probe};
-use crate::worker::{MadQueue, Mode, Patience, ShardHandle};
+use crate::io::{Clock, Plains};
+use crate::worker::{Mode, ShardHandle};
 use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
-use rdmesh_uverbs::session::{self, MAX_FDS, MAX_MESSAGE, Received};
+use rdmesh_uverbs::session::MAX_MESSAGE;
 use rdmesh_verbs::DeviceLimits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// Request of another part of the router to the session thread.
@@ -35,110 +35,82 @@ pub(super) enum Control {
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
-    Connections(Sender<Vec<ConnectionInfo>>),
-    CmTotals(Sender<CmTotals>),
     Mistakes(Sender<Vec<MistakeInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),
+    /// The thread of rdma_cm needs room for the command of one of its connections.
+    Evict(u64),
+    /// The lookups of an endpoint.
+    #[cfg(test)]
+    Errands(EndpointId, Sender<crate::errands::Errands>),
     Stop,
 }
 
 /// Back-off of a listener when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Spin limit: time in which the thread looks for messages before it sleeps.
-const SPIN_FOR: Duration = Duration::from_micros(50);
-
-/// Bytes of the router's memory that a connection takes, with an answer that waits to be read, or a message that waits for room.
-pub(super) const CONNECTION_MEMORY: u64 = 40 << 10;
-/// The socket and the peer's pidfd.
-const CONNECTION_DESCRIPTORS: u64 = 2;
 
 /// The state of the session thread.
 pub(super) struct Server {
-    pub(super) shards: Vec<ShardHandle>,
-    pub(super) limits: DeviceLimits,
-    /// A program that has sent a request usually sends another one soon.
-    patience: Patience,
-    pub(super) endpoints: HashMap<EndpointId, Endpoint>,
+    pace: Pace,
+    pub(super) accounts: Accounts,
     pub(super) clients: Clients,
-    pub(super) contexts: HashMap<u32, Context>,
-    /// The budget of all endpoints.
-    budget: Budget,
-    pub(super) reclaimer: Reclaimer,
-    /// Wakes this thread when pages of a context's memory are missing.
-    _alarms: guard::Wake,
-    pub(super) totals: SessionTotals,
-    past_mistakes: PastMistakes,
-    pub(super) cm: ConnectionManager,
-    pub(super) cm_channels: HashMap<u32, CmChannel>,
+    pub(super) devices: Devices,
+    pub(super) plains: Plains,
+    pub(super) lookups: Lookups,
+    /// The thread of rdma_cm.
+    pub(super) cm: Post<CmControl>,
     pub(super) clock: Clock,
-    /// Time of the next neighbour lookup.
-    pub(super) next_look: Time,
     /// Time at which paused listeners are served again.
     resume_at: Time,
-    pub(super) plains: Plains,
-    pub(super) next_context: u32,
-    pub(super) wake: Arc<OwnedFd>,
     control: Receiver<Control>,
-    /// Management datagrams that the workers received.
-    pub(super) mads: MadQueue,
+    /// Wakes this thread when pages of a context's memory are missing.
+    _alarms: guard::Wake,
+    /// Wakes this thread when memory has been reclaimed.
+    reclaimed: Arc<OwnedFd>,
 }
 
 impl Server {
+    /// A server for requests from `control`, whose sender writes to `wake`.
     pub(super) fn new(
+        (wake, control): (&Arc<OwnedFd>, Receiver<Control>),
+        cm: Post<CmControl>,
         shards: Vec<ShardHandle>,
-        limits: DeviceLimits,
-        mode: Mode,
-        wake: Arc<OwnedFd>,
-        control: Receiver<Control>,
-        mads: MadQueue,
+        (limits, mode): (DeviceLimits, Mode),
+        (plains, reclaimer): (Plains, Reclaimer),
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
         }
         let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (alarm, reclaimed) = (new_eventfd()?, Arc::new(new_eventfd()?));
-        let signals = [(&*wake, Signal::Control), (&alarm, Signal::Alarm), (&*reclaimed, Signal::Reclaimed)];
-        let clients = Clients::new(signals)?;
-        let alarms = guard::Wake::new(alarm)?;
-        let budget = Budget::new(Limits::of_this_process());
-        // This thread never polls for ever: it is not on the data path.
-        let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
-        // The two programs that set up a connection poll as well.
-        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
+        let (alarm, reclaimed, found) = (new_eventfd()?, Arc::new(new_eventfd()?), Arc::new(new_eventfd()?));
+        let signals = [
+            (&**wake, Signal::Control),
+            (&alarm, Signal::Alarm),
+            (&*reclaimed, Signal::Reclaimed),
+            (&*found, Signal::Found),
+        ];
         Ok(Self {
-            shards,
-            limits,
-            patience,
-            endpoints: HashMap::new(),
-            clients,
-            contexts: HashMap::new(),
-            budget,
-            reclaimer: Reclaimer::new(Some(reclaimed)),
-            _alarms: alarms,
-            totals: SessionTotals::default(),
-            past_mistakes: PastMistakes::default(),
-            cm: ConnectionManager::new(seed()?),
-            cm_channels: HashMap::new(),
+            clients: Clients::new(signals)?,
+            pace: Pace::new(mode, &shards),
+            accounts: Accounts::new(limits, reclaimer),
+            devices: Devices::new(shards),
+            plains,
+            lookups: Lookups::new(found),
+            cm,
             clock: Clock::start(),
-            next_look: Time::default(),
             resume_at: Time::default(),
-            plains: Plains::new(probe()),
-            next_context: 0,
-            wake,
             control,
-            mads,
+            _alarms: guard::Wake::new(alarm)?,
+            reclaimed,
         })
     }
 
     /// Serves until told to stop; closes everything then.
     pub(super) fn run(mut self) {
         let mut buffer = vec![0; MAX_MESSAGE];
-        let mut is_tired = true;
         loop {
-            let wait = self.run_timers();
-            let limit = if is_tired && !self.clients.has_turn() { wait } else { Some(NOW) };
+            let timer = self.run_timers();
+            let limit = self.pace.limit(self.clients.has_turn(), timer);
             let (mut has_some, signals) = match self.clients.wait(limit.as_ref()) {
                 Ok(waited) => waited,
                 Err(error) => {
@@ -149,39 +121,28 @@ impl Server {
             for signal in signals {
                 match signal {
                     Signal::Control if self.handle_control() == Flow::Close => return self.close_all(),
-                    Signal::Control => self.receive_mads(),
+                    Signal::Control => {}
                     Signal::Alarm => self.close_broken(),
                     Signal::Reclaimed => self.unpark(),
+                    Signal::Found => self.take_found(),
                 }
             }
-            if let Some(turn) = self.clients.next_turn() {
-                has_some |= self.serve(turn, &mut buffer);
-            }
-            if has_some {
-                self.patience.renew();
-                is_tired = false;
-            } else {
-                is_tired = is_tired || self.patience.is_over(false);
-            }
+            has_some |= match self.clients.next_turn() {
+                Some(Turn::Accept(id)) => self.accept(id),
+                Some(Turn::Serve(id)) => self.serve(id, &mut buffer),
+                None => false,
+            };
+            self.pace.note(has_some);
         }
         self.close_all();
     }
 
-    /// Serves a socket once. Returns whether there was something.
-    fn serve(&mut self, turn: Turn, buffer: &mut [u8]) -> bool {
-        match turn {
-            Turn::Accept(id) => self.accept(id),
-            Turn::Serve(id) => self.receive(id, buffer),
-        }
-    }
-
     /// Handles expired timers. Returns the time until the next one.
     fn run_timers(&mut self) -> Option<Timespec> {
-        let timer = self.run_cm_timers();
         if self.clients.has_paused() && self.clock.now() >= self.resume_at {
             self.clients.resume();
         }
-        [self.clients.has_paused().then_some(PAUSE_LIMIT), timer].into_iter().flatten().min()
+        self.clients.has_paused().then_some(PAUSE_LIMIT)
     }
 
     fn handle_control(&mut self) -> Flow {
@@ -195,10 +156,19 @@ impl Server {
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
-                Control::Connections(answer) => drop(answer.send(self.connection_infos())),
-                Control::Mistakes(answer) => drop(answer.send(self.mistakes())),
-                Control::BadIndices(answer) => drop(answer.send(self.bad_indices())),
-                Control::CmTotals(answer) => drop(answer.send(self.cm_totals())),
+                Control::Mistakes(answer) => {
+                    self.note_bad_indices();
+                    drop(answer.send(self.accounts.mistakes()));
+                }
+                Control::BadIndices(answer) => {
+                    self.note_bad_indices();
+                    drop(answer.send(self.accounts.bad_indices()));
+                }
+                Control::Evict(id) => self.cm.tell(CmControl::Evicted(id, self.accounts.evict())),
+                #[cfg(test)]
+                Control::Errands(id, answer) => {
+                    drop(answer.send(self.accounts.get(id).unwrap().account.seeker.errands.clone()))
+                }
                 Control::Stop => return Flow::Close,
             }
         }
@@ -207,87 +177,68 @@ impl Server {
 
     /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
-        let is_broken = |id: &u32| self.contexts.get(id).is_some_and(|context| context.alarm.is_raised());
+        let is_broken = |id: &u32| self.devices.get(*id).is_some_and(|context| context.alarm.is_raised());
         let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
         let hit = |(_, c): &(u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
         for id in broken {
-            self.complain(id, "pages of its queues are missing");
+            self.clients.expel(id, "pages of its queues are missing");
             self.close(id);
         }
     }
 
     fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
         let id = spec.id;
-        self.remove_endpoint(id);
+        if self.accounts.get(id).is_some() {
+            self.remove_endpoint(id);
+            // The answer is not waited for: what follows comes after it.
+            self.cm.tell(CmControl::Remove(id, channel().0));
+        }
         if let Err(error) = self.clients.listen(id, spec.vni, listener) {
             return tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be served");
         }
-        let endpoint = Endpoint::new(spec, &self.budget, &self.reclaimer);
-        self.add_node(&endpoint.spec, &endpoint.share);
-        self.endpoints.insert(id, endpoint);
+        let account = self.accounts.add(spec).account.clone();
+        self.cm.tell(CmControl::Add(account));
     }
 
     fn remove_endpoint(&mut self, id: EndpointId) {
-        let connections: Vec<u64> = self.clients.iter().filter(|(_, c)| c.endpoint == id).map(|(n, _)| n).collect();
-        for connection in connections {
+        for connection in self.clients.of_endpoint(id) {
             self.close(connection);
         }
-        if let Some(mut endpoint) = self.endpoints.remove(&id) {
-            self.past_mistakes.keep(&mut endpoint);
-            self.remove_node(id);
-            self.clients.stop_listening(id, &endpoint.disposal);
+        if let Some(endpoint) = self.accounts.remove(id) {
+            self.clients.stop_listening(id, &endpoint.account.disposal);
         }
     }
 
     fn close_all(mut self) {
-        let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
-        for endpoint in endpoints {
+        for endpoint in self.accounts.ids() {
             self.remove_endpoint(endpoint);
         }
     }
 
     fn snapshot(&self) -> Vec<ContextInfo> {
-        let mut contexts: Vec<(&u32, &Context)> = self.contexts.iter().collect();
-        contexts.sort_by_key(|(id, _)| **id);
-        contexts.into_iter().filter_map(|(_, c)| Some(c.info(self.endpoints.get(&c.endpoint)?))).collect()
+        let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
+        contexts.sort_by_key(|(id, _)| *id);
+        contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint)?.account))).collect()
     }
 
-    /// The latest at the end.
-    fn mistakes(&mut self) -> Vec<MistakeInfo> {
-        self.note_bad_indices();
-        let present = self.endpoints.values().flat_map(|e| e.mistakes.infos(&e.spec.name, &e.spec.network));
-        let mut all: Vec<_> = self.past_mistakes.infos().chain(present).collect();
-        all.sort_by_key(|info| std::cmp::Reverse(info.age));
-        all
-    }
-
-    fn bad_indices(&mut self) -> Vec<BadIndices> {
-        self.note_bad_indices();
-        let count = |e: &Endpoint| BadIndices {
-            name: e.spec.name.clone(),
-            network: e.spec.network.clone(),
-            count: e.bad_indices,
-        };
-        self.endpoints.values().map(count).collect()
-    }
-
-    fn note_bad_indices(&mut self) {
-        for context in self.contexts.values() {
-            if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
-                context.note_bad_indices(endpoint);
+    fn note_bad_indices(&self) {
+        for (_, context) in self.devices.iter() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint) {
+                context.note_bad_indices(&endpoint.account);
             }
         }
     }
 
     fn present_totals(&self) -> SessionTotals {
-        SessionTotals { objects_live: self.contexts.values().map(|c| c.counts.total()).sum(), ..self.totals }
+        let objects_live = self.devices.iter().map(|(_, context)| context.holdings.objects().total()).sum();
+        SessionTotals { objects_live, connections_dropped: self.clients.expelled(), ..self.accounts.totals }
     }
 
     /// Accepts one connection, or refuses it. Returns whether there was one.
     fn accept(&mut self, id: EndpointId) -> bool {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
-        if endpoint.disposal.is_full() {
+        let Some(endpoint) = self.accounts.get(id) else { return false };
+        if endpoint.account.disposal.is_full() {
             self.pause_listener(id);
             return false;
         }
@@ -300,8 +251,8 @@ impl Server {
             Err(Errno::INTR | Errno::CONNABORTED) => self.clients.queue_listener(id),
             Err(error) => {
                 // Descriptors have run out, most likely.
-                if endpoint.is_first("accept") {
-                    tracing::error!(endpoint = endpoint.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
+                if endpoint.account.is_first("accept") {
+                    tracing::error!(endpoint = endpoint.account.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
                 }
                 self.pause_listener(id);
             }
@@ -311,33 +262,31 @@ impl Server {
 
     /// Serves a new connection, unless it is refused.
     fn welcome(&mut self, id: EndpointId, socket: OwnedFd) {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        let Ok(peer) = Peer::of(socket.as_fd()) else { return endpoint.disposal.close(socket) };
-        let is_welcome = endpoint.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
-        if !is_welcome || endpoint.connections >= endpoint.max_connections() {
-            self.totals.connections_refused += 1;
-            if endpoint.is_first(if is_welcome { "connections" } else { "user" }) {
-                let reason = if is_welcome { "too many connections" } else { "not the endpoint's user" };
-                tracing::warn!(endpoint = endpoint.spec.name, pid = peer.pid, uid = peer.uid, "refused: {reason}");
-            }
-            return self.clients.retire(socket, &endpoint.disposal);
+        let Some((endpoint, totals)) = self.accounts.with_totals(id) else { return };
+        let account = &endpoint.account;
+        let Ok(peer) = Peer::of(socket.as_fd()) else { return account.disposal.close(socket) };
+        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
+        if !is_welcome && account.is_first("user") {
+            tracing::warn!(
+                endpoint = account.spec.name,
+                pid = peer.pid,
+                uid = peer.uid,
+                "refused: not the endpoint's user"
+            );
         }
-        let Ok(charge) = Admission::new(&endpoint.share, CONNECTION_MEMORY, CONNECTION_DESCRIPTORS) else {
-            self.totals.connections_refused += 1;
-            if let Some(resource) = endpoint.share.take_refusal() {
-                endpoint.exhausted(resource);
+        let Some(charge) = is_welcome.then(|| account.charge(Item::Connection, 1).ok()).flatten() else {
+            totals.connections_refused += 1;
+            // No command of a program is refused.
+            account.take_refusal();
+            if let Some(resource) = account.share.take_refusal() {
+                account.exhausted(resource);
             }
-            return self.clients.retire(socket, &endpoint.disposal);
+            return self.clients.retire(socket, &account.disposal);
         };
-        let connection = Connection::new(socket, endpoint.spec.id, endpoint.spec.vni, peer, charge);
-        match self.clients.add(connection, &endpoint.disposal) {
-            Ok(()) => {
-                endpoint.connections += 1;
-                self.totals.connections_accepted += 1;
-            }
-            Err(error) => {
-                tracing::warn!(endpoint = endpoint.spec.name, %error, "a connection cannot be polled");
-            }
+        let connection = Connection::new(socket, account.clone(), peer, charge);
+        match self.clients.add(connection) {
+            Ok(_) => totals.connections_accepted += 1,
+            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }
     }
 
@@ -350,81 +299,40 @@ impl Server {
     }
 
     /// Takes one message from a connection, or goes on with the one that has waited. Returns whether there was one.
-    fn receive(&mut self, id: u64, buffer: &mut [u8]) -> bool {
-        let Some(connection) = self.clients.get_mut(id) else { return false };
-        let flow = match connection.parked.take() {
-            Some(parked) => self.handle_message(id, &parked.bytes, parked.fds, Attempt::Second),
-            None => match session::receive_all(connection.socket.as_fd(), buffer) {
-                Ok(Received { len: 0, is_truncated: false, fds }) if fds.len() <= MAX_FDS => {
-                    self.dispose(id, fds);
-                    Flow::Close
-                }
-                Ok(Received { len, is_truncated, fds }) if !is_truncated && fds.len() <= MAX_FDS => {
-                    self.handle_message(id, &buffer[..len], fds, Attempt::First)
-                }
-                Ok(Received { fds, .. }) => {
-                    self.dispose(id, fds);
-                    self.expel(id, "message with more than a message may hold")
-                }
-                Err(Errno::AGAIN) => return false,
-                Err(Errno::CONNRESET) => Flow::Close,
-                Err(error) => self.expel(id, &format!("message that cannot be received: {error}")),
-            },
+    fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
+        let incoming = match self.clients.receive(id, buffer) {
+            Input::Nothing => return false,
+            Input::Closed => {
+                self.close(id);
+                return true;
+            }
+            Input::Message(incoming) => incoming,
         };
-        match flow {
-            Flow::Continue => self.clients.queue(id),
+        let result = self.execute(id, &incoming);
+        let is_leaving = matches!(result, Ok(Flow::HandOver));
+        let message = if is_leaving { incoming.bytes.to_vec() } else { Vec::new() };
+        match self.clients.finish(id, incoming, result) {
+            Flow::Continue => {}
             Flow::Wait => self.unpark(),
             Flow::Close => self.close(id),
+            Flow::HandOver => {
+                if let Some(connection) = self.clients.take(id) {
+                    self.cm.tell(CmControl::Take(Box::new(connection), message));
+                }
+            }
         }
         true
     }
 
-    /// Closes the descriptors that came with a message.
-    pub(super) fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
-        let endpoint = self.clients.get(id).and_then(|c| self.endpoints.get(&c.endpoint));
-        let Some(endpoint) = endpoint else { return Flow::Close };
-        fds.into_iter().for_each(|fd| endpoint.disposal.close(fd));
-        if endpoint.disposal.is_full() {
-            return self.expel(id, "it sends descriptors faster than they can be closed");
-        }
-        Flow::Continue
-    }
-
     /// Lets messages that waited for room go on, where there may be some now.
     fn unpark(&mut self) {
-        if !self.clients.has_parked() {
-            return;
-        }
-        // While something is reclaimed, its end is the next occasion to look.
-        let is_reclaiming = self.reclaimer.ask_for_wake();
-        let is_busy = |id| self.endpoints.get(&id).is_some_and(|endpoint| endpoint.disposal.is_reclaiming());
-        self.clients
-            .unpark(|connection, parked| !is_reclaiming || parked.evicted.is_gone() && !is_busy(connection.endpoint));
-    }
-
-    /// Logs that a connection is closed because of its program's messages. The caller closes it.
-    pub(super) fn complain(&mut self, id: u64, reason: &str) {
-        self.totals.connections_dropped += 1;
-        if let Some(connection) = self.clients.get(id)
-            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
-            && endpoint.may_complain()
-        {
-            tracing::warn!(endpoint = endpoint.spec.name, pid = connection.peer.pid, "connection closed: {reason}");
-        }
+        self.clients.unpark(self.accounts.reclaimer(), &self.reclaimed);
     }
 
     /// Closes a connection, and its context when it was the last one.
     fn close(&mut self, id: u64) {
-        let Some(endpoint) = self.clients.get(id).map(|connection| connection.endpoint) else { return };
-        let Some(endpoint) = self.endpoints.get_mut(&endpoint) else { return };
-        let Some((_, subject)) = self.clients.remove(id, &endpoint.disposal) else { return };
-        endpoint.connections -= 1;
-        let context_id = match subject {
-            Some(Subject::Context(context)) => context,
-            Some(Subject::Channel(channel)) => return self.close_cm(channel),
-            None => return,
-        };
-        let Some(context) = self.contexts.get_mut(&context_id) else { return };
+        let Some(Subject::Context(context_id)) = self.clients.remove(id) else { return };
+        let Some(context) = self.devices.get_mut(context_id) else { return };
         context.connections -= 1;
         if context.connections == 0 {
             self.close_context(context_id);
@@ -432,40 +340,17 @@ impl Server {
     }
 
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.contexts.remove(&id) else { return };
+        let Some(context) = self.devices.remove(id) else { return };
         context.settle();
-        self.totals.contexts_closed += 1;
-        self.totals.objects_reclaimed += context.counts.total();
-        if let Some(endpoint) = self.endpoints.get_mut(&context.endpoint) {
-            endpoint.contexts -= 1;
-            endpoint.traffic.add_context(&context);
-            context.note_mistakes(endpoint);
-            endpoint.counts.subtract(&context.counts);
-            endpoint.pinned -= context.regions.pinned();
-            endpoint.arenas.forget(id);
-            endpoint.groups -= context.groups.values().map(|groups| groups.len() as u32).sum::<u32>();
-        }
         let number = context.endpoint;
-        let Some(endpoint) = self.endpoints.get(&number) else { return };
-        if let Some(plain) = context.close(&endpoint.disposal) {
-            self.cm.remove_way(number, plain.sockets.id());
-            self.release_plain(&plain);
-        }
+        let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
+        totals.contexts_closed += 1;
+        totals.objects_reclaimed += context.holdings.objects().total();
+        endpoint.traffic.add_context(&context);
+        context.note_mistakes(&endpoint.account);
+        endpoint.arenas.forget(id);
+        self.cm.tell(CmControl::Closed(number, context.open_device()));
+        // The path to external peers goes at once.
+        drop(context.close(&endpoint.account.disposal));
     }
-
-    /// Gives back a path to external peers.
-    pub(super) fn release_plain(&mut self, plain: &PlainUse) {
-        if let Some(id) = self.plains.release(plain) {
-            for shard in &self.shards {
-                shard.call(move |shard| shard.remove_plain(id));
-            }
-        }
-    }
-}
-
-/// Seed of numbers that must be unpredictable.
-fn seed() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }

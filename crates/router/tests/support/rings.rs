@@ -146,7 +146,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let kind = SegmentKind::Arena as u32;
     let segment = Segment { addr: BASE, len: PRIVATE_LEN as u64, kind, reserved: 0, offset: 0 };
     let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
-    let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new(None)));
+    let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
     let arena = ArenaFile::sent(arena_fd.as_fd()).unwrap();
     let memory = arenas.region(1, (BASE, PRIVATE_LEN as u64), &[segment], Some(arena), None).unwrap();
     let access = attributes().access | Access::MW_BIND;

@@ -23,7 +23,7 @@ impl Tenant {
     fn limited(limits: Limits) -> Self {
         assert!(guard::install(), "this kernel has no userfaultfd");
         let budget = Budget::new(limits);
-        let arenas = Arenas::new(Disposal::new(budget.share(u32::MAX), &Reclaimer::new(None)));
+        let arenas = Arenas::new(Disposal::new(budget.share(u32::MAX), &Reclaimer::new()));
         let fd = memfd_create("arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 1 << 50).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();

@@ -21,8 +21,6 @@ struct Shared {
     name: &'static str,
     state: Mutex<State>,
     changed: Condvar,
-    /// Written to when jobs have ended, if a reader asked for it.
-    wake: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Default)]
@@ -31,13 +29,14 @@ struct State {
     /// Number of jobs of each group that have not ended, those under way included.
     waiting: HashMap<u64, usize>,
     is_running: bool,
-    is_awaited: bool,
+    /// Eventfds of threads that wait for the end of a job.
+    awaited: Vec<Arc<OwnedFd>>,
 }
 
 impl Errands {
-    /// An empty queue for a thread with this name. `wake` is an eventfd for [`Errands::ask_for_wake`].
-    pub(crate) fn new(name: &'static str, wake: Option<Arc<OwnedFd>>) -> Self {
-        Self(Arc::new(Shared { name, state: Mutex::default(), changed: Condvar::new(), wake }))
+    /// An empty queue for a thread with this name.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self(Arc::new(Shared { name, state: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// Adds a job. Those of one group are done in order, the groups in turn, one step each.
@@ -64,11 +63,14 @@ impl Errands {
         self.0.lock().waiting.get(&group).copied().unwrap_or(0)
     }
 
-    /// Makes the end of the next job write to the eventfd. Returns whether there is one.
-    pub(crate) fn ask_for_wake(&self) -> bool {
+    /// Makes the end of the next job write to the eventfd `wake`. Returns whether there is one.
+    pub(crate) fn ask_for_wake(&self, wake: &Arc<OwnedFd>) -> bool {
         let mut state = self.0.lock();
-        state.is_awaited = !state.waiting.is_empty();
-        state.is_awaited
+        let has_some = !state.waiting.is_empty();
+        if has_some && !state.awaited.iter().any(|other| Arc::ptr_eq(other, wake)) {
+            state.awaited.push(Arc::clone(wake));
+        }
+        has_some
     }
 
     /// Waits until all jobs have ended.
@@ -115,9 +117,7 @@ impl Shared {
                 state.waiting.remove(&group);
             }
         }
-        if std::mem::take(&mut state.is_awaited)
-            && let Some(wake) = &self.wake
-        {
+        for wake in state.awaited.drain(..) {
             let _ = io::write(wake, &1u64.to_ne_bytes());
         }
         self.changed.notify_all();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn groups_have_their_turns_step_by_step() {
-        let errands = Errands::new("test", None);
+        let errands = Errands::new("test");
         let ((open, gate), (report, reports)) = (channel(), channel());
         let gate = Arc::new(Mutex::new(gate));
         let steps = |name, left| Steps { name, left, gate: Arc::clone(&gate), report: report.clone() };
@@ -176,14 +176,14 @@ mod tests {
     #[test]
     fn an_end_wakes_who_asked() {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let errands = Errands::new("test", Some(Arc::clone(&wake)));
-        assert!(!errands.ask_for_wake(), "there is no job");
+        let errands = Errands::new("test");
+        assert!(!errands.ask_for_wake(&wake), "there is no job");
         let ((open, gate), (report, _reports)) = (channel(), channel());
         let gate = Arc::new(Mutex::new(gate));
         for name in ['a', 'b'] {
             errands.add(1, Steps { name, left: 1, gate: Arc::clone(&gate), report: report.clone() });
         }
-        assert!(errands.ask_for_wake());
+        assert!(errands.ask_for_wake(&wake));
         assert_eq!(io::read(&*wake, &mut [0; 8]), Err(io::Errno::AGAIN));
         (0..2).for_each(|_| open.send(()).unwrap());
         errands.finish();
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_started_again() {
-        let errands = Errands::new("test", None);
+        let errands = Errands::new("test");
         for _ in 0..3 {
             let ((open, gate), (report, reports)) = (channel(), channel());
             errands.add(1, Steps { name: 'a', left: 1, gate: Arc::new(Mutex::new(gate)), report });

@@ -1,6 +1,4 @@
-//! Object accounting: counts by kind, and their charges to the budget.
-
-use crate::budget::{Charge, Exhausted, Resource, Share};
+//! Objects of a device: kinds and counts.
 
 /// Kind of an object in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,20 +13,12 @@ pub(super) enum ObjectKind {
     Channel,
 }
 
-/// Charge for an object, until it is destroyed.
-pub(super) struct Admission {
-    memory: Charge,
-    descriptors: Charge,
-}
-
 impl ObjectKind {
-    /// Charges for one more.
-    pub(super) fn admit(self, share: &Share) -> Result<Admission, Exhausted> {
-        Admission::new(share, self.memory(), self.descriptors())
-    }
+    pub(super) const ALL: [Self; 8] =
+        [Self::Pd, Self::Mr, Self::Mw, Self::Cq, Self::Qp, Self::Srq, Self::Ah, Self::Channel];
 
     /// Bytes of the router's memory that one takes, with what is kept of it in tables, but without its queues.
-    fn memory(self) -> u64 {
+    pub(super) fn memory(self) -> u64 {
         match self {
             Self::Pd => 128,
             Self::Mr => 640,
@@ -41,28 +31,9 @@ impl ObjectKind {
         }
     }
 
-    fn descriptors(self) -> u64 {
+    /// Descriptors that one takes.
+    pub(super) fn descriptors(self) -> u64 {
         if self == Self::Channel { 2 } else { 0 }
-    }
-}
-
-impl Admission {
-    /// Charges for something that takes so many bytes and descriptors.
-    pub(super) fn new(share: &Share, memory: u64, descriptors: u64) -> Result<Self, Exhausted> {
-        let memory = share.take(Resource::Memory, memory)?;
-        Ok(Self { memory, descriptors: share.take(Resource::Descriptors, descriptors)? })
-    }
-
-    /// One more object of the same account.
-    pub(super) fn add(&self, other: Self) {
-        self.memory.absorb(other.memory);
-        self.descriptors.absorb(other.descriptors);
-    }
-
-    /// An object has been destroyed.
-    pub(super) fn remove(&self, kind: ObjectKind) {
-        self.memory.shrink(kind.memory());
-        self.descriptors.shrink(kind.descriptors());
     }
 }
 
@@ -100,24 +71,8 @@ impl ObjectCounts {
         *self.slot(kind)
     }
 
-    pub(super) fn add(&mut self, kind: ObjectKind) {
-        *self.slot(kind) += 1;
-    }
-
-    pub(super) fn remove(&mut self, kind: ObjectKind) {
-        *self.slot(kind) -= 1;
-    }
-
-    /// Subtracts the counts of another account.
-    pub(super) fn subtract(&mut self, other: &Self) {
-        self.pds -= other.pds;
-        self.mrs -= other.mrs;
-        self.mws -= other.mws;
-        self.cqs -= other.cqs;
-        self.qps -= other.qps;
-        self.srqs -= other.srqs;
-        self.ahs -= other.ahs;
-        self.channels -= other.channels;
+    pub(super) fn set(&mut self, kind: ObjectKind, count: u32) {
+        *self.slot(kind) = count;
     }
 
     fn slot(&mut self, kind: ObjectKind) -> &mut u32 {
