@@ -7,7 +7,6 @@ use crate::shared::SharedMemory;
 use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 use std::mem::offset_of;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// An invalid element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,54 +100,50 @@ impl SendRing {
     }
 
     fn operation(&self, wr: &RxeSendWr, slot: usize, length: u32, qp_type: QpType) -> Option<SendOp> {
+        let args = slot + offset_of!(RxeSendWqe, args);
         Some(match wr.opcode {
-            opcode::SEND => send(wr, None, qp_type)?,
-            opcode::SEND_WITH_IMM => send(wr, Some(wr.ex), qp_type)?,
+            opcode::SEND => self.send(args, None, qp_type),
+            opcode::SEND_WITH_IMM => self.send(args, Some(wr.ex), qp_type),
             _ if qp_type == QpType::Ud => return None,
             opcode::SEND_WITH_INV => SendOp::SendInvalidate { rkey: Key(wr.ex) },
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
                 let imm = (wr.opcode == opcode::RDMA_WRITE_WITH_IMM).then_some(wr.ex);
                 SendOp::Write { remote_addr, rkey: Key(rkey), imm }
             }
             opcode::RDMA_READ => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
                 SendOp::Read { remote_addr, rkey: Key(rkey) }
             }
             opcode::ATOMIC_CMP_AND_SWP => {
-                let RxeAtomicArgs { remote_addr, compare_add, swap, rkey, .. } = args(wr)?;
+                let RxeAtomicArgs { remote_addr, compare_add, swap, rkey, .. } = self.queue.read(args);
                 SendOp::CompareSwap { remote_addr, rkey: Key(rkey), compare: compare_add, swap }
             }
             opcode::ATOMIC_FETCH_AND_ADD => {
-                let RxeAtomicArgs { remote_addr, compare_add, rkey, .. } = args(wr)?;
+                let RxeAtomicArgs { remote_addr, compare_add, rkey, .. } = self.queue.read(args);
                 SendOp::FetchAdd { remote_addr, rkey: Key(rkey), add: compare_add }
             }
             opcode::LOCAL_INV => SendOp::LocalInvalidate { key: Key(wr.ex) },
-            opcode::BIND_MW => bind_mw(&args(wr)?),
+            opcode::BIND_MW => bind_mw(&self.queue.read(args)),
             opcode::FLUSH => {
-                let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = args(wr)?;
+                let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = self.queue.read(args);
                 SendOp::Flush { remote_addr, rkey: Key(rkey), length, kind, range: level == 0 }
             }
             opcode::ATOMIC_WRITE => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
                 SendOp::AtomicWrite { remote_addr, rkey: Key(rkey), value: self.queue.read(slot + WQE_LEN) }
             }
             _ => return None,
         })
     }
-}
 
-/// The arguments of an operation. There always are as many.
-fn args<T: FromBytes>(wr: &RxeSendWr) -> Option<T> {
-    T::read_from_prefix(wr.args.as_bytes()).ok().map(|(args, _)| args)
-}
-
-fn send(wr: &RxeSendWr, imm: Option<u32>, qp_type: QpType) -> Option<SendOp> {
-    if qp_type != QpType::Ud {
-        return Some(SendOp::Send { imm });
+    fn send(&self, args: usize, imm: Option<u32>, qp_type: QpType) -> SendOp {
+        if qp_type != QpType::Ud {
+            return SendOp::Send { imm };
+        }
+        let RxeUdArgs { remote_qpn, remote_qkey, ah_num, .. } = self.queue.read(args);
+        SendOp::Datagram { ah: ah_num, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey), imm }
     }
-    let RxeUdArgs { remote_qpn, remote_qkey, ah_num, .. } = args(wr)?;
-    Some(SendOp::Datagram { ah: ah_num, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey), imm })
 }
 
 fn bind_mw(args: &RxeMwArgs) -> SendOp {
