@@ -4,68 +4,66 @@
 
 use super::AhAttr;
 
-/// Numbers of the commands ([`CmHeader::cmd`]).
-#[allow(missing_docs, reason = "the names are those of the kernel's header")]
-pub mod cm_command {
-    pub const CREATE_ID: u32 = 0;
-    pub const DESTROY_ID: u32 = 1;
-    pub const BIND_IP: u32 = 2;
-    pub const RESOLVE_IP: u32 = 3;
-    pub const RESOLVE_ROUTE: u32 = 4;
-    pub const QUERY_ROUTE: u32 = 5;
-    pub const CONNECT: u32 = 6;
-    pub const LISTEN: u32 = 7;
-    pub const ACCEPT: u32 = 8;
-    pub const REJECT: u32 = 9;
-    pub const DISCONNECT: u32 = 10;
-    pub const INIT_QP_ATTR: u32 = 11;
-    pub const GET_EVENT: u32 = 12;
-    /// Has a number, but no function.
-    pub const GET_OPTION: u32 = 13;
-    pub const SET_OPTION: u32 = 14;
-    pub const NOTIFY: u32 = 15;
-    pub const JOIN_IP_MCAST: u32 = 16;
-    pub const LEAVE_MCAST: u32 = 17;
-    pub const MIGRATE_ID: u32 = 18;
-    pub const QUERY: u32 = 19;
-    pub const BIND: u32 = 20;
-    pub const RESOLVE_ADDR: u32 = 21;
-    pub const JOIN_MCAST: u32 = 22;
-    /// Of kernels from 6.18 on.
-    pub const RESOLVE_IB_SERVICE: u32 = 23;
-    /// Of kernels from 6.18 on.
-    pub const WRITE_CM_EVENT: u32 = 24;
-}
+numbers! {
+    /// Numbers of the commands ([`CmHeader::cmd`]).
+    pub mod cm_command("RDMA_USER_CM_CMD_"): u32 {
+        CREATE_ID = 0,
+        DESTROY_ID = 1,
+        BIND_IP = 2,
+        RESOLVE_IP = 3,
+        RESOLVE_ROUTE = 4,
+        QUERY_ROUTE = 5,
+        CONNECT = 6,
+        LISTEN = 7,
+        ACCEPT = 8,
+        REJECT = 9,
+        DISCONNECT = 10,
+        INIT_QP_ATTR = 11,
+        GET_EVENT = 12,
+        /// Has a number, but no function.
+        GET_OPTION = 13,
+        SET_OPTION = 14,
+        NOTIFY = 15,
+        JOIN_IP_MCAST = 16,
+        LEAVE_MCAST = 17,
+        MIGRATE_ID = 18,
+        QUERY = 19,
+        BIND = 20,
+        RESOLVE_ADDR = 21,
+        JOIN_MCAST = 22,
+        /// Of kernels from 6.18 on.
+        RESOLVE_IB_SERVICE = 23,
+        /// Of kernels from 6.18 on.
+        WRITE_CM_EVENT = 24,
+    }
 
-/// Values of [`Query::option`].
-#[allow(missing_docs, reason = "the names are those of the kernel's header")]
-pub mod cm_query {
-    pub const ADDR: u32 = 0;
-    pub const PATH: u32 = 1;
-    pub const GID: u32 = 2;
-    /// Of kernels from 6.18 on.
-    pub const IB_SERVICE: u32 = 3;
-}
+    /// Values of [`Query::option`].
+    pub mod cm_query("RDMA_USER_CM_QUERY_"): u32 {
+        ADDR = 0,
+        PATH = 1,
+        GID = 2,
+        /// Of kernels from 6.18 on.
+        IB_SERVICE = 3,
+    }
 
-/// Port spaces ([`CreateId::ps`]).
-#[allow(missing_docs, reason = "the names are those of the kernel's header")]
-pub mod cm_port_space {
-    pub const IPOIB: u16 = 0x0002;
-    pub const IB: u16 = 0x013f;
-    pub const TCP: u16 = 0x0106;
-    pub const UDP: u16 = 0x0111;
-}
+    /// Port spaces ([`CreateId::ps`]).
+    pub mod cm_port_space("RDMA_PS_"): u16 {
+        IPOIB = 0x0002,
+        IB = 0x013f,
+        TCP = 0x0106,
+        UDP = 0x0111,
+    }
 
-/// Levels and names of [`SetOption`].
-#[allow(missing_docs, reason = "the names are those of the kernel's header")]
-pub mod cm_option {
-    pub const LEVEL_ID: u32 = 0;
-    pub const LEVEL_IB: u32 = 1;
-    pub const ID_TOS: u32 = 0;
-    pub const ID_REUSEADDR: u32 = 1;
-    pub const ID_AFONLY: u32 = 2;
-    pub const ID_ACK_TIMEOUT: u32 = 3;
-    pub const IB_PATH: u32 = 1;
+    /// Levels and names of [`SetOption`].
+    pub mod cm_option("RDMA_OPTION_"): u32 {
+        LEVEL_ID("RDMA_OPTION_ID") = 0,
+        LEVEL_IB("RDMA_OPTION_IB") = 1,
+        ID_TOS = 0,
+        ID_REUSEADDR = 1,
+        ID_AFONLY = 2,
+        ID_ACK_TIMEOUT = 3,
+        IB_PATH = 1,
+    }
 }
 
 /// Private data in [`ConnParam`], [`UdParam`] and [`Reject`].

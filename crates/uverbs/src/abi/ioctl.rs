@@ -9,49 +9,49 @@ pub use spec::{AttrKind, AttrSpec, find_method};
 use crate::session::{IoctlAttr, IoctlHeader};
 use zerocopy::FromBytes;
 
-/// `UVERBS_OBJECT_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enum")]
-pub mod ioctl_object {
-    pub const DEVICE: u16 = 0;
-    pub const PD: u16 = 1;
-    pub const COMP_CHANNEL: u16 = 2;
-    pub const CQ: u16 = 3;
-    pub const QP: u16 = 4;
-    pub const SRQ: u16 = 5;
-    pub const AH: u16 = 6;
-    pub const MR: u16 = 7;
-    pub const MW: u16 = 8;
-    pub const ASYNC_EVENT: u16 = 16;
-}
+numbers! {
+    /// `UVERBS_OBJECT_*`.
+    pub mod ioctl_object("UVERBS_OBJECT_"): u16 {
+        DEVICE = 0,
+        PD = 1,
+        COMP_CHANNEL = 2,
+        CQ = 3,
+        QP = 4,
+        SRQ = 5,
+        AH = 6,
+        MR = 7,
+        MW = 8,
+        ASYNC_EVENT = 16,
+    }
 
-/// `UVERBS_METHOD_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enums")]
-pub mod ioctl_method {
-    pub const INVOKE_WRITE: u16 = 0;
-    pub const QUERY_PORT: u16 = 2;
-    pub const GET_CONTEXT: u16 = 3;
-    pub const QUERY_CONTEXT: u16 = 4;
-    pub const QUERY_GID_TABLE: u16 = 5;
-    pub const QUERY_GID_ENTRY: u16 = 6;
-    pub const PD_DESTROY: u16 = 0;
-    pub const CQ_CREATE: u16 = 0;
-    pub const CQ_DESTROY: u16 = 1;
-    pub const QP_CREATE: u16 = 0;
-    pub const QP_DESTROY: u16 = 1;
-    pub const SRQ_CREATE: u16 = 0;
-    pub const SRQ_DESTROY: u16 = 1;
-    pub const AH_DESTROY: u16 = 0;
-    pub const DM_MR_REG: u16 = 0;
-    pub const MR_DESTROY: u16 = 1;
-    pub const ADVISE_MR: u16 = 2;
-    pub const QUERY_MR: u16 = 3;
-    pub const REG_DMABUF_MR: u16 = 4;
-    pub const REG_MR: u16 = 5;
-    pub const MW_DESTROY: u16 = 0;
-    pub const ASYNC_EVENT_ALLOC: u16 = 0;
-    /// Not the kernel's, where closing the descriptor is enough: the program has closed completion channel
-    /// [`super::CHANNEL_ATTR`].
-    pub const CLOSE_COMP_CHANNEL: u16 = 0x8000;
+    /// `UVERBS_METHOD_*`.
+    pub mod ioctl_method("UVERBS_METHOD_"): u16 {
+        INVOKE_WRITE = 0,
+        QUERY_PORT = 2,
+        GET_CONTEXT = 3,
+        QUERY_CONTEXT = 4,
+        QUERY_GID_TABLE = 5,
+        QUERY_GID_ENTRY = 6,
+        PD_DESTROY = 0,
+        CQ_CREATE = 0,
+        CQ_DESTROY = 1,
+        QP_CREATE = 0,
+        QP_DESTROY = 1,
+        SRQ_CREATE = 0,
+        SRQ_DESTROY = 1,
+        AH_DESTROY = 0,
+        DM_MR_REG = 0,
+        MR_DESTROY = 1,
+        ADVISE_MR = 2,
+        QUERY_MR = 3,
+        REG_DMABUF_MR = 4,
+        REG_MR = 5,
+        MW_DESTROY = 0,
+        ASYNC_EVENT_ALLOC = 0,
+        /// Not the kernel's, where closing the descriptor is enough: the program has closed completion channel
+        /// [`super::CHANNEL_ATTR`].
+        CLOSE_COMP_CHANNEL("") = 0x8000,
+    }
 }
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.

@@ -1,4 +1,4 @@
-//! Comparison of the structs with those of the installed C headers.
+//! Comparison of the structs and numbers with those of the installed C headers.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -73,13 +73,21 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
     all.into_iter().flatten()
 }
 
+/// Every number of this module, with its name in C.
+fn numbers() -> impl Iterator<Item = &'static (&'static str, u64)> {
+    use super::{cm, ioctl, method, netlink, qp};
+    [cm::NUMBERS, ioctl::NUMBERS, method::NUMBERS, netlink::NUMBERS, qp::NUMBERS].into_iter().flatten()
+}
+
 /// Where the kernel's headers are installed.
 const HEADERS: &str = "/usr/include";
-const FILES: [&str; 7] = [
+const FILES: [&str; 9] = [
     "linux/netlink.h",
+    "rdma/ib_user_ioctl_cmds.h",
     "rdma/ib_user_ioctl_verbs.h",
     "rdma/ib_user_sa.h",
     "rdma/ib_user_verbs.h",
+    "rdma/rdma_netlink.h",
     "rdma/rdma_user_cm.h",
     "rdma/rdma_user_ioctl_cmds.h",
     "rdma/rdma_user_rxe.h",
@@ -91,6 +99,21 @@ const NEWER: [(&str, &str); 5] = [
     ("rdma_ucm_resolve_ib_service", "rdma_ucm_resolve_ib_service"),
     ("rdma_ucm_write_cm_event", "rdma_ucm_write_cm_event"),
     ("rxe_send_wr.wr.flush", "} flush;"),
+];
+
+/// Numbers that older headers do not have.
+const NEWER_NUMBERS: [&str; 11] = [
+    "IB_UVERBS_WR_ATOMIC_WRITE",
+    "IB_UVERBS_WR_FLUSH",
+    "RDMA_NLDEV_ATTR_NAME_ASSIGN_TYPE",
+    "RDMA_NLDEV_CMD_DELDEV",
+    "RDMA_NLDEV_CMD_NEWDEV",
+    "RDMA_NLDEV_CMD_RES_SRQ_GET_RAW",
+    "RDMA_NLDEV_SYS_ATTR_PRIVILEGED_QKEY_MODE",
+    "RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE",
+    "RDMA_USER_CM_CMD_WRITE_CM_EVENT",
+    "RDMA_USER_CM_QUERY_IB_SERVICE",
+    "UVERBS_METHOD_REG_MR",
 ];
 
 /// Reason why the headers cannot be compared here; `None` where they can. In CI it is a failure.
@@ -105,10 +128,15 @@ fn obstacle() -> Option<String> {
     Some(why)
 }
 
-/// Compiles the assertions of `layouts`; the compiler's complaint where one does not hold.
-fn compile<'a>(layouts: impl Iterator<Item = &'a Layout>) -> Result<(), String> {
+/// Text of the installed headers.
+fn texts() -> String {
+    FILES.iter().map(|file| std::fs::read_to_string(Path::new(HEADERS).join(file)).unwrap()).collect()
+}
+
+/// Compiles assertions; the compiler's complaint where one does not hold.
+fn compile(assertions: impl Iterator<Item = String>) -> Result<(), String> {
     let mut source: String = ["stddef.h"].iter().chain(&FILES).map(|file| format!("#include <{file}>\n")).collect();
-    layouts.for_each(|layout| source += &layout.assertions());
+    source.extend(assertions);
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-fsyntax-only", "-x", "c", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut compiler = cc.spawn().unwrap();
@@ -122,11 +150,23 @@ fn structs_are_those_of_the_installed_headers() {
     if let Some(why) = obstacle() {
         return eprintln!("skipped: {why}");
     }
-    let texts: String =
-        FILES.iter().map(|file| std::fs::read_to_string(Path::new(HEADERS).join(file)).unwrap()).collect();
+    let texts = texts();
     let is_known =
         |layout: &&Layout| !NEWER.iter().any(|(c_name, content)| layout.c_name == *c_name && !texts.contains(content));
-    compile(layouts().filter(is_known)).unwrap();
+    compile(layouts().filter(is_known).map(Layout::assertions)).unwrap();
+}
+
+#[test]
+fn numbers_are_those_of_the_installed_headers() {
+    if let Some(why) = obstacle() {
+        return eprintln!("skipped: {why}");
+    }
+    let texts = texts();
+    let is_known = |(name, _): &&(&str, u64)| !NEWER_NUMBERS.contains(name) || texts.contains(name);
+    let assertion =
+        |(name, value): &(&str, u64)| format!("_Static_assert({name} == {value}, \"{name} is not {value}\");\n");
+    compile(numbers().filter(|(name, _)| !name.is_empty()).filter(is_known).map(assertion)).unwrap();
+    assert!(compile([assertion(&("RDMA_PS_TCP", 5))].into_iter()).unwrap_err().contains("RDMA_PS_TCP is not 5"));
 }
 
 #[test]
@@ -134,7 +174,10 @@ fn a_struct_that_differs_is_found() {
     if let Some(why) = obstacle() {
         return eprintln!("skipped: {why}");
     }
-    let compare = |c_size, fields| compile([Layout { name: "Sge", c_name: "rxe_sge", c_size, fields }].iter());
+    let compare = |c_size, fields| {
+        let layout = Layout { name: "Sge", c_name: "rxe_sge", c_size, fields };
+        compile([layout.assertions()].into_iter())
+    };
     assert_eq!(compare(16, &[Field { c_name: "lkey", offset: 12, size: 4 }]), Ok(()));
     for (differs, complaint) in [
         (compare(24, &[]), "the size of Sge is not 24"),

@@ -1,8 +1,8 @@
 //! The structs of the kernel's uapi headers (`ib_user_verbs.h`, `rdma_user_rxe.h`, `rdma_user_cm.h`), and the framing of commands.
 //!
 //! Field names are those of the headers, except where another one stands beside the field. No struct has implicit padding.
-//! Sizes and offsets are asserted here, and a test compares them with the installed headers (`layout`). Reading a struct from a
-//! tenant's bytes copies it out.
+//! Sizes and offsets are asserted here, and a test compares them, and the numbers of commands, with the installed headers
+//! (`layout`). Reading a struct from a tenant's bytes copies it out.
 
 /// Declares structs with the layout of C, all bytes of which are valid, and asserts their sizes and the offsets of their fields.
 ///
@@ -57,6 +57,31 @@ macro_rules! uapi {
     };
 }
 
+/// Declares modules of numbers; `pub mod name("PREFIX_"): type` names what their names in C begin with.
+///
+/// `NAME("C_NAME") = value` is for a number whose name in C is another one; `("")` is one that only router and library know.
+macro_rules! numbers {
+    ($(
+        $(#[$meta:meta])*
+        pub mod $module:ident($prefix:literal): $type:ty {
+            $($(#[$doc:meta])* $name:ident $(($c_name:literal))? = $value:literal,)*
+        }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[allow(missing_docs, reason = "the names are those of the kernel's enums")]
+            pub mod $module {
+                $($(#[$doc])* pub const $name: $type = $value;)*
+            }
+        )*
+
+        #[cfg(test)]
+        pub(super) const NUMBERS: &[(&str, u64)] = &[$($(
+            ($crate::abi::layout::last(&[concat!($prefix, stringify!($name)) $(, $c_name)?]), $value),
+        )*)*];
+    };
+}
+
 mod address;
 mod cm;
 mod command;
@@ -103,7 +128,7 @@ pub use memory::{
 pub use method::{Method, number};
 pub use qp::{
     CreateQp, CreateQpResponse, DestroyQp, DestroyQpResponse, ExCreateQp, ExCreateQpResponse, ExModifyQp,
-    ExModifyQpResponse, ModifyQp, PostSend, PostSendResponse, QpDest, QueryQp, QueryQpResponse,
+    ExModifyQpResponse, ModifyQp, PostSend, PostSendResponse, QpDest, QueryQp, QueryQpResponse, wr_opcode,
 };
 pub use rxe::{
     MmapInfo, RxeAtomicArgs, RxeCreateAhResponse, RxeCreateCqResponse, RxeCreateQpResponse, RxeCreateSrqResponse,

@@ -1,5 +1,23 @@
 //! Queue pairs.
 
+numbers! {
+    /// Operations of work requests (`enum ib_uverbs_wr_opcode`).
+    pub mod wr_opcode("IB_UVERBS_WR_"): u32 {
+        RDMA_WRITE = 0,
+        RDMA_WRITE_WITH_IMM = 1,
+        SEND = 2,
+        SEND_WITH_IMM = 3,
+        RDMA_READ = 4,
+        ATOMIC_CMP_AND_SWP = 5,
+        ATOMIC_FETCH_AND_ADD = 6,
+        LOCAL_INV = 7,
+        BIND_MW = 8,
+        SEND_WITH_INV = 9,
+        FLUSH = 14,
+        ATOMIC_WRITE = 15,
+    }
+}
+
 uapi! {
     struct CreateQp("ib_uverbs_create_qp"): 56 {
         [0] response: u64,

@@ -52,7 +52,6 @@ uapi! {
         [12] lkey: u32,
     }
 
-    /// [`RxeSge`]s follow it, or inline data.
     struct RxeDmaInfo("rxe_dma_info"): 24 {
         [0] length: u32,
         [4] resid: u32,
@@ -62,7 +61,7 @@ uapi! {
         [20] reserved: u32,
     }
 
-    /// An element of a receive queue.
+    /// An element of a receive queue; [`RxeSge`]s follow it.
     struct RxeRecvWqe("rxe_recv_wqe"): 40 {
         [0] wr_id: u64,
         [8] reserved(""): u32,
@@ -70,24 +69,23 @@ uapi! {
         [16] dma: RxeDmaInfo,
     }
 
-    /// All of it but the address vector. `args` is as long as the longest member of `wr` without one.
-    struct RxeSendWr("rxe_send_wr"): 56 of 144 {
+    /// The part that all operations have; the arguments of each follow it.
+    struct RxeSendWr("rxe_send_wr"): 24 of 144 {
         [0] wr_id: u64,
         [8] reserved(""): u32,
         [12] opcode: u32,
         [16] send_flags: u32,
         [20] ex: u32,
-        [24] args("wr.atomic"): [u64; 4],
     }
 
-    /// [`RxeSendWr::args`] of READs and WRITEs.
+    /// [`RxeSendWqe::args`] of READs and WRITEs.
     struct RxeRdmaArgs("rxe_send_wr.wr.rdma"): 16 {
         [0] remote_addr: u64,
         [8] rkey: u32,
         [12] reserved: u32,
     }
 
-    /// [`RxeSendWr::args`] of FETCH_ADD and COMPARE_SWAP.
+    /// [`RxeSendWqe::args`] of FETCH_ADD and COMPARE_SWAP.
     struct RxeAtomicArgs("rxe_send_wr.wr.atomic"): 32 {
         [0] remote_addr: u64,
         [8] compare_add: u64,
@@ -96,7 +94,7 @@ uapi! {
         [28] reserved: u32,
     }
 
-    /// [`RxeSendWr::args`] of datagrams. The provider adds an address vector, which its address handle makes unnecessary.
+    /// [`RxeSendWqe::args`] of datagrams. The provider adds an address vector, which its address handle makes unnecessary.
     struct RxeUdArgs("rxe_send_wr.wr.ud"): 16 of 120 {
         [0] remote_qpn: u32,
         [4] remote_qkey: u32,
@@ -105,7 +103,7 @@ uapi! {
         [12] ah_num: u32,
     }
 
-    /// [`RxeSendWr::args`] of BIND_MW.
+    /// [`RxeSendWqe::args`] of BIND_MW.
     struct RxeMwArgs("rxe_send_wr.wr.mw"): 32 {
         [0] addr: u64,
         [8] length: u64,
@@ -115,7 +113,7 @@ uapi! {
         [28] access: u32,
     }
 
-    /// [`RxeSendWr::args`] of FLUSH. The provider puts the length into [`RxeDmaInfo::length`].
+    /// [`RxeSendWqe::args`] of FLUSH. The provider puts the length into [`RxeDmaInfo::length`].
     struct RxeFlushArgs("rxe_send_wr.wr.flush"): 24 {
         [0] remote_addr: u64,
         [8] length: u32,
@@ -125,10 +123,10 @@ uapi! {
         [18] padding(""): [u8; 6],
     }
 
-    /// An element of a send queue, less what [`RxeSendWr`] leaves out.
+    /// An element of a send queue; [`RxeSge`]s follow it, or inline data.
     struct RxeSendWqe("rxe_send_wqe"): 208 {
         [0] wr(""): RxeSendWr,
-        [56] av(""): [u64; 11],
+        [24] args("wr.wr"): [u64; 15],
         [144] status: u32,
         [148] state: u32,
         [152] iova: u64,

@@ -23,7 +23,8 @@ impl CompletionRing {
         if next == self.queue.consumer() {
             return false;
         }
-        self.queue.write(self.queue.slot(self.produced), &encode(completion));
+        let words: [u64; WC_LEN / WORD] = zerocopy::transmute!(encode(completion));
+        self.queue.store(self.queue.slot(self.produced), &words);
         self.produced = next;
         self.queue.publish_producer(next);
         true

@@ -21,7 +21,7 @@ use rustix::io;
 use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// A new ring, with the offset and length that the program maps.
 pub struct NewRing<R> {
@@ -143,26 +143,27 @@ impl Queue {
         words.iter_mut().zip(self.words(offset, count)).for_each(|(word, read)| *word = read);
     }
 
-    /// Copies a struct of whole words out of the memory at `offset`.
+    /// Copies a struct of whole words out of the memory at `offset`. Inlined, because a request took 2 ns more otherwise.
+    #[inline(always)]
     fn read<T: FromBytes + IntoBytes>(&self, offset: usize) -> T {
         const { assert!(size_of::<T>().is_multiple_of(WORD)) };
-        let mut value = T::new_zeroed();
         let words = self.words(offset, size_of::<T>() / WORD);
-        let places = value.as_mut_bytes().chunks_exact_mut(WORD);
-        places.zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_ne_bytes()));
+        let mut value = T::new_zeroed();
+        let (places, _) = value.as_mut_bytes().as_chunks_mut::<WORD>();
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_ne_bytes();
+        }
         value
     }
 
     /// Copies `words` to the memory at `offset`.
+    #[allow(unsafe_code)]
     fn store(&self, offset: usize, words: &[u64]) {
-        self.set_words(offset, words.len(), |i| words[i]);
-    }
-
-    /// Copies a struct of whole words to the memory at `offset`.
-    fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: &T) {
-        const { assert!(size_of::<T>().is_multiple_of(WORD)) };
-        let (words, _) = value.as_bytes().as_chunks::<WORD>();
-        self.set_words(offset, words.len(), |i| u64::from_ne_bytes(words[i]));
+        let first = self.place(offset, words.len());
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: in bounds and aligned; volatile, because the memory is shared with another process.
+            unsafe { first.add(i).write_volatile(*word) };
+        }
     }
 
     /// The `count` words at `offset`. The other side may write meanwhile: each is read once.
@@ -171,14 +172,6 @@ impl Queue {
         let first = self.place(offset, count);
         // SAFETY: in bounds and aligned; volatile, because the memory is shared with another process.
         (0..count).map(move |i| unsafe { first.add(i).read_volatile() })
-    }
-
-    /// Writes `count` words at `offset`.
-    #[allow(unsafe_code)]
-    fn set_words(&self, offset: usize, count: usize, word: impl Fn(usize) -> u64) {
-        let first = self.place(offset, count);
-        // SAFETY: in bounds and aligned; volatile, because the memory is shared with another process.
-        (0..count).for_each(|i| unsafe { first.add(i).write_volatile(word(i)) });
     }
 
     /// The address of `count` words at `offset`, which are in bounds and aligned.

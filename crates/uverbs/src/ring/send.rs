@@ -1,10 +1,12 @@
 use super::{NewRing, Queue, QueueFile, SGE_LEN};
-use crate::abi::{RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeUdArgs};
+use crate::abi::{
+    RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeUdArgs,
+    wr_opcode as opcode,
+};
 use crate::shared::SharedMemory;
 use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 use std::mem::offset_of;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// An invalid element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +85,7 @@ impl SendRing {
         wr.op = self.operation(&request, slot, length, qp_type).ok_or(bad)?;
         wr.sges.clear();
         wr.inline_len = 0;
-        if matches!(request.opcode, WR_FLUSH | WR_ATOMIC_WRITE | WR_LOCAL_INV | WR_BIND_MW) {
+        if matches!(request.opcode, opcode::FLUSH | opcode::ATOMIC_WRITE | opcode::LOCAL_INV | opcode::BIND_MW) {
             wr.flags.remove(SendFlags::INLINE);
             return Ok(());
         }
@@ -98,52 +100,50 @@ impl SendRing {
     }
 
     fn operation(&self, wr: &RxeSendWr, slot: usize, length: u32, qp_type: QpType) -> Option<SendOp> {
+        let args = slot + offset_of!(RxeSendWqe, args);
         Some(match wr.opcode {
-            WR_SEND | WR_SEND_WITH_IMM => {
-                let imm = (wr.opcode == WR_SEND_WITH_IMM).then_some(wr.ex);
-                if qp_type != QpType::Ud {
-                    return Some(SendOp::Send { imm });
-                }
-                let RxeUdArgs { remote_qpn, remote_qkey, ah_num, .. } = args(wr)?;
-                SendOp::Datagram { ah: ah_num, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey), imm }
-            }
+            opcode::SEND => self.send(args, None, qp_type),
+            opcode::SEND_WITH_IMM => self.send(args, Some(wr.ex), qp_type),
             _ if qp_type == QpType::Ud => return None,
-            WR_SEND_WITH_INV => SendOp::SendInvalidate { rkey: Key(wr.ex) },
-            WR_WRITE | WR_WRITE_WITH_IMM => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
-                let imm = (wr.opcode == WR_WRITE_WITH_IMM).then_some(wr.ex);
+            opcode::SEND_WITH_INV => SendOp::SendInvalidate { rkey: Key(wr.ex) },
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
+                let imm = (wr.opcode == opcode::RDMA_WRITE_WITH_IMM).then_some(wr.ex);
                 SendOp::Write { remote_addr, rkey: Key(rkey), imm }
             }
-            WR_READ => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
+            opcode::RDMA_READ => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
                 SendOp::Read { remote_addr, rkey: Key(rkey) }
             }
-            WR_COMPARE_SWAP => {
-                let RxeAtomicArgs { remote_addr, compare_add, swap, rkey, .. } = args(wr)?;
+            opcode::ATOMIC_CMP_AND_SWP => {
+                let RxeAtomicArgs { remote_addr, compare_add, swap, rkey, .. } = self.queue.read(args);
                 SendOp::CompareSwap { remote_addr, rkey: Key(rkey), compare: compare_add, swap }
             }
-            WR_FETCH_ADD => {
-                let RxeAtomicArgs { remote_addr, compare_add, rkey, .. } = args(wr)?;
+            opcode::ATOMIC_FETCH_AND_ADD => {
+                let RxeAtomicArgs { remote_addr, compare_add, rkey, .. } = self.queue.read(args);
                 SendOp::FetchAdd { remote_addr, rkey: Key(rkey), add: compare_add }
             }
-            WR_LOCAL_INV => SendOp::LocalInvalidate { key: Key(wr.ex) },
-            WR_BIND_MW => bind_mw(&args(wr)?),
-            WR_FLUSH => {
-                let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = args(wr)?;
+            opcode::LOCAL_INV => SendOp::LocalInvalidate { key: Key(wr.ex) },
+            opcode::BIND_MW => bind_mw(&self.queue.read(args)),
+            opcode::FLUSH => {
+                let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = self.queue.read(args);
                 SendOp::Flush { remote_addr, rkey: Key(rkey), length, kind, range: level == 0 }
             }
-            WR_ATOMIC_WRITE => {
-                let RxeRdmaArgs { remote_addr, rkey, .. } = args(wr)?;
+            opcode::ATOMIC_WRITE => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
                 SendOp::AtomicWrite { remote_addr, rkey: Key(rkey), value: self.queue.read(slot + WQE_LEN) }
             }
             _ => return None,
         })
     }
-}
 
-/// The arguments of an operation. There always are as many.
-fn args<T: FromBytes>(wr: &RxeSendWr) -> Option<T> {
-    T::read_from_prefix(wr.args.as_bytes()).ok().map(|(args, _)| args)
+    fn send(&self, args: usize, imm: Option<u32>, qp_type: QpType) -> SendOp {
+        if qp_type != QpType::Ud {
+            return SendOp::Send { imm };
+        }
+        let RxeUdArgs { remote_qpn, remote_qkey, ah_num, .. } = self.queue.read(args);
+        SendOp::Datagram { ah: ah_num, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey), imm }
+    }
 }
 
 fn bind_mw(args: &RxeMwArgs) -> SendOp {
@@ -158,17 +158,3 @@ fn bind_mw(args: &RxeMwArgs) -> SendOp {
 }
 
 const WQE_LEN: usize = size_of::<RxeSendWqe>();
-
-// `enum ib_uverbs_wr_opcode`, and the two that newer headers add.
-const WR_WRITE: u32 = 0;
-const WR_WRITE_WITH_IMM: u32 = 1;
-const WR_SEND: u32 = 2;
-const WR_SEND_WITH_IMM: u32 = 3;
-const WR_READ: u32 = 4;
-const WR_COMPARE_SWAP: u32 = 5;
-const WR_FETCH_ADD: u32 = 6;
-const WR_LOCAL_INV: u32 = 7;
-const WR_BIND_MW: u32 = 8;
-const WR_SEND_WITH_INV: u32 = 9;
-const WR_FLUSH: u32 = 14;
-const WR_ATOMIC_WRITE: u32 = 15;
