@@ -317,3 +317,20 @@ fn a_region_is_reached_as_it_is_registered_now() {
         assert_eq!(a.done(), Some((2, WcStatus::RemoteAccessError)));
     }
 }
+
+#[test]
+fn a_request_that_waits_is_read_when_it_may_be_executed() {
+    let mut world = World::new(2);
+    let (a, b) = world.pair(Setup::default());
+    b.post_recv(9, &[]);
+    let read = SendOp::Read { remote_addr: BASE, rkey: b.key };
+    world.post(&a, wr(1, read, &[a.sge(0, 8)]));
+    let fenced = SendWr { flags: SendFlags::FENCE, ..wr(2, SendOp::Send { imm: Some(1) }, &[]) };
+    world.post(&a, fenced);
+    world.engines[0].poll(world.now);
+    assert_eq!(*a.sends.taken.lock().unwrap(), 1, "the SEND stays in the ring while the READ is under way");
+    a.sends.posted.lock().unwrap()[0].op = SendOp::Send { imm: Some(2) };
+    world.settle();
+    assert_eq!((a.done(), a.done()), (Some((1, WcStatus::Success)), Some((2, WcStatus::Success))));
+    assert_eq!(b.poll().map(|wc| wc.imm), Some(2), "what the ring held when the READ was done");
+}
