@@ -8,7 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use rdmesh_fabric::Quota;
 use rdmesh_router::io::IoConfig;
-use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer};
+use rdmesh_router::endpoint::EndpointId;
+use rdmesh_router::session::{EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, ioctl_method, ioctl_object, number};
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;

@@ -207,6 +207,16 @@ impl Share {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Whether a resource was refused that no caller has taken note of yet.
+    pub fn has_refused(&self) -> bool {
+        self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// The account's number: no other of the budget has it.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
     /// The amount that is charged to the account.
     pub fn held(&self, resource: Resource) -> u64 {
         self.0.budget.lock().held.get(&self.0.number).map_or(0, |held| held[resource as usize])
@@ -256,6 +266,13 @@ impl Charge {
     pub fn absorb(&self, other: Self) {
         debug_assert!(Arc::ptr_eq(&self.share.0, &other.share.0) && self.resource == other.resource);
         self.amount.fetch_add(other.amount.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Takes all of the charge out.
+    #[must_use]
+    pub fn split(&mut self) -> Self {
+        let amount = AtomicU64::new(std::mem::take(self.amount.get_mut()));
+        Self { share: self.share.clone(), resource: self.resource, amount }
     }
 
     /// The charged amount.

@@ -20,6 +20,7 @@ use crate::io::IoConfig;
 use instance::Instance;
 use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
+use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::future::IntoFuture;
 use std::io;
@@ -88,6 +89,9 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
 }
 
 /// Runs a router until it is told to stop, by the API, SIGTERM or SIGINT. Everything it made is removed again.
@@ -101,7 +105,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
         Err(error) => {
             // A dead router's files stay until a router can start.
             let cleaned = if instance.has_predecessor() { Ok(()) } else { instance.clean() };
-            return Err(cleaned.err().map_or_else(|| error.into(), DaemonError::from));
+            return Err(Errors::join(error.into(), cleaned.map_err(DaemonError::from)));
         }
     };
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
@@ -116,9 +120,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let cleared = host.clear();
     drop(host);
     let cleaned = instance.clean();
-    served?;
-    cleared?;
-    Ok(cleaned?)
+    Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
 }
 
 /// Removes what a router that has died left in `state`; whether there was something.

@@ -7,7 +7,6 @@ use rustix::fs::{
 };
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -28,8 +27,32 @@ struct Mapping {
     base: NonNull<u8>,
     len: usize,
     watched: Option<Watched>,
-    /// Dropped once it is unmapped.
-    _keep: Box<dyn Any + Send + Sync>,
+    /// None only at its end.
+    keep: Option<Box<dyn Keep>>,
+}
+
+/// What is kept for as long as memory is mapped: a charge, and the choice of the thread that unmaps it.
+pub trait Keep: Send + Sync {
+    /// Called once the last clone and the last part of the mapping have been dropped. Unmapping many pages takes long, and
+    /// the thread that dropped the last of them may have others to serve: an implementation may hand `pages` to another
+    /// thread, with itself.
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        drop(pages);
+    }
+}
+
+impl Keep for () {}
+
+impl Keep for Box<dyn Keep> {
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        (*self).unmap(pages);
+    }
+}
+
+/// A mapping that nothing refers to any more. What is left of it is unmapped on drop.
+pub struct UnusedMapping {
+    base: NonNull<u8>,
+    len: usize,
 }
 
 // SAFETY: the mapping is plain memory with no thread affinity; all access is through raw pointers or atomics.
@@ -38,6 +61,9 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
 unsafe impl Sync for Mapping {}
+// SAFETY: as above; it is only unmapped.
+#[allow(unsafe_code)]
+unsafe impl Send for UnusedMapping {}
 
 /// Reason why a memfd from the other side is refused.
 #[derive(Debug, thiserror::Error)]
@@ -70,14 +96,14 @@ impl SharedMemory {
         ftruncate(&fd, len as u64)?;
         fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, Box::new(()))?, fd))
+        Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, ())?, fd))
     }
 
     /// Like [`SharedMemory::create`], but a process that receives the descriptor can only map it for reading.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
-        let memory = Self::map_raw(fd.as_fd(), 0, len, WRITABLE, Box::new(()))?;
+        let memory = Self::map_raw(fd.as_fd(), 0, len, WRITABLE, ())?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok((memory, fd))
     }
@@ -87,19 +113,19 @@ impl SharedMemory {
     pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, MapError> {
         let prot = if writable { WRITABLE } else { ProtFlags::READ };
         check(fd, offset, len)?;
-        Ok(Self::map_raw(fd, offset, len, prot, Box::new(()))?)
+        Ok(Self::map_raw(fd, offset, len, prot, ())?)
     }
 
     /// The same for a process that must not make pages of it, if the guard is installed there: for reading and writing by
-    /// way of [`guard::attempt`]. `keep` is dropped when it is unmapped.
+    /// way of [`guard::attempt`]. `keep` has it unmapped.
     pub fn map_keeping(
         fd: BorrowedFd<'_>,
         offset: u64,
         len: usize,
-        keep: impl Send + Sync + 'static,
+        keep: impl Keep + 'static,
     ) -> Result<Self, MapError> {
         check(fd, offset, len)?;
-        let memory = Self::map_raw(fd, offset, len, WRITABLE, Box::new(keep))?;
+        let memory = Self::map_raw(fd, offset, len, WRITABLE, keep)?;
         guard::protect(memory.mapping.base, len)?;
         Ok(memory)
     }
@@ -111,7 +137,7 @@ impl SharedMemory {
         offset: u64,
         len: usize,
         alarm: &Alarm,
-        keep: impl Send + Sync + 'static,
+        keep: impl Keep + 'static,
     ) -> Result<Self, MapError> {
         let mut memory = Self::map_keeping(fd, offset, len, keep)?;
         let watched = Watched::new(memory.mapping.base, len, alarm)?;
@@ -186,22 +212,55 @@ impl SharedMemory {
         offset: u64,
         len: usize,
         prot: ProtFlags,
-        keep: Box<dyn Any + Send + Sync>,
+        keep: impl Keep + 'static,
     ) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
-        Ok(Self { mapping: Arc::new(Mapping { base, len, watched: None, _keep: keep }), at: 0, len })
+        Ok(Self { mapping: Arc::new(Mapping { base, len, watched: None, keep: Some(Box::new(keep)) }), at: 0, len })
     }
 }
 
 impl Drop for Mapping {
-    #[allow(unsafe_code)]
     fn drop(&mut self) {
         // Before its addresses can be another mapping's.
         self.watched = None;
-        // SAFETY: this value owns the mapping and no pointer into it outlives the last clone.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        let pages = UnusedMapping { base: self.base, len: self.len };
+        if let Some(keep) = self.keep.take() {
+            keep.unmap(pages);
+        }
+    }
+}
+
+impl UnusedMapping {
+    /// Bytes that are still mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether everything is unmapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Unmaps up to `most` bytes, a multiple of the page size. The address space is locked meanwhile, for all threads of the
+    /// process.
+    #[allow(unsafe_code)]
+    pub fn unmap(&mut self, most: usize) {
+        let len = self.len.min(most);
+        // SAFETY: this value owns the mapping, and no pointer into it outlives the last clone of the memory.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), len) };
+        // SAFETY: still within the mapping, or one past its end.
+        self.base = unsafe { self.base.add(len) };
+        self.len -= len;
+    }
+}
+
+impl Drop for UnusedMapping {
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            self.unmap(usize::MAX);
+        }
     }
 }
 
@@ -218,3 +277,48 @@ fn check(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), MapError> {
 const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 const PAGE: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Hands what is to be unmapped to the test.
+    struct HandedOver(Sender<UnusedMapping>);
+
+    impl Keep for HandedOver {
+        fn unmap(self: Box<Self>, pages: UnusedMapping) {
+            self.0.send(pages).unwrap();
+        }
+    }
+
+    /// Bytes that this process has mapped of the memfd `name`.
+    fn mapped(name: &str) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let len = |line: &str| {
+            let (from, rest) = line.split_once('-')?;
+            let to = rest.split(' ').next()?;
+            Some(usize::from_str_radix(to, 16).ok()? - usize::from_str_radix(from, 16).ok()?)
+        };
+        maps.lines().filter(|line| line.contains(name)).filter_map(len).sum()
+    }
+
+    #[test]
+    fn the_keeper_unmaps_after_the_last_part_and_piece_by_piece() {
+        const NAME: &str = "unmapped-by-its-keeper";
+        let (ours, fd) = SharedMemory::create(NAME, 4 * PAGE).unwrap();
+        drop(ours);
+        let (sender, receiver) = channel();
+        let memory = SharedMemory::map_keeping(fd.as_fd(), 0, 4 * PAGE, HandedOver(sender)).unwrap();
+        let part = memory.part(PAGE, PAGE);
+        drop(memory);
+        assert!(receiver.try_recv().is_err(), "a part is still in use");
+        drop(part);
+        let mut pages = receiver.try_recv().unwrap();
+        assert_eq!((pages.len(), mapped(NAME)), (4 * PAGE, 4 * PAGE));
+        pages.unmap(3 * PAGE);
+        assert_eq!((pages.len(), mapped(NAME)), (PAGE, PAGE));
+        drop(pages);
+        assert_eq!(mapped(NAME), 0);
+    }
+}

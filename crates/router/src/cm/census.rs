@@ -3,8 +3,8 @@
 use super::ConnectionManager;
 use super::channel::Channel;
 use super::id::{Id, PortSpace, State};
+use crate::endpoint::EndpointId;
 use crate::netlink::CmId;
-use crate::session::EndpointId;
 use rdmesh_nic::cm::{CmCounters, CmState};
 use rdmesh_verbs::{QpType, Qpn};
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 //! events with the kernel's own calls. The router puts the bytes in and takes them out again.
 
 use super::event::Pending;
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use rdmesh_nic::Plain;
 use rdmesh_uverbs::session::Token;
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};

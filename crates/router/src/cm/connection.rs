@@ -1,7 +1,7 @@
 //! Queue pair attributes of a connection (INIT_QP_ATTR).
 
 use super::id::{Device, Id};
-use crate::session::PORT;
+use crate::endpoint::PORT;
 use rdmesh_nic::cm::{CmError, CmState, ConnectionInfo};
 use rdmesh_uverbs::abi::{AhAttr, GlobalRoute, UverbsQpAttr};
 use rdmesh_verbs::{Access, AttrMask, Gid, QpState, QpType};

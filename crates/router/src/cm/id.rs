@@ -1,6 +1,6 @@
 //! Identifiers: the state of an `rdma_cm_id`.
 
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use rdmesh_nic::cm::CommId;
 use rdmesh_uverbs::abi::cm_port_space;
 use rdmesh_verbs::{Gid, Psn, QpType, Qpn};

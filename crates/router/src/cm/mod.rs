@@ -33,7 +33,7 @@ pub(crate) use commands::peer_of_resolution;
 pub(crate) use node::NodeSpec;
 pub(crate) use queries::Query;
 
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use channel::Channel;
 use event::{Event, Pending};
 use id::Id;

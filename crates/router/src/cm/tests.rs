@@ -7,7 +7,7 @@ mod names;
 use super::census::Census;
 use super::event::Kind;
 use super::{ConnectionManager, NodeSpec};
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::Token;

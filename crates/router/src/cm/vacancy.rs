@@ -5,7 +5,7 @@
 //! listener, or the listener was closed with its program, a request is refused at once.
 
 use super::id::PortSpace;
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use rdmesh_nic::Time;
 use rdmesh_nic::cm::{CommId, Event};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Owner processes: an endpoint is removed when its owner ends.
 
-use crate::session::EndpointId;
+use crate::endpoint::EndpointId;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

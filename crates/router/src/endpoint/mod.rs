@@ -1,6 +1,7 @@
 //! Endpoint directories: the device's socket, its sysfs tree and the preload library.
 
 mod counters;
+mod device;
 mod directory;
 mod gids;
 mod library;
@@ -8,9 +9,8 @@ pub(crate) mod lids;
 mod sysfs;
 
 pub(crate) use counters::{counter, hw_counters};
+pub(crate) use device::PORT;
+pub use device::{DEVICE_NAME, EndpointId};
 pub use directory::{EndpointDir, EndpointError};
 pub use gids::{GID_TABLE_LEN, gid_table};
 pub use library::{Library, LibraryError};
-
-/// Name of the device; rdma-core takes what begins with `rxe` for its software provider's.
-pub const DEVICE_NAME: &str = "rxe0";

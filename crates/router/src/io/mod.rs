@@ -29,7 +29,7 @@ pub use counters::IoStats;
 pub use faults::{Burst, Chance, Faults, InvalidFaults};
 pub(crate) use plain::find_interface;
 pub use plain::{Interface, PlainError, PlainSockets};
-pub use plains::{Place, PlainUse, Plains, Terms};
+pub use plains::{Place, PlainUse, PlainWatcher, Plains, Terms};
 pub use probe::{ProbeError, probe};
 pub use sockets::Sockets;
 pub use tunnel::{Rehearsal, StrangersSeen};

@@ -1,21 +1,46 @@
 //! Table of the network namespaces that have sockets for plain RoCEv2, and of their users.
+//!
+//! A tenant controls how long the search in its namespace takes, so it runs on threads that serve no other. The table is locked
+//! for moments only; meanwhile a namespace is *busy*: another search there waits, and an end does not, because a search counts
+//! as a user.
 
 use super::plain::{self, Interface, NamespaceKey, PlainError, PlainSockets};
 use super::probe::ProbeError;
 use crate::budget::Charge;
 use rdmesh_nic::PlainId;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The namespaces whose programs have a device open. Sockets go with the last context that uses them.
-#[derive(Debug)]
-pub struct Plains {
+/// The namespaces whose programs have a device open. Sockets go with their last user. Clones share the table.
+#[derive(Clone, Debug)]
+pub struct Plains(Arc<Shared>);
+
+/// Part of the router that serves the sockets.
+pub trait PlainWatcher: Send + Sync {
+    /// Sockets were opened: they are to be served before this returns.
+    fn opened(&self, sockets: &Arc<PlainSockets>);
+
+    /// Sockets have no user any more: nothing holds them when this returns.
+    fn closed(&self, id: PlainId);
+}
+
+struct Shared {
     probed: Result<(), ProbeError>,
+    watcher: Box<dyn PlainWatcher>,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Table {
     namespaces: HashMap<NamespaceKey, Entry>,
+    /// Namespaces in which sockets are looked for, opened or closed at this moment.
+    busy: HashSet<NamespaceKey>,
     next: u32,
 }
 
@@ -28,14 +53,13 @@ struct Entry {
     _charge: Option<Charge>,
 }
 
-/// A context's path to external peers, to be given back by [`Plains::release`].
-#[derive(Clone, Debug)]
+/// A path to external peers; the sockets are given back when it is dropped.
+#[derive(Debug)]
 pub struct PlainUse {
+    plains: Plains,
     key: NamespaceKey,
-    /// The sockets.
-    pub sockets: Arc<PlainSockets>,
-    /// Whether they were opened for it, so that the workers must be told.
-    pub is_first: bool,
+    /// None only at its end.
+    sockets: Option<Arc<PlainSockets>>,
 }
 
 /// Conditions of the search in a namespace.
@@ -56,19 +80,22 @@ pub struct Place {
     pub plain: Result<PlainUse, PlainError>,
 }
 
+/// A busy namespace, until it is dropped.
+struct Busy<'a>(&'a Shared, NamespaceKey);
+
 impl Plains {
     /// Descriptors for one namespace: two sockets, and the namespace.
     pub const DESCRIPTORS: u64 = 3;
 
-    /// An empty table; `probed` says whether the kernel supports plain RoCEv2.
-    pub fn new(probed: Result<(), ProbeError>) -> Self {
-        Self { probed, namespaces: HashMap::new(), next: 0 }
+    /// An empty table; `probed` says whether the kernel supports plain RoCEv2, `watcher` serves the sockets.
+    pub fn new(probed: Result<(), ProbeError>, watcher: impl PlainWatcher + 'static) -> Self {
+        Self(Arc::new(Shared { probed, watcher: Box::new(watcher), table: Mutex::default(), changed: Condvar::new() }))
     }
 
-    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`, on
-    /// these `terms`.
+    /// Finds or opens the sockets of a namespace for an endpoint with these addresses, served by `worker`, on these `terms`.
+    /// Waits for as long as they say.
     pub fn acquire(
-        &mut self,
+        &self,
         namespace: Result<OwnedFd, Errno>,
         addresses: Vec<IpAddr>,
         worker: usize,
@@ -80,44 +107,97 @@ impl Plains {
             Ok(opened) => opened,
             Err(error) => return nothing(PlainError::Unknown(error)),
         };
-        let is_known = self.namespaces.contains_key(&key);
-        let found = match plain::visit(copy, addresses, !is_known && self.probed.is_ok(), terms.wait) {
+        let Some((_busy, known)) = self.occupy(key, terms.wait) else { return nothing(PlainError::TooSlow) };
+        let found = match plain::visit(copy, addresses, known.is_none() && self.0.probed.is_ok(), terms.wait) {
             Ok(found) => found,
             Err(error) => return nothing(error),
         };
         let Some(interface) = found.interface else { return nothing(PlainError::NoInterface) };
-        let plain = match found.sockets {
-            Some(Ok(sockets)) => {
-                let id = PlainId(self.next);
-                self.next = self.next.wrapping_add(1);
-                let sockets = Arc::new(PlainSockets::new(id, worker, sockets, interface));
-                self.namespaces.insert(
-                    key,
-                    Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge },
-                );
-                Ok(PlainUse { key, sockets, is_first: true })
+        let plain = match (known, found.sockets) {
+            (Some(known), _) => Ok(known),
+            (None, Some(Ok((v4, v6)))) => {
+                let id = PlainId(self.0.lock().next_id());
+                let sockets = Arc::new(PlainSockets::new(id, worker, (v4, v6), interface));
+                self.0.watcher.opened(&sockets);
+                let entry = Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge };
+                self.0.lock().namespaces.insert(key, entry);
+                Ok(PlainUse { plains: self.clone(), key, sockets: Some(sockets) })
             }
-            Some(Err(error)) => Err(error),
-            None => self.share(key),
+            (None, Some(Err(error))) => Err(error),
+            (None, None) => Err(self.0.probed.err().map_or(PlainError::NoInterface, PlainError::from)),
         };
         Place { interface: Some(interface), plain }
     }
 
-    /// Gives a context's use back. Returns the sockets' number where it was the last: the workers are to forget them.
-    pub fn release(&mut self, plain: &PlainUse) -> Option<PlainId> {
-        let entry = self.namespaces.get_mut(&plain.key)?;
-        entry.users -= 1;
-        if entry.users > 0 {
+    /// Waits until a namespace is not busy, and makes it so; none where that takes longer than `wait`. Where it has sockets, they
+    /// have one more use from then on, so that they are not closed meanwhile.
+    fn occupy(&self, key: NamespaceKey, wait: Duration) -> Option<(Busy<'_>, Option<PlainUse>)> {
+        let is_busy = |table: &mut Table| table.busy.contains(&key);
+        let waited = self.0.changed.wait_timeout_while(self.0.lock(), wait, is_busy);
+        let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !table.busy.insert(key) {
             return None;
         }
-        self.namespaces.remove(&plain.key).map(|entry| entry.sockets.id())
+        let known = table.namespaces.get_mut(&key).map(|entry| {
+            entry.users += 1;
+            PlainUse { plains: self.clone(), key, sockets: Some(entry.sockets.clone()) }
+        });
+        Some((Busy(&self.0, key), known))
     }
+}
 
-    fn share(&mut self, key: NamespaceKey) -> Result<PlainUse, PlainError> {
-        self.probed?;
-        let entry = self.namespaces.get_mut(&key).ok_or(PlainError::NoInterface)?;
-        entry.users += 1;
-        Ok(PlainUse { key, sockets: entry.sockets.clone(), is_first: false })
+impl PlainUse {
+    /// The sockets.
+    pub fn sockets(&self) -> &Arc<PlainSockets> {
+        self.sockets.as_ref().expect("they are there until the end")
+    }
+}
+
+impl Drop for PlainUse {
+    fn drop(&mut self) {
+        let shared = &self.plains.0;
+        let mut table = shared.lock();
+        let Some(entry) = table.namespaces.get_mut(&self.key) else { return };
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        let entry = table.namespaces.remove(&self.key);
+        // The next search must not meet sockets that still have the port.
+        table.busy.insert(self.key);
+        let _busy = Busy(shared, self.key);
+        drop(table);
+        if let Some(sockets) = self.sockets.take() {
+            shared.watcher.closed(sockets.id());
+        }
+        drop(entry);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn next_id(&mut self) -> u32 {
+        let id = self.next;
+        self.next = id.wrapping_add(1);
+        id
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.lock().busy.remove(&self.1);
+        self.0.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plains").field("probed", &self.probed).field("table", &self.table).finish_non_exhaustive()
     }
 }
 

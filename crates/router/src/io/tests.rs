@@ -274,28 +274,68 @@ fn local() -> Vec<IpAddr> {
 #[test]
 fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
     in_namespace(|namespace| {
-        let mut plains = Plains::new(Ok(()));
-        let acquire = |plains: &mut Plains| plains.acquire(copy(&namespace), local(), 0, terms());
-        let first = acquire(&mut plains);
+        let (sender, reports) = std::sync::mpsc::channel();
+        let plains = Plains::new(Ok(()), Reports(sender));
+        let acquire = || plains.acquire(copy(&namespace), local(), 0, terms());
+        let first = acquire();
         assert_eq!(first.interface.unwrap().mtu, 65_536);
-        let (first, second) = (first.plain.unwrap(), acquire(&mut plains).plain.unwrap());
-        assert!(first.is_first && !second.is_first);
-        assert!(Arc::ptr_eq(&first.sockets, &second.sockets));
+        let (first, second) = (first.plain.unwrap(), acquire().plain.unwrap());
+        assert!(Arc::ptr_eq(first.sockets(), second.sockets()));
         let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, ROCE_PORT));
         assert!(taken.is_err(), "no other program gets what is for them");
-        assert_eq!(plains.release(&first), None);
-        assert_eq!(plains.release(&second), Some(PlainId(0)));
-        drop((first, second));
+        drop(first);
+        assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["opened 0"]);
+        drop(second);
+        assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["closed 0"]);
         UdpSocket::bind((Ipv4Addr::LOCALHOST, ROCE_PORT)).unwrap();
         UdpSocket::bind((Ipv6Addr::LOCALHOST, ROCE_PORT)).unwrap();
-        assert_eq!(acquire(&mut plains).plain.unwrap().sockets.id(), PlainId(1));
+        assert_eq!(acquire().plain.unwrap().sockets().id(), PlainId(1));
     });
+}
+
+#[test]
+fn searches_in_one_namespace_open_its_sockets_once() {
+    in_namespace(|namespace| {
+        let plains = Plains::new(Ok(()), Unserved);
+        let namespace = Arc::new(namespace);
+        let searches: Vec<_> = (0..8)
+            .map(|_| {
+                let (plains, namespace) = (plains.clone(), Arc::clone(&namespace));
+                std::thread::spawn(move || {
+                    // Each ends, too, while others are under way.
+                    (0..20).all(|_| plains.acquire(copy(&namespace), local(), 0, terms()).plain.is_ok())
+                })
+            })
+            .collect();
+        assert!(searches.into_iter().all(|search| search.join().unwrap()));
+    });
+}
+
+/// Nothing is done with the sockets.
+struct Unserved;
+
+impl PlainWatcher for Unserved {
+    fn opened(&self, _: &Arc<PlainSockets>) {}
+    fn closed(&self, _: PlainId) {}
+}
+
+/// What happens to the sockets is reported.
+struct Reports(std::sync::mpsc::Sender<String>);
+
+impl PlainWatcher for Reports {
+    fn opened(&self, sockets: &Arc<PlainSockets>) {
+        self.0.send(format!("opened {}", sockets.id().0)).unwrap();
+    }
+
+    fn closed(&self, id: PlainId) {
+        let _ = self.0.send(format!("closed {}", id.0));
+    }
 }
 
 #[test]
 fn a_namespace_without_sockets_says_why() {
     in_namespace(|namespace| {
-        let mut plains = Plains::new(Ok(()));
+        let plains = Plains::new(Ok(()), Unserved);
         let unknown = plains.acquire(copy(&namespace), vec![[10, 7, 0, 2].into()], 0, terms());
         assert_eq!((unknown.interface, unknown.plain.err()), (None, Some(PlainError::NoInterface)));
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, ROCE_PORT)).unwrap();
@@ -306,7 +346,7 @@ fn a_namespace_without_sockets_says_why() {
         let gone = plains.acquire(Err(rustix::io::Errno::SRCH), local(), 0, terms());
         assert_eq!(gone.plain.err(), Some(PlainError::Unknown(rustix::io::Errno::SRCH)));
         let probed = Err(ProbeError::Lost);
-        let unfit = Plains::new(probed).acquire(copy(&namespace), local(), 0, terms());
+        let unfit = Plains::new(probed, Unserved).acquire(copy(&namespace), local(), 0, terms());
         assert_eq!(unfit.plain.err(), Some(PlainError::Probe(ProbeError::Lost)));
         assert!(unfit.interface.is_some());
     });
@@ -319,7 +359,7 @@ fn another_namespace_is_entered_for_its_sockets() {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let outside = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_ne!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(inside.as_fd()));
-            let place = Plains::new(Ok(())).acquire(copy(&inside), local(), 0, terms());
+            let place = Plains::new(Ok(()), Unserved).acquire(copy(&inside), local(), 0, terms());
             assert!(place.plain.is_ok());
             let still = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_eq!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(still.as_fd()));
@@ -332,10 +372,10 @@ fn another_namespace_is_entered_for_its_sockets() {
 #[test]
 fn plain_datagrams_say_whom_they_are_for() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
-        let id = plain.sockets.id();
+        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
+        let id = plain.sockets().id();
         let mut receiver = Receiver::new(None);
-        receiver.sockets.add_plain(plain.sockets.clone()).unwrap();
+        receiver.sockets.add_plain(plain.sockets().clone()).unwrap();
         let addresses: [(IpAddr, IpAddr); 2] = [
             (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into()),
             (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()),
@@ -343,7 +383,7 @@ fn plain_datagrams_say_whom_they_are_for() {
         for (from, to) in addresses {
             let mut made = Made::default();
             made.add(Target::Plain { id, from, to }, 0x69, 100, 250);
-            send(plain.sockets.socket(from.is_ipv4()).unwrap(), made);
+            send(plain.sockets().socket(from.is_ipv4()).unwrap(), made);
             let origin = Origin::Plain { id, from, from_port: ROCE_PORT, to };
             let expected = [(0, 100), (1, 100), (2, 50)].map(|(first, len)| Arrived {
                 origin,
@@ -361,15 +401,15 @@ fn plain_datagrams_say_whom_they_are_for() {
 #[test]
 fn plain_datagrams_are_numbered_within_their_train() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
-        let socket = plain.sockets.socket(true).unwrap();
+        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
+        let socket = plain.sockets().socket(true).unwrap();
         raw::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
         probe::cut_to_identification(socket).unwrap();
         let mut receiver = Receiver::new(None);
-        receiver.sockets.add_plain(plain.sockets.clone()).unwrap();
+        receiver.sockets.add_plain(plain.sockets().clone()).unwrap();
         let mut made = Made::default();
         let (from, to) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into());
-        let target = Target::Plain { id: plain.sockets.id(), from, to };
+        let target = Target::Plain { id: plain.sockets().id(), from, to };
         made.add(target, 0, 100, 1000);
         made.add(target, 0, 90, 270);
         send(socket, made);
@@ -382,11 +422,11 @@ fn plain_datagrams_are_numbered_within_their_train() {
 #[test]
 fn a_source_that_is_not_there_cannot_be_sent_from() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(())).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
+        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
         let (from, to) = ([10, 0, 0, 1].into(), Ipv4Addr::new(127, 0, 0, 2).into());
         let mut made = Made::default();
-        made.add(Target::Plain { id: plain.sockets.id(), from, to }, 0, 100, 300);
-        let stats = send(plain.sockets.socket(true).unwrap(), made);
+        made.add(Target::Plain { id: plain.sockets().id(), from, to }, 0, 100, 300);
+        let stats = send(plain.sockets().socket(true).unwrap(), made);
         assert_eq!((stats.sent_datagrams, stats.send_errors), (0, 3));
     });
 }

@@ -7,21 +7,26 @@
 
 use super::process::ProcessMemory;
 use super::{Memory, RegionError};
-use crate::budget::{Charge, Exhausted, Resource, Share};
+use crate::budget::{Charge, Exhausted, Resource};
+use crate::disposal::Disposal;
 use rdmesh_uverbs::guard;
 use rdmesh_uverbs::session::Segment;
-use rdmesh_uverbs::shared::{MapError, SharedMemory};
+use rdmesh_uverbs::shared::{Keep, MapError, SharedMemory, UnusedMapping};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// All of one endpoint's.
 pub struct Arenas {
     files: HashMap<ArenaId, Arena>,
-    share: Share,
+    disposal: Disposal,
 }
+
+/// Mappings that were evicted: their charges are given back once they are unmapped, which takes a while.
+#[derive(Default)]
+pub struct Evicted(Vec<Weak<Upkeep>>);
 
 /// Device and inode of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -82,6 +87,19 @@ struct Upkeep {
     memory: Charge,
 }
 
+/// The same for the mapping itself.
+struct Kept {
+    upkeep: Arc<Upkeep>,
+    disposal: Disposal,
+}
+
+impl Keep for Kept {
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        let Self { upkeep, disposal } = *self;
+        disposal.unmap(pages, Box::new(upkeep));
+    }
+}
+
 /// A registration in progress: bytes that may yet be faulted in.
 struct Progress<'a> {
     arena: Option<BorrowedFd<'a>>,
@@ -89,9 +107,9 @@ struct Progress<'a> {
 }
 
 impl Arenas {
-    /// An empty set; mappings are charged to `share`.
-    pub fn new(share: Share) -> Self {
-        Self { files: HashMap::new(), share }
+    /// An empty set; mappings are charged to the account of `disposal`, which unmaps them.
+    pub fn new(disposal: Disposal) -> Self {
+        Self { files: HashMap::new(), disposal }
     }
 
     /// A region of `len` bytes at `start` in the tenant, made of `segments`, which must cover it without gap or overlap, for
@@ -104,7 +122,7 @@ impl Arenas {
         arena: Option<ArenaFile<'_>>,
         process: Option<ProcessMemory>,
     ) -> Result<Memory, RegionError> {
-        let Self { files, share } = self;
+        let Self { files, disposal } = self;
         match arena {
             Some(ArenaFile { id, fd: Some(_) }) => {
                 files.entry(id).or_default().users.insert(user);
@@ -116,21 +134,26 @@ impl Arenas {
             _ => {}
         }
         let mut progress = arena.map(|arena| Progress { arena: arena.fd, populate: POPULATE_MAX });
-        let made = Memory::region(start, len, segments, process, share, |offset, len| {
+        let made = Memory::region(start, len, segments, process, disposal.share(), |offset, len| {
             let (Some(arena), Some(progress)) = (arena, progress.as_mut()) else { return Err(RegionError::Unknown) };
-            files.get_mut(&arena.id).ok_or(RegionError::Unknown)?.place(share, progress, offset, len)
+            files.get_mut(&arena.id).ok_or(RegionError::Unknown)?.place(disposal, progress, offset, len)
         });
         self.files.retain(|_, arena| !arena.windows.is_empty());
         made
     }
 
-    /// Drops the mappings that no region needs. Returns whether there were any.
-    pub fn evict(&mut self) -> bool {
-        let count = |files: &HashMap<ArenaId, Arena>| files.values().map(|arena| arena.windows.len()).sum::<usize>();
-        let before = count(&self.files);
-        self.files.values_mut().for_each(|arena| arena.windows.retain(|_, window| window.memory.is_shared()));
+    /// Gives up the mappings that no region needs.
+    pub fn evict(&mut self, evicted: &mut Evicted) {
+        for arena in self.files.values_mut() {
+            arena.windows.retain(|_, window| {
+                let is_needed = window.memory.is_shared();
+                if !is_needed {
+                    evicted.0.push(Arc::downgrade(&window.upkeep));
+                }
+                is_needed
+            });
+        }
         self.files.retain(|_, arena| !arena.windows.is_empty());
-        count(&self.files) < before
     }
 
     /// Context `user` has been closed.
@@ -142,11 +165,23 @@ impl Arenas {
     }
 }
 
+impl Evicted {
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all are unmapped.
+    pub fn is_gone(&self) -> bool {
+        self.0.iter().all(|upkeep| upkeep.strong_count() == 0)
+    }
+}
+
 impl Arena {
     /// The `len` bytes at `offset`, mapped, with their pages there.
     fn place(
         &mut self,
-        share: &Share,
+        disposal: &Disposal,
         progress: &mut Progress<'_>,
         offset: u64,
         len: u64,
@@ -155,7 +190,7 @@ impl Arena {
         let found = self.windows.range(..=offset).next_back().filter(|(start, window)| window.end(**start) >= end);
         let start = match found {
             Some((start, _)) => *start,
-            None => self.open(share, progress.arena.ok_or(RegionError::Unknown)?, offset, end)?,
+            None => self.open(disposal, progress.arena.ok_or(RegionError::Unknown)?, offset, end)?,
         };
         let window = self.windows.get_mut(&start).ok_or(RegionError::Gap)?;
         window.admit(offset - start, end - start, &mut progress.populate)?;
@@ -163,7 +198,7 @@ impl Arena {
     }
 
     /// Maps the neighbourhood of a range. Returns where it begins.
-    fn open(&mut self, share: &Share, arena: BorrowedFd<'_>, from: u64, to: u64) -> Result<u64, RegionError> {
+    fn open(&mut self, disposal: &Disposal, arena: BorrowedFd<'_>, from: u64, to: u64) -> Result<u64, RegionError> {
         let size = fstat(arena).map_err(MapError::from)?.st_size.cast_unsigned();
         let start = from / CHUNK * CHUNK;
         let end = to.checked_next_multiple_of(CHUNK).ok_or(RegionError::Gap)?.min(size);
@@ -171,7 +206,7 @@ impl Arena {
             return Err(MapError::TooShort.into());
         }
         let len = usize::try_from(end - start).map_err(|_| RegionError::Gap)?;
-        let window = Window::open(share, arena, start, len)?;
+        let window = Window::open(disposal, arena, start, len)?;
         let within: Vec<u64> =
             self.windows.range(start..).map_while(|(at, w)| (w.end(*at) <= end).then_some(*at)).collect();
         within.iter().for_each(|at| drop(self.windows.remove(at)));
@@ -181,7 +216,8 @@ impl Arena {
 }
 
 impl Window {
-    fn open(share: &Share, arena: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, RegionError> {
+    fn open(disposal: &Disposal, arena: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, RegionError> {
+        let share = disposal.share();
         let (known, extents) = (len.div_ceil(PAGE as usize), len.div_ceil(EXTENT as usize));
         let bookkeeping = (Bits::bytes(known) + Bits::bytes(extents) + size_of::<Self>() + ENTRY) as u64;
         let upkeep = Arc::new(Upkeep {
@@ -189,7 +225,8 @@ impl Window {
             _mapping: share.take(Resource::Mappings, 1)?,
             memory: share.take(Resource::Memory, bookkeeping)?,
         });
-        let memory = SharedMemory::map_keeping(arena, offset, len, upkeep.clone())?;
+        let memory =
+            SharedMemory::map_keeping(arena, offset, len, Kept { upkeep: upkeep.clone(), disposal: disposal.clone() })?;
         Ok(Self { memory, upkeep, known: Bits::new(known), extents: Bits::new(extents) })
     }
 

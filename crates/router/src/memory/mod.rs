@@ -9,7 +9,7 @@ mod platform;
 mod process;
 mod raw;
 
-pub use arenas::{ArenaFile, ArenaId, Arenas};
+pub use arenas::{ArenaFile, ArenaId, Arenas, Evicted};
 pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
@@ -285,6 +285,7 @@ const MAX_PARTS: usize = 1024;
 mod tests {
     use super::*;
     use crate::budget::{Budget, Limits};
+    use crate::disposal::{Disposal, Reclaimer};
     use std::os::fd::AsFd;
 
     const PAGE: u64 = 4096;
@@ -295,7 +296,8 @@ mod tests {
 
     fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
-        let mut arenas = Arenas::new(Budget::new(Limits::of_this_process()).share(u32::MAX));
+        let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
+        let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
         arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 

@@ -325,7 +325,7 @@ fn queue_pair(message: &mut Message, qp: &Resource) {
 }
 
 fn cm_id(message: &mut Message, id: &CmId) {
-    message.u32(attr::PORT_INDEX, crate::session::PORT.into());
+    message.u32(attr::PORT_INDEX, crate::endpoint::PORT.into());
     if let Some((qpn, qp_type)) = id.qp {
         message.u32(attr::RES_LQPN, qpn);
         message.u8(attr::RES_TYPE, qp_type as u8);

@@ -215,4 +215,4 @@ impl<'a> Attributes<'a> {
 /// An attribute's type without its marks (`NLA_TYPE_MASK`).
 const TYPE_MASK: u16 = 0x3fff;
 /// The device's port.
-const PORT: u32 = crate::session::PORT as u32;
+const PORT: u32 = crate::endpoint::PORT as u32;

@@ -1,26 +1,28 @@
 //! rdma_cm channels of programs, each with a connection of its own.
 
-use super::EndpointId;
-use super::accounting::Admission;
-use super::connection::Subject;
+use super::account::{Account, BudgetCharge};
+use super::cm_server::{CmServer, Node, OpenDevice};
+use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
 use super::context::{random_token, way};
-use super::endpoint::EndpointSpec;
 use super::info::{CmTotals, ConnectionInfo};
-use super::messages::Answer;
+use super::lookups::Found;
+use super::peer::Process;
 use super::reply::Reply;
-use super::server::Server;
-use crate::budget::{Resource, Share};
+use super::server::Control;
+use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
+use crate::endpoint::EndpointId;
 use crate::io::PlainUse;
+use crate::netlink::CmId;
 use rdmesh_nic::{ContextId, ReceivedMad};
-use rdmesh_uverbs::session::{OpenCmReply, Token};
+use rdmesh_uverbs::session::{OpenCmReply, RequestKind, Token};
 use rdmesh_verbs::Qpn;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Session state of a channel.
+/// State of a channel, beside what the connection manager keeps.
 pub(super) struct CmChannel {
     /// The connection that opened it.
     pub(super) opener: u64,
@@ -29,7 +31,7 @@ pub(super) struct CmChannel {
     /// Its path to external peers.
     pub(super) plain: Option<PlainUse>,
     /// Its charge.
-    _charge: Admission,
+    _charge: BudgetCharge,
 }
 
 /// Bytes of the router's memory that a channel takes.
@@ -37,43 +39,129 @@ const MEMORY: u64 = 8192;
 /// Both ends of its events.
 const DESCRIPTORS: u64 = 2;
 
-impl Server {
-    /// Adds an endpoint to the connection manager.
-    pub(super) fn add_node(&mut self, spec: &EndpointSpec, share: &Share) {
+impl CmServer {
+    /// Adds an endpoint.
+    pub(super) fn add_node(&mut self, account: Account) {
+        let spec = &account.spec;
         // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
         let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
-        let memory = share.take(Resource::Memory, 0).ok().map(Arc::new);
+        let memory = account.share.take(Resource::Memory, 0).ok().map(Arc::new);
         let node = NodeSpec { vni: spec.vni, gids: spec.gids.clone(), guid: spec.node_guid(), max_ids, memory };
         self.cm.add_node(spec.id, node);
+        self.nodes.insert(spec.id, Node { account, devices: Vec::new() });
     }
 
-    pub(super) fn open_cm(&mut self, id: u64) -> Answer {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get(&connection.endpoint).ok_or(Errno::NODEV)?;
-        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
+    /// Removes an endpoint, with its channels.
+    pub(super) fn remove_node(&mut self, endpoint: EndpointId) {
+        let connections: Vec<u64> = self.clients.of_endpoint(endpoint);
+        for connection in connections {
+            self.close(connection);
+        }
+        self.nodes.remove(&endpoint);
+        self.cm.remove_node(endpoint);
+    }
+
+    /// A device was opened.
+    pub(super) fn device_opened(&mut self, endpoint: EndpointId, device: OpenDevice) {
+        let Some(node) = self.nodes.get_mut(&endpoint) else { return };
+        node.devices.push(device);
+        self.cm.set_mtu(endpoint, device.mtu);
+        if let Some(plain) = device.way {
+            self.cm.add_way(endpoint, plain);
+        }
+    }
+
+    /// A device is about to be closed.
+    pub(super) fn device_closed(&mut self, endpoint: EndpointId, device: &OpenDevice) {
+        let Some(node) = self.nodes.get_mut(&endpoint) else { return };
+        node.devices.retain(|other| (other.shard, other.id) != (device.shard, device.id));
+        if let Some(plain) = device.way {
+            self.cm.remove_way(endpoint, plain.id);
+        }
+    }
+
+    /// Executes a message and answers it; an error where it has to wait.
+    pub(super) fn execute(&mut self, id: u64, bytes: &[u8], attempt: Attempt) -> Result<Flow, Until> {
+        let frame = match Frame::parse(bytes) {
+            Ok(frame) => frame,
+            Err(error) => return Ok(self.clients.expel(id, &error.to_string())),
+        };
+        let Some(connection) = self.clients.get(id) else { return Ok(Flow::Close) };
+        let may_wait = attempt == Attempt::First && frame.may_wait();
+        let answer = match (frame.kind, connection.subject) {
+            (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open(id))?,
+            (RequestKind::AttachCm, None) => self.attach(id, frame.body),
+            (RequestKind::Cm, Some(Subject::Channel(channel))) => match self.look_first(id, channel, frame.body) {
+                Ok(true) => return Err(Until::Lookup),
+                Ok(false) => self.with_room(id, may_wait, |server| server.command(id, channel, frame.body))?,
+                Err(errno) => Err(errno),
+            },
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
+                return Ok(self.clients.expel(id, "command before the device was opened"));
+            }
+            _ => Err(Errno::INVAL),
+        };
+        Ok(self.clients.answer(id, &frame, &answer, None))
+    }
+
+    /// Executes a command. Where the endpoint's budget is exhausted, the session thread evicts mappings, and the command has to
+    /// wait until they have gone, if it may.
+    fn with_room(
+        &mut self,
+        id: u64,
+        may_wait: bool,
+        command: impl FnOnce(&mut Self) -> Answer,
+    ) -> Result<Answer, Until> {
+        let answer = command(self);
+        let Some(account) = self.clients.get(id).map(|connection| connection.account.clone()) else {
+            return Ok(answer);
+        };
+        let refused = account.share.take_refusal();
+        let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
+        if may_wait {
+            self.session.tell(Control::Evict(id));
+            return Err(Until::Eviction);
+        }
+        self.totals.refused_by_quota += 1;
+        account.exhausted(resource);
+        Ok(Err(resource.errno()))
+    }
+
+    /// Begins to look for the path to external peers that a command needs. Returns whether the message has to wait for it.
+    fn look_first(&mut self, id: u64, channel: u32, body: &[u8]) -> Result<bool, Errno> {
+        let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
+        self.cm.set_routes(self.shards[0].routes());
+        if connection.found.is_some() || !self.cm.needs_way(channel, body) {
+            return Ok(false);
+        }
+        let (seeker, process) = (&connection.account.seeker, connection.peer.process());
+        self.lookups.find_place(id, seeker, process, (self.plains.clone(), 0))?;
+        Ok(true)
+    }
+
+    fn open(&mut self, id: u64) -> Answer {
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let charge = BudgetCharge::new(&connection.account.share, MEMORY, DESCRIPTORS)?;
         let token = random_token()?;
         let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
-        self.cm_channels.insert(number, CmChannel { opener: id, connections: 1, plain: None, _charge: charge });
+        self.channels.insert(number, CmChannel { opener: id, connections: 1, plain: None, _charge: charge });
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
         Ok((reply, response))
     }
 
-    pub(super) fn attach_cm(&mut self, id: u64, body: &[u8]) -> Answer {
+    fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let number = self.cm.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
-        self.cm_channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
+        self.channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
         connection.subject = Some(Subject::Channel(number));
         Ok((Reply::default(), Vec::new()))
     }
 
-    pub(super) fn cm_command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
-        self.cm.set_routes(self.shards[0].routes());
-        if self.cm.needs_way(channel, body) {
-            self.find_way(id, channel);
-        }
+    fn command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
+        self.set_way(id, channel);
         if let Some(qpn) = self.cm.ends(channel, body) {
             self.settle_connections(channel, &[qpn]);
         }
@@ -85,9 +173,10 @@ impl Server {
         response.map(|response| (Reply::default(), response))
     }
 
-    /// A connection of a channel is gone.
-    pub(super) fn close_cm(&mut self, number: u32) {
-        let Some(channel) = self.cm_channels.get_mut(&number) else { return };
+    /// Closes a connection, and its channel when it was the last one.
+    pub(super) fn close(&mut self, id: u64) {
+        let Some(Subject::Channel(number)) = self.clients.remove(id) else { return };
+        let Some(channel) = self.channels.get_mut(&number) else { return };
         channel.connections -= 1;
         if channel.connections > 0 {
             return;
@@ -97,24 +186,22 @@ impl Server {
         self.cm.close(self.clock.now(), number);
         // While its sockets are still there.
         self.send_cm();
-        if let Some(plain) = self.cm_channels.remove(&number).and_then(|channel| channel.plain) {
-            self.release_plain(&plain);
-        }
+        self.channels.remove(&number);
     }
 
     /// Takes a connection manager's message from another machine.
-    pub(super) fn cm_receive(&mut self, mad: ReceivedMad) {
+    pub(super) fn receive_mad(&mut self, mad: &ReceivedMad) {
         self.cm.set_routes(self.shards[0].routes());
-        if self.cm.is_end(&mad) {
+        if self.cm.is_end(mad) {
             // The peer's earlier packets may be with another worker, or in another socket.
             self.settle_workers();
         }
-        self.cm.receive(self.clock.now(), &mad);
+        self.cm.receive(self.clock.now(), mad);
         self.send_cm();
     }
 
     /// Handles expired timers. Returns the time until the next one.
-    pub(super) fn run_cm_timers(&mut self) -> Option<Timespec> {
+    pub(super) fn run_timers(&mut self) -> Option<Timespec> {
         let look_again = self.run_cm_queries();
         let now = self.clock.now();
         if self.cm.poll_timeout().is_some_and(|deadline| deadline <= now) {
@@ -133,9 +220,10 @@ impl Server {
     /// had been posted.
     fn settle_connections(&self, channel: u32, qpns: &[Qpn]) {
         let Some(endpoint) = self.cm.endpoint_of(channel).filter(|_| !qpns.is_empty()) else { return };
+        let Some(node) = self.nodes.get(&endpoint) else { return };
         for (index, shard) in self.shards.iter().enumerate() {
-            let of_endpoint = self.contexts.values().filter(|c| c.endpoint == endpoint && c.shard_index == index);
-            let contexts: Vec<ContextId> = of_endpoint.map(|context| context.id).collect();
+            let here = node.devices.iter().filter(|device| device.shard == index);
+            let contexts: Vec<ContextId> = here.map(|device| device.id).collect();
             if !contexts.is_empty() {
                 let qpns = qpns.to_vec();
                 shard.settle(move |shard| {
@@ -158,11 +246,14 @@ impl Server {
         self.send_mads(mads);
     }
 
-    /// Finds the path of a channel's program to external peers.
-    fn find_way(&mut self, id: u64, number: u32) {
-        let plain = self.find_place(id, 0).ok().and_then(|place| place.plain.ok());
+    /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
+    fn set_way(&mut self, id: u64, number: u32) {
+        let Some(connection) = self.clients.get_mut(id) else { return };
+        let Some(Found::Place(place)) = connection.found.take() else { return };
+        connection.account.report_outside(place.plain.as_ref().err());
+        let plain = place.plain.ok();
         self.cm.set_way(number, plain.as_ref().map(way));
-        if let Some(channel) = self.cm_channels.get_mut(&number) {
+        if let Some(channel) = self.channels.get_mut(&number) {
             channel.plain = plain;
         }
     }
@@ -170,7 +261,7 @@ impl Server {
     /// Every identifier.
     pub(super) fn connection_infos(&self) -> Vec<ConnectionInfo> {
         let named = |row: ConnectionRow| {
-            let spec = &self.endpoints.get(&row.endpoint)?.spec;
+            let spec = &self.nodes.get(&row.endpoint)?.account.spec;
             Some(ConnectionInfo { name: spec.name.clone(), network: spec.network.clone(), row })
         };
         self.cm.rows().into_iter().filter_map(named).collect()
@@ -195,9 +286,13 @@ impl Server {
         }
     }
 
-    /// Removes an endpoint from the connection manager; its channels are closed already.
-    pub(super) fn remove_node(&mut self, endpoint: EndpointId) {
-        self.cm.remove_node(endpoint);
+    /// At most `limit` identifiers of an endpoint, from number `from` on, with the processes that opened their channels.
+    pub(super) fn list(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(Option<Arc<Process>>, CmId)> {
+        let opener = |channel: u32| {
+            let opener = self.channels.get(&channel)?.opener;
+            Some(self.clients.get(opener)?.peer.process())
+        };
+        self.cm.list_ids(endpoint, from, limit).into_iter().map(|(channel, id)| (opener(channel), id)).collect()
     }
 }
 

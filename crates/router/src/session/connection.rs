@@ -1,23 +1,100 @@
 //! Session connections: the socket, and the framing of its messages.
 
-use super::accounting::Admission;
+use super::account::{Account, CONNECTION_MEMORY, Charge};
+use super::lookups::Found;
 use super::peer::Peer;
+use super::reply::Reply;
+use crate::endpoint::EndpointId;
+use crate::memory::Evicted;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_verbs::Vni;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
 /// One connection of one process.
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
-    pub(super) endpoint: super::EndpointId,
+    pub(super) endpoint: EndpointId,
     /// The object that it opened or was attached to.
     pub(super) subject: Option<Subject>,
     pub(super) peer: Peer,
+    /// The endpoint's tenant network.
+    pub(super) tenant: Vni,
+    /// The endpoint's account.
+    pub(super) account: Account,
+    /// It waits for its turn.
+    pub(super) is_queued: bool,
+    /// A message that waits.
+    pub(super) parked: Option<Parked>,
+    /// Result of the lookup that it has waited for.
+    pub(super) found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
     /// Its charge.
-    pub(super) _charge: Admission,
+    pub(super) _charge: Charge,
 }
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, account: Account, peer: Peer, charge: Charge) -> Self {
+        let (endpoint, tenant) = (account.spec.id, account.spec.vni);
+        Self {
+            socket,
+            endpoint,
+            account,
+            subject: None,
+            peer,
+            tenant,
+            is_queued: false,
+            parked: None,
+            found: None,
+            interface: None,
+            _charge: charge,
+        }
+    }
+}
+
+/// A message that waits.
+pub(super) struct Parked {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+    pub(super) until: Until,
+    /// The next attempt to execute it.
+    pub(super) attempt: Attempt,
+    /// It can be executed.
+    pub(super) is_over: bool,
+}
+
+/// Event that a message waits for.
+pub(super) enum Until {
+    /// There may be room for what its command was refused: these mappings have gone.
+    Room(Evicted),
+    /// The session thread has said which mappings must go.
+    Eviction,
+    /// What its command needs to know has been looked up.
+    Lookup,
+}
+
+/// Whether a command has waited for room. It does so once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attempt {
+    First,
+    Second,
+}
+
+/// Whether a connection continues after a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flow {
+    Continue,
+    /// The message waits, and so does the connection.
+    Wait,
+    /// Another thread serves it from now on.
+    HandOver,
+    Close,
+}
+
+/// An answer, and its response as the program's buffer has it.
+pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
 
 /// Object that a connection belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +138,11 @@ impl<'a> Frame<'a> {
             return Err(FrameError::Lengths);
         }
         Ok(Self { kind, body, segments })
+    }
+
+    /// Whether it fits where its answer would: a message that waits takes the answer's room.
+    pub(super) fn may_wait(&self) -> bool {
+        (size_of::<RequestHeader>() + self.body.len() + self.segments.len()) as u64 <= CONNECTION_MEMORY
     }
 
     /// The segments, copied out.

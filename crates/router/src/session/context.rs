@@ -1,14 +1,16 @@
 //! Device context: the state of one opened device.
 
-use super::EndpointId;
-use super::accounting::{Admission, ObjectCounts};
-use super::endpoint::Endpoint;
+use super::account::{Account, Item};
+use super::cm_server::OpenDevice;
+use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
 use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
-use crate::budget::{Charge, Exhausted, Resource, Share};
+use crate::budget::{Charge, Exhausted, Resource};
+use crate::disposal::Disposal;
+use crate::endpoint::EndpointId;
 use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
@@ -16,7 +18,7 @@ use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
-use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rdmesh_verbs::{Gid, Mtu};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
@@ -30,10 +32,6 @@ const RDEV: u64 = 231 << 8 | 192;
 /// Maximum number of failed queue pairs that are recorded for one context.
 const MAX_MISTAKES: usize = 4;
 
-/// Bytes of the router's memory that a context takes: tables that grow with its objects are counted with those.
-const MEMORY: u64 = 32 << 10;
-/// The wake-up, both ends of the asynchronous events, the queue memory.
-const DESCRIPTORS: u64 = 4;
 const PAGE: u64 = 4096;
 
 /// A completion channel.
@@ -56,14 +54,13 @@ pub(super) struct Context {
     pub(super) queues: QueueFile,
     /// Raised where pages of its page or its queues have been taken away.
     pub(super) alarm: Alarm,
-    /// The charge for it and its objects.
-    pub(super) charge: Admission,
+    /// The charges for it and its objects.
+    pub(super) holdings: Holdings,
     pub(super) token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     pub(super) async_fd: Option<OwnedFd>,
     /// Connections that use the context: the opener's, and its forked children's.
     pub(super) connections: u32,
-    pub(super) counts: ObjectCounts,
     pub(super) regions: Regions,
     pub(super) channels: HashMap<u32, Channel>,
     /// Completion queues, with their channels.
@@ -88,19 +85,19 @@ pub(super) struct Context {
 impl Context {
     /// Opens a context on `shard`, with the page and the queue memory that the opener sent; also makes the answer for it.
     pub(super) fn open(
-        endpoint: &Endpoint,
+        account: &Account,
         peer: &Peer,
         fds: &[OwnedFd],
         (shard, shard_index): (&ShardHandle, usize),
         place: Place,
     ) -> io::Result<(Self, Reply)> {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
-        let charge = Admission::new(&endpoint.share, MEMORY, DESCRIPTORS)?;
+        let holdings = Holdings::new(account.charge(Item::Context, 1)?);
         let alarm = Alarm::default();
-        let page = map_page(page.as_fd(), &alarm, &endpoint.share)?;
-        let share = endpoint.share.clone();
+        let page = map_page(page.as_fd(), &alarm, &account.disposal)?;
+        let disposal = account.disposal.clone();
         let queues = io::fcntl_dupfd_cloexec(queues, 0)?;
-        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&share, len)?)))?;
+        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&disposal, len)?)))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
@@ -112,22 +109,22 @@ impl Context {
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
-        let network = Network { vni: endpoint.spec.vni, gids: endpoint.spec.gids.clone(), plain, mtu };
+        let network =
+            Network { vni: account.spec.vni, endpoint: account.spec.id.0, gids: account.spec.gids.clone(), plain, mtu };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
-            endpoint: endpoint.spec.id,
+            endpoint: account.spec.id,
             shard: shard.clone(),
             shard_index,
             id,
             page,
             queues,
             alarm,
-            charge,
+            holdings,
             token,
             async_fd: Some(async_fd),
             connections: 1,
-            counts: ObjectCounts::default(),
             regions: Regions::default(),
             channels: HashMap::new(),
             cqs: HashMap::new(),
@@ -144,9 +141,10 @@ impl Context {
         Ok((context, reply))
     }
 
-    /// Its path to external peers, for the engine.
-    pub(super) fn way(&self) -> Option<Plain> {
-        self.plain.as_ref().ok().map(way)
+    /// The device, as far as rdma_cm needs to know it.
+    pub(super) fn open_device(&self) -> OpenDevice {
+        let way = self.plain.as_ref().ok().map(way);
+        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, way }
     }
 
     /// Executes the requests that the program posted before its end.
@@ -155,12 +153,17 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Reclaims everything, except the external path, which it returns.
-    pub(super) fn close(self) -> Option<PlainUse> {
+    /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
+    pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
         let id = self.id;
-        // Dropped here, not on the worker, which has others to serve.
-        drop(self.shard.call(move |shard| shard.close(id)));
-        self.plain.ok()
+        // The worker serves others between two slices.
+        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
+        let mut remains: Vec<_> = slices.collect();
+        remains.extend(self.shard.call(move |shard| shard.close(id)));
+        let Self { plain, holdings, page, queues, async_fd, .. } = self;
+        // Neither here nor on the worker, which both have others to serve.
+        disposal.discard(((remains, page, queues, async_fd), holdings.end()));
+        plain.ok()
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -169,27 +172,29 @@ impl Context {
     }
 
     /// Records indices beyond the ends of its queues that the program has written since the last call.
-    pub(super) fn note_bad_indices(&self, endpoint: &mut Endpoint) {
+    pub(super) fn note_bad_indices(&self, account: &Account) {
         let count = self.queues.take_bad_indices();
         if count != 0 {
-            endpoint.bad_indices += count;
-            endpoint.mistakes.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone());
+            account.note_bad_indices(count);
+            account.mistakes(|known| known.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone()));
         }
     }
 
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_mistakes(&self, endpoint: &mut Endpoint) {
-        self.note_bad_indices(endpoint);
+    pub(super) fn note_mistakes(&self, account: &Account) {
+        self.note_bad_indices(account);
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
             let engine = shard.engine();
             let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
             infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
         });
-        mistakes.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, self.pid, || self.comm.clone()));
+        account.mistakes(|known| {
+            mistakes.into_iter().for_each(|mistake| known.note(mistake, self.pid, || self.comm.clone()));
+        });
     }
 
-    pub(super) fn info(&self, endpoint: &Endpoint) -> ContextInfo {
+    pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
         let qps = self.shard.call(move |shard| {
             let engine = shard.engine();
@@ -198,13 +203,13 @@ impl Context {
         });
         ContextInfo {
             endpoint: self.endpoint,
-            name: endpoint.spec.name.clone(),
-            network: endpoint.spec.network.clone(),
+            name: account.spec.name.clone(),
+            network: account.spec.network.clone(),
             pid: self.pid,
             uid: self.uid,
             comm: self.comm.clone(),
             shard: self.shard_index,
-            objects: self.counts,
+            objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
             outside: self.plain.as_ref().map(drop).map_err(|error| *error),
             qps,
@@ -217,23 +222,31 @@ struct Mapped {
     _address_space: Charge,
     _mapping: Charge,
     _memory: Charge,
+    disposal: Disposal,
 }
 
 impl Mapped {
-    fn charge(share: &Share, len: usize) -> Result<Self, Exhausted> {
-        let len = len as u64;
+    fn charge(disposal: &Disposal, len: usize) -> Result<Self, Exhausted> {
+        let (share, len) = (disposal.share(), len as u64);
         Ok(Self {
             _address_space: share.take(Resource::AddressSpace, len)?,
             _mapping: share.take(Resource::Mappings, 1)?,
             // For its pages of the page table, all of which are used if the queues are.
             _memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
+            disposal: disposal.clone(),
         })
     }
 }
 
+impl Keep for Mapped {
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        self.disposal.clone().unmap(pages, self);
+    }
+}
+
 /// Maps a context page from the other side. EFAULT where it is not filled in.
-fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, share: &Share) -> io::Result<ContextPage> {
-    let keep = Mapped::charge(share, CONTEXT_PAGE_LEN)?;
+fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Result<ContextPage> {
+    let keep = Mapped::charge(disposal, CONTEXT_PAGE_LEN)?;
     let memory = SharedMemory::map_watched(fd, 0, CONTEXT_PAGE_LEN, alarm, keep)?;
     memory.populate(0, CONTEXT_PAGE_LEN)?;
     ContextPage::new(memory).ok_or(io::Errno::INVAL)
@@ -241,7 +254,7 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, share: &Share) -> io::Result<Cont
 
 /// The same for the engine.
 pub(super) fn way(plain: &PlainUse) -> Plain {
-    Plain { id: plain.sockets.id(), source_port: ROCE_PORT }
+    Plain { id: plain.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

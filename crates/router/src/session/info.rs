@@ -1,7 +1,8 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
-use super::{EndpointId, ObjectCounts};
+use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
+use crate::endpoint::EndpointId;
 use crate::io::PlainError;
 use rdmesh_nic::{Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
@@ -126,6 +127,19 @@ pub struct CmTotals {
     pub overflow: u64,
     /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub rejected: Vec<(u16, u64)>,
+}
+
+impl SessionTotals {
+    /// The same with the commands of other connections too.
+    pub(super) fn with_commands_of(self, other: &Self) -> Self {
+        Self {
+            connections_dropped: self.connections_dropped + other.connections_dropped,
+            commands: self.commands + other.commands,
+            commands_failed: self.commands_failed + other.commands_failed,
+            refused_by_quota: self.refused_by_quota + other.refused_by_quota,
+            ..self
+        }
+    }
 }
 
 /// Counters since the start. Every created object is destroyed by its program, reclaimed from a program that has ended, or

@@ -1,246 +1,190 @@
 //! Handlers of session messages.
 
+use super::account::{Account, Item};
+use super::clients::Incoming;
+use super::cm_server::CmControl;
 use super::commands::{self, Scope};
-use super::connection::{Frame, Subject};
+use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
 use super::context::Context;
-use super::peer::unread;
-use super::reply::{self, Reply};
+use super::lookups::Found;
+use super::netlink::asks_for_port;
+use super::reply::Reply;
 use super::server::Server;
 use crate::budget::Resource;
-use crate::io::{Place, PlainError, Plains, Terms};
-use crate::worker::ShardHandle;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
-use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
-/// Whether a connection continues after a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Flow {
-    Continue,
-    Close,
-}
-
-/// An answer, and its response as the program's buffer has it.
-pub(super) type Answer = Result<(Reply, Vec<u8>), Errno>;
-
 impl Server {
-    /// Executes a message and answers it.
-    pub(super) fn handle_message(&mut self, id: u64, message: &[u8], fds: &[OwnedFd]) -> Flow {
-        let frame = match Frame::parse(message) {
+    /// Executes a message and answers it; an error where it has to wait.
+    pub(super) fn execute(&mut self, id: u64, incoming: &Incoming<'_>) -> Result<Flow, Until> {
+        let Incoming { bytes, fds, attempt } = incoming;
+        let frame = match Frame::parse(bytes) {
             Ok(frame) => frame,
-            Err(error) => return self.expel(id, &error.to_string()),
+            Err(error) => return Ok(self.clients.expel(id, &error.to_string())),
         };
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        // Answers that wait are the router's memory: a program has one at a time.
-        if unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0) {
-            return self.expel(id, "answers are not read");
+        let Some(subject) = self.clients.get(id).map(|connection| connection.subject) else { return Ok(Flow::Close) };
+        match self.look_first(id, &frame) {
+            Ok(false) => {}
+            Ok(true) => return Err(Until::Lookup),
+            Err(errno) => return Ok(self.answer(id, &frame, &Err(errno))),
         }
-        let answer = match (frame.kind, connection.subject) {
-            (RequestKind::Open, None) => self.with_room(id, |server| server.open(id, fds)),
+        let may_wait = *attempt == Attempt::First && frame.may_wait();
+        let answer = match (frame.kind, subject) {
+            (RequestKind::Open, None) => self.with_room(id, may_wait, |server| server.open(id, fds))?,
             (RequestKind::Attach, None) => self.attach(id, frame.body),
-            (RequestKind::OpenCm, None) => self.with_room(id, |server| server.open_cm(id)),
-            (RequestKind::AttachCm, None) => self.attach_cm(id, frame.body),
+            (RequestKind::OpenCm | RequestKind::AttachCm, None) => return Ok(Flow::HandOver),
             (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
-                self.with_room(id, |server| server.command(id, context, &frame, fds))
+                self.with_room(id, may_wait, |server| server.command(id, context, &frame, fds))?
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
             (RequestKind::Netlink, _) => self.netlink(id, frame.body),
-            (RequestKind::Cm, Some(Subject::Channel(channel))) => {
-                self.with_room(id, |server| server.cm_command(id, channel, frame.body))
-            }
             (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
-                return self.expel(id, "command before the device was opened");
+                return Ok(self.clients.expel(id, "command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),
         };
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        if let Err(errno) = &answer
-            && let Some(endpoint) = self.endpoints.get_mut(&connection.endpoint)
-        {
-            endpoint.note_failure(frame.kind, frame.body, *errno, &connection.peer);
-        }
-        let sent = match &answer {
-            Ok((reply, response)) => reply::send(connection.socket.as_fd(), reply, response),
-            Err(errno) => reply::send_error(connection.socket.as_fd(), *errno, self.wanted(connection.subject)),
-        };
-        match sent {
-            Ok(()) => Flow::Continue,
-            Err(Errno::AGAIN) => self.expel(id, "answers are not read"),
-            // The program has gone.
-            Err(Errno::PIPE | Errno::CONNRESET) => Flow::Close,
-            Err(error) => self.expel(id, &format!("answer that cannot be sent: {error}")),
-        }
+        Ok(self.answer(id, &frame, &answer))
+    }
+
+    fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer) -> Flow {
+        let subject = self.clients.get(id).and_then(|connection| connection.subject);
+        let wanted = if answer.is_err() { self.wanted(subject) } else { None };
+        self.clients.answer(id, frame, answer, wanted)
     }
 
     /// The part of the queue memory that the program must populate before the command that failed just now can succeed.
     fn wanted(&self, subject: Option<Subject>) -> Option<Extent> {
         let Some(Subject::Context(context)) = subject else { return None };
-        self.contexts.get(&context)?.queues.take_wanted()
+        self.devices.get(context)?.queues.take_wanted()
     }
 
-    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command is executed
-    /// once more.
-    fn with_room(&mut self, id: u64, mut command: impl FnMut(&mut Self) -> Answer) -> Answer {
+    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait
+    /// until they have gone, if it may.
+    fn with_room(
+        &mut self,
+        id: u64,
+        may_wait: bool,
+        command: impl FnOnce(&mut Self) -> Answer,
+    ) -> Result<Answer, Until> {
         let answer = command(self);
         let refused = self.refused(id);
-        let Some(mut resource) = refused.filter(|_| answer.is_err()) else { return answer };
-        let evicted = self.endpoints.values_mut().map(|endpoint| endpoint.arenas.evict()).filter(|made| *made).count();
-        if evicted > 0 {
-            let answer = command(self);
-            let refused = self.refused(id);
-            let Some(still) = refused.filter(|_| answer.is_err()) else { return answer };
-            resource = still;
+        let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
+        if may_wait {
+            let evicted = self.accounts.evict();
+            // What the endpoint itself has given up counts as its own until then.
+            let is_reclaiming = self.account_of(id).is_some_and(|account| account.disposal.is_reclaiming());
+            if !evicted.is_empty() || is_reclaiming {
+                return Err(Until::Room(evicted));
+            }
         }
         self.note_exhausted(id, resource);
-        Err(resource.errno())
+        Ok(Err(resource.errno()))
     }
 
     /// The resource that the budget has refused to a connection's endpoint.
     fn refused(&self, id: u64) -> Option<Resource> {
-        self.endpoints.get(&self.connections.get(&id)?.endpoint)?.share.take_refusal()
+        self.account_of(id)?.share.take_refusal()
     }
 
     fn note_exhausted(&mut self, id: u64, resource: Resource) {
-        self.totals.refused_by_quota += 1;
-        let endpoint = self.connections.get(&id).and_then(|connection| self.endpoints.get_mut(&connection.endpoint));
-        endpoint.into_iter().for_each(|endpoint| endpoint.exhausted(resource));
+        self.accounts.totals.refused_by_quota += 1;
+        self.account_of(id).into_iter().for_each(|account| account.exhausted(resource));
     }
 
-    pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
-        self.complain(id, reason);
-        Flow::Close
+    fn account_of(&self, id: u64) -> Option<&Account> {
+        Some(&self.clients.get(id)?.account)
     }
 
     fn open(&mut self, id: u64, fds: &[OwnedFd]) -> Answer {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        if let Err(errno) = endpoint.admit_context() {
-            self.totals.refused_by_quota += 1;
-            return Err(errno);
-        }
-        let shard = least_loaded(self.shards.len(), self.contexts.values().map(|c| c.shard_index));
-        let place = self.find_place(id, shard)?;
-        let number_there = self.connections.get(&id).map_or(0, |c| self.free_context_number(c.endpoint));
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        let plain = place.plain.as_ref().ok().cloned();
-        let opened = Context::open(endpoint, &connection.peer, fds, (&self.shards[shard], shard), place);
-        let (mut context, reply) = match (opened, plain) {
-            (Ok(opened), _) => opened,
-            (Err(error), plain) => {
-                plain.iter().for_each(|plain| self.release_plain(plain));
-                return Err(error);
-            }
+        let Self { accounts, clients, devices, cm, .. } = self;
+        let connection = clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let number = connection.endpoint;
+        let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
+        let account = &endpoint.account;
+        let Some(Found::Place(place)) = connection.found.take() else {
+            // Nothing was looked up for it, because its quota is reached.
+            totals.refused_by_quota += 1;
+            return Err(account.charge(Item::Context, 1).err().unwrap_or(Errno::AGAIN));
         };
-        (context.opener, context.number) = (id, number_there);
-        endpoint.contexts += 1;
-        self.cm.set_mtu(connection.endpoint, context.mtu);
-        if let Some(plain) = context.way() {
-            self.cm.add_way(connection.endpoint, plain);
-        }
-        self.totals.contexts_opened += 1;
-        let number = insert(&mut self.contexts, &mut self.next_context, context);
-        connection.subject = Some(Subject::Context(number));
+        account.report_outside(place.plain.as_ref().err());
+        let worker = devices.least_loaded();
+        let (mut context, reply) = Context::open(account, &connection.peer, fds, worker, *place)?;
+        (context.opener, context.number) = (id, devices.free_number(number));
+        // Before the program knows: what it does then finds the device there.
+        cm.tell(CmControl::Opened(number, context.open_device()));
+        totals.contexts_opened += 1;
+        connection.subject = Some(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))
     }
 
-    /// Looks for the interface in a program's network namespace, and for sockets there. `shard` is to serve them.
-    pub(super) fn find_place(&mut self, id: u64, shard: usize) -> Result<Place, Errno> {
-        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        // The tenant controls how long the lookup takes, so the number of slow ones is limited.
-        let exhausted = endpoint.patience.is_exhausted();
-        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let charge = Some(endpoint.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?);
-        let terms = Terms { charge, wait: endpoint.patience.deadline() };
-        let place = self.plains.acquire(namespace, endpoint.spec.addresses(), shard, terms);
-        if matches!(place.plain, Err(PlainError::TooSlow)) {
-            endpoint.patience.strike();
+    /// Begins the lookup that a message needs. Returns whether the message has to wait for it.
+    fn look_first(&mut self, id: u64, frame: &Frame<'_>) -> Result<bool, Errno> {
+        let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
+        let account = &self.accounts.get(connection.endpoint).ok_or(Errno::NODEV)?.account;
+        if connection.found.is_some() {
+            return Ok(false);
         }
-        tell_workers(&self.shards, &place);
-        endpoint.report_outside(place.plain.as_ref().err());
-        Ok(place)
+        let (seeker, process, lookups) = (&account.seeker, connection.peer.process(), &self.lookups);
+        match (frame.kind, connection.subject) {
+            (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
+                let (_, shard) = self.devices.least_loaded();
+                lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
+            }
+            (RequestKind::Verbs, Some(Subject::Context(_)))
+                if connection.peer.memory().is_none() && commands::needs_memory(frame.body, &frame.segments()) =>
+            {
+                lookups.open_memory(id, seeker, process);
+            }
+            (RequestKind::Netlink, _) if connection.interface.is_none() && asks_for_port(frame.body) => {
+                lookups.find_interface(id, seeker, process);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Takes what has been looked up.
+    pub(super) fn take_found(&mut self) {
+        while let Some((id, found)) = self.lookups.next() {
+            // Given back where the connection has gone.
+            drop(self.clients.found(id, found));
+        }
     }
 
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
-        let mut found = None;
-        for (number, context) in &mut self.contexts {
-            // Every token of the endpoint is compared, so that the time leaks nothing.
-            if context.endpoint == connection.endpoint && context.has_token(&token) {
-                found = Some((*number, context));
-            }
-        }
-        let (number, context) = found.ok_or(Errno::ACCESS)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let (number, context) = self.devices.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
         context.connections += 1;
         connection.subject = Some(Subject::Context(number));
         Ok((Reply::default(), Vec::new()))
     }
 
     fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
-        let connection = self.connections.get(&id).ok_or(Errno::INVAL)?;
+        let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
+        let failed = || if let Some(Found::Memory(failed)) = connection.found.take() { Some(failed) } else { None };
+        let memory = connection.peer.memory().or_else(failed);
+        let limits = self.accounts.limits();
+        let (endpoint, totals) = self.accounts.with_totals(connection.endpoint).ok_or(Errno::NODEV)?;
         let scope = Scope {
-            context: self.contexts.get_mut(&context).ok_or(Errno::INVAL)?,
+            context: self.devices.get_mut(context).ok_or(Errno::INVAL)?,
             number: context,
-            endpoint: self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?,
-            totals: &mut self.totals,
-            limits: &self.limits,
+            endpoint,
+            totals,
+            limits: &limits,
             peer: &connection.peer,
+            memory,
         };
         let answer = match frame.kind {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
             _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
         };
-        self.totals.commands += 1;
-        self.totals.commands_failed += u64::from(answer.is_err());
+        self.accounts.totals.commands += 1;
+        self.accounts.totals.commands_failed += u64::from(answer.is_err());
         answer
-    }
-}
-
-/// Gives sockets that were opened just now to the workers.
-fn tell_workers(shards: &[ShardHandle], place: &Place) {
-    let Some(plain) = place.plain.as_ref().ok().filter(|plain| plain.is_first) else { return };
-    for shard in shards {
-        let sockets = plain.sockets.clone();
-        if let Err(error) = shard.call(move |shard| shard.add_plain(sockets)) {
-            tracing::error!(%error, "cannot watch the sockets of a network namespace");
-        }
-    }
-}
-
-/// The shard with the fewest contexts.
-fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
-    let mut load = vec![0u32; shards];
-    for shard in contexts {
-        load[shard] += 1;
-    }
-    (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
-}
-
-/// Files a context under the next number that is free.
-fn insert(contexts: &mut std::collections::HashMap<u32, Context>, next: &mut u32, context: Context) -> u32 {
-    loop {
-        let number = *next;
-        *next = next.wrapping_add(1);
-        if let Entry::Vacant(entry) = contexts.entry(number) {
-            entry.insert(context);
-            return number;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_context_goes_where_fewest_are() {
-        assert_eq!(least_loaded(3, [0, 0, 1, 2, 2].into_iter()), 1);
-        assert_eq!(least_loaded(2, [].into_iter()), 0);
     }
 }

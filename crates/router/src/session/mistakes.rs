@@ -5,12 +5,11 @@
 
 mod names;
 
-use super::endpoint::Endpoint;
-use super::peer::Peer;
+pub(super) use names::{Subject, subject};
+
 use crate::io::PlainError;
-use rdmesh_nic::{Path, QpInfo, Route, Routes};
-use rdmesh_uverbs::session::RequestKind;
-use rdmesh_verbs::{AddressVector, Gid, QpState, Qpn};
+use rdmesh_nic::{Path, QpInfo};
+use rdmesh_verbs::{Gid, QpState, Qpn};
 use rustix::io::Errno;
 use std::fmt;
 use std::net::IpAddr;
@@ -137,61 +136,19 @@ pub(super) struct PastMistakes(Vec<(String, String, Mistakes)>);
 
 impl PastMistakes {
     /// Keeps those of an endpoint that is removed.
-    pub(super) fn keep(&mut self, endpoint: &mut Endpoint) {
-        let mistakes = std::mem::take(&mut endpoint.mistakes);
+    pub(super) fn keep(&mut self, name: &str, network: &str, mistakes: Mistakes) {
         if mistakes.0.is_empty() {
             return;
         }
         if self.0.len() == MAX {
             self.0.remove(0);
         }
-        self.0.push((endpoint.spec.name.clone(), endpoint.spec.network.clone(), mistakes));
+        self.0.push((name.to_owned(), network.to_owned(), mistakes));
     }
 
     /// All of them.
     pub(super) fn infos(&self) -> impl Iterator<Item = MistakeInfo> {
         self.0.iter().flat_map(|(name, network, mistakes)| mistakes.infos(name, network))
-    }
-}
-
-impl Endpoint {
-    /// Records a command that failed.
-    pub(super) fn note_failure(&mut self, kind: RequestKind, body: &[u8], errno: Errno, peer: &Peer) {
-        let limit = self.refusal.take();
-        let mistake = match names::subject(kind, body) {
-            _ if errno == Errno::NOMEM && limit.is_some() => limit.map(Mistake::Limit),
-            names::Subject::QueuePair(number) if errno == Errno::OPNOTSUPP => Some(Mistake::QpType(number)),
-            names::Subject::Resolution(Some(peer)) if errno == Errno::NETUNREACH => {
-                Some(Mistake::NoWay { peer, outside: None })
-            }
-            // A non-blocking program asks for events when there are none.
-            _ if errno == Errno::AGAIN => None,
-            // The `rdma` tool reports its errors itself.
-            _ if kind == RequestKind::Netlink => None,
-            // Programs look at every entry of the GID table, most of which are empty: such a failure is not recorded either.
-            _ if errno == Errno::NODATA => None,
-            subject => Some(Mistake::Refused { what: subject.name(), errno }),
-        };
-        if let Some(mistake) = mistake {
-            self.mistakes.note(mistake, peer.pid, || peer.comm());
-        }
-    }
-
-    /// Records an error in a path that was accepted as it is.
-    pub(super) fn note_path(&mut self, av: &AddressVector, routes: &Routes, outside: Option<PlainError>, peer: &Peer) {
-        let gids = &self.spec.gids;
-        let Some(gid) = gids.get(usize::from(av.sgid_index)).copied() else { return };
-        let to = av.dgid.ip();
-        let is_like = |gid: &Gid| !gid.is_zero() && gid.ip().is_ipv4() == to.is_ipv4();
-        let mistake = if !is_like(&gid) {
-            let better = gids.iter().position(is_like).and_then(|index| index.try_into().ok());
-            Mistake::WrongGid { index: av.sgid_index, gid, better, peer: to }
-        } else if !to.is_multicast() && outside.is_some() && routes.find(self.spec.vni, av.dgid) == Route::Outside {
-            Mistake::NoWay { peer: to, outside }
-        } else {
-            return;
-        };
-        self.mistakes.note(mistake, peer.pid, || peer.comm());
     }
 }
 

@@ -1,133 +1,149 @@
 //! Sessions: the control path between tenants and the engine.
 //!
-//! One thread owns every socket, every context and every account, so nothing here is locked. It believes nothing that a tenant
-//! says: a tenant's identity comes from the socket, handles are looked up in the context of the connection, and everything that
-//! a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the data path never
-//! comes here.
+//! The session thread owns the sockets and the contexts, the thread of rdma_cm the channels. Neither waits for a tenant: what
+//! a tenant controls is looked up on other threads, and what takes long to give back is given back there. They believe nothing
+//! that a tenant says: a tenant's identity comes from the socket, handles are looked up in the context of the connection, and
+//! everything that a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the
+//! data path never comes here.
+//!
+//! * [`server`], [`messages`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
+//! * [`cm_server`], [`channels`], [`neighbours`], [`mads`]: the thread of rdma_cm.
+//! * [`account`], [`holdings`], [`objects`]: what endpoints and contexts are charged.
+//! * [`lookups`], [`peer`]: what a tenant controls, and who it is.
 
-mod accounting;
+mod account;
+mod accounts;
 mod channels;
+mod clients;
+mod cm_server;
 mod commands;
+mod complaints;
 mod connection;
 mod context;
-mod disposal;
+mod counters;
+mod devices;
 mod endpoint;
+mod holdings;
 mod info;
+mod lookups;
 mod mads;
 mod messages;
 mod mistakes;
 mod neighbours;
 mod netlink;
+mod objects;
+mod pace;
 mod peer;
+mod post;
 mod regions;
 mod reply;
 mod resources;
 mod server;
+mod serving;
+mod spec;
+#[cfg(test)]
+mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
-pub use accounting::ObjectCounts;
-pub(crate) use commands::PORT;
-pub use endpoint::EndpointSpec;
 pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
+pub use objects::ObjectCounts;
+pub use spec::EndpointSpec;
 
+use crate::disposal::Reclaimer;
+use crate::endpoint::EndpointId;
+use crate::io::{Plains, probe};
 use crate::worker::{Mode, ShardHandle};
+use cm_server::{CmControl, CmServer};
+use post::Post;
 use rdmesh_verbs::DeviceLimits;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use server::{Control, Server};
+use serving::Serving;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-/// Names an endpoint for as long as the server runs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct EndpointId(pub u32);
-
-/// The session thread. Dropping it closes every context.
+/// The session thread and the thread of rdma_cm. Dropping it closes every context and every channel.
 pub struct SessionServer {
-    control: Sender<Control>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    sessions: Post<Control>,
+    cm: Post<CmControl>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl SessionServer {
-    /// Starts the thread, which waits as the workers do; contexts are spread over `shards`.
+    /// Starts the threads, which wait as the workers do; contexts are spread over `shards`.
     pub fn start(shards: Vec<ShardHandle>, limits: DeviceLimits, mode: Mode) -> io::Result<Self> {
         if shards.is_empty() {
             return Err(io::Errno::INVAL);
         }
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (control, receiver) = channel();
-        let mads = mads::subscribe(&shards, &wake);
-        let server = Server::new(shards, limits, mode, wake.clone(), receiver, mads)?;
-        let thread = std::thread::Builder::new()
-            .name("rdmesh-session".into())
-            .spawn(move || server.run())
-            .map_err(|e| io::Errno::from_io_error(&e).unwrap_or(io::Errno::AGAIN))?;
-        Ok(Self { control, wake, thread: Some(thread) })
+        let (sessions, control) = Post::new()?;
+        let (cm, inbox) = Post::new()?;
+        let shared = (Plains::new(probe(), Serving(shards.clone())), Reclaimer::new());
+        let cm_server = CmServer::new((cm.clone(), inbox), sessions.clone(), shards.clone(), mode, shared.clone())?;
+        let server = Server::new((sessions.wake(), control), cm.clone(), shards, (limits, mode), shared)?;
+        let mut started = Self { sessions, cm, threads: Vec::new() };
+        started.spawn("rdmesh-cm", || cm_server.run())?;
+        started.spawn("rdmesh-session", || server.run())?;
+        Ok(started)
     }
 
     /// Opens an endpoint: programs that connect to `listener` get a device there.
     pub fn add_endpoint(&self, spec: EndpointSpec, listener: OwnedFd) {
-        self.tell(Control::Add(Box::new(spec), listener));
+        self.sessions.tell(Control::Add(Box::new(spec), listener));
     }
 
-    /// Closes an endpoint: its listener, and every context. Returns when nothing of it is left.
+    /// Closes an endpoint: its listener, every context and every channel. Returns when nothing of it is left.
     pub fn remove_endpoint(&self, id: EndpointId) {
-        self.ask(|done| Control::Remove(id, done));
+        self.sessions.ask(|done| Control::Remove(id, done));
+        // After the session thread, which hands connections over.
+        self.cm.ask(|done| CmControl::Remove(id, done));
     }
 
     /// Every open context and its objects.
     pub fn snapshot(&self) -> Vec<ContextInfo> {
-        self.ask(Control::Snapshot).unwrap_or_default()
+        self.sessions.ask(Control::Snapshot).unwrap_or_default()
     }
 
     /// Counters since the start.
     pub fn totals(&self) -> SessionTotals {
-        self.ask(Control::Totals).unwrap_or_default()
+        let sessions = self.sessions.ask(Control::Totals).unwrap_or_default();
+        let (_, of_cm) = self.cm.ask(CmControl::Totals).unwrap_or_default();
+        sessions.with_commands_of(&of_cm)
     }
 
     /// Every `rdma_cm_id`.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        self.ask(Control::Connections).unwrap_or_default()
+        self.cm.ask(CmControl::Connections).unwrap_or_default()
     }
 
     /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
-        self.ask(Control::Mistakes).unwrap_or_default()
+        self.sessions.ask(Control::Mistakes).unwrap_or_default()
     }
 
     /// Indices beyond the ends of their queues, for each endpoint.
     pub fn bad_indices(&self) -> Vec<BadIndices> {
-        self.ask(Control::BadIndices).unwrap_or_default()
+        self.sessions.ask(Control::BadIndices).unwrap_or_default()
     }
 
     /// Counts and counters of rdma_cm.
     pub fn cm_totals(&self) -> CmTotals {
-        self.ask(Control::CmTotals).unwrap_or_default()
+        self.cm.ask(CmControl::Totals).unwrap_or_default().0
     }
 
-    fn ask<R>(&self, control: impl FnOnce(Sender<R>) -> Control) -> Option<R> {
-        let (answer, receiver) = channel();
-        self.tell(control(answer));
-        receiver.recv().ok()
-    }
-
-    fn tell(&self, control: Control) {
-        // An error means that the thread is gone, and with it everything that the request could be about.
-        if self.control.send(control).is_ok() {
-            let _ = io::write(&self.wake, &1u64.to_ne_bytes());
-        }
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        self.threads.push(thread.map_err(|e| io::Errno::from_io_error(&e).unwrap_or(io::Errno::AGAIN))?);
+        Ok(())
     }
 }
 
 impl Drop for SessionServer {
     fn drop(&mut self) {
-        self.tell(Control::Stop);
-        if let Some(thread) = self.thread.take() {
+        self.sessions.tell(Control::Stop);
+        self.cm.tell(CmControl::Stop);
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }

@@ -1,13 +1,9 @@
 //! Neighbour lookup (ARP) in a program's network namespace: presence of a machine with an address on the link.
 
-use super::peer::Peer;
-use super::server::Server;
+use super::cm_server::CmServer;
 use crate::cm::Query;
 use rdmesh_nic::Time;
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::net::Ipv4Addr;
 
 /// State of an address in the kernel's neighbour table.
@@ -21,18 +17,18 @@ enum Neighbour {
     Elsewhere,
 }
 
-impl Server {
-    /// Looks up the peers that programs wait for, if it is time. Returns the nanoseconds until the next lookup.
+impl CmServer {
+    /// Looks up the peers that programs wait for, if it is time: their tables of neighbours are read. Returns the nanoseconds
+    /// until the next lookup.
     pub(super) fn run_cm_queries(&mut self) -> Option<u64> {
         if !self.cm.has_queries() {
             return None;
         }
         let now = self.clock.now();
         if now >= self.next_look {
-            let mut tables = HashMap::new();
             for (number, query) in self.cm.queries() {
-                if let Some(found) = self.look(number, &query, now, &mut tables) {
-                    self.cm.answer_query(number, found);
+                if let Some(error) = self.look(number, &query, now) {
+                    self.cm.answer_query(number, Err(error));
                 }
             }
             self.next_look = Time(self.clock.now().0 + LOOK_AGAIN);
@@ -40,46 +36,61 @@ impl Server {
         self.cm.has_queries().then(|| self.next_look.0.saturating_sub(now.0))
     }
 
-    /// Looks one peer up; none where it is too early to tell.
-    fn look(
-        &mut self,
-        number: u32,
-        query: &Query,
-        now: Time,
-        tables: &mut HashMap<u64, Option<String>>,
-    ) -> Option<Result<(), Errno>> {
-        let channel = self.cm_channels.get(&query.channel).filter(|channel| channel.plain.is_some());
+    /// Takes a table of neighbours, in the namespace of the program on connection `opener`.
+    pub(super) fn take_neighbours(&mut self, opener: u64, table: Option<String>) {
+        self.tables.remove(&opener);
+        let now = self.clock.now();
+        for (number, query) in self.cm.queries() {
+            if self.channels.get(&query.channel).is_some_and(|channel| channel.opener == opener) {
+                let neighbour = table.as_ref().map_or(Neighbour::Elsewhere, |table| find(table, query.dest));
+                if let Some(found) = neighbour.answer(&query, now) {
+                    self.cm.answer_query(number, found);
+                }
+            }
+        }
+    }
+
+    /// Has the table read in which a peer is to be found. The error of a peer that cannot be found.
+    fn look(&mut self, number: u32, query: &Query, now: Time) -> Option<Errno> {
+        let channel = self.channels.get(&query.channel).filter(|channel| channel.plain.is_some());
         let Some((channel, plain)) = channel.and_then(|channel| Some((channel, channel.plain.as_ref()?))) else {
-            return Some(Err(Errno::NETUNREACH));
+            return Some(Errno::NETUNREACH);
         };
         if !query.knocked {
             self.cm.knocked(number);
             // The kernel resolves an address when it has a packet to send there.
-            if let Err(errno) = plain.sockets.knock(query.dest) {
-                return Some(Err(errno));
+            if let Err(errno) = plain.sockets().knock(query.dest) {
+                return Some(errno);
             }
         }
-        let opener = self.connections.get(&channel.opener);
-        let table = tables.entry(channel.opener).or_insert_with(|| table(&opener?.peer));
-        let neighbour = table.as_ref().map_or(Neighbour::Elsewhere, |table| find(table, query.dest));
-        let waited = now.0.saturating_sub(query.since.0);
-        match neighbour {
-            Neighbour::Known => Some(Ok(())),
-            Neighbour::Elsewhere => (waited >= SETTLED).then_some(Ok(())),
-            Neighbour::Silent if now >= query.limit => Some(Err(Errno::TIMEDOUT)),
-            Neighbour::Silent => (waited >= GIVEN_UP).then_some(Err(Errno::HOSTUNREACH)),
+        let opener = channel.opener;
+        if self.tables.contains(&opener) {
+            // It is still being read: a table that never comes is one without the peer.
+            return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
+        let seeker = self.clients.get(opener).map(|connection| (&connection.account.seeker, connection.peer.process()));
+        match seeker {
+            Some((seeker, process)) => {
+                self.lookups.read_neighbours(opener, seeker, process);
+                self.tables.insert(opener);
+            }
+            None => self.take_neighbours(opener, None),
+        }
+        None
     }
 }
 
-/// The table of neighbours in a process's network namespace, up to the length that the router reads.
-fn table(peer: &Peer) -> Option<String> {
-    let file = File::open(format!("/proc/{}/net/arp", peer.pid)).ok()?;
-    // Checked after the opening: the process id was not another process's a moment ago.
-    peer.is_unchanged().ok()?;
-    let mut table = String::new();
-    file.take(LONGEST_TABLE).read_to_string(&mut table).ok()?;
-    Some(table)
+impl Neighbour {
+    /// The answer to a query; none where it is too early to tell.
+    fn answer(self, query: &Query, now: Time) -> Option<Result<(), Errno>> {
+        let waited = now.0.saturating_sub(query.since.0);
+        match self {
+            Self::Known => Some(Ok(())),
+            Self::Elsewhere => (waited >= SETTLED).then_some(Ok(())),
+            Self::Silent if now >= query.limit => Some(Err(Errno::TIMEDOUT)),
+            Self::Silent => (waited >= GIVEN_UP).then_some(Err(Errno::HOSTUNREACH)),
+        }
+    }
 }
 
 /// Looks an address up in a table in the format of `/proc/net/arp`.
@@ -104,9 +115,6 @@ const LOOK_AGAIN: u64 = 5_000_000;
 const SETTLED: u64 = 20_000_000;
 /// Nanoseconds after which it has asked three times, in vain.
 const GIVEN_UP: u64 = 3_500_000_000;
-/// Bytes of a table that are read: some hundred neighbours.
-const LONGEST_TABLE: u64 = 64 * 1024;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,12 @@
 //! Answers to NETLINK_RDMA requests: the device, its port, and the endpoint's own objects.
 
-use super::EndpointId;
-use super::commands::{CAPABILITIES, PORT, PORT_ACTIVE, PORT_LINK_UP};
-use super::messages::Answer;
+use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
+use super::connection::Answer;
+use super::peer::Process;
 use super::reply::Reply;
 use super::resources::Row;
 use super::server::Server;
-use crate::endpoint::hw_counters;
-use crate::io::{PlainError, find_interface};
+use crate::endpoint::{EndpointId, PORT, hw_counters};
 use crate::netlink::{
     Device, Kind, Message, Port, Question, Request, describe_chardev, describe_device, describe_port,
     describe_resource, describe_statistic, describe_status, describe_summary, describe_system, handle,
@@ -43,7 +42,7 @@ impl Server {
         request: &Request<'_>,
         question: Question<'_>,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
+        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let mut message = Message::new(NetlinkHeader {
             len: 0,
             kind: request.header.kind,
@@ -73,7 +72,7 @@ impl Server {
             Question::Objects(kind, Some(number)) => {
                 let row = self.find_resource(endpoint, kind, number).ok_or(Errno::NOENT)?;
                 handle(&mut message);
-                describe_resource(&mut message, &row.resource, self.pid_for(id, row.owner));
+                describe_resource(&mut message, &row.resource, self.pid_for(id, row.owner.as_deref()));
             }
             Question::Counters | Question::Nothing => return Ok((NetlinkAnswer::END, Vec::new())),
         }
@@ -82,23 +81,24 @@ impl Server {
 
     /// One part of a list, as much as one message holds.
     fn list(&self, id: u64, kind: Kind, from: u64, mut message: Message) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
+        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let rows = self.resources(endpoint, kind, from, MOST_ROWS);
         if rows.is_empty() {
             return Ok((NetlinkAnswer::END, Vec::new()));
         }
         let mut next = NetlinkAnswer::END;
         let (list, entry) = kind.list_attributes();
-        let mut known = None;
+        let mut known: Option<(&Process, _)> = None;
         handle(&mut message);
         message.nest(list, |message| {
             for Row { key, owner, resource } in &rows {
                 // Those of one process stand together.
+                let owner = owner.as_deref();
                 let pid = match known {
-                    Some((last, pid)) if last == *owner => pid,
-                    _ => self.pid_for(id, *owner),
+                    Some((last, pid)) if owner.is_some_and(|owner: &Process| std::ptr::eq(owner, last)) => pid,
+                    _ => self.pid_for(id, owner),
                 };
-                known = Some((*owner, pid));
+                known = owner.map(|owner| (owner, pid));
                 if !message.try_nest(entry, |message| describe_resource(message, resource, pid)) {
                     next = *key;
                     break;
@@ -112,41 +112,26 @@ impl Server {
     }
 
     fn device(&self, endpoint: EndpointId) -> Result<Device, Errno> {
-        let spec = &self.endpoints.get(&endpoint).ok_or(Errno::NODEV)?.spec;
+        let spec = &self.accounts.get(endpoint).ok_or(Errno::NODEV)?.account.spec;
         Ok(Device { capabilities: CAPABILITIES, node_guid: spec.node_guid(), ports: PORT.into() })
     }
 
-    fn port(&mut self, id: u64) -> Result<Port, Errno> {
-        let interface = self.interface_of(id)?;
+    fn port(&self, id: u64) -> Result<Port, Errno> {
+        let interface = self.clients.get(id).ok_or(Errno::INVAL)?.interface.clone().flatten();
         Ok(Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface })
     }
 
-    /// The interface with the endpoint's address, in the requester's network namespace. Looked up once per connection.
-    fn interface_of(&mut self, id: u64) -> Result<Option<(u32, String)>, Errno> {
-        let connection = self.connections.get_mut(&id).ok_or(Errno::INVAL)?;
-        let endpoint = self.endpoints.get_mut(&connection.endpoint).ok_or(Errno::NODEV)?;
-        if let Some(known) = &connection.interface {
-            return Ok(known.clone());
-        }
-        // The tenant controls how long the lookup takes, so the number of slow ones is limited.
-        let exhausted = endpoint.patience.is_exhausted();
-        let namespace = if exhausted { Err(Errno::TIMEDOUT) } else { connection.peer.network_namespace() };
-        let wait = endpoint.patience.deadline();
-        let found =
-            namespace.map_err(PlainError::Unknown).and_then(|fd| find_interface(fd, endpoint.spec.addresses(), wait));
-        if matches!(found, Err(PlainError::TooSlow)) {
-            endpoint.patience.strike();
-        }
-        let found = found.ok().flatten();
-        connection.interface = Some(found.clone());
-        Ok(found)
+    /// The process id of `owner`, as the program on connection `id` sees it, if the process lives.
+    fn pid_for(&self, id: u64, owner: Option<&Process>) -> Option<u32> {
+        owner?.number_for(&self.clients.get(id)?.peer)
     }
+}
 
-    /// The process id of `owner`'s opener, as the program on connection `id` sees it, if the process lives.
-    fn pid_for(&self, id: u64, owner: u64) -> Option<u32> {
-        let (asker, owner) = (self.connections.get(&id)?, self.connections.get(&owner)?);
-        owner.peer.number_for(&asker.peer)
-    }
+/// Whether a request is about the port, and so about the interface in the requester's network namespace.
+pub(super) fn asks_for_port(body: &[u8]) -> bool {
+    let message = NetlinkQuery::read_from_prefix(body).map(|(_, message)| message);
+    let request = message.ok().and_then(|message| Request::parse(message).ok());
+    request.is_some_and(|request| matches!(request.question, Ok(Question::Port)))
 }
 
 /// Objects that are looked at for one message: somewhat more than it holds.

@@ -6,43 +6,78 @@ use crate::memory::{ArenaId, Patience, ProcessMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
-/// The process that connected.
+/// The process that connected, and what is known of its memory.
 pub(super) struct Peer {
+    process: Arc<Process>,
+    /// Its memory, once some of it has been registered: all regions share the descriptor.
+    memory: Option<ProcessMemory>,
+    /// The arena that it registered memory of last.
+    pub(super) arena: Cell<Option<ArenaId>>,
+}
+
+/// A process, as the kernel named it when it connected.
+pub(super) struct Process {
     /// Its number as the router sees it; 0 where the router's PID namespace does not have it.
     pub(super) pid: i32,
     pub(super) uid: u32,
     /// Shows whether `pid` still is that process.
     pidfd: Option<OwnedFd>,
-    /// Its memory, once some of it has been registered: all regions share the descriptor.
-    memory: OnceCell<ProcessMemory>,
-    /// The arena that it registered memory of last.
-    pub(super) arena: Cell<Option<ArenaId>>,
+}
+
+impl Deref for Peer {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
 }
 
 impl Peer {
+    pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { process: Arc::new(Process::of(socket)?), memory: None, arena: Cell::default() })
+    }
+
+    /// The process, for lookups on another thread.
+    pub(super) fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.process)
+    }
+
+    /// The process's memory, once it has been opened; an error where it is another process since.
+    pub(super) fn memory(&self) -> Option<io::Result<ProcessMemory>> {
+        let memory = self.memory.as_ref()?;
+        Some(self.is_unchanged().map(|()| memory.clone()))
+    }
+
+    /// The process's memory has been opened.
+    pub(super) fn set_memory(&mut self, memory: ProcessMemory) {
+        self.memory = Some(memory);
+    }
+}
+
+impl Process {
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         // struct ucred: pid, uid, gid.
         let [pid, uid, _] = socket_option(socket, libc::SO_PEERCRED)?;
         // Kernels before 6.5 do not tell it of the socket. Then it is that of the number, a moment after the connection.
         let pidfd = peer_pidfd(socket).or_else(|| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
-        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd, memory: OnceCell::new(), arena: Cell::default() })
+        Ok(Self { pid, uid: uid.cast_unsigned(), pidfd })
     }
 
-    /// The process's memory, of that process and no other, as long as it has no more privileges than when it connected. It is
-    /// opened once, charged to `share`.
-    pub(super) fn memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
-        let memory = match self.memory.get() {
-            Some(memory) => memory.clone(),
-            None => ProcessMemory::open(self.pid, patience, share)?,
-        };
+    /// Opens its memory, of this process and no other, as long as it has no more privileges than when it connected. The
+    /// descriptor is charged to `share`. The tenant controls how long this takes: opening waits for the lock of its address
+    /// space.
+    pub(super) fn open_memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
+        let memory = ProcessMemory::open(self.pid, patience, share)?;
         // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
         // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
         // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
         self.is_unchanged()?;
-        Ok(self.memory.get_or_init(|| memory).clone())
+        Ok(memory)
     }
 
     /// Whether it still is that process, with the rights that it had.
@@ -140,8 +175,10 @@ mod tests {
     #[test]
     fn a_process_is_opened_once() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let (peer, share) = (Peer::of(a.as_fd()).unwrap(), share());
-        let regions: Vec<_> = (0..10).map(|_| peer.memory(&Patience::default(), &share).unwrap()).collect();
+        let (mut peer, share) = (Peer::of(a.as_fd()).unwrap(), share());
+        assert!(peer.memory().is_none());
+        peer.set_memory(peer.process().open_memory(&Patience::default(), &share).unwrap());
+        let regions: Vec<_> = (0..10).map(|_| peer.memory().unwrap().unwrap()).collect();
         assert_eq!(share.held(Resource::Descriptors), 1);
         drop((peer, regions));
         assert_eq!(share.held(Resource::Descriptors), 0);
@@ -154,7 +191,7 @@ mod tests {
         assert_eq!(peer.pid, std::process::id().cast_signed());
         assert_eq!(peer.uid, rustix::process::getuid().as_raw());
         assert!(!peer.has_exited());
-        assert!(peer.memory(&Patience::default(), &share()).is_ok());
+        assert!(peer.open_memory(&Patience::default(), &share()).is_ok());
         assert!(peer.network_namespace().is_ok());
         assert!(!peer.comm().is_empty());
     }
@@ -164,7 +201,7 @@ mod tests {
         let named = |name: &std::ffi::CStr| {
             rustix::thread::set_name(name).unwrap();
             let pid = rustix::thread::gettid().as_raw_nonzero().get();
-            Peer { pid, uid: 0, pidfd: None, memory: OnceCell::new(), arena: Cell::default() }.comm()
+            Process { pid, uid: 0, pidfd: None }.comm()
         };
         assert_eq!(named(c"\x1b[2J\x1b]0;x\x07\n"), "\\x1b[2J\\x1b]0;x\\x07\\x0a");
         assert_eq!(named(c"a\n"), "a\\x0a");
@@ -174,17 +211,17 @@ mod tests {
     #[test]
     fn a_process_that_became_another_is_not_reached() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let peer = Peer::of(a.as_fd()).unwrap();
-        let changed = Peer { uid: peer.uid + 1, memory: OnceCell::new(), ..peer };
-        assert_eq!(changed.memory(&Patience::default(), &share()).err(), Some(io::Errno::ACCESS));
+        let process = Process::of(a.as_fd()).unwrap();
+        let changed = Process { uid: process.uid + 1, ..process };
+        assert_eq!(changed.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::ACCESS));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
         child.wait().unwrap();
         // The number is another's now.
         let pid = std::process::id().cast_signed();
-        let reused = Peer { pid, pidfd, uid: changed.uid - 1, memory: OnceCell::new(), arena: Cell::default() };
-        assert_eq!(reused.memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
+        let reused = Process { pid, pidfd, uid: changed.uid - 1 };
+        assert_eq!(reused.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
         assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }
 }

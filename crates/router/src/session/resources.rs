@@ -2,19 +2,22 @@
 //!
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
-use super::EndpointId;
+use super::account::Item;
+use super::cm_server::CmControl;
 use super::context::Context;
+use super::peer::Process;
 use super::server::Server;
+use crate::endpoint::EndpointId;
 use crate::netlink::{CmId, Kind, Resource};
 use rdmesh_nic::QpEntry;
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// An object in a list.
 pub(super) struct Row {
     /// Where it stands.
     pub(super) key: u64,
-    /// The connection on which its process opened the device.
-    pub(super) owner: u64,
+    /// The process that opened the device or the channel, as long as its connection is there.
+    pub(super) owner: Option<Arc<Process>>,
     /// The object's attributes.
     pub(super) resource: Resource,
 }
@@ -26,7 +29,7 @@ impl Server {
             return self.cm_resources(endpoint, from, limit);
         }
         let (first, mut handle) = ((from >> 32) as u32, from as u32);
-        let contexts = self.contexts.values().filter(|c| c.endpoint == endpoint && c.number >= first);
+        let contexts = self.devices.of_endpoint(endpoint).filter(|context| context.number >= first);
         let mut contexts: Vec<&Context> = contexts.collect();
         contexts.sort_unstable_by_key(|context| context.number);
         let mut rows = Vec::new();
@@ -34,7 +37,7 @@ impl Server {
             if context.number != first {
                 handle = 0;
             }
-            rows.extend(context.resources(kind, handle, limit - rows.len()));
+            rows.extend(self.resources_of(context, kind, handle, limit - rows.len()));
             if rows.len() == limit {
                 break;
             }
@@ -54,9 +57,9 @@ impl Server {
                 self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
             }
             Kind::Qp => {
-                let contexts = self.contexts.values().filter(|context| context.endpoint == endpoint);
+                let contexts = self.devices.of_endpoint(endpoint);
                 contexts
-                    .flat_map(|context| context.resources(kind, 0, usize::MAX))
+                    .flat_map(|context| self.resources_of(context, kind, 0, usize::MAX))
                     .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
             }
             _ => {
@@ -68,51 +71,39 @@ impl Server {
 
     /// Number of an endpoint's objects of each kind.
     pub(super) fn count_resources(&self, endpoint: EndpointId) -> Vec<(Kind, u64)> {
-        let counts = self.endpoints.get(&endpoint).map(|e| (e.counts, e.contexts)).unwrap_or_default();
-        let (objects, contexts) = counts;
+        let counts = self.accounts.get(endpoint).map(|e| (e.account.objects(), e.account.held(Item::Context)));
+        let (objects, contexts) = counts.unwrap_or_default();
         let count = |kind| match kind {
             Kind::Pd => objects.pds.into(),
             Kind::Cq => objects.cqs.into(),
             Kind::Qp => objects.qps.into(),
             Kind::Mr => objects.mrs.into(),
             Kind::Srq => objects.srqs.into(),
-            Kind::Ctx => contexts.into(),
-            Kind::CmId => self.cm.count_ids(endpoint) as u64,
+            Kind::Ctx => contexts,
+            Kind::CmId => self.cm.ask(|answer| CmControl::Count(endpoint, answer)).unwrap_or(0),
         };
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
     }
 
-    /// A number for a new context: the lowest that no other of the endpoint has, which reveals nothing about other endpoints.
-    pub(super) fn free_context_number(&self, endpoint: EndpointId) -> u32 {
-        let used: BTreeSet<u32> = self
-            .contexts
-            .values()
-            .filter(|context| context.endpoint == endpoint)
-            .map(|context| context.number)
-            .collect();
-        (0..).zip(used).find(|(free, used)| free != used).map_or_else(|| self.contexts_of(endpoint), |(free, _)| free)
-    }
-
-    fn contexts_of(&self, endpoint: EndpointId) -> u32 {
-        self.contexts.values().filter(|context| context.endpoint == endpoint).count() as u32
-    }
-
     fn cm_resources(&self, endpoint: EndpointId, from: u64, limit: usize) -> Vec<Row> {
         let Ok(from) = u32::try_from(from) else { return Vec::new() };
-        let row = |(channel, id): (u32, CmId)| {
-            let owner = self.cm_channels.get(&channel).map_or(u64::MAX, |channel| channel.opener);
-            Row { key: id.number.into(), owner, resource: Resource::CmId(id) }
-        };
-        self.cm.list_ids(endpoint, from, limit).into_iter().map(row).collect()
+        let ids = self.cm.ask(|answer| CmControl::List(endpoint, from, limit, answer)).unwrap_or_default();
+        let row = |(owner, id): (_, CmId)| Row { key: id.number.into(), owner, resource: Resource::CmId(id) };
+        ids.into_iter().map(row).collect()
+    }
+
+    fn resources_of(&self, context: &Context, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+        let opener = self.clients.get(context.opener).map(|connection| connection.peer.process());
+        context.resources(kind, from, limit, &opener)
     }
 }
 
 impl Context {
-    /// At most `limit` of its objects, from handle `from` on.
-    fn resources(&self, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+    /// At most `limit` of its objects, from handle `from` on; its opener is `owner`.
+    fn resources(&self, kind: Kind, from: u32, limit: usize, owner: &Option<Arc<Process>>) -> Vec<Row> {
         let row = |handle: u32, resource| Row {
             key: u64::from(self.number) << 32 | u64::from(handle),
-            owner: self.opener,
+            owner: owner.clone(),
             resource,
         };
         let (id, context) = (self.id, self.number);

@@ -1,17 +1,11 @@
 //! Traffic totals of an endpoint: counters of its present and destroyed queue pairs.
 
-use super::EndpointId;
 use super::context::Context;
-use super::messages::Answer;
-use super::reply::Reply;
-use super::server::Server;
-use crate::endpoint::counter;
 use rdmesh_nic::{QpCounters, Time};
-use rustix::io::Errno;
 
 /// A sum over queue pairs.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Traffic(QpCounters);
+pub(super) struct Traffic(pub(super) QpCounters);
 
 impl Traffic {
     /// Adds the counters of a queue pair.
@@ -53,44 +47,6 @@ impl Traffic {
 /// Last reported values of an endpoint's counters, and their time.
 #[derive(Clone, Copy)]
 pub(super) struct Told {
-    at: Time,
-    sum: Traffic,
+    pub(super) at: Time,
+    pub(super) sum: Traffic,
 }
-
-impl Server {
-    /// The content of the counter's file in sysfs, now or a moment ago: reading all queue pairs takes time that others need
-    /// too.
-    pub(super) fn counter(&mut self, id: u64, path: &[u8]) -> Answer {
-        let number = self.connections.get(&id).ok_or(Errno::INVAL)?.endpoint;
-        let counter = counter(path).ok_or(Errno::NOENT)?;
-        let sum = self.present_traffic(number)?;
-        Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))
-    }
-
-    /// Traffic of an endpoint's queue pairs, now or a moment ago.
-    pub(super) fn present_traffic(&mut self, number: EndpointId) -> Result<QpCounters, Errno> {
-        let now = self.clock.now();
-        let endpoint = self.endpoints.get(&number).ok_or(Errno::NODEV)?;
-        let told = match endpoint.told {
-            Some(told) if now.0 - told.at.0 < FRESH => told,
-            _ => {
-                let sum = self.sum_up(number, endpoint.traffic);
-                // Adding up may have taken long.
-                Told { at: self.clock.now(), sum }
-            }
-        };
-        if let Some(endpoint) = self.endpoints.get_mut(&number) {
-            endpoint.told = Some(told);
-        }
-        Ok(told.sum.0)
-    }
-
-    fn sum_up(&self, endpoint: EndpointId, mut sum: Traffic) -> Traffic {
-        let contexts = self.contexts.values().filter(|context| context.endpoint == endpoint);
-        contexts.for_each(|context| sum.add_context(context));
-        sum
-    }
-}
-
-/// Nanoseconds for which a sum is cached.
-const FRESH: u64 = 100_000_000;

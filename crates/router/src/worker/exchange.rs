@@ -1,6 +1,10 @@
 //! Packets between workers, and datagrams from the network.
 
-use super::{Link, Shard, add, wait};
+use super::link::Link;
+use super::mads;
+use super::shard::Shard;
+use super::stats::add;
+use super::wait;
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Datagram, Engine, Owners};
 use std::sync::Arc;
@@ -23,10 +27,9 @@ impl Exchange {
         &self.links[self.number]
     }
 
-    /// All other workers, and this one.
-    pub(super) fn round(&self) -> Vec<Arc<Link>> {
-        let others = self.links.iter().enumerate().filter(|(at, _)| *at != self.number);
-        others.map(|(_, link)| link).chain([self.link()]).cloned().collect()
+    /// The numbers of all other workers, and of this one.
+    pub(super) fn round(&self) -> Vec<usize> {
+        (0..self.links.len()).filter(|at| *at != self.number).chain([self.number]).collect()
     }
 
     /// Gives the engine the packets of other workers.
@@ -44,7 +47,7 @@ impl Exchange {
         let Self { links, number } = self;
         let link = self.link();
         let now = shard.now();
-        let (engine, sockets) = shard.network();
+        let (engine, sockets, mads) = shard.receiving();
         let mut worked = false;
         while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
             worked = true;
@@ -63,6 +66,8 @@ impl Exchange {
                     Owners::One(_) | Owners::Any => {}
                 }
                 engine.handle_datagram(now, datagram);
+                // At once: the engine's own queue is short, and shared by all origins.
+                mads::pass(engine, mads, &link.counters.mads);
             })
     }
 

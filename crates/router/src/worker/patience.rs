@@ -6,8 +6,8 @@
 //! thread is woken promptly. A worker that serves programs of its own host only, which answer sooner than a thread is woken,
 //! sleeps for a while after a slow yield and then tries again.
 
-use super::Mode;
 use super::contention::{Contention, SLOW};
+use super::mode::Mode;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;

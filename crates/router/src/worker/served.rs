@@ -4,12 +4,15 @@
 //! then a command need not wait for the worker to run; the thread that issues it executes it.
 
 use super::exchange::Exchange;
+use super::shard::Shard;
 use super::wait::Watch;
-use super::{Command, Link, Shard};
 use rdmesh_nic::Time;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
+
+/// A command: what it returns is called when the shard is free again.
+pub(super) type Command = Box<dyn FnOnce(&mut Served) -> Box<dyn FnOnce() + Send> + Send>;
 
 /// A shard, and the commands that wait for it.
 pub(super) struct Served {
@@ -91,9 +94,9 @@ impl Served {
         (result, is_asleep && (is_earlier || is_stuck || self.has_work()))
     }
 
-    /// The same for requests that a command ends. Returns the workers to be called until no packets of these requests are left:
+    /// The same for requests that a command ends. Returns the numbers of the workers to be called until no packets of these requests are left:
     /// those with the packets, and then this one again, for their replies.
-    pub(super) fn settle(&mut self, f: impl FnOnce(&mut Shard) -> bool) -> Vec<Arc<Link>> {
+    pub(super) fn settle(&mut self, f: impl FnOnce(&mut Shard) -> bool) -> Vec<usize> {
         if self.change_settled(f) { self.exchange.round() } else { Vec::new() }
     }
 

@@ -1,7 +1,8 @@
 //! Shard: one engine and the contexts that it serves.
 
 use super::events::{EventBytes, EventSocket};
-use super::mads::{MadCounters, MadSink};
+use super::mads::{self, MadQueue};
+use super::stats::MadCounters;
 use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
@@ -23,7 +24,7 @@ pub struct Shard {
     stuck: bool,
     retry_at: Time,
     /// Receiver of management datagrams: the connection manager.
-    mads: Option<MadSink>,
+    mads: Option<MadQueue>,
     /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
     retired: Vec<OwnedFd>,
 }
@@ -82,17 +83,13 @@ impl Shard {
     }
 
     /// Sets the receiver of management datagrams; before that they are dropped.
-    pub fn set_mad_sink(&mut self, sink: MadSink) {
-        self.mads = Some(sink);
+    pub fn set_mad_queue(&mut self, queue: MadQueue) {
+        self.mads = Some(queue);
     }
 
     /// Hands over the management datagrams that the engine has received. Returns whether there were any.
     pub(super) fn pass_mads(&mut self, counters: &MadCounters) -> bool {
-        let mut received = std::iter::from_fn(|| self.engine.poll_mad());
-        match &self.mads {
-            Some(sink) => sink.pass(received, counters),
-            None => received.by_ref().count() > 0,
-        }
+        mads::pass(&mut self.engine, self.mads.as_ref(), counters)
     }
 
     /// Takes the sockets of a namespace into use.
@@ -112,6 +109,11 @@ impl Shard {
             self.sockets.flush(now);
         }
         self.sockets.remove_plain(id);
+    }
+
+    /// The engine, the sockets that it is connected to, and the receiver of management datagrams.
+    pub(super) fn receiving(&mut self) -> (&mut Engine<HostPlatform>, &mut Sockets, Option<&MadQueue>) {
+        (&mut self.engine, &mut self.sockets, self.mads.as_ref())
     }
 
     /// The engine and the sockets that it is connected to.
@@ -145,6 +147,11 @@ impl Shard {
             srqs: HashMap::new(),
         });
         id
+    }
+
+    /// Destroys some queue pairs of a device that is to be closed; none if none is left.
+    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+        self.engine.close_some(id)
     }
 
     /// Closes a device and all that is in it.

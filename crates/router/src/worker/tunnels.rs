@@ -1,26 +1,12 @@
-//! Tunnel set-up: one socket for each worker, and the sessions with other hosts.
+//! The tunnel's keys, and the sessions with other hosts.
 
-use super::{StartError, Workers};
-use crate::io::{Clock, IoConfig, Sessions, StrangersSeen, Table, Tunnel};
+use super::workers::Workers;
+use crate::io::{Sessions, StrangersSeen, Table};
 use rdmesh_fabric::TunnelKey;
 use rdmesh_fabric::api::TunnelState;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Opens the tunnel's ends of so many workers, and starts the thread that keeps its sessions.
-pub(super) fn open(
-    config: &IoConfig,
-    workers: usize,
-    clock: Clock,
-) -> Result<(Option<Sessions>, Vec<Tunnel>), StartError> {
-    let Some(underlay) = config.underlay else { return Ok((None, Vec::new())) };
-    let failed = |source| StartError::Tunnel { underlay, source };
-    let sessions = (!config.is_insecure).then(|| Sessions::start(underlay, workers, clock)).transpose();
-    let sessions = sessions.map_err(failed)?;
-    let tunnels = Tunnel::open(underlay, workers, sessions.as_ref()).map_err(failed)?;
-    Ok((sessions, tunnels))
-}
 
 impl Workers {
     /// The host at `address` shares `key` with this one. A key that it had before is accepted until it uses this one.

@@ -4,6 +4,7 @@
 //! having said so on its page, and programs wake it through an eventfd.
 
 use super::contention::Contention;
+use super::mode::Mode;
 use super::patience::Patience;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
@@ -11,18 +12,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Waiting strategy of a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
-    /// Poll for ever: least latency, one processor per worker.
-    Spin,
-    /// Poll while in use, sleep when idle.
-    #[default]
-    Adaptive,
-    /// Sleep whenever there is nothing to do: least processor time.
-    Sleep,
-}
 
 /// The waiting side of a worker.
 pub(super) struct Waiter {

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, plain};
 use crate::world::World;
-use rdmesh_router::session::EndpointId;
+use rdmesh_router::endpoint::EndpointId;
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, VERSION};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

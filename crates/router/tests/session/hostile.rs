@@ -3,7 +3,8 @@
 use crate::client::{Client, plain};
 use crate::rings::{scribble, set_producer};
 use crate::world::World;
-use rdmesh_router::session::{BadIndices, EndpointId, Mistake};
+use rdmesh_router::endpoint::EndpointId;
+use rdmesh_router::session::{BadIndices, Mistake};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;

@@ -7,6 +7,7 @@ mod closing;
 mod commands;
 mod counters;
 mod ending;
+mod fairness;
 mod hostile;
 mod netlink;
 mod rings;

@@ -2,19 +2,21 @@
 
 use crate::client::Client;
 use rdmesh_fabric::Quota;
+use rdmesh_router::endpoint::EndpointId;
 use rdmesh_router::io::IoConfig;
-use rdmesh_router::session::{EndpointId, EndpointSpec, SessionServer, SessionTotals};
+use rdmesh_router::session::{EndpointSpec, SessionServer, SessionTotals};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Fields are dropped in this order: the server before the workers that it calls.
 pub(crate) struct World {
     pub(crate) server: SessionServer,
-    _workers: Workers,
+    workers: Workers,
     directory: tempfile::TempDir,
     limits: DeviceLimits,
 }
@@ -25,11 +27,25 @@ impl World {
         let config = WorkerConfig { count: workers, mode: Mode::Adaptive, limits, io: IoConfig::default() };
         let workers = Workers::start(config).unwrap();
         let server = SessionServer::start(workers.shards().to_vec(), limits, Mode::Adaptive).unwrap();
-        Self { server, _workers: workers, directory: tempfile::tempdir().unwrap(), limits }
+        Self { server, workers, directory: tempfile::tempdir().unwrap(), limits }
     }
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
+    }
+
+    /// Keeps the first worker from executing anything until the result is dropped.
+    pub(crate) fn hold_worker(&self) -> Sender<()> {
+        let shard = self.workers.shards()[0].clone();
+        let ((release, released), (entered, is_held)) = (channel(), channel());
+        std::thread::spawn(move || {
+            shard.call(move |_| {
+                entered.send(()).unwrap();
+                let _ = released.recv();
+            })
+        });
+        is_held.recv().unwrap();
+        release
     }
 
     /// Adds endpoint `n` with the default quota.

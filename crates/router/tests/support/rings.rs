@@ -2,6 +2,7 @@
 
 use rdmesh_nic::{Capabilities, Config, ContextId, CqInit, Engine, Network, QpInit, Time};
 use rdmesh_router::budget::{Budget, Limits};
+use rdmesh_router::disposal::{Disposal, Reclaimer};
 use rdmesh_router::memory::{ArenaFile, Arenas, HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::{CompletionRing, QueueFile, RecvRing, SendRing};
@@ -135,7 +136,7 @@ fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> SharedMemory {
 }
 
 fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
-    let context = engine.open(Network { vni: Vni(1), gids: vec![gid], plain: None, mtu: Mtu::B4096 });
+    let context = engine.open(Network { vni: Vni(1), endpoint: 1, gids: vec![gid], plain: None, mtu: Mtu::B4096 });
     let pd = engine.alloc_pd(context).unwrap();
     let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
     let mut writable = vec![map(page_fd.as_fd(), 0, CONTEXT_PAGE_LEN)];
@@ -144,7 +145,8 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     store(&arena, PRIVATE_LEN, &[0x5a; PRIVATE_LEN]);
     let kind = SegmentKind::Arena as u32;
     let segment = Segment { addr: BASE, len: PRIVATE_LEN as u64, kind, reserved: 0, offset: 0 };
-    let mut arenas = Arenas::new(Budget::new(Limits::of_this_process()).share(u32::MAX));
+    let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
+    let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
     let arena = ArenaFile::sent(arena_fd.as_fd()).unwrap();
     let memory = arenas.region(1, (BASE, PRIVATE_LEN as u64), &[segment], Some(arena), None).unwrap();
     let access = attributes().access | Access::MW_BIND;

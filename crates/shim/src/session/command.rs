@@ -6,7 +6,7 @@ use super::completion;
 use super::context::{Context, borrow};
 use super::doorbell;
 use super::response::Response;
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Kind, TABLE};
 use crate::memory::{self, Registration};
 use rdmesh_uverbs::abi::{
     CommandHeader, CreateCq, EXTENDED, ExCreateCq, ExtendedCommandHeader, MmapInfo, ModifySrq, RegMr, RxeModifySrq,
@@ -46,11 +46,11 @@ pub(crate) fn write(context: &Context, fd: RawFd, bytes: &[u8]) -> Written {
 #[cold]
 #[inline(never)]
 fn send(fd: RawFd, bytes: &[u8]) -> Written {
-    let Kind::Device(context) = descriptors::kind(fd) else { return Written::Foreign };
+    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Written::Foreign };
     let _gate = memory::gate();
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        descriptors::set(fd, Kind::Foreign);
+        TABLE.forget(fd);
         return Written::Foreign;
     }
     Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context)))

@@ -18,7 +18,7 @@ mod objects;
 
 use super::context::Context;
 use super::link::borrow;
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Kind, TABLE};
 use crate::memory;
 use bundle::Bundle;
 use rdmesh_uverbs::abi::{
@@ -67,10 +67,10 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
 
 fn execute(fd: RawFd, head: VerbsIoctl, bundle: &Bundle) -> Result<(), Errno> {
     let _gate = memory::gate();
-    let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Err(Errno::BADF) };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        descriptors::set(fd, Kind::Foreign);
+        TABLE.forget(fd);
         return Err(Errno::NOTTY);
     }
     let context = &context;

@@ -1,8 +1,7 @@
 use crate::guard::Alarm;
-use crate::shared::{MapError, SharedMemory};
+use crate::shared::{Keep, MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone)]
 pub struct QueueFile(Arc<File>);
 
-/// Charge for a mapping of so many bytes; given back on drop.
-pub type Charge = Box<dyn Any + Send + Sync>;
+/// Charge for a mapping of so many bytes, kept until it is unmapped.
+pub type Charge = Box<dyn Keep>;
 
 struct File {
     fd: OwnedFd,
@@ -209,6 +208,8 @@ mod tests {
 
     /// Counts the mappings that there are.
     struct Counted(Arc<AtomicUsize>);
+
+    impl Keep for Counted {}
 
     impl Drop for Counted {
         fn drop(&mut self) {

@@ -6,7 +6,7 @@ use crate::cm::address;
 use crate::cm::header;
 use crate::cm::id::{Device, Id, State};
 use crate::cm::node::Node;
-use crate::session::PORT;
+use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
     PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, UserPathRecord,
     cm_query,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::budget::{Budget, Limits};
+use crate::disposal::Reclaimer;
 use rdmesh_nic::platform::Memory as _;
 use rdmesh_uverbs::session::SegmentKind;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
@@ -22,7 +23,7 @@ impl Tenant {
     fn limited(limits: Limits) -> Self {
         assert!(guard::install(), "this kernel has no userfaultfd");
         let budget = Budget::new(limits);
-        let arenas = Arenas::new(budget.share(u32::MAX));
+        let arenas = Arenas::new(Disposal::new(budget.share(u32::MAX), &Reclaimer::new()));
         let fd = memfd_create("arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 1 << 50).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
@@ -56,8 +57,19 @@ impl Tenant {
         region(&mut self.arenas, user, arena, offset, len)
     }
 
+    /// What is held once unused mappings have gone.
     fn held(&self, resource: Resource) -> u64 {
+        self.arenas.disposal.finish();
         self.budget.held(resource)
+    }
+
+    /// Whether mappings were evicted.
+    fn evict(&mut self) -> bool {
+        let mut evicted = Evicted::default();
+        self.arenas.evict(&mut evicted);
+        self.arenas.disposal.finish();
+        assert!(evicted.is_gone());
+        !evicted.is_empty()
     }
 }
 
@@ -131,7 +143,7 @@ fn what_is_mapped_is_registered_without_the_descriptor() {
     assert_eq!(tenant.held(Resource::Mappings), 1);
     // Once nothing is kept of it, its number may become another file's.
     drop(known);
-    assert!(tenant.arenas.evict());
+    assert!(tenant.evict());
     assert!(is_unknown(tenant.register_known(1, 0, PAGE)));
     tenant.register_as(2, 0, PAGE).unwrap();
     assert!(is_unknown(tenant.register_known(1, 0, PAGE)));
@@ -186,10 +198,35 @@ fn a_sparse_file_is_no_address_space() {
     assert!(matches!(refused, Some(RegionError::Exhausted(Exhausted(Resource::AddressSpace)))));
     assert!(tenant.held(Resource::AddressSpace) <= limit);
     // An unused mapping is evicted.
-    assert!(!tenant.arenas.evict());
+    assert!(!tenant.evict());
     regions.clear();
-    assert!(tenant.arenas.evict());
+    assert!(tenant.evict());
     assert_eq!((tenant.held(Resource::AddressSpace), tenant.held(Resource::Memory)), (0, 0));
+}
+
+/// A large mapping is unmapped by another thread: the one that gives it up has others to serve.
+#[test]
+fn unmapping_is_left_to_another_thread() {
+    let mut tenant = Tenant::new();
+    tenant.fill(0, PAGE);
+    drop(tenant.register(0, PAGE).unwrap());
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    struct Held(std::sync::mpsc::Receiver<()>);
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+    tenant.arenas.disposal.discard(Held(gate));
+    let mut evicted = Evicted::default();
+    tenant.arenas.evict(&mut evicted);
+    assert!(!evicted.is_empty() && !evicted.is_gone());
+    let held = tenant.budget.held(Resource::Mappings);
+    assert!(held > 0, "charged until it is done");
+    drop(open);
+    tenant.arenas.disposal.finish();
+    assert!(evicted.is_gone());
+    assert_eq!(tenant.budget.held(Resource::Mappings), 0);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Address handles and multicast groups.
 
-use super::super::accounting::ObjectKind;
-use super::super::endpoint::EndpointSpec;
+use super::super::account::Item;
+use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
+use super::super::spec::EndpointSpec;
 use super::Call;
-use super::device::PORT;
+use crate::endpoint::PORT;
 use crate::endpoint::{GID_TABLE_LEN, lids};
 use rdmesh_uverbs::abi::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, RxeCreateAhResponse};
 use rdmesh_verbs::{AddressVector, Gid, QpType};
@@ -33,11 +34,11 @@ pub(super) fn check_address(endpoint: &EndpointSpec, av: &mut AddressVector) -> 
 pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: CreateAh = call.request()?;
     let mut av = address_vector(&request.attr);
-    check_address(&call.scope.endpoint.spec, &mut av)?;
-    let charge = call.admit(ObjectKind::Ah)?;
+    check_address(&call.scope.endpoint.account.spec, &mut av)?;
+    let charge = call.charge(ObjectKind::Ah)?;
     let pd = request.pd_handle;
     let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;
-    call.created(ObjectKind::Ah, charge);
+    call.created(charge);
     call.note_path(&av);
     // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.
     let driver = RxeCreateAhResponse { ah_num: ah_handle + 1, reserved: 0 };
@@ -81,10 +82,9 @@ pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     if groups.len() >= MAX_GROUPS {
         return Err(Errno::NOMEM);
     }
-    let admitted = call.scope.endpoint.admit_group();
-    call.scope.count_refusal(admitted)?;
+    let charge = call.scope.charge(Item::Group, 1)?;
     call.on_shard(move |shard, c| shard.engine().attach_mcast(c, qp, gid))?;
-    call.scope.endpoint.groups += 1;
+    call.scope.context.holdings.add(charge);
     call.scope.context.groups.entry(qp).or_default().push((gid, request.mlid));
     Ok(Reply::default())
 }
@@ -95,11 +95,11 @@ pub(super) fn detach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let groups = call.scope.context.groups.get_mut(&qp).ok_or(Errno::INVAL)?;
     let found = groups.iter().position(|group| *group == (gid, request.mlid)).ok_or(Errno::INVAL)?;
     groups.swap_remove(found);
-    call.scope.endpoint.groups -= 1;
     let is_last = groups.iter().all(|(other, _)| *other != gid);
     if groups.is_empty() {
         call.scope.context.groups.remove(&qp);
     }
+    call.scope.context.holdings.give_back(Item::Group, 1);
     if is_last {
         call.on_shard(move |shard, c| shard.engine().detach_mcast(c, qp, gid))?;
     }

@@ -1,7 +1,7 @@
 //! Completion channels and completion queues.
 
-use super::super::accounting::ObjectKind;
 use super::super::context::Channel;
+use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
 use super::device::COMPLETION_VECTORS;
 use super::{Call, Scope};
@@ -20,10 +20,10 @@ use rustix::io::Errno;
 /// former, and names the channel by it in CREATE_CQ.
 pub(super) fn create_channel(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<CreateCompChannel>()?;
-    let charge = call.admit(ObjectKind::Channel)?;
+    let charge = call.charge(ObjectKind::Channel)?;
     let (events, fd) = EventSocket::pair()?;
     let channel = call.on_shard(move |shard, c| Ok(shard.add_channel(c, events)))?;
-    call.created(ObjectKind::Channel, charge);
+    call.created(charge);
     call.scope.context.channels.insert(channel, Channel::default());
     Ok(Reply::new(&CreateCompChannelResponse { fd: channel }).with_install(fd, 0))
 }
@@ -95,7 +95,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     check_entries(call, request.cqe)?;
-    let charge = call.admit(ObjectKind::Cq)?;
+    let charge = call.charge(ObjectKind::Cq)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
@@ -103,7 +103,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
-    call.created(ObjectKind::Cq, charge);
+    call.created(charge);
     call.scope.context.cqs.insert(cq_handle, channel);
     if let Some(state) = channel.and_then(|id| call.scope.context.channels.get_mut(&id)) {
         state.cqs += 1;
@@ -131,7 +131,8 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_entries(call, request.cqe)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
-    drop(call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?);
+    let remains = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
+    call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
 
@@ -148,12 +149,13 @@ pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
-    let ((completions, asynchronous), _remains) = call.destroy_on_shard(move |shard, c| {
+    let ((completions, asynchronous), remains) = call.destroy_on_shard(move |shard, c| {
         let remains = shard.engine().destroy_cq(c, cq)?;
         Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.
     call.scope.context.page.take_arm(cq, true);
+    call.discard(remains);
     call.destroyed(ObjectKind::Cq);
     if let Some(channel) = call.scope.context.cqs.remove(&cq).flatten() {
         if let Some(state) = call.scope.context.channels.get_mut(&channel) {

@@ -2,7 +2,7 @@
 
 use super::super::reply::Reply;
 use super::Call;
-use crate::endpoint::{GID_TABLE_LEN, lids};
+use crate::endpoint::{GID_TABLE_LEN, PORT, lids};
 use rdmesh_uverbs::abi::{
     ExQueryDevice, ExQueryDeviceResponse, GetContext, GetContextResponse, OdpCaps, QueryDevice, QueryDeviceResponse,
     QueryPort, QueryPortResponse,
@@ -12,8 +12,6 @@ use rustix::io::Errno;
 
 /// Completion vectors: one, numbered 0.
 pub(super) const COMPLETION_VECTORS: u32 = 1;
-/// Ports: one, numbered 1.
-pub(crate) const PORT: u8 = 1;
 
 pub(super) fn get_context(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<GetContext>()?;
@@ -71,7 +69,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         phys_state: PORT_LINK_UP,
-        lid: lids::lid(&call.scope.endpoint.spec.gids),
+        lid: lids::lid(&call.scope.endpoint.account.spec.gids),
         link_layer: ETHERNET,
         ..Default::default()
     }))
@@ -82,7 +80,7 @@ fn attributes(call: &Call<'_>) -> QueryDeviceResponse {
     const ATOMIC_HCA: u32 = 1;
     const MCAST_GROUPS: u32 = 8192;
     const QPS_PER_GROUP: u32 = 56;
-    let guid = call.scope.endpoint.spec.node_guid();
+    let guid = call.scope.endpoint.account.spec.node_guid();
     let limits: &DeviceLimits = call.scope.limits;
     let rd_atomic = u32::from(limits.max_rd_atomic);
     QueryDeviceResponse {

@@ -1,9 +1,9 @@
 //! `ioctl()` methods without an equivalent `write()` command.
 
 use super::super::context::Context;
-use super::device::PORT;
 use super::{Scope, cq};
 use crate::endpoint::GID_TABLE_LEN;
+use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
     Advice, AdviseSge, Attributes, CHANNEL_ATTR, GID_TYPE_ROCE_V2, GidEntry, ioctl_attr, ioctl_method, ioctl_object,
 };
@@ -30,7 +30,7 @@ pub(super) fn method(scope: Scope<'_>, attributes: Attributes<'_>) -> Result<Vec
 
 /// Entry `index` of the GID table; none where it is empty.
 fn gid_entry(scope: &Scope<'_>, index: usize) -> Option<GidEntry> {
-    let gid = scope.endpoint.spec.gids.get(index).filter(|gid| !gid.is_zero())?;
+    let gid = scope.endpoint.account.spec.gids.get(index).filter(|gid| !gid.is_zero())?;
     Some(GidEntry {
         gid: gid.0,
         gid_index: index as u32,

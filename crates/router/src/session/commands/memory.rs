@@ -1,9 +1,10 @@
 //! Protection domains, memory regions, memory windows.
 
-use super::super::accounting::ObjectKind;
+use super::super::account::Item;
+use super::super::objects::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
-use super::{Call, Scope};
+use super::Call;
 use crate::memory::{ArenaFile, Memory, ProcessMemory, RegionError};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
@@ -19,9 +20,9 @@ const PAGE_MASK: u64 = 4095;
 
 pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<AllocPd>()?;
-    let charge = call.admit(ObjectKind::Pd)?;
+    let charge = call.charge(ObjectKind::Pd)?;
     let pd_handle = call.on_shard(|shard, c| shard.engine().alloc_pd(c))?;
-    call.created(ObjectKind::Pd, charge);
+    call.created(charge);
     Ok(Reply::new(&AllocPdResponse { pd_handle }))
 }
 
@@ -38,10 +39,10 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::INVAL);
     }
     let access = Access::from_bits(request.access_flags).filter(|a| a.is_valid_for_mr()).ok_or(Errno::INVAL)?;
-    let charge = call.admit(ObjectKind::Mr)?;
+    let charge = call.charge(ObjectKind::Mr)?;
     let is_on_demand = access.contains(Access::ON_DEMAND);
     let pinned = if is_on_demand { 0 } else { request.length };
-    call.admit_pinned(pinned)?;
+    let pages = call.scope.charge(Item::Pinned, pinned)?;
 
     let memory = if is_on_demand && request.start == 0 && request.length == u64::MAX {
         whole_memory(call, &request)?
@@ -50,9 +51,9 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     };
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
     let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
-    call.created(ObjectKind::Mr, charge);
+    call.created(charge);
+    call.scope.context.holdings.add(pages);
     call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
-    call.scope.endpoint.pinned += pinned;
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
@@ -104,8 +105,7 @@ fn region_errno(error: RegionError) -> Errno {
 
 /// The memory of the process at the other end.
 fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
-    let Scope { endpoint, peer, .. } = &call.scope;
-    let memory = peer.memory(&endpoint.patience, &endpoint.share);
+    let memory = call.scope.memory.clone().unwrap_or(Err(Errno::FAULT));
     memory.map_err(|errno| if errno == Errno::NFILE { errno } else { Errno::FAULT })
 }
 
@@ -114,7 +114,7 @@ pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     drop(call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?);
     call.destroyed(ObjectKind::Mr);
     if let Some(region) = call.scope.context.regions.remove(mr) {
-        call.scope.endpoint.pinned -= region.pinned;
+        call.scope.context.holdings.give_back(Item::Pinned, region.pinned);
     }
     Ok(Reply::default())
 }
@@ -126,9 +126,9 @@ pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
         2 => MwType::Type2,
         _ => return Err(Errno::INVAL),
     };
-    let charge = call.admit(ObjectKind::Mw)?;
+    let charge = call.charge(ObjectKind::Mw)?;
     let (mw_handle, key) = call.on_shard(move |shard, c| shard.engine().alloc_mw(c, request.pd_handle, kind))?;
-    call.created(ObjectKind::Mw, charge);
+    call.created(charge);
     Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
 }
 

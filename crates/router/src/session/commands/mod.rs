@@ -10,20 +10,21 @@ mod qp;
 mod rereg;
 mod srq;
 
-pub(crate) use device::PORT;
 pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 
-use super::accounting::{Admission, ObjectKind};
+use super::account::{Charge, Item};
 use super::context::Context;
 use super::endpoint::Endpoint;
 use super::info::SessionTotals;
 use super::mistakes::Mistake;
+use super::objects::ObjectKind;
 use super::peer::Peer;
 use super::reply::Reply;
+use crate::memory::ProcessMemory;
 use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
-use rdmesh_uverbs::session::Segment;
+use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -41,6 +42,8 @@ pub(super) struct Scope<'a> {
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
     pub(super) peer: &'a Peer,
+    /// The memory of the process, or why it cannot be opened, where it is known.
+    pub(super) memory: Option<Result<ProcessMemory, Errno>>,
 }
 
 /// A command in execution.
@@ -49,6 +52,13 @@ struct Call<'a> {
     command: Command<'a>,
     segments: &'a [Segment],
     fds: &'a [OwnedFd],
+}
+
+/// Whether the bytes of a `write()` are a command that needs the memory of the process.
+pub(super) fn needs_memory(bytes: &[u8], segments: &[Segment]) -> bool {
+    let is_private = |segment: &Segment| segment.kind != SegmentKind::Arena as u32;
+    Command::parse(bytes).is_ok_and(|command| command.number == number::REG_MR && !command.extended)
+        && (segments.is_empty() || segments.iter().any(is_private))
 }
 
 /// Executes the bytes of a `write()`: the answer, and its response as the program's buffer has it.
@@ -161,36 +171,30 @@ impl Call<'_> {
         })
     }
 
-    /// Whether one more object of this kind may be made.
-    fn admit(&mut self, kind: ObjectKind) -> Result<Admission, Errno> {
-        let admitted = self.scope.endpoint.admit(kind, self.scope.limits);
-        self.scope.count_refusal(admitted)?;
-        Ok(kind.admit(&self.scope.endpoint.share)?)
+    /// Charges for one more object of this kind.
+    fn charge(&mut self, kind: ObjectKind) -> Result<Charge, Errno> {
+        self.scope.charge(Item::Object(kind), 1)
     }
 
-    /// Whether this many bytes more may be pinned.
-    fn admit_pinned(&mut self, bytes: u64) -> Result<(), Errno> {
-        let admitted = self.scope.endpoint.admit_pinned(bytes);
-        self.scope.count_refusal(admitted)
+    /// Drops what is left of a destroyed object, on a thread that serves no program.
+    fn discard(&self, remains: impl Send + 'static) {
+        self.scope.endpoint.account.disposal.discard(remains);
     }
 
     /// Records a path of the program that cannot work.
     fn note_path(&mut self, av: &AddressVector) {
         let Scope { context, endpoint, peer, .. } = &mut self.scope;
-        endpoint.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
+        endpoint.account.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
     }
 
     /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
         let Scope { endpoint, peer, .. } = &mut self.scope;
-        let mistake = Mistake::of_queue_pair(info);
-        mistake.into_iter().for_each(|mistake| endpoint.mistakes.note(mistake, peer.pid, || peer.comm()));
+        Mistake::of_queue_pair(info).into_iter().for_each(|mistake| endpoint.account.note(mistake, peer));
     }
 
-    fn created(&mut self, kind: ObjectKind, charge: Admission) {
-        self.scope.context.charge.add(charge);
-        self.scope.context.counts.add(kind);
-        self.scope.endpoint.counts.add(kind);
+    fn created(&mut self, charge: Charge) {
+        self.scope.context.holdings.add(charge);
         self.scope.totals.objects_created += 1;
     }
 
@@ -208,15 +212,18 @@ impl Scope<'_> {
         self.context.shard.call(move |shard| f(shard, id)).map_err(command_errno)
     }
 
-    fn count_refusal(&mut self, admitted: Result<(), Errno>) -> Result<(), Errno> {
-        self.totals.refused_by_quota += u64::from(admitted.is_err());
-        admitted
+    /// Charges for some of an item.
+    fn charge(&mut self, item: Item, amount: u64) -> Result<Charge, Errno> {
+        let account = &self.endpoint.account;
+        let charged = account.charge(item, amount);
+        // What the budget refuses is counted where it is tried again.
+        let is_over = charged.is_err() && !account.share.has_refused();
+        self.totals.refused_by_quota += u64::from(is_over);
+        charged
     }
 
     fn destroyed(&mut self, kind: ObjectKind) {
-        self.context.charge.remove(kind);
-        self.context.counts.remove(kind);
-        self.endpoint.counts.remove(kind);
+        self.context.holdings.give_back(Item::Object(kind), 1);
         self.totals.objects_destroyed += 1;
     }
 }

@@ -1,6 +1,6 @@
 //! Queue pair commands, except MODIFY_QP.
 
-use super::super::accounting::ObjectKind;
+use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
 use super::Call;
 use crate::memory::{HostRecvQueue, HostSendQueue};
@@ -73,7 +73,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
     }
     let has_srq = request.is_srq != 0;
     let asked = check_capabilities(call, request, has_srq)?;
-    let charge = call.admit(ObjectKind::Qp)?;
+    let charge = call.charge(ObjectKind::Qp)?;
     let (caps, send, recv, driver) = make_rings(call, asked, has_srq)?;
 
     let init = QpInit {
@@ -94,7 +94,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         shard.watch_qp(c, qp, user_handle);
         Ok((qp, qpn))
     })?;
-    call.created(ObjectKind::Qp, charge);
+    call.created(charge);
     let response = CreateQpResponse {
         qp_handle,
         qpn: qpn.value(),
@@ -252,7 +252,7 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::BUSY);
     }
     call.settle_qp(qp);
-    let (events_reported, info, _remains) = call.destroy_on_shard(move |shard, c| {
+    let (events_reported, info, remains) = call.destroy_on_shard(move |shard, c| {
         let info = shard.engine().query_qp(c, qp)?;
         let remains = shard.engine().destroy_qp(c, qp)?;
         Ok((shard.unwatch_qp(c, qp), info, remains))
@@ -260,6 +260,7 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.scope.endpoint.traffic.add(&info.counters);
     call.note_end(&info);
     call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
+    call.discard(remains);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))
 }

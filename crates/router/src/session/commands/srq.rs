@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::super::accounting::ObjectKind;
+use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
 use super::Call;
 use crate::memory::HostRecvQueue;
@@ -40,7 +40,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     if !fits {
         return Err(Errno::INVAL);
     }
-    let charge = call.admit(ObjectKind::Srq)?;
+    let charge = call.charge(ObjectKind::Srq)?;
     let max_sge = asked.max_sge.max(1);
     let ring = RecvRing::create(&call.scope.context.queues, asked.max_wr, max_sge)?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
@@ -51,7 +51,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
         shard.watch_srq(c, srq, user_handle);
         Ok(srq)
     })?;
-    call.created(ObjectKind::Srq, charge);
+    call.created(charge);
     let response = CreateSrqResponse { srq_handle, max_wr: attr.max_wr, max_sge, srqn: 0 };
     let driver = RxeCreateSrqResponse { mi, srq_num: srq_handle, reserved: 0 };
     Ok(Reply::new(&response).with_driver(&driver))
@@ -92,10 +92,11 @@ pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let srq = call.request::<DestroySrq>()?.srq_handle;
-    let (events_reported, _remains) = call.destroy_on_shard(move |shard, c| {
+    let (events_reported, remains) = call.destroy_on_shard(move |shard, c| {
         let remains = shard.engine().destroy_srq(c, srq)?;
         Ok((shard.unwatch_srq(c, srq), remains))
     })?;
+    call.discard(remains);
     call.destroyed(ObjectKind::Srq);
     Ok(Reply::new(&DestroySrqResponse { events_reported }))
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use zerocopy::FromBytes;
 
 /// Subject of a command.
-pub(super) enum Subject {
+pub(in crate::session) enum Subject {
     /// The creation of a queue pair of this type.
     QueuePair(u8),
     /// The way to a peer.
@@ -17,7 +17,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) fn name(&self) -> &'static str {
+    pub(in crate::session) fn name(&self) -> &'static str {
         match self {
             Self::QueuePair(_) => "ibv_create_qp",
             Self::Resolution(_) => "rdma_resolve_addr",
@@ -27,7 +27,7 @@ impl Subject {
 }
 
 /// The subject of a program's message.
-pub(super) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
+pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
     match kind {
         RequestKind::Open => Subject::Other("ibv_open_device"),
         RequestKind::OpenCm => Subject::Other("rdma_create_event_channel"),
@@ -126,7 +126,7 @@ fn function(command: u32) -> &'static str {
 }
 
 /// The name of a number of `enum ibv_qp_type`.
-pub(super) fn qp_type(number: u8) -> &'static str {
+pub(in crate::session) fn qp_type(number: u8) -> &'static str {
     match number {
         8 => "RAW_PACKET",
         9 => "XRC_SEND",

@@ -1,11 +1,13 @@
+use super::super::peer::Process;
 use super::*;
+use rdmesh_uverbs::session::RequestKind;
 use std::os::fd::AsFd;
 
-fn peer(pid: i32) -> Peer {
+fn peer(pid: i32) -> Process {
     let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let mut peer = Peer::of(end.as_fd()).unwrap();
-    peer.pid = pid;
-    peer
+    let mut process = Process::of(end.as_fd()).unwrap();
+    process.pid = pid;
+    process
 }
 
 fn refused(what: &'static str) -> Mistake {

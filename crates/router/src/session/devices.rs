@@ -1,0 +1,103 @@
+//! Devices: the contexts that are open, and the workers that serve them.
+
+use super::context::Context;
+use crate::endpoint::EndpointId;
+use crate::worker::ShardHandle;
+use rdmesh_uverbs::session::Token;
+use std::collections::{BTreeSet, HashMap};
+
+/// The open contexts, by number.
+pub(super) struct Devices {
+    shards: Vec<ShardHandle>,
+    contexts: HashMap<u32, Context>,
+    next: u32,
+}
+
+impl Devices {
+    /// No contexts; they are spread over `shards`, of which there is at least one.
+    pub(super) fn new(shards: Vec<ShardHandle>) -> Self {
+        Self { shards, contexts: HashMap::new(), next: 0 }
+    }
+
+    /// The worker with the fewest contexts, and its number.
+    pub(super) fn least_loaded(&self) -> (&ShardHandle, usize) {
+        let number = least_loaded(self.shards.len(), self.contexts.values().map(|context| context.shard_index));
+        (&self.shards[number], number)
+    }
+
+    /// Files a context under the next number that is free.
+    pub(super) fn insert(&mut self, context: Context) -> u32 {
+        while self.contexts.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        self.contexts.insert(number, context);
+        number
+    }
+
+    /// A context.
+    pub(super) fn get(&self, number: u32) -> Option<&Context> {
+        self.contexts.get(&number)
+    }
+
+    /// A context, to be changed.
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Context> {
+        self.contexts.get_mut(&number)
+    }
+
+    /// Takes a context out.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Context> {
+        self.contexts.remove(&number)
+    }
+
+    /// All contexts, by number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Context)> {
+        self.contexts.iter().map(|(number, context)| (*number, context))
+    }
+
+    /// Those of an endpoint.
+    pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> impl Iterator<Item = &Context> {
+        self.contexts.values().filter(move |context| context.endpoint == endpoint)
+    }
+
+    /// The context of an endpoint with this token.
+    pub(super) fn find(&mut self, endpoint: EndpointId, token: &Token) -> Option<(u32, &mut Context)> {
+        let mut found = None;
+        for (number, context) in &mut self.contexts {
+            // Every token of the endpoint is compared, so that the time leaks nothing.
+            if context.endpoint == endpoint && context.has_token(token) {
+                found = Some((*number, context));
+            }
+        }
+        found
+    }
+
+    /// A number for a new context in lists: the lowest that no other of the endpoint has, which reveals nothing about other
+    /// endpoints.
+    pub(super) fn free_number(&self, endpoint: EndpointId) -> u32 {
+        let used: BTreeSet<u32> = self.of_endpoint(endpoint).map(|context| context.number).collect();
+        let count = used.len() as u32;
+        (0..).zip(used).find(|(free, used)| free != used).map_or(count, |(free, _)| free)
+    }
+}
+
+/// The shard with the fewest contexts.
+fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
+    let mut load = vec![0u32; shards];
+    for shard in contexts {
+        load[shard] += 1;
+    }
+    (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_context_goes_where_fewest_are() {
+        assert_eq!(least_loaded(3, [0, 0, 1, 2, 2].into_iter()), 1);
+        assert_eq!(least_loaded(2, [].into_iter()), 0);
+    }
+}
