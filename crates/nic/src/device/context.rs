@@ -10,13 +10,20 @@ use rdmesh_verbs::{AddressVector, DeviceLimits};
 
 pub(crate) struct Context<P: Platform> {
     pub(crate) network: Network,
-    pub(crate) pds: Slab<()>,
+    pub(crate) pds: Slab<Pd>,
     pub(crate) keys: KeyTable<P::Memory>,
     pub(crate) cqs: Slab<Cq<P>>,
     pub(crate) srqs: Slab<Srq<P>>,
     pub(crate) ahs: Slab<Ah>,
     /// The engine's own index of each QP, by handle.
     pub(crate) qps: Slab<u32>,
+}
+
+/// A protection domain.
+#[derive(Default)]
+pub(crate) struct Pd {
+    /// Queue pairs, shared receive queues and address handles in it.
+    pub(crate) users: u32,
 }
 
 pub(crate) struct Cq<P: Platform> {
@@ -40,6 +47,20 @@ pub(crate) struct Ah {
 }
 
 impl<P: Platform> Context<P> {
+    /// One more object is in a protection domain.
+    pub(crate) fn enter_pd(&mut self, pd: u32) {
+        if let Some(pd) = self.pds.get_mut(pd) {
+            pd.users += 1;
+        }
+    }
+
+    /// One object less is in a protection domain.
+    pub(crate) fn leave_pd(&mut self, pd: u32) {
+        if let Some(pd) = self.pds.get_mut(pd) {
+            pd.users -= 1;
+        }
+    }
+
     /// The address handle that a ring names: numbers there start at 1.
     pub(crate) fn address(&self, pd: u32, ah_num: u32) -> Option<&Ah> {
         self.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd)

@@ -4,7 +4,7 @@ mod context;
 mod output;
 mod slab;
 
-pub(crate) use context::{Ah, Context, Cq, Srq};
+pub(crate) use context::{Ah, Context, Cq, Pd, Srq};
 pub use output::Event;
 pub(crate) use output::Outputs;
 pub(crate) use slab::Slab;

@@ -6,7 +6,6 @@ use super::Engine;
 use crate::command::{ContextId, QpInfo};
 use crate::platform::Platform;
 use rdmesh_verbs::Qpn;
-use std::collections::BTreeMap;
 
 /// A queue pair in a list.
 #[derive(Clone, Copy, Debug)]
@@ -71,12 +70,7 @@ impl<P: Platform> Engine<P> {
     /// At most `limit` protection domains, from handle `from` on.
     pub fn list_pds(&self, id: ContextId, from: u32, limit: usize) -> Vec<PdEntry> {
         let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
-        let qps = cx.qps.iter().filter_map(|(_, index)| Some(self.qps.get(*index as usize)?.as_ref()?.core().pd));
-        let others = cx.srqs.iter().map(|(_, srq)| srq.pd).chain(cx.ahs.iter().map(|(_, ah)| ah.pd));
-        let mut users = BTreeMap::<u32, u32>::new();
-        qps.chain(others).for_each(|pd| *users.entry(pd).or_default() += 1);
-        let entry = |(handle, _)| PdEntry { handle, users: users.get(&handle).copied().unwrap_or(0) };
-        cx.pds.iter_from(from).map(entry).take(limit).collect()
+        cx.pds.iter_from(from).map(|(handle, pd)| PdEntry { handle, users: pd.users }).take(limit).collect()
     }
 
     /// At most `limit` shared receive queues, from handle `from` on.

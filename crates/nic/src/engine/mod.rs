@@ -91,9 +91,22 @@ impl<P: Platform> Engine<P> {
 
     /// Closes a device: all its objects are destroyed, in any state.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
-        let qps: Vec<u32> = self.contexts.get(id.0)?.qps.iter().map(|(handle, _)| handle).collect();
-        let qps: Vec<_> = qps.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect();
-        Some(Remains::new((qps, self.contexts.remove(id.0))))
+        let qps = self.remove_qps(id, usize::MAX);
+        let context = self.contexts.remove(id.0)?;
+        Some(Remains::new((qps, context)))
+    }
+
+    /// Destroys some queue pairs of a device that is to be closed, in any state; none if none is left. Others are served between
+    /// two slices.
+    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+        let qps = self.remove_qps(id, CLOSED_AT_ONCE);
+        (!qps.is_empty()).then(|| Remains::new(qps))
+    }
+
+    fn remove_qps(&mut self, id: ContextId, limit: usize) -> Vec<Box<Qp<P>>> {
+        let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
+        let handles: Vec<u32> = cx.qps.iter().map(|(handle, _)| handle).take(limit).collect();
+        handles.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect()
     }
 
     /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
@@ -271,5 +284,7 @@ fn parts<'a, P: Platform>(
     Some((qp, Env { index, cx, out }))
 }
 
+/// Queue pairs of a device that is to be closed, destroyed at once.
+const CLOSED_AT_ONCE: usize = 256;
 /// Interval at which the receive queues of QPs in error are polled without other work.
 const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

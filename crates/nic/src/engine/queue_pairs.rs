@@ -28,6 +28,7 @@ impl<P: Platform> Engine<P> {
         let (index, qpn) = self.next_qp().ok_or(Exhausted)?;
         let cx = self.context_mut(id)?;
         let handle = cx.qps.insert(index).ok_or(Exhausted)?;
+        cx.enter_pd(init.pd);
         for cq in [init.send_cq, init.recv_cq] {
             cx.cqs.get_mut(cq).ok_or(NoSuchObject)?.users += 1;
         }
@@ -123,6 +124,7 @@ impl<P: Platform> Engine<P> {
         }
         let cx = self.context_mut(id)?;
         cx.qps.remove(core.handle);
+        cx.leave_pd(core.pd);
         cx.keys.unbind_qp(core.qpn);
         for cq in [core.send_cq, core.recv_cq] {
             if let Some(cq) = cx.cqs.get_mut(cq) {

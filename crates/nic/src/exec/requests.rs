@@ -6,9 +6,12 @@ use crate::platform::{Platform, SendQueue};
 use rdmesh_verbs::{SendFlags, SendOp, WcStatus};
 
 impl<P: Platform> Exec<'_, P> {
-    /// Takes the next work request from the ring into the window; false where there is none, or no room.
+    /// Takes the next work request from the ring into the window; false where there is none, or no room, or where it has to wait
+    /// for earlier ones: until it may be executed, they may change it.
     pub(crate) fn fetch(&mut self) -> bool {
-        if self.qp.send.window.is_full() {
+        let send = &self.qp.send;
+        let must_wait = || self.qp.must_wait(send.queue.precedence(), send.window.len());
+        if send.window.is_full() || (!send.window.is_empty() && send.queue.is_ready() && must_wait()) {
             return false;
         }
         let entry = self.qp.send.window.next();

@@ -10,7 +10,7 @@ use crate::command::{Capabilities, ContextId, QpCounters};
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use crate::timer::Deadlines;
-use rdmesh_verbs::{Gid, Key, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, WcStatus};
+use rdmesh_verbs::{Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 
 /// What of a queue pair does not depend on its transport: attributes, send side and receive side.
 pub(crate) struct Core<P: Platform> {
@@ -138,20 +138,17 @@ impl<P: Platform> Core<P> {
         sending && self.send.wait == Wait::None
     }
 
-    /// Whether the request at the cursor has to wait for earlier ones.
-    pub(crate) fn must_wait(&self, cursor: usize) -> bool {
-        let wr = &self.send.window[cursor].wr;
-        let mut earlier = self.send.window.iter().take(cursor);
-        match wr.op {
-            // Local operations take effect after everything before them has.
-            SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => cursor != 0,
-            _ if wr.flags.contains(SendFlags::FENCE) => earlier.any(|e| e.wr.op.is_read_or_atomic()),
-            _ if wr.op.is_read_or_atomic() => {
-                let limit = usize::from(self.attr.max_rd_atomic.max(1));
-                earlier.filter(|e| e.wr.op.is_read_or_atomic()).count() >= limit
-            }
-            _ => false,
+    /// Whether a request behind the first `earlier` of the window has to wait for them.
+    pub(crate) fn must_wait(&self, request: Precedence, earlier: usize) -> bool {
+        if request.is_local {
+            return earlier != 0;
         }
+        let mut earlier = self.send.window.iter().take(earlier);
+        if request.is_fenced {
+            return earlier.any(|e| e.wr.op.is_read_or_atomic());
+        }
+        let limit = usize::from(self.attr.max_rd_atomic.max(1));
+        request.is_read_or_atomic && earlier.filter(|e| e.wr.op.is_read_or_atomic()).count() >= limit
     }
 
     /// Checks the request at the cursor, which is about to start.

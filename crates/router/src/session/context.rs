@@ -156,7 +156,10 @@ impl Context {
     /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
     pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
         let id = self.id;
-        let remains = self.shard.call(move |shard| shard.close(id));
+        // The worker serves others between two slices.
+        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
+        let mut remains: Vec<_> = slices.collect();
+        remains.extend(self.shard.call(move |shard| shard.close(id)));
         let Self { plain, holdings, page, queues, async_fd, .. } = self;
         // Neither here nor on the worker, which both have others to serve.
         disposal.discard(((remains, page, queues, async_fd), holdings.end()));

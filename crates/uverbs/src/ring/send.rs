@@ -4,7 +4,7 @@ use crate::abi::{
     wr_opcode as opcode,
 };
 use crate::shared::SharedMemory;
-use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
+use rdmesh_verbs::{Access, Key, Precedence, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 use std::mem::offset_of;
 
@@ -45,6 +45,24 @@ impl SendRing {
     /// Whether there is a request to fetch.
     pub fn is_ready(&self) -> bool {
         self.queue.producer() != self.fetched
+    }
+
+    /// What of the next request decides whether earlier ones come first, as it is now.
+    pub fn precedence(&self) -> Precedence {
+        let RxeSendWr { opcode, send_flags, .. } =
+            self.queue.read(self.queue.slot(self.fetched) + offset_of!(RxeSendWqe, wr));
+        Precedence {
+            is_local: matches!(opcode, opcode::LOCAL_INV | opcode::BIND_MW),
+            is_read_or_atomic: matches!(
+                opcode,
+                opcode::RDMA_READ
+                    | opcode::ATOMIC_CMP_AND_SWP
+                    | opcode::ATOMIC_FETCH_AND_ADD
+                    | opcode::ATOMIC_WRITE
+                    | opcode::FLUSH
+            ),
+            is_fenced: SendFlags::from_bits_truncate(send_flags).contains(SendFlags::FENCE),
+        }
     }
 
     /// Copies the next request into `wr`. Its slot stays taken until it is released.

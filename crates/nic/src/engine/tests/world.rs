@@ -94,7 +94,7 @@ impl Memory for Bytes {
 
 #[derive(Clone, Default)]
 pub(super) struct Sends {
-    posted: Arc<Mutex<VecDeque<SendWr>>>,
+    pub(super) posted: Arc<Mutex<VecDeque<SendWr>>>,
     pub(super) taken: Arc<Mutex<u32>>,
 }
 
@@ -103,6 +103,10 @@ impl SendQueue for Sends {
 
     fn is_ready(&self) -> bool {
         !self.posted.lock().unwrap().is_empty()
+    }
+
+    fn precedence(&self) -> Precedence {
+        self.posted.lock().unwrap().front().map_or_else(Precedence::default, SendWr::precedence)
     }
 
     fn fetch(&mut self, _: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {

@@ -40,7 +40,7 @@ impl<P: Platform> Local<'_, P> {
         let cursor = self.qp.send.cursor;
         let entry = &self.qp.send.window[cursor];
         if !entry.started {
-            if self.qp.must_wait(cursor) {
+            if self.qp.must_wait(entry.wr.precedence(), cursor) {
                 return Step::Blocked;
             }
             if let Err(status) = self.qp.check(cursor, self.cx.network.mtu.bytes()) {

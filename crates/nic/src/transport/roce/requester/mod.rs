@@ -87,7 +87,7 @@ impl<P: Platform> Requester<'_, P> {
         let cursor = self.qp.send.cursor;
         let entry = &self.qp.send.window[cursor];
         if !entry.started {
-            if self.qp.must_wait(cursor) {
+            if self.qp.must_wait(entry.wr.precedence(), cursor) {
                 return Step::Stuck;
             }
             if let Err(status) = self.qp.check(cursor, self.cx.network.mtu.bytes()) {
