@@ -6,7 +6,7 @@ use crate::qp::SendSide;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// What is kept of packets on their way.
+/// State of packets on their way.
 pub(crate) struct State<M> {
     /// Carried by request packets, and by their replies. Replies with an older one are ignored.
     pub(super) epoch: u32,

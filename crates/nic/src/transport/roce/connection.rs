@@ -1,9 +1,9 @@
 //! Transport state of a queue pair that is connected to a peer on another host.
 
 use super::responder::Replies;
-use super::time_wait::LAST_WORDS;
+use super::time_wait::MAX_FINAL_ACKS;
 use crate::congestion::{Dcqcn, Rtt, SendWindow};
-use crate::path::Peer;
+use crate::path::Envelope;
 use crate::qp::Slowness;
 use crate::time::Time;
 use crate::wire::Syndrome;
@@ -11,7 +11,7 @@ use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
 pub(crate) struct Connection {
-    pub(crate) peer: Peer,
+    pub(crate) envelope: Envelope,
     pub(super) requester: RequesterState,
     pub(super) responder: ResponderState,
     has_failed: bool,
@@ -66,7 +66,7 @@ pub(super) struct ResponderState {
     pub(super) notified_at: Option<Time>,
     pub(super) notify: bool,
     /// Repeats of the final ACK that are left when the connection has ended.
-    pub(super) last_words: u8,
+    pub(super) final_acks_left: u8,
 }
 
 /// Last report to the peer about missing packets.
@@ -81,9 +81,9 @@ pub(super) enum Gap {
 }
 
 impl Connection {
-    /// To `peer`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(peer: Peer, replies: usize) -> Self {
-        Self { peer, requester: RequesterState::new(), responder: ResponderState::new(replies), has_failed: false }
+    /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
+    pub(crate) fn new(envelope: Envelope, replies: usize) -> Self {
+        Self { envelope, requester: RequesterState::new(), responder: ResponderState::new(replies), has_failed: false }
     }
 
     /// Begins to send with `psn`.
@@ -102,7 +102,7 @@ impl Connection {
     pub(super) fn is_acknowledged(&self, qp_type: QpType) -> bool {
         match qp_type {
             QpType::Rc => true,
-            QpType::Uc => self.peer.is_tunnel(),
+            QpType::Uc => self.envelope.is_tunnel(),
             QpType::Ud => false,
         }
     }
@@ -165,7 +165,7 @@ impl ResponderState {
             gap: Gap::None,
             notified_at: None,
             notify: false,
-            last_words: LAST_WORDS,
+            final_acks_left: MAX_FINAL_ACKS,
         }
     }
 }

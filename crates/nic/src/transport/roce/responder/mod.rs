@@ -22,7 +22,7 @@ impl<P: Platform> Responder<'_, P> {
     /// Takes a request packet from the peer.
     pub(super) fn handle_request(&mut self, header: &Header, payload: &[u8]) {
         match self.qp.qp_type {
-            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_last_words(header),
+            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_final_answer(header),
             QpType::Rc => self.receive_in_order(header, payload),
             QpType::Uc => self.receive_as_it_comes(header, payload),
             QpType::Ud => {}
@@ -61,7 +61,7 @@ impl<P: Platform> Responder<'_, P> {
                 responder.gap = Gap::Waiting;
             }
             Err(Refusal::Slow(nak, status)) => {
-                match self.qp.recv.slow.put_off(self.out.now, self.connection.peer.is_tunnel()) {
+                match self.qp.recv.slow.put_off(self.out.now, self.connection.envelope.is_tunnel()) {
                     Some(syndrome) => {
                         responder.nak_due = Some((header.psn, syndrome));
                         responder.gap = Gap::Waiting;
@@ -113,8 +113,8 @@ impl<P: Platform> Responder<'_, P> {
 
     /// The refusal that ended the connection may have been lost, and answers before it: without them the peer would only see
     /// silence. It acknowledges all before it that need no answer of their own. Where the program has ended the connection,
-    /// the acknowledgement of what had arrived before may have been lost (see [`super::ended`]).
-    fn repeat_last_words(&mut self, header: &Header) {
+    /// the acknowledgement of what had arrived before may have been lost (see [`super::super::time_wait`]).
+    fn repeat_final_answer(&mut self, header: &Header) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let responder = &mut self.connection.responder;
         match responder.fatal {
@@ -123,9 +123,9 @@ impl<P: Platform> Responder<'_, P> {
                 responder.nak_due = responder.fatal;
             }
             Some(_) => {}
-            None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.last_words > 0 => {
+            None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.final_acks_left > 0 => {
                 let is_known = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0);
-                responder.last_words -= u8::from(is_known && !responder.ack_due);
+                responder.final_acks_left -= u8::from(is_known && !responder.ack_due);
                 responder.ack_due |= is_known;
             }
             None => {}
