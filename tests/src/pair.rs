@@ -84,7 +84,12 @@ impl<'a> Pair<'a> {
         let text = self.run(program, &format!("-F {options}"));
         let rows = bandwidth_rows(&text);
         assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
-        assert!(rows.iter().all(|r| r.figures[1] > 0.0 && r.figures[2] > 0.0), "{program} {options}:\n{text}");
+        // On a busy machine perftest may fail to find out the processor's clock, says so, and writes zeros.
+        let has_clock = !text.contains("Correlation coefficient");
+        assert!(
+            !has_clock || rows.iter().all(|r| r.figures[1] > 0.0 && r.figures[2] > 0.0),
+            "{program} {options}:\n{text}"
+        );
         rows
     }
 

@@ -1,9 +1,10 @@
 //! Packets from other engines of this host, which wait for the turn of the queue pair that they are for.
 
-use super::Engine;
+use super::{Budget, Engine};
 use crate::packet::Packet;
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
+use crate::time::Time;
 use rdmesh_verbs::Qpn;
 use std::collections::VecDeque;
 
@@ -66,6 +67,18 @@ impl<P: Platform> Engine<P> {
         self.take_arrived_of(index);
         self.out.schedule.charge(Order::Arrived, index, self.out.spent - before);
         true
+    }
+
+    /// Lets queue pairs take packets from other engines, in their turns, as far as `budget` goes: a command waits for some of them.
+    pub fn settle_arrivals(&mut self, now: Time, budget: &mut Budget) {
+        self.out.now = now;
+        while !budget.is_spent() {
+            let before = self.out.spent;
+            if !self.take_arrived() {
+                break;
+            }
+            budget.take(self.out.spent - before);
+        }
     }
 
     /// Lets a queue pair take its packets, for one turn.

@@ -33,12 +33,12 @@ impl Budget {
         Self { cost: 8 << 20, turns: 16_384 }
     }
 
-    fn take(&mut self, cost: u64) {
+    pub(super) fn take(&mut self, cost: u64) {
         self.cost = self.cost.saturating_sub(cost);
         self.turns = self.turns.saturating_sub(1);
     }
 
-    fn is_spent(&self) -> bool {
+    pub(super) fn is_spent(&self) -> bool {
         self.cost == 0 || self.turns == 0
     }
 }

@@ -1,12 +1,10 @@
 //! Transports: the ways in which a queue pair reaches its peer.
 //!
-//! * [`local`]: both on this host.
+//! * [`local`]: both on this host; datagrams to other hosts too.
 //! * [`roce`]: over the network, with a reliable or unreliable connection.
-//! * [`datagram`]: unreliable datagrams to other hosts.
 //! * [`qp`]: a queue pair on its transport: everything that the engine asks of it; [`admission`]: packets that it takes.
 
 mod admission;
-mod datagram;
 pub(crate) mod local;
 mod qp;
 pub(crate) mod roce;

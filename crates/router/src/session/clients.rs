@@ -55,6 +55,8 @@ pub(super) struct Clients {
     ready: Turns<Vni, Turns<EndpointId, VecDeque<Turn>>>,
     /// Connections with a message that waits.
     parked: Vec<u64>,
+    /// Connections whose next message waits until descriptors of earlier ones are closed.
+    held: Vec<u64>,
     paused: usize,
     /// Connections closed because of their messages.
     expelled: u64,
@@ -106,6 +108,7 @@ impl Clients {
             next: 0,
             ready: Turns::default(),
             parked: Vec::new(),
+            held: Vec::new(),
             paused: 0,
             expelled: 0,
         })
@@ -113,6 +116,8 @@ impl Clients {
 
     /// Waits up to `limit` for sockets to become readable, and queues them. Returns whether anything happened, and the signals.
     pub(super) fn wait(&mut self, limit: Option<&Timespec>) -> io::Result<(bool, Vec<Signal>)> {
+        self.release();
+        let limit = if self.held.is_empty() { limit } else { Some(shorter(limit, &HELD_LIMIT)) };
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let events = match epoll::wait(&self.epoll, &mut events, limit) {
             Ok((events, _)) => events,
@@ -151,12 +156,29 @@ impl Clients {
         }
     }
 
-    /// Queues a connection that may have a message, unless one of it waits for room.
+    /// Queues a connection that may have a message, unless one of it waits for room, or descriptors of its endpoint wait to be
+    /// closed.
     pub(super) fn queue(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.account.disposal.is_full() {
+            if !std::mem::replace(&mut connection.is_held, true) {
+                self.held.push(id);
+            }
+            return;
+        }
         if connection.parked.as_ref().is_none_or(|parked| parked.is_over) && !connection.is_queued {
             connection.is_queued = true;
             self.ready.group(connection.tenant).group(connection.endpoint).push_back(Turn::Serve(id));
+        }
+    }
+
+    /// Queues the connections that were held for descriptors that have been closed now.
+    fn release(&mut self) {
+        for id in std::mem::take(&mut self.held) {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.is_held = false;
+                self.queue(id);
+            }
         }
     }
 
@@ -260,7 +282,7 @@ impl Clients {
     pub(super) fn take(&mut self, id: u64) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         let _ = epoll::delete(&self.epoll, &connection.socket);
-        Some(Connection { is_queued: false, ..connection })
+        Some(Connection { is_queued: false, is_held: false, ..connection })
     }
 
     /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
@@ -317,11 +339,9 @@ impl Clients {
         let Incoming { bytes, fds, attempt } = incoming;
         match result {
             Ok(Flow::Continue) => {
-                let flow = self.dispose(id, fds);
-                if flow == Flow::Continue {
-                    self.queue(id);
-                }
-                flow
+                self.dispose(id, fds);
+                self.queue(id);
+                Flow::Continue
             }
             Ok(flow) => {
                 self.dispose(id, fds);
@@ -356,14 +376,10 @@ impl Clients {
     }
 
     /// Closes the descriptors that came with a message.
-    fn dispose(&mut self, id: u64, fds: Vec<OwnedFd>) -> Flow {
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        let disposal = &connection.account.disposal;
-        fds.into_iter().for_each(|fd| disposal.close(fd));
-        if disposal.is_full() {
-            return self.expel(id, "it sends descriptors faster than they can be closed");
+    fn dispose(&self, id: u64, fds: Vec<OwnedFd>) {
+        if let Some(connection) = self.connections.get(&id) {
+            fds.into_iter().for_each(|fd| connection.account.disposal.close(fd));
         }
-        Flow::Continue
     }
 
     /// Lets messages go on that waited for room, where there may be some now. While something is reclaimed, its end, which
@@ -446,6 +462,13 @@ impl Source {
     }
 }
 
+/// The shorter of two limits; none is the longest.
+fn shorter<'a>(limit: Option<&'a Timespec>, other: &'a Timespec) -> &'a Timespec {
+    limit.filter(|limit| (limit.tv_sec, limit.tv_nsec) < (other.tv_sec, other.tv_nsec)).unwrap_or(other)
+}
+
+/// Interval at which the thread looks whether held connections may go on.
+const HELD_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Each time that it becomes so: a socket that is queued need not be reported again.
 const READABLE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 const EVENTS: usize = 64;

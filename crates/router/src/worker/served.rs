@@ -6,7 +6,7 @@
 use super::exchange::Exchange;
 use super::shard::Shard;
 use super::wait::Watch;
-use rdmesh_nic::Time;
+use rdmesh_nic::{Budget, Time};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -115,6 +115,7 @@ impl Served {
         }
         let now = shard.now();
         shard.engine().poll(now);
+        shard.engine().settle_arrivals(now, &mut Budget::of_command());
         shard.transmit(now);
         let result = self.change(f);
         self.exchange.send_packets(&mut self.shard);

@@ -56,7 +56,7 @@ impl TimeWait {
         }
         self.connections.insert(index, ack);
         self.order.push_back(index);
-        if qp.connection().is_some_and(|connection| connection.responder.ack_due) {
+        if qp.connection().is_some_and(|connection| connection.responder.is_ack_due()) {
             self.repeat(index);
         }
     }
@@ -126,16 +126,8 @@ impl TimeWait {
 impl FinalAck {
     fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
         let connection = qp.connection().filter(|_| qp.core().qp_type == QpType::Rc)?;
-        let responder = &connection.responder;
-        // The final answer of a refused connection is a NAK.
-        let executed = responder.acknowledgeable.filter(|_| responder.fatal.is_none())?;
-        Some(Self {
-            envelope: connection.envelope,
-            dest: qp.core().attr.dest_qpn,
-            executed,
-            msn: responder.msn,
-            left: responder.final_acks_left,
-        })
+        let (executed, msn, left) = connection.responder.final_ack()?;
+        Some(Self { envelope: connection.envelope, dest: qp.core().attr.dest_qpn, executed, msn, left })
     }
 
     fn header(&self) -> Header {

@@ -1,7 +1,6 @@
 //! Transmission and reception of one queue pair's packets.
 
 use super::{Connection, Requester, Responder};
-use crate::congestion::Dcqcn;
 use crate::exec::Exec;
 use crate::path::{Opened, Transmits};
 use crate::platform::Platform;
@@ -29,7 +28,10 @@ impl Connection {
             Responder::new(exec.reborrow(), self).on_congestion_met();
         }
         match header.op {
-            Op::Notification => self.on_notification(&mut exec),
+            Op::Notification => {
+                exec.qp.counters.cnps_received += 1;
+                self.requester.on_notification(exec.out.now, exec.qp.attr.path_mtu.bytes());
+            }
             Op::Acknowledge(_) | Op::AtomicAcknowledge { .. } | Op::ReadResponse { .. } => {
                 Requester::new(exec, self).handle_answer(header, opened.payload);
             }
@@ -41,22 +43,6 @@ impl Connection {
     pub(crate) fn handle_timeout<P: Platform>(&mut self, exec: Exec<'_, P>) {
         Requester::new(exec, self).handle_timeout();
     }
-
-    /// The peer, or the network before it, is congested.
-    fn on_notification<P: Platform>(&mut self, exec: &mut Exec<'_, P>) {
-        exec.qp.counters.cnps_received += 1;
-        let (now, mtu) = (exec.out.now, exec.qp.attr.path_mtu.bytes());
-        let requester = &mut self.requester;
-        match &mut requester.rate {
-            Some(rate) => rate.on_notification(now),
-            None => {
-                // As fast as a full window in each round trip.
-                let window = f64::from(requester.window.packets()) * f64::from(mtu);
-                let round = requester.rtt.smoothed().map_or(UNMEASURED, |rtt| rtt.as_secs_f64().max(SHORTEST));
-                requester.rate = Some(Dcqcn::new(now, window / round));
-            }
-        }
-    }
 }
 
 /// Whether the queue pair still answers: one in error only repeats its NAK.
@@ -64,8 +50,3 @@ fn answers<P: Platform>(qp: &Core<P>) -> bool {
     let repeats = qp.qp_type == QpType::Rc && qp.state() == QpState::Error;
     repeats || qp.state().can_receive()
 }
-
-/// Seconds of a round trip that was never measured.
-const UNMEASURED: f64 = 100e-6;
-/// Shorter than any between two hosts.
-const SHORTEST: f64 = 10e-6;

@@ -11,14 +11,45 @@
 mod answers;
 mod timers;
 
+use crate::congestion::{Dcqcn, Rtt, SendWindow};
 use crate::memory::{CopyError, gather_bytes};
 use crate::path::Transmits;
 use crate::platform::{Memory, Platform};
 use crate::qp::Inflight;
 use crate::schedule::TURN_STEPS;
+use crate::time::Time;
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, Part, Reth};
-use rdmesh_verbs::{QpType, SendFlags, SendOp, WcStatus};
+use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
+
+/// The send side. The next PSN and the work requests on their way are the queue pair's own.
+#[derive(Default)]
+pub(super) struct RequesterState {
+    /// Oldest PSN that is not acknowledged.
+    unacked: Psn,
+    /// The PSN after the greatest that was ever sent.
+    highest: Psn,
+    /// Packets since an acknowledgement was last asked for.
+    unrequested: u32,
+    window: SendWindow,
+    rtt: Rtt,
+    /// A packet whose round trip is measured.
+    timed: Option<(Psn, Time)>,
+    /// Whether a probe is in flight: after silence one packet is sent, and its answer shows how far the peer is.
+    probing: bool,
+    /// Probes since the last progress.
+    probes: u32,
+    probe_at: Time,
+    /// When the ACK time-out ends, where there is one.
+    retry_at: Option<Time>,
+    /// The receiver was not ready: nothing is sent until then.
+    rnr_until: Option<Time>,
+    /// Memory of a request could not be reached: nothing is sent until then.
+    slow_until: Option<Time>,
+    /// From where, and when, sending last went back.
+    went_back: Option<(Psn, Time)>,
+    rate: Option<Dcqcn>,
+}
 
 /// Result of an attempt to send a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +72,45 @@ struct Plan {
     last: bool,
     /// Whether the packet asks for an acknowledgement.
     asks: bool,
+}
+
+impl RequesterState {
+    /// Begins to send with `psn`.
+    pub(super) fn start(&mut self, psn: Psn) {
+        self.unacked = psn;
+        self.highest = psn;
+    }
+
+    /// Oldest PSN that is not acknowledged.
+    pub(super) fn unacked(&self) -> Psn {
+        self.unacked
+    }
+
+    /// The peer, or the network before it, is congested.
+    pub(super) fn on_notification(&mut self, now: Time, mtu: u32) {
+        match &mut self.rate {
+            Some(rate) => rate.on_notification(now),
+            None => {
+                // As fast as a full window in each round trip.
+                let window = f64::from(self.window.packets()) * f64::from(mtu);
+                let round = self.rtt.smoothed().map_or(UNMEASURED, |rtt| rtt.as_secs_f64().max(SHORTEST));
+                self.rate = Some(Dcqcn::new(now, window / round));
+            }
+        }
+    }
+
+    /// The queue pair is in error: nothing is sent any more.
+    pub(super) fn fail(&mut self) {
+        self.highest = self.unacked;
+        self.rnr_until = None;
+        self.slow_until = None;
+        self.rate = None;
+    }
+
+    /// Whether anything was sent that is not acknowledged.
+    fn is_waiting(&self) -> bool {
+        self.unacked != self.highest
+    }
 }
 
 impl<P: Platform> Requester<'_, P> {
@@ -303,3 +373,7 @@ const WINDOW_MOST: u32 = 128;
 const READ_CHUNK: u32 = 32;
 /// About what the headers of a packet take, for the rate limit.
 const HEADERS: u64 = 64;
+/// Seconds of a round trip that was never measured.
+const UNMEASURED: f64 = 100e-6;
+/// Shorter than any between two hosts.
+const SHORTEST: f64 = 10e-6;

@@ -1,9 +1,9 @@
 //! Retransmission timers: retry, RNR and probe time-outs.
 
+use super::RequesterState;
 use crate::platform::Platform;
 use crate::time::Time;
 use crate::transport::roce::Requester;
-use crate::transport::roce::connection::RequesterState;
 use core::time::Duration;
 use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
 

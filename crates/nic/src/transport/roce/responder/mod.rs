@@ -7,16 +7,94 @@
 mod execute;
 mod replies;
 
-pub(super) use replies::Replies;
+use replies::Replies;
 
-use super::connection::Gap;
+use super::time_wait::MAX_FINAL_ACKS;
 use crate::exec::Refusal;
 use crate::platform::Platform;
-use crate::qp::Message;
+use crate::qp::{Message, Slowness};
+use crate::time::Time;
 use crate::transport::roce::Responder;
 use crate::wire::{Header, NakCode, Op, Syndrome};
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpState, QpType, WcStatus};
+
+/// The receive side. The next PSN expected is the queue pair's own.
+pub(super) struct ResponderState {
+    /// Messages completed (IBA 9.7.5.1.2).
+    msn: u32,
+    replies: Replies,
+    /// Of the memory that replies are read from.
+    slow: Slowness,
+    /// A positive acknowledgement is due.
+    ack_due: bool,
+    /// The last SEND or WRITE packet. A READ or atomic is only acknowledged by its own answer: some take an acknowledgement of
+    /// its PSN for that answer.
+    acknowledgeable: Option<Psn>,
+    /// A negative one is due.
+    nak_due: Option<(Psn, Syndrome)>,
+    /// The negative one that put the queue pair in error.
+    fatal: Option<(Psn, Syndrome)>,
+    gap: Gap,
+    /// When a congestion notification was last sent, and whether one is due.
+    notified_at: Option<Time>,
+    notify: bool,
+    /// Repeats of the final ACK that are left when the connection has ended.
+    final_acks_left: u8,
+}
+
+/// Last report to the peer about missing packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gap {
+    /// Nothing is missing.
+    None,
+    /// A sequence NAK: its time, and the PSN that last came behind the gap.
+    Reported(Time, Psn),
+    /// An RNR NAK: the peer waits and then begins with the expected packet, so later packets need no report.
+    Waiting,
+}
+
+impl ResponderState {
+    /// With room for `replies` READs and atomics.
+    pub(super) fn new(replies: usize) -> Self {
+        Self {
+            msn: 0,
+            replies: Replies::new(replies),
+            slow: Slowness::default(),
+            ack_due: false,
+            acknowledgeable: None,
+            nak_due: None,
+            fatal: None,
+            gap: Gap::None,
+            notified_at: None,
+            notify: false,
+            final_acks_left: MAX_FINAL_ACKS,
+        }
+    }
+
+    /// The queue pair is in error: only the NAK is sent any more.
+    pub(super) fn fail(&mut self) {
+        self.nak_due = self.fatal;
+        // Requests before the refused one are still acknowledged.
+        if self.fatal.is_none() {
+            self.replies.clear();
+        }
+        self.ack_due = false;
+        self.notify = false;
+    }
+
+    /// Whether a positive acknowledgement is due.
+    pub(super) fn is_ack_due(&self) -> bool {
+        self.ack_due
+    }
+
+    /// What the final ACK of the connection says: the last SEND or WRITE packet that was executed, messages completed, and how
+    /// often it may be repeated. The final answer of a refused connection is a NAK.
+    pub(super) fn final_ack(&self) -> Option<(Psn, u32, u8)> {
+        let executed = self.acknowledgeable.filter(|_| self.fatal.is_none())?;
+        Some((executed, self.msn, self.final_acks_left))
+    }
+}
 
 impl<P: Platform> Responder<'_, P> {
     /// Takes a request packet from the peer.

@@ -1,17 +1,17 @@
 //! Responses kept for duplicate requests: READs and atomics (IBA 9.7.5.1.3).
 
+use super::ResponderState;
 use crate::exec::{Range, Refusal};
 use crate::path::Transmits;
 use crate::platform::{Fault, Memory, Platform};
 use crate::schedule::TURN_STEPS;
 use crate::transport::roce::Responder;
-use crate::transport::roce::connection::ResponderState;
 use crate::wire::{Aeth, Header, NakCode, Op, Part, Reth, Service, Syndrome};
 use rdmesh_verbs::{Access, Psn, WcStatus};
 use std::collections::VecDeque;
 
 /// The newest replies, oldest first: as many as the queue pair has agreed to have under way.
-pub(in crate::transport::roce) struct Replies {
+pub(super) struct Replies {
     ring: VecDeque<Reply>,
     size: usize,
     /// All before this one are sent.
@@ -77,7 +77,7 @@ impl Reply {
 }
 
 impl Replies {
-    pub(in crate::transport::roce) fn new(size: usize) -> Self {
+    pub(super) fn new(size: usize) -> Self {
         let size = size.max(1);
         Self { ring: VecDeque::with_capacity(size), size, unsent: 0 }
     }
@@ -118,7 +118,7 @@ impl Replies {
     }
 
     /// Nothing is to be sent any more.
-    pub(in crate::transport::roce) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unsent = 0;
     }

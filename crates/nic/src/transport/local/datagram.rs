@@ -1,6 +1,6 @@
 //! Unreliable datagrams (IBA 9.8.3).
 
-use super::local::Local;
+use super::Local;
 use crate::memory::{CopyError, gather_bytes};
 use crate::path::{Envelope, flow};
 use crate::path::{Route, Transmits};
