@@ -39,7 +39,7 @@ pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
     text
 }
 
-/// Where the results of a run of the whole benchmark, or of one part of it, go.
+/// Destination of the results of a run of the whole benchmark, or of one part of it.
 pub(crate) struct Files {
     folder: PathBuf,
     name: &'static str,

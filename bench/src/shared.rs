@@ -51,7 +51,7 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), len, file: Some(file) })
     }
 
-    /// Where another process of the same user can open it, as long as this one lives.
+    /// Path by which another process of the same user can open it, as long as this one lives.
     pub(crate) fn path(&self) -> PathBuf {
         let fd = self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         format!("/proc/{}/fd/{fd}", std::process::id()).into()

@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
             }
         };
         if tunnel.arrives(Rehearsal::FROM, &packet) {
-            assert!(sealed.contains(&packet), "nobody sealed it");
+            assert!(sealed.contains(&packet), "no host sealed it");
             assert!(let_in.insert(packet), "it was here before");
         }
     }

@@ -25,7 +25,7 @@ static const struct rdma_conn_param CLIENT = {.responder_resources = 5, .initiat
                                               .retry_count = 6, .rnr_retry_count = 7};
 static const struct rdma_conn_param SERVER = {.responder_resources = 1, .initiator_depth = 3, .flow_control = 0,
                                               .rnr_retry_count = 6};
-enum { PATIENCE_MS = 60000, MESSAGE = 4096, RESOLVE_MS = 5000, CONSUMER_DEFINED = 28 };
+enum { TIMEOUT_MS = 60000, MESSAGE = 4096, RESOLVE_MS = 5000, CONSUMER_DEFINED = 28 };
 
 struct connection {
     struct rdma_cm_id *id;
@@ -44,7 +44,7 @@ static const char *ends = "client", *port = "18700";
 // The next event, which is the caller's to acknowledge.
 static struct rdma_cm_event *next_event(void) {
     struct pollfd waited = {.fd = channel->fd, .events = POLLIN};
-    CHECK(poll(&waited, 1, PATIENCE_MS) == 1, "no event");
+    CHECK(poll(&waited, 1, TIMEOUT_MS) == 1, "no event");
     struct rdma_cm_event *event;
     CHECK(rdma_get_cm_event(channel, &event) == 0, "%s", strerror(errno));
     return event;
@@ -204,7 +204,7 @@ static void send_message(struct connection *c, uint64_t seed) {
 }
 
 static void receive_message(struct connection *c, uint64_t seed) {
-    struct ibv_wc wc = poll_one(c->cq, PATIENCE_MS / 1000);
+    struct ibv_wc wc = poll_one(c->cq, TIMEOUT_MS / 1000);
     CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV, "%s", ibv_wc_status_str(wc.status));
     CHECK(matches(c->buffer, MESSAGE, seed));
 }

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLOTS = 1024, CQE = 4 * SLOTS, PATIENCE_MS = 10000 };
+enum { SLOTS = 1024, CQE = 4 * SLOTS, TIMEOUT_MS = 10000 };
 
 // A connection's place: what it sends and receives lies at its index in the buffers.
 struct slot {
@@ -198,7 +198,7 @@ static void take_completions(void) {
 static bool turn(void) {
     struct pollfd fds[3] = {{.fd = channel->fd, .events = POLLIN}, {.fd = context ? completions->fd : -1, .events = POLLIN},
                             {.fd = is_server ? STDIN_FILENO : -1, .events = POLLIN}};
-    int n = poll(fds, 3, is_server ? -1 : PATIENCE_MS);
+    int n = poll(fds, 3, is_server ? -1 : TIMEOUT_MS);
     CHECK(n > 0, "nothing happens; %d connections wait", in_flight);
     if (fds[0].revents)
         for (int i = 0; i < 64 && take_event(); i++) {}

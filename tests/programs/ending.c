@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 60000, RESOLVE_MS = 5000, MESSAGES = 4, MESSAGE = 2000 };
+enum { TIMEOUT_MS = 60000, RESOLVE_MS = 5000, MESSAGES = 4, MESSAGE = 2000 };
 
 static struct rdma_event_channel *channel;
 static struct rdma_addrinfo *at;
@@ -32,7 +32,7 @@ static struct rdma_cm_event *expect(enum rdma_cm_event_type type) {
     struct pollfd waited = {.fd = channel->fd, .events = POLLIN};
     struct rdma_cm_event *event;
     do {
-        CHECK(poll(&waited, 1, PATIENCE_MS) == 1, "no event, want %s", rdma_event_str(type));
+        CHECK(poll(&waited, 1, TIMEOUT_MS) == 1, "no event, want %s", rdma_event_str(type));
         CHECK(rdma_get_cm_event(channel, &event) == 0, "%s", strerror(errno));
         if (event->event != RDMA_CM_EVENT_TIMEWAIT_EXIT) break;
         rdma_ack_cm_event(event);

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { GUARD = 64, PATIENCE = 40 };
+enum { GUARD = 64, TIMEOUT_S = 40 };
 
 static struct side side;
 static struct address remote;
@@ -59,7 +59,7 @@ static void open_side(enum ibv_qp_type type, uint8_t gid_index) {
 }
 
 static struct ibv_wc completion(enum ibv_wc_status status) {
-    struct ibv_wc wc = poll_one(side.cq, PATIENCE);
+    struct ibv_wc wc = poll_one(side.cq, TIMEOUT_S);
     CHECK(wc.status == status, "wr_id %llu: got \"%s\", want \"%s\"", (unsigned long long)wc.wr_id,
           ibv_wc_status_str(wc.status), ibv_wc_status_str(status));
     return wc;
@@ -344,7 +344,7 @@ static void refused(bool sending, uint32_t place, struct ibv_send_wr *wr, enum i
     meet(place);
     // Some devices refuse to send what the other side would refuse.
     if (sending && try_post_send(&side, wr) != EINVAL) {
-        struct ibv_wc wc = poll_one(side.cq, PATIENCE);
+        struct ibv_wc wc = poll_one(side.cq, TIMEOUT_S);
         // The kernel's device takes a message that is too long for an error of its own.
         bool also = status == IBV_WC_REM_INV_REQ_ERR && wc.status == IBV_WC_REM_OP_ERR;
         CHECK(wc.status == status || also, "%u: %s", place, ibv_wc_status_str(wc.status));
@@ -434,7 +434,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[optind], CASES[i].name) != 0) continue;
         tcp = is_server ? listen_on(port) : connect_to(argv[optind + 1], port);
         setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-        setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = PATIENCE}, sizeof(struct timeval));
+        setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = TIMEOUT_S}, sizeof(struct timeval));
         open_side(CASES[i].type, gid_index);
         CASES[i].run();
         meet(UINT32_MAX);

@@ -172,7 +172,7 @@ impl Guest {
     }
 
     fn say(&self, line: &str) {
-        let mut commands = self.commands.lock().expect("nobody panics with it");
+        let mut commands = self.commands.lock().expect("no thread panics while it holds the lock");
         if let Err(error) = writeln!(commands, "{line}").and_then(|()| commands.flush()) {
             panic!("the guest is gone: {error}\n{}", self.console());
         }
@@ -187,7 +187,7 @@ impl Guest {
                 found = condition(state);
                 found.is_none() && !state.is_gone
             })
-            .expect("nobody panics with it");
+            .expect("no thread panics while it holds the lock");
         let why = if state.is_gone { "the guest is gone" } else { "waited in vain" };
         drop(state);
         found.unwrap_or_else(|| panic!("{why}: {what}\n{}", self.console()))
@@ -245,7 +245,7 @@ impl Job<'_> {
         let state = self.guest.heard.lock();
         let runs = |state: &mut State| !state.is_gone && state.jobs.get(&self.id).is_some_and(|j| j.ended.is_none());
         let (mut state, _) =
-            self.guest.heard.changed.wait_timeout_while(state, limit, runs).expect("nobody panics with it");
+            self.guest.heard.changed.wait_timeout_while(state, limit, runs).expect("no thread panics while it holds the lock");
         let job = state.jobs.remove(&self.id).unwrap_or_default();
         let is_gone = state.is_gone;
         drop(state);
@@ -273,7 +273,7 @@ impl Drop for Job<'_> {
 
 impl Heard {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 
     fn take(&self, line: &str) {

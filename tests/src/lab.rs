@@ -45,7 +45,7 @@ impl Options {
     }
 }
 
-/// Where to run a program: one endpoint of a [`Lab`].
+/// Location of a program: one endpoint of a [`Lab`].
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     name: String,
@@ -285,7 +285,7 @@ impl Drop for Lab {
             output.ok();
         } else if let Ok(log) = fs::read_to_string(self.dir().join("router.log")) {
             let lines: Vec<_> = log.lines().collect();
-            eprintln!("the router's last words:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+            eprintln!("the end of the router's log:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Where the distribution puts the suite.
+/// Directory of the distribution's suite.
 pub const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// A file of the suite takes seconds; one that needs longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -107,7 +107,7 @@ pub fn judge(outcomes: &BTreeMap<String, Outcome>, expected: &str) -> Verdict {
     verdict
 }
 
-/// Where `scripts/rdma-core.sh` left a build of rdma-core, as the environment's `variable` says; none, with the reason printed,
+/// Directory in which `scripts/rdma-core.sh` left a build of rdma-core, as the environment's `variable` says; none, with the reason printed,
 /// where there is none. Where CI runs the tests, that is a failure.
 pub fn build_of(variable: &str) -> Option<PathBuf> {
     let build = std::env::var_os(variable).map(PathBuf::from);
@@ -119,7 +119,7 @@ pub fn build_of(variable: &str) -> Option<PathBuf> {
     build
 }
 
-/// Where `scripts/rdma-core.sh` left tests of a newer rdma-core than the distribution's.
+/// Directory in which `scripts/rdma-core.sh` left tests of a newer rdma-core than the distribution's.
 fn newer_tests() -> PathBuf {
     let build = std::env::var_os("RDMESH_RDMA_CORE").map(PathBuf::from);
     build.expect("a newer rdma-core has been prepared: run this with `./dev test pyverbs`").join("tests")

@@ -215,3 +215,39 @@ fn the_documents_name_files_that_exist() {
         }
     }
 }
+
+/// The walks through the code, each with its title and the functions that it names: file and name.
+fn walks(document: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let (_, section) = document.split_once("\n## Walks\n").expect("a section of walks");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let functions = |text: &str| {
+        let names = text.split('`').skip(1).step_by(2);
+        names.filter_map(|name| name.split_once("::").map(|(file, function)| (file.into(), function.into()))).collect()
+    };
+    let walk = |text: &str| (text.lines().next().unwrap_or_default().to_owned(), functions(text));
+    section.split("\n### ").skip(1).map(walk).collect()
+}
+
+/// Whether a file defines a function.
+fn defines(text: &str, function: &str) -> bool {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let mut after = code.filter_map(|line| line.split_once("fn ")).map(|(_, name)| name);
+    after.any(|name| name.strip_prefix(function).is_some_and(|rest| rest.starts_with(['(', '<'])))
+}
+
+#[test]
+fn the_walks_name_functions_that_exist() {
+    let sources: BTreeMap<String, String> = sources().into_iter().collect();
+    let walks = walks(&document());
+    assert!(walks.len() >= 5, "{:?}", walks.iter().map(|(title, _)| title).collect::<Vec<_>>());
+    for (title, functions) in walks {
+        assert!(functions.len() >= 10, "{title} names {} functions", functions.len());
+        for (file, function) in functions {
+            let (krate, path) = file.split_once('/').unwrap_or_else(|| panic!("{title}: {file} is in no crate"));
+            let path = format!("crates/{krate}/src/{path}");
+            let text = sources.get(&path).unwrap_or_else(|| panic!("{title}: there is no {path}"));
+            assert!(defines(text, &function), "{title}: {path} has no function {function}");
+        }
+    }
+    assert!(!defines("// fn gone()\nfn goner() {}", "gone"));
+}

@@ -9,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Timeout 2^12 * 4.096 us = 17 ms, three retries: an unreachable peer is noticed soon.
 const SHORT: [&str; 3] = ["rc", "12", "3"];
 /// Timeout 2^14 * 4.096 us = 67 ms, seven retries: losses are made good.
-const PATIENT: [&str; 3] = ["rc", "14", "7"];
+const MANY_RETRIES: [&str; 3] = ["rc", "14", "7"];
 
 #[test]
 fn ip_flows_between_hosts() {
@@ -197,7 +197,7 @@ fn faults_of_the_network_are_made_good() {
         pair.bandwidth("ib_atomic_bw", "-u 14 -n 500");
         pair.pingpong("ibv_rc_pingpong", "-c -s 10000 -n 300");
         pair.run(&helper("exchange").display().to_string(), "rc");
-        let (mut a, mut b) = peers(&hosts, &PATIENT);
+        let (mut a, mut b) = peers(&hosts, &MANY_RETRIES);
         Peer::connect(&mut a, &mut b);
         exchange(&mut a, &mut b);
         a.quit();
@@ -236,7 +236,7 @@ fn exchange(a: &mut Peer, b: &mut Peer) {
 #[test]
 fn ps_tells_the_path_and_the_counters_what_was_sent() {
     let hosts = Hosts::start();
-    let (mut a, mut b) = peers(&hosts, &PATIENT);
+    let (mut a, mut b) = peers(&hosts, &MANY_RETRIES);
     Peer::connect(&mut a, &mut b);
     exchange(&mut a, &mut b);
     let contexts = hosts.lab(0).api("/v1/contexts");

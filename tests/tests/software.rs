@@ -16,7 +16,7 @@ fn one_host(lab: &Lab) -> Pair<'_> {
     Pair { server: at("a", "10.7.0.2"), client: at("b", "10.7.0.3"), address: "10.7.0.2".to_owned() }
 }
 
-/// Where the figures of this machine are collected.
+/// File in which the figures of this machine are collected.
 fn collected() -> PathBuf {
     root().join("target/software.json")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Timeout 2^14 * 4.096 us = 67 ms, seven retries.
-const PATIENT: [&str; 3] = ["rc", "14", "7"];
+const MANY_RETRIES: [&str; 3] = ["rc", "14", "7"];
 /// That of the `peer` program.
 const QKEY: u32 = 0x1111_1111;
 /// Reasons for which a packet from a host's address is refused.
@@ -64,7 +64,7 @@ fn datagram_receiver(hosts: &Hosts) -> Peer {
 
 /// Two ends of a connection, one on each host, over which something was sent.
 fn connection(hosts: &Hosts) -> (Peer, Peer) {
-    let (mut victim, mut friend) = (start(hosts, 0, &PATIENT), start(hosts, 1, &PATIENT));
+    let (mut victim, mut friend) = (start(hosts, 0, &MANY_RETRIES), start(hosts, 1, &MANY_RETRIES));
     Peer::connect(&mut victim, &mut friend);
     friend.ask("post write 64");
     assert_eq!(friend.completion().0, "success");

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(version, after_help = FIRST_STEPS)]
 pub(crate) struct Args {
-    /// Where the router keeps its files [default: $RDMESH_STATE; /run/rdmesh as root, else a directory of the user's own]
+    /// Directory of the router's files [default: $RDMESH_STATE; /run/rdmesh as root, else a directory of the user's own]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     #[command(subcommand)]

@@ -102,7 +102,7 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
         Err(ClientError::Unreachable { source, .. }) if source.kind() != ErrorKind::PermissionDenied => {}
         result => drop(result?),
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while is_held(&lock) {
         if Instant::now() > deadline {
             let log = state.log();
@@ -188,7 +188,7 @@ fn open_log(options: &RouterOptions, state: &StateDir) -> Result<File, Failure> 
 }
 
 fn wait_until_up(mut child: Child, client: &Client, state: &StateDir) -> Result<rdmesh_fabric::api::Status, Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         if let Ok(status) = client.status() {
             return Ok(status);
@@ -204,5 +204,5 @@ fn wait_until_up(mut child: Child, client: &Client, state: &StateDir) -> Result<
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(10);

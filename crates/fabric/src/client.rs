@@ -236,7 +236,7 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(protocol)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(protocol)?;
-        let exchange = async { tokio::time::timeout(PATIENCE, self.exchange(request)).await };
+        let exchange = async { tokio::time::timeout(TIMEOUT, self.exchange(request)).await };
         let (status, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??;
         if status.is_success() {
             return Ok(body);
@@ -299,7 +299,7 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
 
 const NOTHING: Option<&()> = None;
 /// Creating an endpoint takes milliseconds; a router that needs longer than this is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

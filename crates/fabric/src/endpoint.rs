@@ -22,7 +22,7 @@ pub struct Endpoint {
     pub allowed_uid: Option<u32>,
     /// The process with which it goes; none: it stays until it is removed.
     pub owner_pid: Option<i32>,
-    /// Where its programs' sockets live.
+    /// The network namespace of its programs' sockets.
     pub isolation: Isolation,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Head {
     pub(crate) shard: u32,
 }
 
-/// What follows the headers.
+/// Data behind the headers.
 pub(crate) enum Body<M> {
     Data(Payload<M>),
     /// The data of an ATOMIC WRITE.

@@ -54,11 +54,11 @@ pub trait SendQueue: Send {
     type Memory;
     /// Whether there is an entry to fetch.
     fn is_ready(&self) -> bool;
-    /// What of the next entry decides whether earlier ones come first. It may have changed when the entry is fetched.
+    /// Ordering properties of the next entry: whether earlier ones come first. They may have changed when the entry is fetched.
     fn precedence(&self) -> Precedence;
     /// Copies the next entry of a `qp_type` QP into `wr`, or none. The slot stays taken until it is released.
     fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>>;
-    /// Where the inline data of the entry fetched last lies: its memory and the offset there.
+    /// Inline data of the entry fetched last: its memory and the offset there.
     fn inline_data(&self) -> (Self::Memory, u64);
     /// Hands the `n` oldest fetched slots back to the program.
     fn release(&mut self, n: u32);

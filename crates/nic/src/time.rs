@@ -1,3 +1,5 @@
+//! Points in time, as arguments: the engine has no clock of its own.
+
 use core::time::Duration;
 
 /// A moment, in nanoseconds since a start that only the caller knows.

@@ -36,7 +36,7 @@ impl Namespace {
     /// Keeps the namespace `given`, which is another's, in `path` too: as long as it is there, it is the same one.
     pub(crate) fn hold(given: &Path, path: &Path) -> io::Result<()> {
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
-        // Not opened in earnest: what is no namespace may be a device, or a pipe that nobody writes to.
+        // Not opened in earnest: what is no namespace may be a device, or a pipe that no process writes to.
         let fd = openat(CWD, given, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         if rustix::fs::fstatfs(&fd)?.f_type != NSFS_MAGIC {
             return refused("it is no namespace");

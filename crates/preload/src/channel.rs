@@ -87,9 +87,9 @@ impl Channel {
             return Err(Errno::INVAL);
         }
         let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(command), IoSlice::new(segments.as_bytes())];
-        patiently(socket, PollFlags::OUT, || session::send(socket, &parts, fds)).map_err(|_| Errno::IO)?;
+        blocking(socket, PollFlags::OUT, || session::send(socket, &parts, fds)).map_err(|_| Errno::IO)?;
         let buffer = &mut self.buffer[..];
-        let received = patiently(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)?;
+        let received = blocking(socket, PollFlags::IN, || session::receive(socket, buffer)).map_err(|_| Errno::IO)?;
         Ok(Received { len: received.0, fds: received.1 })
     }
 }
@@ -150,7 +150,7 @@ impl<'a> Reply<'a> {
 }
 
 /// Repeats a call on a socket that the program has made non-blocking until it does not block.
-fn patiently<T>(
+fn blocking<T>(
     socket: BorrowedFd<'_>,
     ready: PollFlags,
     mut call: impl FnMut() -> rustix::io::Result<T>,

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_nobodys() {
+    fn numbers_out_of_range_are_not_the_librarys() {
         for fd in [-1, i32::MIN, i32::MAX] {
             mark(fd);
             assert!(!is_own(fd));

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What the environment says.
+/// Settings from the environment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
     endpoint: Option<PathBuf>,

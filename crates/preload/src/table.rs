@@ -19,10 +19,10 @@ const RETIRED: usize = 8;
 
 type Chunk = [AtomicPtr<()>; CHUNK];
 
-/// What a descriptor of a library can be: a reference to an object, such as one or the other `Arc`.
+/// Kind of a library's descriptor: a reference to an object, such as one or the other `Arc`.
 ///
 /// # Safety
-/// What [`Kind::into_raw`] returns stands for its reference until [`Kind::from_raw`] has taken it, once. Meanwhile the object
+/// The pointer from [`Kind::into_raw`] stands for its reference until [`Kind::from_raw`] has taken it, once. Meanwhile the object
 /// may be looked at through it by any thread.
 pub unsafe trait Kind: Clone + Send + Sync + 'static {
     /// The reference as a pointer.
@@ -61,7 +61,7 @@ impl<K: Kind> Table<K> {
         NonNull::new(self.entry(fd)?.load(Ordering::Acquire))
     }
 
-    /// What `fd` is; none where it is not this library's, or the library's own.
+    /// Kind of `fd`; none where it is not this library's, or the library's own.
     #[inline]
     pub fn get(&self, fd: RawFd) -> Option<K> {
         // SAFETY: the table keeps its own reference; see `glance` for a concurrent close.

@@ -13,7 +13,7 @@
 //! * [`sanitizer`], [`valgrind`]: support for programs under AddressSanitizer and valgrind.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
-//! What it shares with other preload libraries is `rdmesh-preload`. Inside the library system calls are made directly (rustix),
+//! The base that it shares with other preload libraries is `rdmesh-preload`. Inside the library system calls are made directly (rustix),
 //! never through a function that it replaces.
 
 mod descriptors;

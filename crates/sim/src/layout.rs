@@ -14,7 +14,7 @@ pub const TARGET: Range<u64> = DATA.end..DATA.end + 0x8000;
 pub const READABLE: Range<u64> = TARGET.end..TARGET.end + 0x8000;
 /// Words for atomics.
 pub const CELLS: Range<u64> = READABLE.end..READABLE.end + 0x100;
-/// Where messages are received.
+/// Slots for received messages.
 pub const RECV: Range<u64> = CELLS.end..CELLS.end + BUFFER * BUFFERS;
 /// Bytes of a receive buffer.
 pub const BUFFER: u64 = 0x2000;

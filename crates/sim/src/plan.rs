@@ -43,7 +43,7 @@ pub struct HostPlan {
 /// A program.
 #[derive(Clone, Copy, Debug)]
 pub struct NodePlan {
-    /// Where it runs.
+    /// Index of its host.
     pub host: usize,
     /// Which engine serves it.
     pub shard: u32,
@@ -229,14 +229,14 @@ fn pair(nodes: &[NodePlan], lossy: bool, largest: u64, topology: &mut Chance, wo
         _ => Psn::new(0xff_ffff - topology.between(0, 60) as u32),
     };
     let psns = [psn(), psn()];
-    let patient = lossy && topology.happens(0.85);
+    let has_many_retries = lossy && topology.happens(0.85);
     PairPlan {
         nodes: [a, b],
         qp_type,
         mtu: all[topology.between(0, allowed as u64) as usize],
         psns,
         timeout: topology.between(10, 15) as u8,
-        retry: if patient { 7 } else { topology.between(1, 8) as u8 },
+        retry: if has_many_retries { 7 } else { topology.between(1, 8) as u8 },
         rnr_retry: topology.pick(&[7, 7, 7, 7, 6, 1]),
         rnr_timer: topology.between(1, 15) as u8,
         rd_atomic: topology.scale(1, 17) as u8,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct SharedMemory {
     mapping: Arc<Mapping>,
-    /// Where it begins in the mapping.
+    /// Offset in the mapping.
     at: usize,
     len: usize,
 }
@@ -31,7 +31,7 @@ struct Mapping {
     keep: Option<Box<dyn Keep>>,
 }
 
-/// What is kept for as long as memory is mapped: a charge, and the choice of the thread that unmaps it.
+/// Holder of things that last as long as the mapping: a charge, and the choice of the thread that unmaps it.
 pub trait Keep: Send + Sync {
     /// Called once the last clone and the last part of the mapping have been dropped. Unmapping many pages takes long, and
     /// the thread that dropped the last of them may have others to serve: an implementation may hand `pages` to another

@@ -125,7 +125,7 @@ pub struct QpAttr {
     pub port: u8,
     /// Queue key of a datagram QP.
     pub qkey: Qkey,
-    /// Where the peer is.
+    /// Address of the peer.
     pub av: AddressVector,
     /// Alternate path; kept for queries, never used.
     pub alt_av: AddressVector,

@@ -108,13 +108,13 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// The operation.
     pub op: SendOp,
-    /// Where the data is, unless it is inline.
+    /// Ranges of the data, unless it is inline.
     pub sges: SgeList,
     /// Bytes of inline data; they stay in the ring until the request completes.
     pub inline_len: u32,
 }
 
-/// What of a request decides whether earlier ones come first (IBA 10.8.3.3).
+/// Ordering properties of a request: whether earlier ones come first (IBA 10.8.3.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Precedence {
     /// It takes effect on this side only, after everything before it.
@@ -155,7 +155,7 @@ impl SendWr {
 pub struct RecvWr {
     /// The program's own identifier.
     pub wr_id: u64,
-    /// Where the data goes.
+    /// Ranges for the data.
     pub sges: SgeList,
 }
 

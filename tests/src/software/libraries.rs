@@ -4,7 +4,7 @@ use super::figures::*;
 use super::{Row, Unit};
 
 const PORT: u16 = 18600;
-/// Where fi_pingpong's two sides meet.
+/// TCP port of fi_pingpong.
 const FI_PINGPONG_PORT: u16 = 47592;
 
 pub(super) fn rows() -> Vec<Row> {

@@ -131,14 +131,14 @@ fn refusals_arrive() {
             let _there = stay(link.server, family);
             let [_, client] = link.commands("", &format!("-x {NOBODY}"));
             let output = link.client.start(family, &words(&client)).finish();
-            assert!(output.status.success(), "nobody listens ({family:?}):\n{}", output.text);
+            assert!(output.status.success(), "no program listens ({family:?}):\n{}", output.text);
         });
     }
     world.assert_quiet();
 }
 
 #[test]
-fn whoever_dies_is_disconnected() {
+fn the_peer_of_a_dead_program_is_disconnected() {
     let Some(world) = World::start() else { return };
     world.both_ways(Family::V4, |link| {
         for victim in [0, 1] {

@@ -22,7 +22,7 @@ pub(crate) trait Machine {
     /// The address that its programs are reached at over TCP, or with RDMA.
     fn address(&self, family: Family) -> IpAddr;
     fn start(&self, family: Family, command: &[String]) -> Box<dyn Running + '_>;
-    /// Where it has our helper program `name`.
+    /// Path of our helper program `name` in it.
     fn helper(&self, name: &str) -> String;
     /// Learns the link address of `address`.
     fn resolve(&self, address: IpAddr);

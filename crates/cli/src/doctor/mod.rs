@@ -3,11 +3,11 @@
 mod device;
 mod host;
 mod limits;
-mod mistakes;
+mod failed_requests;
 mod packages;
 mod router;
 mod tunnel;
-mod way;
+mod path;
 
 use crate::args::DoctorOptions;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// Runs the checks; the exit status is 1 if any failed.
 pub(crate) fn doctor(options: &DoctorOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
     let findings = match options.to {
-        Some(to) => way::check(options, to, client)?,
+        Some(to) => path::check(options, to, client)?,
         None => all(client, state),
     };
     if options.output.json {
@@ -43,7 +43,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     findings.extend(device::check(status.as_ref(), client));
     if let Some(status) = &status {
         findings.extend(tunnel::check(status, client));
-        findings.extend(mistakes::check(client));
+        findings.extend(failed_requests::check(client));
     }
     findings
 }

@@ -46,7 +46,7 @@ fn findings(tunnel: &Tunnel) -> Vec<Finding> {
     if !tunnel.is_authenticated {
         return vec![Finding::warn(
             SUBJECT,
-            "it is insecure: whoever can send with another host's address gets into every tenant network",
+            "it is insecure: a machine that can send with another host's address gets into every tenant network",
             "rdmesh down, and on all hosts `rdmesh up --key FILE` instead of --insecure",
         )];
     }

@@ -1,3 +1,5 @@
+//! Tests of the registry: addresses, numbers and names.
+
 use super::*;
 use crate::store::Embedded;
 use proptest::prelude::*;
@@ -129,7 +131,7 @@ fn addresses_of_other_hosts_are_taken_until_the_host_goes() {
 }
 
 #[test]
-fn a_network_keeps_its_number_and_nobody_else_gets_it() {
+fn a_network_keeps_its_number_and_no_other_gets_it() {
     let registry = registry();
     let with_vni = |network: &str, endpoint: &str, vni| {
         registry.add_endpoint(EndpointRequest { vni: Some(vni), ..request(network, endpoint, &[]) })

@@ -1,3 +1,5 @@
+//! Tests of a state directory's ownership and locks.
+
 use super::*;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

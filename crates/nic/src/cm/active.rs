@@ -1,6 +1,6 @@
 //! Active side of a connection: sends REQ, takes REP, sends RTU.
 
-use super::connection::{Connection, ack_timeout};
+use super::connection::{CmConnection, ack_timeout};
 use super::messages::{PathRecord, Rejected, Rep, Req, Rtu};
 use super::table::Full;
 use super::{Cm, CmError, CmPath, CmState, CommId, Event, Kind, Mad, RejectReason, ReqParams, private};
@@ -17,7 +17,7 @@ impl Cm {
         let id = self.table.fresh_id();
         let tid = self.tid(id);
         let message = Req { private, ..request(path, req, id) };
-        let added = self.table.insert(id, Connection::active(path, req, tid));
+        let added = self.table.insert(id, CmConnection::active(path, req, tid));
         debug_assert_ne!(added, Err(Full), "only what peers ask for is limited");
         self.send_until_answered(now, id, CmState::ReqSent, Kind::Req, message.encode(tid));
         Ok(CommId(id))

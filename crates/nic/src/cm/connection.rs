@@ -7,7 +7,7 @@ use crate::time::Time;
 use core::time::Duration;
 use rdmesh_verbs::{Mtu, Psn, QpType, Qpn};
 
-pub(super) struct Connection {
+pub(super) struct CmConnection {
     pub(super) state: CmState,
     pub(super) path: CmPath,
     pub(super) is_active: bool,
@@ -60,7 +60,7 @@ pub(super) struct Repeat {
     pub(super) timeout: Duration,
 }
 
-impl Connection {
+impl CmConnection {
     /// A connection that this end requests.
     pub(super) fn active(path: CmPath, req: &ReqParams<'_>, tid: u64) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! Connection release: REJ, DREQ and DREP, and identifiers that the owner gives up.
 
-use super::connection::Connection;
+use super::connection::CmConnection;
 use super::messages::{Apr, Drep, Dreq, Lap, Rej, Rejected};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, private};
 use crate::time::Time;
@@ -279,7 +279,7 @@ impl Cm {
     }
 }
 
-impl Connection {
+impl CmConnection {
     /// The owner gives it up. A DREQ under way is repeated soon and seldom, independent of the owner's time-out.
     fn orphan(&mut self, now: Time) {
         self.is_owned = false;

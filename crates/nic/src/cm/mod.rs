@@ -38,7 +38,7 @@ pub use types::{
 
 use crate::time::Time;
 use arrayvec::ArrayVec;
-use connection::Connection;
+use connection::CmConnection;
 use mad::Bytes;
 use std::collections::VecDeque;
 use table::Table;
@@ -67,7 +67,7 @@ impl Cm {
 
     /// QP attributes of a connection, while the owner has it.
     pub fn info(&self, id: CommId) -> Option<ConnectionInfo> {
-        self.table.get(id.0).filter(|c| c.is_owned).map(Connection::info)
+        self.table.get(id.0).filter(|c| c.is_owned).map(CmConnection::info)
     }
 
     /// The next datagram to be sent.
@@ -111,7 +111,7 @@ impl Cm {
     }
 
     /// The owner's connection.
-    fn owned(&self, id: CommId) -> Result<&Connection, CmError> {
+    fn owned(&self, id: CommId) -> Result<&CmConnection, CmError> {
         self.table.get(id.0).filter(|c| c.is_owned).ok_or(CmError::Unknown)
     }
 }

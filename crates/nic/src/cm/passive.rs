@@ -1,6 +1,6 @@
 //! Passive side of a connection: takes REQ, sends REP, takes RTU.
 
-use super::connection::{Connection, MAX_SERVICE_TIMEOUT, duration};
+use super::connection::{CmConnection, MAX_SERVICE_TIMEOUT, duration};
 use super::messages::{Mra, Rejected, Rep, Req, Rtu, Unfit};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, RepParams, private};
 use crate::time::Time;
@@ -98,7 +98,7 @@ impl Cm {
             return self.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_GID);
         }
         let id = self.table.fresh_id();
-        match self.table.insert(id, Connection::passive(mad.path, &req, super::mad::tid(&mad.bytes))) {
+        match self.table.insert(id, CmConnection::passive(mad.path, &req, super::mad::tid(&mad.bytes))) {
             Ok(()) => self.tell(id, Event::Request { path: mad.path, req }),
             // The peer will ask again.
             Err(_) => self.counters.overflow += 1,

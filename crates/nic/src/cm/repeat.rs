@@ -1,6 +1,6 @@
 //! Timers of the connection manager: retransmission, time-outs and TIME-WAIT.
 
-use super::connection::{Connection, Repeat};
+use super::connection::{CmConnection, Repeat};
 use super::mad::Bytes;
 use super::{Cm, CmState, Event, Kind, Mad};
 use crate::time::Time;
@@ -112,7 +112,7 @@ impl Cm {
     }
 }
 
-impl Connection {
+impl CmConnection {
     /// Goes to a state without timers.
     pub(super) fn rest(&mut self, state: CmState) {
         self.state = state;

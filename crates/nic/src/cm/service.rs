@@ -1,6 +1,6 @@
 //! Service ID resolution (SIDR, IBA 12.11): requests for the QP of a datagram service.
 
-use super::connection::{Connection, MAX_TIMEOUT, duration};
+use super::connection::{CmConnection, MAX_TIMEOUT, duration};
 use super::messages::{SidrRep, SidrReq};
 use super::{Cm, CmError, CmPath, CmState, CommId, Event, Kind, Mad, SidrAnswer, SidrParams, private};
 use crate::time::Time;
@@ -13,7 +13,7 @@ impl Cm {
         let private = private(sidr.private)?;
         let id = self.table.fresh_id();
         let tid = self.tid(id);
-        let mut connection = Connection::service(path, CmState::SidrReqSent, tid, 0);
+        let mut connection = CmConnection::service(path, CmState::SidrReqSent, tid, 0);
         connection.timeout = sidr.timeout.clamp(duration(0), duration(MAX_TIMEOUT));
         connection.max_retries = sidr.max_retries;
         let added = self.table.insert(id, connection);
@@ -68,7 +68,7 @@ impl Cm {
         }
         let id = self.table.fresh_id();
         let tid = super::mad::tid(&mad.bytes);
-        match self.table.insert(id, Connection::service(mad.path, CmState::SidrReqRcvd, tid, sidr.request_id)) {
+        match self.table.insert(id, CmConnection::service(mad.path, CmState::SidrReqRcvd, tid, sidr.request_id)) {
             Ok(()) => self.tell(id, Event::ServiceRequest { path: mad.path, sidr }),
             // The peer will ask again.
             Err(_) => self.counters.overflow += 1,

@@ -1,6 +1,6 @@
 //! Connection table, with its indices for lookup.
 
-use super::connection::Connection;
+use super::connection::CmConnection;
 use super::types::{CmState, Ends};
 use crate::time::Time;
 use rdmesh_verbs::{Gid, Qpn, Vni};
@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 /// All connections by their local communication ids. Connections are changed only through [`Table::change`], which keeps the
 /// indexes consistent.
 pub(super) struct Table {
-    connections: HashMap<u32, Connection>,
+    connections: HashMap<u32, CmConnection>,
     /// By the peer's communication ID, from the first message that carries it to the end of time-wait.
     remote_ids: HashMap<(Ends, [u8; 8], u32), u32>,
     /// By the peer's QP, until the connection is at an end.
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&Connection> {
+    pub(super) fn get(&self, id: u32) -> Option<&CmConnection> {
         self.connections.get(&id)
     }
 
@@ -81,12 +81,12 @@ impl Table {
     }
 
     /// The connection that a message from a peer names.
-    pub(super) fn find(&self, ends: Ends, id: u32) -> Option<&Connection> {
+    pub(super) fn find(&self, ends: Ends, id: u32) -> Option<&CmConnection> {
         self.get(id).filter(|c| c.ends() == ends)
     }
 
     /// The connection with both communication IDs of a message.
-    pub(super) fn find_both(&self, ends: Ends, id: u32, remote_id: u32) -> Option<&Connection> {
+    pub(super) fn find_both(&self, ends: Ends, id: u32, remote_id: u32) -> Option<&CmConnection> {
         self.find(ends, id).filter(|c| c.remote_id == remote_id)
     }
 
@@ -114,7 +114,7 @@ impl Table {
     }
 
     /// Adds a connection under a fresh id, unless too many wait for the owner already.
-    pub(super) fn insert(&mut self, id: u32, connection: Connection) -> Result<(), Full> {
+    pub(super) fn insert(&mut self, id: u32, connection: CmConnection) -> Result<(), Full> {
         if connection.is_pending() && self.pending.get(&here(&connection)).is_some_and(|n| *n >= MAX_PENDING) {
             return Err(Full);
         }
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// Lets `change` work on a connection.
-    pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut Connection)) {
+    pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut CmConnection)) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.unindex(id, &connection);
             change(&mut connection);
@@ -139,7 +139,7 @@ impl Table {
         }
     }
 
-    fn index(&mut self, id: u32, c: &Connection) {
+    fn index(&mut self, id: u32, c: &CmConnection) {
         if c.is_pending() {
             *self.pending.entry(here(c)).or_default() += 1;
         }
@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    fn unindex(&mut self, id: u32, c: &Connection) {
+    fn unindex(&mut self, id: u32, c: &CmConnection) {
         if c.is_pending() {
             count_down(&mut self.pending, here(c));
         }
@@ -207,7 +207,7 @@ impl Table {
     }
 }
 
-fn here(c: &Connection) -> (Vni, Gid) {
+fn here(c: &CmConnection) -> (Vni, Gid) {
     (c.path.vni, c.path.local)
 }
 
@@ -221,7 +221,7 @@ fn count_down(counts: &mut Counts, key: (Vni, Gid)) {
 }
 
 /// Whether the peer's communication ID is known and may still arrive.
-fn has_remote_id(c: &Connection) -> bool {
+fn has_remote_id(c: &CmConnection) -> bool {
     use CmState::*;
     match c.state {
         Idle | ReqSent | MraReqRcvd | SidrReqSent | SidrReqRcvd => false,
@@ -232,7 +232,7 @@ fn has_remote_id(c: &Connection) -> bool {
 
 /// Whether the peer's QP belongs to this connection and to no other. One that the peer itself ends, or that the
 /// owner has given up, does not keep the peer from using the QP again.
-fn has_remote_qpn(c: &Connection) -> bool {
+fn has_remote_qpn(c: &CmConnection) -> bool {
     use CmState::*;
     c.is_owned
         && matches!(

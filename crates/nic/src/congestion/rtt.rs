@@ -51,7 +51,7 @@ impl Rtt {
 
     /// Probe time-out: silence after which a probe is sent.
     pub(crate) fn probe_timeout(&self) -> Duration {
-        let timeout = |smoothed| (smoothed + (4 * self.variation).max(smoothed)).min(4 * self.least + PATIENCE);
+        let timeout = |smoothed| (smoothed + (4 * self.variation).max(smoothed)).min(4 * self.least + MAX_VARIATION);
         Duration::from_nanos(self.smoothed.map_or(FIRST_PROBE, timeout).max(LEAST_PROBE))
     }
 }
@@ -59,7 +59,7 @@ impl Rtt {
 /// Before anything was measured.
 const FIRST_PROBE: u64 = 5_000_000;
 /// A probe is one packet: rather one too many than a long wait because a busy processor has raised the mean.
-const PATIENCE: u64 = 300_000;
+const MAX_VARIATION: u64 = 300_000;
 /// A router that shares its processor answers late without anything being lost.
 const LEAST_PROBE: u64 = 200_000;
 /// Differences below this say nothing about queues.

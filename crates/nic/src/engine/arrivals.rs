@@ -98,7 +98,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The queue pair has gone: its packets are for nobody.
+    /// The queue pair has gone: its packets are dropped.
     pub(super) fn drop_arrived(&mut self, index: u32) {
         for packet in self.arrivals.take(index) {
             self.handle_packet(packet);

@@ -5,7 +5,7 @@
 
 use super::Engine;
 use crate::cm::Mad;
-use crate::path::{Opened, Peer, flow};
+use crate::path::{Opened, Envelope, flow};
 use crate::path::{Origin, PlainId, Route, Transmits};
 use crate::platform::Platform;
 use crate::time::Time;
@@ -42,7 +42,7 @@ pub enum MadError {
 /// Management datagrams on their way in and out.
 #[derive(Default)]
 pub(super) struct Management {
-    outgoing: VecDeque<(Peer, [u8; MAD])>,
+    outgoing: VecDeque<(Envelope, [u8; MAD])>,
     received: VecDeque<ReceivedMad>,
     psn: Psn,
 }
@@ -55,10 +55,10 @@ impl<P: Platform> Engine<P> {
         let av = AddressVector { dgid: path.remote, ..AddressVector::default() };
         let peer = match self.out.routes.find(path.vni, path.remote) {
             Route::Local => return self.loop_back(mad),
-            Route::Host(host) => Peer::on_host(host, path.vni, path.local, &av, flow(GSI, GSI)),
+            Route::Host(host) => Envelope::on_host(host, path.vni, path.local, &av, flow(GSI, GSI)),
             Route::Outside => {
                 let plain = path.plain.ok_or(MadError::Unreachable)?;
-                Peer::outside(plain, path.vni, path.local, &av)
+                Envelope::outside(plain, path.vni, path.local, &av)
             }
         };
         if self.management.outgoing.len() >= QUEUE {

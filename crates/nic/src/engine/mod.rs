@@ -27,7 +27,7 @@ use crate::platform::Platform;
 use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
 use crate::time::Time;
 use crate::transport::local::drop_request;
-use crate::transport::roce::Ended;
+use crate::transport::roce::TimeWait;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};
 use arrivals::Arrivals;
@@ -56,7 +56,7 @@ pub struct Engine<P: Platform> {
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
     arrivals: Arrivals<P::Memory>,
-    ended: Ended,
+    time_wait: TimeWait,
     integrity: Integrity,
     wire: WireCounters,
     management: Management,
@@ -73,7 +73,7 @@ impl<P: Platform> Engine<P> {
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
             arrivals: Arrivals::new(),
-            ended: Ended::new(),
+            time_wait: TimeWait::new(),
             integrity: Integrity::new(),
             wire: WireCounters::default(),
             management: Management::default(),
@@ -145,7 +145,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether there is something for [`Engine::poll_transmit`].
     pub fn has_to_transmit(&self) -> bool {
-        !self.out.schedule.is_empty(Order::Wire) || self.has_last_words()
+        !self.out.schedule.is_empty(Order::Wire) || self.has_final_packets()
     }
 
     /// Does the present work, for a bounded time. Returns whether there was any.
@@ -169,7 +169,7 @@ impl<P: Platform> Engine<P> {
             let Some(index) = self.out.schedule.next(Order::Local) else { break };
             let before = self.out.spent;
             worked |= self.run(index);
-            // What others execute for it on this engine is at its expense.
+            // The cost of its packets at receivers on this engine is charged to the sender.
             self.drain_inbox();
             self.out.schedule.charge(Order::Local, index, self.out.spent - before);
         }

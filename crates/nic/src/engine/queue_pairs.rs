@@ -40,7 +40,7 @@ impl<P: Platform> Engine<P> {
             Some(slot) => {
                 *slot = Some(qp);
                 self.free_qps.pop_front();
-                self.ended.forget(index);
+                self.time_wait.forget(index);
             }
             None => self.qps.push(Some(qp)),
         }
@@ -113,7 +113,7 @@ impl<P: Platform> Engine<P> {
         let index = self.qp_index(id, qp)?;
         let qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
         self.free_qps.push_back(index);
-        self.ended.add(index, &qp);
+        self.time_wait.add(index, &qp);
         self.out.timers.stop(index);
         let owner = self.context(id)?.owner();
         self.out.schedule.leave(index, owner);

@@ -43,7 +43,7 @@ impl<P: Platform> Engine<P> {
         });
         let Some((qp, env)) = found else {
             let is_intact = || opened.is_intact(&mut self.integrity);
-            let is_late = index.is_some_and(|at| self.ended.handle(at, &opened, datagram.origin, is_intact));
+            let is_late = index.is_some_and(|at| self.time_wait.handle(at, &opened, datagram.origin, is_intact));
             self.wire.unknown_qp += u64::from(!is_late);
             return;
         };

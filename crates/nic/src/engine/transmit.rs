@@ -12,7 +12,7 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
         let has_mads = self.transmit_mads(to);
-        self.ended.transmit(now, to, &mut self.out.captures);
+        self.time_wait.transmit(now, to, &mut self.out.captures);
         let start = self.out.spent;
         // Not every posted request becomes a packet: the number of turns is limited too.
         for _ in 0..TURNS_PER_POLL {
@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
         self.wire.sent += sent as u64;
         // Members of a group on other engines of this host.
         let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
-        sent != 0 || has_mads || is_delivering || self.ended.is_due() || !self.out.schedule.is_empty(Order::Wire)
+        sent != 0 || has_mads || is_delivering || self.time_wait.is_due() || !self.out.schedule.is_empty(Order::Wire)
     }
 
     /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether management datagrams or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
     /// follows.
-    pub fn has_last_words(&self) -> bool {
-        self.has_mads_to_send() || self.ended.is_due()
+    pub fn has_final_packets(&self) -> bool {
+        self.has_mads_to_send() || self.time_wait.is_due()
     }
 }

@@ -22,7 +22,7 @@ use crate::platform::Platform;
 use crate::qp::Core;
 use crate::wire::Op;
 
-/// What the execution of a queue pair's requests may touch: everything of it but its transport, and the objects of its context.
+/// Execution of one queue pair's requests: everything of it but its transport, and the objects of its context.
 pub(crate) struct Exec<'a, P: Platform> {
     /// The engine's index of the QP.
     pub(crate) index: u32,

@@ -1,3 +1,5 @@
+//! Key table: memory regions and windows by handle and key, and access checks.
+
 use crate::command::MwType;
 use crate::platform::Memory;
 use rdmesh_verbs::{Access, Key, Qpn, Sge};
@@ -302,7 +304,7 @@ pub(crate) struct BindRequest {
     pub(crate) access: Access,
 }
 
-/// Where `addr..addr+len` lies in a range of `total` bytes that starts at `base`.
+/// Offset of `addr..addr+len` in a range of `total` bytes that starts at `base`.
 fn range_offset(base: u64, total: u64, addr: u64, len: u64) -> Result<u64, AccessDenied> {
     let offset = addr.checked_sub(base).ok_or(AccessDenied)?;
     let end = offset.checked_add(len).ok_or(AccessDenied)?;

@@ -1,3 +1,5 @@
+//! Payload of packets: references to registered memory, gather and scatter.
+
 use super::{AccessDenied, KeyTable};
 use crate::platform::{Fault, Memory};
 use arrayvec::ArrayVec;

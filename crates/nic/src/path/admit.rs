@@ -4,7 +4,7 @@
 //! pair's own, intact. The tenant network that a packet names counts only together with the host that it came from (IBA
 //! 9.6.1.1).
 
-use super::Peer;
+use super::Envelope;
 use super::{Datagram, Origin, Route, Routes, Target};
 use crate::wire::{DEFAULT_PKEY, Header, IdSolver, IpUdp, Malformed, geneve, icrc};
 use rdmesh_verbs::{Gid, Qpn, Vni};
@@ -86,7 +86,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-pub(crate) fn is_from(peer: &Peer, origin: Origin, ip: &IpUdp) -> bool {
+pub(crate) fn is_from(peer: &Envelope, origin: Origin, ip: &IpUdp) -> bool {
     let same_way = match (peer.target, origin) {
         (Target::Host(host), Origin::Host(from)) => host == from,
         (Target::Plain { id, .. }, Origin::Plain { id: at, .. }) => id == at,

@@ -6,12 +6,12 @@
 //! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
 
 mod admit;
-mod peer;
+mod envelope;
 mod routes;
 mod transmits;
 
 pub(crate) use admit::{Integrity, Opened, is_from};
-pub(crate) use peer::{Peer, flow};
+pub(crate) use envelope::{Envelope, flow};
 pub use routes::{Route, Routes};
 pub use transmits::{Train, Transmits};
 

@@ -6,11 +6,11 @@ use crate::schedule::{TURN_COST, TURN_PACKETS};
 /// Datagrams of one size, the last one possibly shorter, to one target: one system call with segmentation offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Train {
-    /// Where to.
+    /// Destination.
     pub target: Target,
     /// The outer IP header's traffic class.
     pub traffic_class: u8,
-    /// Where the first begins in [`Transmits::buffer`].
+    /// Offset of the first in [`Transmits::buffer`].
     pub start: usize,
     /// Bytes of all.
     pub len: usize,

@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::timer::Deadlines;
 use rdmesh_verbs::{Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 
-/// What of a queue pair does not depend on its transport: attributes, send side and receive side.
+/// The part of a queue pair that does not depend on its transport: attributes, send side and receive side.
 pub(crate) struct Core<P: Platform> {
     pub(crate) context: ContextId,
     pub(crate) handle: u32,

@@ -47,7 +47,7 @@ struct Class {
     users: usize,
 }
 
-/// Where a queue pair's packets go.
+/// Destination of a queue pair's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// To queue pairs of this host, or nowhere: requests of a queue in error are flushed in this order too.
@@ -167,7 +167,7 @@ fn drop_user<K: Ord>(classes: &mut BTreeMap<K, Class>, key: K) -> Option<u32> {
     classes.remove(&key).map(|class| class.number)
 }
 
-/// What `packets` with `bytes` cost together: a packet takes about as long as copying so many bytes.
+/// Cost of `packets` with `bytes` together: a packet takes about as long as copying so many bytes.
 pub(crate) fn cost(packets: u64, bytes: u64) -> u64 {
     bytes + packets * PACKET_COST
 }

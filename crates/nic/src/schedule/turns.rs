@@ -20,7 +20,7 @@ struct Class {
     members: List,
     /// Queue pairs that wait below it.
     waiting: usize,
-    /// What it may still cost before the next class has its turn.
+    /// Remaining cost before the next class has its turn.
     credit: i64,
 }
 

@@ -41,7 +41,7 @@ impl<P: Platform> Qp<P> {
             };
             return known && is_own(&network.gids, opened.ip.dest);
         }
-        self.connection().is_some_and(|connection| is_from(&connection.peer, origin, &opened.ip))
+        self.connection().is_some_and(|connection| is_from(&connection.envelope, origin, &opened.ip))
     }
 }
 

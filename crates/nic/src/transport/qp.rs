@@ -8,7 +8,7 @@ use crate::exec::{Exec, Request};
 use crate::memory::Payload;
 use crate::packet::{Body, Head};
 use crate::path::Path;
-use crate::path::{Opened, Peer, Transmits, flow};
+use crate::path::{Opened, Envelope, Transmits, flow};
 use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
@@ -21,7 +21,7 @@ pub(crate) struct Qp<P: Platform> {
     transport: Transport<P::Memory>,
 }
 
-/// What a queue pair's work may touch beside itself.
+/// Surroundings of a queue pair: the parts of the engine that its work may touch.
 pub(crate) struct Env<'a, P: Platform> {
     /// The engine's index of the QP.
     pub(crate) index: u32,
@@ -35,7 +35,7 @@ impl<P: Platform> Qp<P> {
         Self { core, transport: Transport::Local(local::State::new(epoch)) }
     }
 
-    /// What does not depend on the transport.
+    /// The part that does not depend on the transport.
     pub(crate) fn core(&self) -> &Core<P> {
         &self.core
     }
@@ -74,7 +74,7 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn move_peer(&mut self, env: &Env<'_, P>) {
         let peer = self.find_peer(env);
         if let (Transport::Roce(connection), Some(peer)) = (&mut self.transport, peer) {
-            connection.peer = peer;
+            connection.envelope = peer;
         }
     }
 
@@ -168,7 +168,7 @@ impl<P: Platform> Qp<P> {
 
     /// The path to its peer on another host.
     pub(crate) fn path(&self) -> Option<Path> {
-        self.connection().map(|connection| connection.peer.path())
+        self.connection().map(|connection| connection.envelope.path())
     }
 
     /// The oldest PSN without an acknowledgement.
@@ -188,10 +188,10 @@ impl<P: Platform> Qp<P> {
         }
     }
 
-    fn find_peer(&self, env: &Env<'_, P>) -> Option<Peer> {
+    fn find_peer(&self, env: &Env<'_, P>) -> Option<Envelope> {
         let attr = &self.core.attr;
         let flow = flow(self.core.qpn, attr.dest_qpn);
-        Peer::find(&env.cx.network, &env.out.routes, &attr.av, flow).map(Peer::with_ecn)
+        Envelope::find(&env.cx.network, &env.out.routes, &attr.av, flow).map(Envelope::with_ecn)
     }
 
     fn disconnect(&mut self, env: &mut Env<'_, P>) {
@@ -206,6 +206,7 @@ impl<P: Platform> Qp<P> {
         match (&mut self.transport, self.core.state()) {
             (Transport::Roce(connection), QpState::Error) => {
                 connection.fail();
+                // The final NAK or ACK is repeated when the peer asks, never by a timer.
                 env.out.timers.stop(env.index);
             }
             (Transport::Local(state), QpState::Error | QpState::Sqe) if !state.is_idle() => {

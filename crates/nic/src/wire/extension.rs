@@ -7,7 +7,7 @@ use rdmesh_verbs::Key;
 /// RDMA extended transport header: a range of the responder's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reth {
-    /// Where it begins.
+    /// Virtual address of its first byte.
     pub addr: u64,
     /// The key to it.
     pub rkey: Key,

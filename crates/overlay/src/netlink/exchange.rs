@@ -99,7 +99,7 @@ impl Exchange {
     }
 }
 
-/// What an acknowledgement, or the end of a list, says.
+/// Result in an acknowledgement, or in the end of a list.
 fn verdict(message: &NetlinkBuffer<&[u8]>) -> Result<Result<(), Refusal>, AnswerError> {
     let code = match message.payload().first_chunk() {
         Some(code) => i32::from_ne_bytes(*code),

@@ -102,7 +102,7 @@ impl Shard {
         let now = self.now();
         self.sockets.flush(now);
         for _ in 0..LAST_TURNS {
-            if self.sockets.is_blocked() || !self.engine.has_last_words() {
+            if self.sockets.is_blocked() || !self.engine.has_final_packets() {
                 break;
             }
             self.engine.poll_transmit(now, self.sockets.transmits());

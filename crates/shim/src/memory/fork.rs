@@ -56,7 +56,7 @@ extern "C" fn fork_aside(result: *mut c_void) {
 }
 
 /// Forks by `call`, which runs no fork handlers, and returns what it returned: in the child after that has its own memory.
-/// Where a signal handler forks in the middle of this library nothing can be done: parent and child then share the memory.
+/// Nothing can be done for a signal handler that forks in the middle of this library: parent and child then share the memory.
 pub(crate) fn fork_by<F: Fn() -> c_long>(call: F) -> c_long {
     if gate::is_inside() {
         return call();

@@ -19,7 +19,7 @@ const THREAD_AREA_BELOW: u64 = 4 << 10;
 const THREAD_AREA_ABOVE: u64 = 1 << 10;
 /// Around a variable of this library: more than all of them.
 const VARIABLES: u64 = 256 << 10;
-/// Where glibc's allocator begins the heaps of threads: at multiples of this (`HEAP_MAX_SIZE`).
+/// Alignment of the heaps of threads in glibc's allocator (`HEAP_MAX_SIZE`).
 const HEAP_ALIGN: u64 = 64 << 20;
 /// The allocator's state follows this close to the beginning of a heap (`heap_info`).
 const HEAP_HEAD: u64 = 256;

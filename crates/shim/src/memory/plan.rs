@@ -15,14 +15,14 @@ pub(super) enum Fate {
     /// It already consists of arena pages, from this offset on.
     Arena(u64),
     /// It is to be converted.
-    Turn(Turnable),
+    Convert(Convertible),
     /// It stays as it is; the router copies.
     Private,
 }
 
 /// A segment that may be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turnable {
+pub(super) struct Convertible {
     /// No file is behind it: a page that was never touched is zero.
     pub(super) anonymous: bool,
     pub(super) executable: bool,
@@ -61,12 +61,12 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
         let (from, to) = (vma.start.max(start), vma.end.min(end));
         at = to;
         match fate(&vma, from, arena) {
-            Fate::Turn(what) => {
+            Fate::Convert(what) => {
                 let known = known.get_or_init(|| traits(start, end));
-                let what = Turnable { no_dump: known.no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
+                let what = Convertible { no_dump: known.no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
                 let mut keep_out = known.private.clone();
                 keep_out.extend(own::heap_heads(from, to));
-                split(&mut pieces, from, to, Fate::Turn(what), &keep_out);
+                split(&mut pieces, from, to, Fate::Convert(what), &keep_out);
             }
             fate => pieces.push(Piece { start: from, end: to, fate }),
         }
@@ -92,7 +92,7 @@ fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
         return Fate::Private;
     }
     let anonymous = vma.file.1 == 0;
-    Fate::Turn(Turnable { anonymous, executable: vma.executable, heap: vma.heap, no_dump: false })
+    Fate::Convert(Convertible { anonymous, executable: vma.executable, heap: vma.heap, no_dump: false })
 }
 
 /// Adds `from..to` with `fate`, except for the parts that must not be converted.
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn areas_in_use_are_cut_out() {
-        let fate = Fate::Turn(Turnable { anonymous: true, executable: false, heap: false, no_dump: false });
+        let fate = Fate::Convert(Convertible { anonymous: true, executable: false, heap: false, no_dump: false });
         let cut = |areas: &[(u64, u64)]| {
             let mut pieces = Vec::new();
             split(&mut pieces, 10, 20, fate, areas);

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Most threads that are stopped.
 const MAX_THREADS: usize = 1024;
 /// Time-out for all threads together while none of them is running: such a thread is stuck, or waits for us.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 /// The same while one still runs, or would if it were given a processor.
-const PATIENCE_WITH_RUNNING: Duration = Duration::from_secs(2);
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Retries for a thread that sleeps with the signal blocked.
 const DEAF_TRIES: u32 = 30;
 
@@ -111,7 +111,7 @@ fn stop_all(signal: i32) -> bool {
             // Most block signals for a moment only, such as while a thread is made; but that can need a processor.
             tries += 1;
             let known = DEAF.load(Ordering::Relaxed) == thread;
-            let may_hear = !known && start.elapsed() < PATIENCE && state(thread) == Some(b'R');
+            let may_hear = !known && start.elapsed() < TIMEOUT && state(thread) == Some(b'R');
             if tries > DEAF_TRIES && !may_hear {
                 DEAF.store(thread, Ordering::Relaxed);
                 return false;
@@ -126,17 +126,17 @@ fn stop_all(signal: i32) -> bool {
 /// Waits until every thread of `signalled` has stopped or is gone.
 fn wait_for(signalled: &[u32], process: i32, start: Instant) -> bool {
     let stopped = || (STOPPED.load(Ordering::SeqCst) & u64::from(u32::MAX)) as usize;
-    for turn in 1u32.. {
+    for round in 1u32.. {
         if stopped() >= signalled.len() {
             return true;
         }
         rustix::thread::sched_yield();
-        if turn.is_multiple_of(256) {
+        if round.is_multiple_of(256) {
             // A stopped thread cannot end; one that ended has not stopped.
             let gone = signalled.iter().filter(|&&thread| !send(process, thread, 0)).count();
             let waited = start.elapsed();
             let runs = || signalled.iter().any(|&thread| state(thread) == Some(b'R'));
-            let enough = waited > PATIENCE_WITH_RUNNING || (waited > PATIENCE && !runs());
+            let enough = waited > RUNNING_TIMEOUT || (waited > TIMEOUT && !runs());
             // Counted last: this thread, too, may have waited for a processor between any two of these lines.
             if stopped() + gone >= signalled.len() {
                 return true;

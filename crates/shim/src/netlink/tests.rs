@@ -1,3 +1,5 @@
+//! Tests of NETLINK_RDMA sockets, with a router that the test plays.
+
 use super::*;
 use rdmesh_uverbs::abi::netlink::{nldev, nldev_type};
 use rdmesh_uverbs::session::{self, ReplyHeader, RequestHeader, SOCKET_NAME};

@@ -23,7 +23,7 @@ pub(crate) enum Node {
     Leaf,
 }
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Walked {
     /// The components that were resolved, without a leading slash: no links, no dots.

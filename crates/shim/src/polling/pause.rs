@@ -30,7 +30,7 @@ struct Polling {
     /// At the last pause: the context, its completions, and when that was.
     seen: Cell<(usize, u32, u64)>,
     /// State of its polling of memory.
-    memory: Cell<Memory>,
+    memory: Cell<MemoryPolling>,
     /// Remaining pauses that this thread is spared because it waits by events.
     armed: Cell<u32>,
     /// When it began to poll, after something else, and when it polled last.
@@ -39,7 +39,7 @@ struct Polling {
 
 /// State of a thread that may poll memory for data that a peer writes.
 #[derive(Clone, Copy)]
-struct Memory {
+struct MemoryPolling {
     /// Arrivals when it posted its last request.
     posted: u32,
     /// When it took completions since, and the arrivals then.
@@ -60,7 +60,7 @@ thread_local! {
             context: Cell::new(0),
             is_mixed: Cell::new(false),
             seen: Cell::new((0, 0, 0)),
-            memory: Cell::new(Memory { posted: 0, taken: None, slept: false, trust: 0, doubt: FIRST_DOUBT }),
+            memory: Cell::new(MemoryPolling { posted: 0, taken: None, slept: false, trust: 0, doubt: FIRST_DOUBT }),
             armed: Cell::new(0),
             moment: Cell::new((0, 0)),
         }
@@ -138,7 +138,7 @@ pub(super) fn before_memory(device: Option<&Context>, found: u32) {
     });
 }
 
-impl Memory {
+impl MemoryPolling {
     fn is_trusted(&self) -> bool {
         self.trust >= TRUSTED
     }
@@ -183,7 +183,7 @@ pub(super) fn pause(device: Option<&Context>) {
         if CONTENDED.load(Ordering::Relaxed) != contended {
             CONTENDED.store(contended, Ordering::Relaxed);
         }
-        let is_long = now - polling.since.get() > PATIENCE;
+        let is_long = now - polling.since.get() > SPIN_LIMIT;
         match device {
             Some(device) if !is_mixed && (contended || is_long && yield_after() <= SCARCE) => {
                 polling.sleep(device, now)
@@ -269,7 +269,7 @@ fn for_processors(processors: usize) -> u32 {
 const SCARCE: u32 = 8;
 /// Nanoseconds of empty polls before a thread sleeps even if yields are quick: longer than any round trip within a data
 /// centre. Every yield delays the thread that it waits for.
-const PATIENCE: u64 = 100_000;
+const SPIN_LIMIT: u64 = 100_000;
 /// Maximum sleep of a thread that waits for a completion.
 const LONGEST_SLEEP: Duration = Duration::from_micros(100);
 /// Nanoseconds between two pauses of a thread that does nothing but poll.

@@ -1,7 +1,7 @@
 //! Response buffer of a command.
 #![allow(unsafe_code)]
 
-/// Where the program wants the response.
+/// Address and size of the program's buffer for the response.
 pub(super) struct Response {
     pub(super) address: u64,
     pub(super) len: usize,

@@ -70,7 +70,7 @@ pub struct Op {
     pub kind: Kind,
     /// Bytes that it moves.
     pub len: u64,
-    /// Where its data is, or goes.
+    /// Slot of its data.
     pub local: u64,
     /// Its payload.
     pub data: Vec<u8>,

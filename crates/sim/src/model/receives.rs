@@ -178,7 +178,7 @@ impl Model {
             Some((sender, ops.iter().position(matching)?))
         });
         let Some((sender, index)) = found else {
-            return violated("P1", format!("end {end} received what nobody has sent (again): {wc:?}"));
+            return violated("P1", format!("end {end} received a message that was not sent, or a second time: {wc:?}"));
         };
         self.ends[sender].flow.ops[index].delivered += 1;
         self.seen.count(if header == 0 { Seen::Unreliable } else { Seen::Datagram });

@@ -130,9 +130,9 @@ impl Model {
         if this.flow.ops.get(this.flow.executed).is_some_and(|op| op.fault.is_some()) {
             return true;
         }
-        let patience =
+        let retry_time =
             ack_timeout(this.plan.timeout).map_or(0, |t| t.as_nanos() as u64) * 4 * (u64::from(this.plan.retry) + 2);
-        self.lossy && self.healed.is_none_or(|healed| now.0 <= healed.0 + patience)
+        self.lossy && self.healed.is_none_or(|healed| now.0 <= healed.0 + retry_time)
     }
 }
 

@@ -101,11 +101,11 @@ impl World {
         }
     }
 
-    /// When everything must be done: the retries of the most patient, twice, and some time for the programs.
+    /// When everything must be done: the longest retry time, twice, and some time for the programs.
     pub(super) fn deadline(&self) -> Time {
-        let patience =
+        let retry_time =
             |timeout, retry: u8| ack_timeout(timeout).map_or(0, |t| t.as_nanos() as u64) * 4 * (u64::from(retry) + 2);
-        let longest = self.plan.pairs.iter().map(|pair| patience(pair.timeout, pair.retry)).max().unwrap_or(0);
+        let longest = self.plan.pairs.iter().map(|pair| retry_time(pair.timeout, pair.retry)).max().unwrap_or(0);
         Time(self.plan.heal + 2 * longest + 2_000_000_000)
     }
 

@@ -12,7 +12,7 @@ use rdmesh_verbs::Key;
 /// A datagram that was sent and not delivered.
 #[derive(Clone)]
 pub struct Flying {
-    /// Where to.
+    /// Destination.
     pub host: usize,
     pub(super) incoming: Incoming,
 }

@@ -79,7 +79,7 @@ fn numbers() -> impl Iterator<Item = &'static (&'static str, u64)> {
     [cm::NUMBERS, ioctl::NUMBERS, method::NUMBERS, netlink::NUMBERS, qp::NUMBERS].into_iter().flatten()
 }
 
-/// Where the kernel's headers are installed.
+/// Directory of the kernel's headers.
 const HEADERS: &str = "/usr/include";
 const FILES: [&str; 9] = [
     "linux/netlink.h",

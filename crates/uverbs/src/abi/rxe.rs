@@ -1,7 +1,7 @@
 //! rxe's structs (`rdma_user_rxe.h`): its driver data in commands and responses, and its queues.
 
 uapi! {
-    /// Where a queue's memory is to be mapped.
+    /// Position of a queue's memory, for `mmap`.
     struct MmapInfo("mminfo"): 16 {
         [0] offset: u64,
         [8] size: u32,

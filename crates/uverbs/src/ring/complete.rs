@@ -1,3 +1,5 @@
+//! Completion ring: written by the router, read by the program.
+
 use super::{NewRing, Queue, QueueFile, WORD};
 use crate::abi::WorkCompletion;
 use rdmesh_verbs::Completion;

@@ -1,3 +1,5 @@
+//! Queue file: the memfd in which all queues of a context lie.
+
 use crate::guard::Alarm;
 use crate::shared::{Keep, MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
@@ -27,12 +29,12 @@ struct File {
     charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
     /// Whether the pages are made here, because both ends are one process.
     fills: bool,
-    place: Mutex<Place>,
+    place: Mutex<Tail>,
     bad_indices: AtomicU64,
 }
 
-/// Where the next queues go.
-struct Place {
+/// Tail of the file: the place of the next queues.
+struct Tail {
     /// The piece mapped last for small queues, its offset in the file, and the length in use.
     piece: Option<(SharedMemory, u64)>,
     taken: usize,
@@ -90,7 +92,7 @@ impl QueueFile {
         charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
         fills: bool,
     ) -> Self {
-        let place = Place { piece: None, taken: 0, end: PAGE, wanted: None, step: FIRST_STEP };
+        let place = Tail { piece: None, taken: 0, end: PAGE, wanted: None, step: FIRST_STEP };
         Self(Arc::new(File { fd, alarm, charge, fills, place: Mutex::new(place), bad_indices: AtomicU64::new(0) }))
     }
 
@@ -160,7 +162,7 @@ impl QueueFile {
     }
 
     /// Makes sure that the first `room` bytes of `memory` have pages.
-    fn require(&self, place: &mut Place, memory: &SharedMemory, offset: u64, room: usize) -> io::Result<()> {
+    fn require(&self, place: &mut Tail, memory: &SharedMemory, offset: u64, room: usize) -> io::Result<()> {
         if self.0.fills {
             Self::fill(self.fd(), Extent { offset, len: room as u64 })?;
         }
@@ -176,7 +178,7 @@ impl QueueFile {
     }
 
     /// Maps the next `len` bytes.
-    fn map(&self, place: &Place, len: usize) -> io::Result<(SharedMemory, u64)> {
+    fn map(&self, place: &Tail, len: usize) -> io::Result<(SharedMemory, u64)> {
         let offset = place.end;
         if len as u64 > SIZE - offset {
             return Err(io::Errno::NOSPC);

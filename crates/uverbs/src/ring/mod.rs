@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct NewRing<R> {
     /// The device's end.
     pub ring: R,
-    /// Where the program maps it (`mminfo.offset`).
+    /// Offset by which the program maps it (`mminfo.offset`).
     pub offset: u64,
     /// Bytes to map (`mminfo.size`).
     pub len: u32,

@@ -1,3 +1,5 @@
+//! Receive ring: receive requests of a queue pair or shared receive queue.
+
 use super::{BadWqe, NewRing, Queue, QueueFile, SGE_LEN, WORD};
 use crate::abi::RxeRecvWqe;
 use rdmesh_verbs::RecvWr;

@@ -1,3 +1,5 @@
+//! Send ring: work requests, parsed from the provider's elements.
+
 use super::{NewRing, Queue, QueueFile, SGE_LEN};
 use crate::abi::{
     RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeUdArgs,
@@ -47,7 +49,7 @@ impl SendRing {
         self.queue.producer() != self.fetched
     }
 
-    /// What of the next request decides whether earlier ones come first, as it is now.
+    /// Ordering properties of the next request, as they are now: whether earlier ones come first.
     pub fn precedence(&self) -> Precedence {
         let RxeSendWr { opcode, send_flags, .. } =
             self.queue.read(self.queue.slot(self.fetched) + offset_of!(RxeSendWqe, wr));
@@ -75,7 +77,7 @@ impl SendRing {
         Some(self.read(self.last_slot, qp_type, wr))
     }
 
-    /// Where the inline data of the request fetched last lies.
+    /// Memory and offset of the inline data of the request fetched last.
     pub fn inline_data(&self) -> (&SharedMemory, u64) {
         (&self.queue.memory, (self.last_slot + WQE_LEN) as u64)
     }

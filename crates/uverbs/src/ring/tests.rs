@@ -1,3 +1,5 @@
+//! Tests of the rings: wrap-around, hostile indices, every operation.
+
 use super::*;
 use crate::abi::{
     RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeRecvWqe, RxeSendWqe, RxeSendWr, RxeUdArgs,

@@ -102,7 +102,7 @@ impl EmbeddedWatch {
         self.take()
     }
 
-    /// What has come until now. Where that is nothing, all of the store's changes have been returned.
+    /// The changes until now. Where there are none, all of the store's changes have been returned.
     fn receive_now(&mut self) -> Option<Change> {
         let state = self.store.state();
         let (news, now) = (self.news.try_recv(), state.revision);

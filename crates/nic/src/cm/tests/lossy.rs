@@ -226,7 +226,7 @@ impl World {
                     self.later(node, id, Todo::Destroy);
                 }
             }
-            Event::ServiceRequest { .. } | Event::ServiceResolved(_) => unreachable!("nobody asks"),
+            Event::ServiceRequest { .. } | Event::ServiceResolved(_) => unreachable!("no service is asked for"),
         }
     }
 
@@ -287,7 +287,7 @@ impl World {
     fn check_connects(&self, seed: u64) {
         for ((_, id), known) in &self.known {
             let is_open = known.is_connect && known.outcome.is_none() && !known.is_destroyed;
-            assert!(!is_open, "seed {seed}: nobody knows what became of {id:?}");
+            assert!(!is_open, "seed {seed}: {id:?} has no result");
             let is_undone = known.is_disconnecting && !known.is_disconnected;
             assert!(!is_undone, "seed {seed}: {id:?} never was disconnected");
             assert!(self.plan.loss < 100 || matches!(known.outcome, None | Some("unreachable")));
@@ -326,7 +326,7 @@ impl World {
         for ((node, id), known) in &self.known {
             let Some(p) = known.established.filter(|info| !info.is_active) else { continue };
             let key = (self.pairs[&(*node, *id)], p.path.remote, p.path.local);
-            let Some(a) = actives.get(&key) else { panic!("seed {seed}: {id:?} is connected to nobody") };
+            let Some(a) = actives.get(&key) else { panic!("seed {seed}: {id:?} is connected to no identifier") };
             assert!(seen.insert(key), "seed {seed}: two ends for one connection");
             assert_eq!((a.local_qpn, a.remote_qpn), (p.remote_qpn, p.local_qpn));
             assert_eq!((a.rq_psn, a.sq_psn), (p.sq_psn, p.rq_psn));

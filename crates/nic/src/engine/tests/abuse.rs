@@ -36,7 +36,7 @@ fn a_broken_queue_is_flushed_in_turns() {
 }
 
 #[test]
-fn a_connection_to_a_group_reaches_nobody() {
+fn a_connection_to_a_group_reaches_no_queue_pair() {
     for group in [[0, 1], [1, 0]] {
         let mut world = World::new(2);
         let (a, b) = (world.node(0, 1, Setup::default()), world.node(1, 2, Setup::default()));

@@ -76,7 +76,7 @@ fn they_are_what_any_connection_manager_sends() {
 }
 
 #[test]
-fn whoever_is_outside_is_reached_plainly() {
+fn an_external_peer_is_reached_by_plain_rocev2() {
     let mut world = World::two_hosts();
     let a = world.node(0, 1, Setup::default());
     let outside = Gid::from_ip([172, 16, 0, 9].into());

@@ -1,3 +1,5 @@
+//! Engine tests: two or more engines, joined by the harness in `world`.
+
 mod abuse;
 mod errors;
 mod groups;

@@ -27,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where each side keeps what: WRITE and READ use the low part, the atomic counter and receives lie above.
+/// Layout of each side's memory: WRITE and READ use the low part, the atomic counter and receives lie above.
 const COUNTER: u64 = 400_000;
 const RECEIVES: u64 = 420_000;
 
@@ -54,9 +54,9 @@ proptest! {
         let mut world = World::kinds().into_iter().nth(kind).unwrap_or_else(|| lossy(seed));
         let last = world.engines.len() - 1;
         let (a, b) = (world.node(0, 1, Setup::default()), world.node(last, 2, Setup::default()));
-        let patient = |attr: &mut QpAttr| (attr.rnr_retry, attr.retry_cnt, attr.timeout) = (7, 7, 10);
-        world.connect_with(&a, &b, patient);
-        world.connect_with(&b, &a, patient);
+        let long_timeouts = |attr: &mut QpAttr| (attr.rnr_retry, attr.retry_cnt, attr.timeout) = (7, 7, 10);
+        world.connect_with(&a, &b, long_timeouts);
+        world.connect_with(&b, &a, long_timeouts);
         let nodes = [a, b];
         let mut posted: [Vec<u64>; 2] = Default::default();
         let mut sends = [0u64; 2];

@@ -50,7 +50,7 @@ const CASES: [Case; 7] = [
     ),
 ];
 
-/// Where data goes, and where atomics find their word.
+/// Address of the data, and of the atomics' word.
 const TO: u64 = 200_000;
 const WORD: u64 = 400_000;
 

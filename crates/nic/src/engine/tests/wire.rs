@@ -168,10 +168,10 @@ fn an_acknowledgement_that_is_due_leaves_after_its_queue_pair() {
     let packet = only_packet(&mut world, &a);
     world.receive(1, 0, &packet);
     world.engines[1].destroy_qp(b.context, b.qp).unwrap();
-    assert!(world.engines[1].has_last_words());
+    assert!(world.engines[1].has_final_packets());
     world.settle();
     assert_eq!(a.done(), Some((1, WcStatus::Success)));
-    assert!(!world.engines[1].has_last_words());
+    assert!(!world.engines[1].has_final_packets());
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_number_without_a_queue_pair_answers_its_peer_alone() {
     *broken.last_mut().unwrap() ^= 1;
     let is_answered = |world: &mut World, from, bytes: &[u8]| {
         world.receive(1, from, bytes);
-        let is_answered = world.engines[1].has_last_words();
+        let is_answered = world.engines[1].has_final_packets();
         world.settle();
         is_answered
     };

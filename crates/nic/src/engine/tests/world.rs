@@ -443,7 +443,7 @@ impl World {
         transmits.clear();
         let worked = self.engines[from].poll_transmit(self.now, &mut transmits);
         for train in transmits.trains() {
-            let Target::Host(host) = train.target else { panic!("nobody is outside") };
+            let Target::Host(host) = train.target else { panic!("there are no external peers") };
             let to = (0..).find(|i| Self::host(*i) == host).unwrap();
             for bytes in transmits.bytes(train).chunks(train.segment) {
                 self.datagrams += 1;

@@ -2,7 +2,7 @@
 
 use super::Local;
 use crate::memory::{CopyError, gather_bytes};
-use crate::path::{Peer, flow};
+use crate::path::{Envelope, flow};
 use crate::path::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::schedule::TURN_STEPS;
@@ -11,8 +11,8 @@ use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
 use std::net::IpAddr;
 
 impl<P: Platform> Local<'_, P> {
-    fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Peer> {
-        Peer::find(&self.cx.network, &self.out.routes, av, flow(self.qp.qpn, dest))
+    fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Envelope> {
+        Envelope::find(&self.cx.network, &self.out.routes, av, flow(self.qp.qpn, dest))
     }
 
     /// Whether the datagram at the cursor goes to another host, or to a group that may have members there.
@@ -47,7 +47,7 @@ impl<P: Platform> Local<'_, P> {
             }
             match self.send_datagram(to) {
                 Ok(Sent::Whole) => self.exec().complete_oldest(),
-                // What it costs is known when all members on this host have got it.
+                // Its cost is known when all members on this host have got it.
                 Ok(Sent::ToMembersHere) => {
                     self.exec().complete_oldest();
                     return self.qp.is_sending() && self.qp.can_send();
@@ -97,7 +97,7 @@ impl<P: Platform> Local<'_, P> {
             if !to.has_turn() {
                 return Ok(Sent::NoRoom);
             }
-            let peer = Peer::on_host(host, vni, source, av, flow(self.qp.qpn, Qpn::MULTICAST));
+            let peer = Envelope::on_host(host, vni, source, av, flow(self.qp.qpn, Qpn::MULTICAST));
             self.emit_datagram(to, &peer, Qpn::MULTICAST)?;
             self.state.reached = Some(host);
         }
@@ -111,7 +111,7 @@ impl<P: Platform> Local<'_, P> {
     }
 
     /// Appends a packet with the datagram at the cursor.
-    fn emit_datagram(&mut self, to: &mut Transmits, peer: &Peer, dest: Qpn) -> Result<(), Unsent> {
+    fn emit_datagram(&mut self, to: &mut Transmits, peer: &Envelope, dest: Qpn) -> Result<(), Unsent> {
         let entry = &self.qp.send.window[self.qp.send.cursor];
         let SendOp::Datagram { qkey, imm, .. } = entry.wr.op else {
             return Err(WcStatus::LocalQpOperationError.into());

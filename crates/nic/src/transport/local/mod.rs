@@ -48,7 +48,7 @@ pub(crate) fn drop_request<M>(out: &mut Outputs<M>, head: &Head) {
     out.packet(Packet { head: head.reply(acknowledgement(Syndrome::ACK)), body: Body::Lost });
 }
 
-/// What is kept of packets on their way.
+/// State of packets on their way.
 pub(crate) struct State<M> {
     /// Carried by request packets, and by their replies. Replies with an older one are ignored.
     epoch: u32,

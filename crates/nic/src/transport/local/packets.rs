@@ -4,7 +4,7 @@ use super::Local;
 use super::requester::Step;
 use crate::memory::{Payload, Source, gather};
 use crate::packet::{Body, Head, Packet};
-use crate::path::{Peer, flow};
+use crate::path::{Envelope, flow};
 use crate::platform::Platform;
 use crate::wire::{Header, Op, Part, Reth, Service};
 use rdmesh_verbs::{AddressVector, QpType, Qpn, SendFlags, SendOp, WcStatus};
@@ -78,7 +78,7 @@ impl<P: Platform> Local<'_, P> {
             .map_err(|_| WcStatus::LocalProtectionError)
     }
 
-    /// Where the request at the cursor goes, and how.
+    /// Destination and path of the request at the cursor.
     fn destination(&self) -> Option<(Qpn, AddressVector)> {
         match self.qp.send.window[self.qp.send.cursor].wr.op {
             SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|ah| (qpn, ah.av)),
@@ -135,7 +135,7 @@ impl<P: Platform> Local<'_, P> {
         };
         Head {
             vni: self.cx.network.vni,
-            ip: Peer::ip_within_host(self.cx.network.source(av), av, flow(self.qp.qpn, dest)),
+            ip: Envelope::ip_within_host(self.cx.network.source(av), av, flow(self.qp.qpn, dest)),
             header,
             src: self.qp.qpn,
             epoch: self.state.epoch,

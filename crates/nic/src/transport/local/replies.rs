@@ -27,6 +27,7 @@ impl<P: Platform> Local<'_, P> {
     }
 
     fn take_reply(&mut self, head: &Head, body: Body<P::Memory>) {
+        // Within the host nothing is lost or reordered, so a reply is to the oldest request that lacks one.
         let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
         let Some(position) = position else { return };
         match (head.header.op, body) {

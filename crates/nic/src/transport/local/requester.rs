@@ -28,7 +28,7 @@ impl<P: Platform> Local<'_, P> {
             match self.send_next() {
                 Step::Blocked => break,
                 Step::Done => worked = true,
-                // What it costs is known when all members have got it.
+                // Its cost is known when all members have got it.
                 Step::DoneForGroup => return true,
             }
         }

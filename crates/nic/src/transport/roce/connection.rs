@@ -2,22 +2,22 @@
 
 use super::requester::RequesterState;
 use super::responder::ResponderState;
-use crate::path::Peer;
+use crate::path::Envelope;
 use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
 pub(crate) struct Connection {
-    pub(crate) peer: Peer,
+    pub(crate) envelope: Envelope,
     pub(super) requester: RequesterState,
     pub(super) responder: ResponderState,
     has_failed: bool,
 }
 
 impl Connection {
-    /// To `peer`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(peer: Peer, replies: usize) -> Self {
+    /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
+    pub(crate) fn new(envelope: Envelope, replies: usize) -> Self {
         let (requester, responder) = (RequesterState::default(), ResponderState::new(replies));
-        Self { peer, requester, responder, has_failed: false }
+        Self { envelope, requester, responder, has_failed: false }
     }
 
     /// Begins to send with `psn`.
@@ -35,7 +35,7 @@ impl Connection {
     pub(super) fn is_acknowledged(&self, qp_type: QpType) -> bool {
         match qp_type {
             QpType::Rc => true,
-            QpType::Uc => self.peer.is_tunnel(),
+            QpType::Uc => self.envelope.is_tunnel(),
             QpType::Ud => false,
         }
     }

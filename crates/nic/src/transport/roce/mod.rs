@@ -16,7 +16,7 @@ mod time_wait;
 mod transmit;
 
 pub(crate) use connection::Connection;
-pub(crate) use time_wait::Ended;
+pub(crate) use time_wait::TimeWait;
 
 use crate::device::{Context, Outputs};
 use crate::exec::Exec;

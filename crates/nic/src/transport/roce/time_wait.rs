@@ -8,7 +8,7 @@
 //! own (READ, atomics), are not answered.
 
 use crate::capture::Capture;
-use crate::path::Peer;
+use crate::path::Envelope;
 use crate::path::{Opened, is_from};
 use crate::path::{Origin, Transmits};
 use crate::platform::Platform;
@@ -20,18 +20,18 @@ use rdmesh_verbs::{Psn, QpType, Qpn};
 use std::collections::{HashMap, VecDeque};
 
 /// The latest connections that have ended, by the engine's index of their queue pair.
-pub(crate) struct Ended {
-    connections: HashMap<u32, LastWord>,
+pub(crate) struct TimeWait {
+    connections: HashMap<u32, FinalAck>,
     /// The same from the oldest.
     order: VecDeque<u32>,
     /// Final ACKs that are to be repeated.
-    due: VecDeque<(u32, LastWord)>,
+    due: VecDeque<(u32, FinalAck)>,
 }
 
 /// Final ACK of a closed connection.
 #[derive(Clone, Copy, Debug)]
-struct LastWord {
-    peer: Peer,
+struct FinalAck {
+    envelope: Envelope,
     dest: Qpn,
     /// The last SEND or WRITE packet that was executed.
     executed: Psn,
@@ -40,24 +40,24 @@ struct LastWord {
     left: u8,
 }
 
-impl Ended {
+impl TimeWait {
     pub(crate) fn new() -> Self {
         Self { connections: HashMap::new(), order: VecDeque::new(), due: VecDeque::new() }
     }
 
     /// A queue pair goes. An acknowledgement that is due is sent now.
     pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
-        let Some(word) = LastWord::of(qp) else { return };
+        let Some(ack) = FinalAck::of(qp) else { return };
         // As many as the numbers that rest before one is used again.
         if self.order.len() == RESTING_QPS
             && let Some(oldest) = self.order.pop_front()
         {
             self.connections.remove(&oldest);
         }
-        self.connections.insert(index, word);
+        self.connections.insert(index, ack);
         self.order.push_back(index);
         if qp.connection().is_some_and(|connection| connection.responder.is_ack_due()) {
-            self.say(index);
+            self.repeat(index);
         }
     }
 
@@ -77,17 +77,17 @@ impl Ended {
         origin: Origin,
         intact: impl FnOnce() -> bool,
     ) -> bool {
-        let Some(word) = self.connections.get(&index).copied() else { return false };
+        let Some(ack) = self.connections.get(&index).copied() else { return false };
         let header = &opened.header;
         let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
             && header.service == Service::Rc
-            && header.psn.since(word.executed) <= 0
+            && header.psn.since(ack.executed) <= 0
             && opened.is_in_partition()
-            && opened.vni.is_none_or(|vni| vni == word.peer.vni)
-            && is_from(&word.peer, origin, &opened.ip)
+            && opened.vni.is_none_or(|vni| vni == ack.envelope.vni)
+            && is_from(&ack.envelope, origin, &opened.ip)
             && intact();
         if is_known {
-            self.say(index);
+            self.repeat(index);
         }
         is_known
     }
@@ -100,34 +100,34 @@ impl Ended {
     /// Appends final ACKs.
     pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
         while to.has_room()
-            && let Some((_, word)) = self.due.pop_front()
+            && let Some((_, ack)) = self.due.pop_front()
         {
             let mark = to.mark();
-            let Ok(()) = word.peer.emit(to, &word.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
+            let Ok(()) = ack.envelope.emit(to, &ack.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
             for capture in captures.iter_mut() {
-                capture.sent(now, word.peer.vni, word.peer.ip.source_port, to, mark);
+                capture.sent(now, ack.envelope.vni, ack.envelope.ip.source_port, to, mark);
             }
         }
     }
 
     /// The peer repeats packets without an answer, so the queue need not hold more than are sent at once.
-    fn say(&mut self, index: u32) {
+    fn repeat(&mut self, index: u32) {
         let is_due = self.due.iter().any(|(due, _)| *due == index);
         if is_due || self.due.len() == MAX_DUE {
             return;
         }
-        if let Some(word) = self.connections.get_mut(&index).filter(|word| word.left > 0) {
-            word.left -= 1;
-            self.due.push_back((index, *word));
+        if let Some(ack) = self.connections.get_mut(&index).filter(|ack| ack.left > 0) {
+            ack.left -= 1;
+            self.due.push_back((index, *ack));
         }
     }
 }
 
-impl LastWord {
+impl FinalAck {
     fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
         let connection = qp.connection().filter(|_| qp.core().qp_type == QpType::Rc)?;
         let (executed, msn, left) = connection.responder.final_ack()?;
-        Some(Self { peer: connection.peer, dest: qp.core().attr.dest_qpn, executed, msn, left })
+        Some(Self { envelope: connection.envelope, dest: qp.core().attr.dest_qpn, executed, msn, left })
     }
 
     fn header(&self) -> Header {
@@ -137,5 +137,5 @@ impl LastWord {
 }
 
 /// Maximum number of repeats of a connection's final ACK.
-pub(super) const LAST_WORDS: u8 = 32;
+pub(super) const MAX_FINAL_ACKS: u8 = 32;
 const MAX_DUE: usize = 64;

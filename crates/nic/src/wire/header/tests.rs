@@ -1,3 +1,5 @@
+//! Tests of transport headers: every operation survives encoding and parsing.
+
 use super::*;
 use crate::wire::{NakCode, Syndrome};
 use proptest::option;

@@ -1,3 +1,5 @@
+//! Tests of the invariant CRC.
+
 use super::*;
 use crate::wire::Header;
 use proptest::prelude::*;

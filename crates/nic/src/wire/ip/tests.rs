@@ -1,3 +1,5 @@
+//! Tests of IP and UDP headers.
+
 use super::*;
 use proptest::prelude::*;
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+//! Tests of waiting calls that a stop of all threads interrupts.
+
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block passes the address of a variable of its own")]
 
 use super::*;

@@ -29,7 +29,7 @@ pub(super) struct Command<'a> {
 struct Shape {
     /// Bytes that it must have.
     request: usize,
-    /// Where it names the place of its response, and the least room for that.
+    /// Offset of its pointer to the response, and the least room for that.
     response: Option<(usize, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Command<'a> {
         self.number == cm_command::GET_EVENT
     }
 
-    /// Where its response goes.
+    /// Buffer for its response.
     pub(super) fn response(&self) -> &Response {
         &self.response
     }

@@ -21,7 +21,7 @@ pub(super) struct Bundle {
 struct Known {
     /// As the program had it.
     attr: VerbsIoctlAttr,
-    /// Where the program has it.
+    /// Address in the program's memory.
     place: *mut VerbsIoctlAttr,
     kind: AttrKind,
 }

@@ -103,7 +103,7 @@ fn place(change: &Change) -> (&str, Revision) {
 }
 
 proptest! {
-    /// A transaction changes all or nothing, and whoever follows the changes, with interruptions, sees the store.
+    /// A transaction changes all or nothing, and a watcher that follows the changes, with interruptions, sees the store.
     #[test]
     fn transactions_and_watches_are_the_models(steps in prop::collection::vec(step(), 1..60)) {
         let (store, mut model) = (Embedded::default(), Model::default());

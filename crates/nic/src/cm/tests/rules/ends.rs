@@ -153,7 +153,7 @@ fn a_disconnect_may_overtake_the_rtu() {
 }
 
 #[test]
-fn time_wait_keeps_nobody_from_using_the_qp_again() {
+fn time_wait_does_not_keep_the_qp_from_being_used_again() {
     let (mut two, a, b) = Two::connected();
     two.a.destroy(two.now, a);
     two.run();
@@ -226,7 +226,7 @@ fn a_reply_with_the_qp_of_another_connection_is_stale() {
 }
 
 #[test]
-fn a_reply_for_nobody_is_refused() {
+fn a_reply_to_an_unknown_identifier_is_refused() {
     let (mut two, a, b) = Two::asked();
     two.a.destroy(two.now, a);
     let lost = one(&mut two.a);
@@ -321,10 +321,10 @@ fn a_lost_dreq_of_a_destroyed_id_is_sent_again() {
 #[test]
 fn what_an_owner_leaves_behind_is_done_soon() {
     // With the longest times that an owner can ask for; destroyed at once, or while it disconnects.
-    let patient = ReqParams { remote_cm_response_timeout: 31, packet_life_time: 255, ..req() };
+    let long_timeouts = ReqParams { remote_cm_response_timeout: 31, packet_life_time: 255, ..req() };
     for disconnects in [false, true] {
         let mut two = Two::new();
-        let a = two.a.connect(two.now, path(A, B), &patient).unwrap();
+        let a = two.a.connect(two.now, path(A, B), &long_timeouts).unwrap();
         assert!(two.a.poll_timeout().unwrap() < two.now.after(Duration::from_secs(26)));
         two.run();
         let (b, _) = two.b.poll_event().unwrap();

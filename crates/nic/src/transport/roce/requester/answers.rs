@@ -50,6 +50,7 @@ impl<P: Platform> Requester<'_, P> {
             requester.timed = None;
             requester.window.note_loss();
         }
+        // Request by request: one acknowledgement may cover several, and each completes with its own last packet.
         while let acked = end.since(self.connection.requester.unacked)
             && acked > 0
             && let Some(entry) = self.qp.send.window.oldest()
@@ -82,6 +83,7 @@ impl<P: Platform> Requester<'_, P> {
             entry.sent = (u64::from(done_now) * u64::from(mtu)).min(entry.total);
         }
         if done_now == total {
+            // After going back the cursor may be at this request, which need not be sent again now.
             send.cursor = send.cursor.max(1);
             (entry.complete, entry.outstanding) = (true, 0);
         }
@@ -116,8 +118,8 @@ impl<P: Platform> Requester<'_, P> {
     /// An answer that must have been sent did not arrive.
     fn answer_lost(&mut self) {
         // Answers that were in flight behind the lost one report the same loss.
-        let patience = self.connection.requester.rtt.echo().max(READ_ECHO);
-        if !self.went_back_within(patience) {
+        let echo = self.connection.requester.rtt.echo().max(READ_ECHO);
+        if !self.went_back_within(echo) {
             self.on_loss();
         }
     }
@@ -132,8 +134,8 @@ impl<P: Platform> Requester<'_, P> {
             return self.exec().fail_oldest(failure(code));
         }
         // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
-        let patience = requester.rtt.echo();
-        if requester.rnr_until.is_none() && !self.went_back_within(patience) {
+        let echo = requester.rtt.echo();
+        if requester.rnr_until.is_none() && !self.went_back_within(echo) {
             self.on_loss();
         }
     }
@@ -146,7 +148,7 @@ impl<P: Platform> Requester<'_, P> {
 
     /// The peer's memory is slow. That is no retry, as long as the peer may believe so.
     fn peer_memory_slow(&mut self, psn: Psn, timer: u8) {
-        if self.connection.peer.is_tunnel() {
+        if self.connection.envelope.is_tunnel() {
             let counts = self.qp.send.slow.next(self.out.now).is_none();
             self.peer_not_ready(psn, timer, counts);
         }
@@ -242,6 +244,7 @@ impl<P: Platform> Requester<'_, P> {
             if !entry.started {
                 break;
             }
+            // Only the oldest can be acknowledged in part: its predecessors have left the window, and acknowledgements are cumulative.
             let done = if i == 0 { u64::from(requester.unacked.after(entry.first_psn)) } else { 0 };
             entry.sent = (done * mtu).min(entry.total);
             entry.complete = false;

@@ -299,7 +299,7 @@ impl<P: Platform> Requester<'_, P> {
             ack_request: plan.asks && self.connection.is_acknowledged(self.qp.qp_type),
             ..super::header(self.qp, plan.op, self.qp.send.next_psn)
         };
-        self.connection.peer.emit(to, &header, plan.payload, |bytes| self.fill(entry, bytes))
+        self.connection.envelope.emit(to, &header, plan.payload, |bytes| self.fill(entry, bytes))
     }
 
     fn fill(&self, entry: &Inflight<P::Memory>, bytes: &mut [u8]) -> Result<(), CopyError> {
@@ -322,6 +322,7 @@ impl<P: Platform> Requester<'_, P> {
         if !entry.started {
             (entry.started, entry.first_psn) = (true, psn);
         }
+        // Not a count of packets, as within the host: retransmission would spoil it. `unacked` says which have arrived.
         entry.outstanding = 1;
         entry.sent += plan.moves;
         send.next_psn = psn.add(plan.psns);

@@ -9,7 +9,7 @@ mod replies;
 
 use replies::Replies;
 
-use super::time_wait::LAST_WORDS;
+use super::time_wait::MAX_FINAL_ACKS;
 use crate::exec::Refusal;
 use crate::platform::Platform;
 use crate::qp::{Message, Slowness};
@@ -40,7 +40,7 @@ pub(super) struct ResponderState {
     notified_at: Option<Time>,
     notify: bool,
     /// Repeats of the final ACK that are left when the connection has ended.
-    last_words: u8,
+    final_acks_left: u8,
 }
 
 /// Last report to the peer about missing packets.
@@ -68,7 +68,7 @@ impl ResponderState {
             gap: Gap::None,
             notified_at: None,
             notify: false,
-            last_words: LAST_WORDS,
+            final_acks_left: MAX_FINAL_ACKS,
         }
     }
 
@@ -92,7 +92,7 @@ impl ResponderState {
     /// often it may be repeated. The final answer of a refused connection is a NAK.
     pub(super) fn final_ack(&self) -> Option<(Psn, u32, u8)> {
         let executed = self.acknowledgeable.filter(|_| self.fatal.is_none())?;
-        Some((executed, self.msn, self.last_words))
+        Some((executed, self.msn, self.final_acks_left))
     }
 }
 
@@ -100,7 +100,7 @@ impl<P: Platform> Responder<'_, P> {
     /// Takes a request packet from the peer.
     pub(super) fn handle_request(&mut self, header: &Header, payload: &[u8]) {
         match self.qp.qp_type {
-            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_last_words(header),
+            QpType::Rc if self.qp.state() == QpState::Error => self.repeat_final_answer(header),
             QpType::Rc => self.receive_in_order(header, payload),
             QpType::Uc => self.receive_as_it_comes(header, payload),
             QpType::Ud => {}
@@ -139,7 +139,7 @@ impl<P: Platform> Responder<'_, P> {
                 responder.gap = Gap::Waiting;
             }
             Err(Refusal::Slow(nak, status)) => {
-                match self.qp.recv.slow.put_off(self.out.now, self.connection.peer.is_tunnel()) {
+                match self.qp.recv.slow.put_off(self.out.now, self.connection.envelope.is_tunnel()) {
                     Some(syndrome) => {
                         responder.nak_due = Some((header.psn, syndrome));
                         responder.gap = Gap::Waiting;
@@ -191,8 +191,8 @@ impl<P: Platform> Responder<'_, P> {
 
     /// The refusal that ended the connection may have been lost, and answers before it: without them the peer would only see
     /// silence. It acknowledges all before it that need no answer of their own. Where the program has ended the connection,
-    /// the acknowledgement of what had arrived before may have been lost (see [`super::ended`]).
-    fn repeat_last_words(&mut self, header: &Header) {
+    /// the acknowledgement of what had arrived before may have been lost (see [`super::super::time_wait`]).
+    fn repeat_final_answer(&mut self, header: &Header) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let responder = &mut self.connection.responder;
         match responder.fatal {
@@ -201,9 +201,9 @@ impl<P: Platform> Responder<'_, P> {
                 responder.nak_due = responder.fatal;
             }
             Some(_) => {}
-            None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.last_words > 0 => {
+            None if matches!(header.op, Op::Send { .. } | Op::Write { .. }) && responder.final_acks_left > 0 => {
                 let is_known = responder.acknowledgeable.is_some_and(|psn| header.psn.since(psn) <= 0);
-                responder.last_words -= u8::from(is_known && !responder.ack_due);
+                responder.final_acks_left -= u8::from(is_known && !responder.ack_due);
                 responder.ack_due |= is_known;
             }
             None => {}

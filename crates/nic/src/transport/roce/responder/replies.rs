@@ -198,7 +198,7 @@ impl<P: Platform> Responder<'_, P> {
         let aeth = Some(aeth).filter(|_| part.is_first() || part.is_last());
         let header = crate::transport::roce::header(self.qp, Op::ReadResponse { part, aeth }, reply.psn.add(at));
         let sent = place.and_then(|place| {
-            self.connection.peer.emit(to, &header, len as usize, |bytes| match place {
+            self.connection.envelope.emit(to, &header, len as usize, |bytes| match place {
                 Some((memory, offset)) => memory.read(offset, bytes).map_err(unreadable),
                 None => Ok(()),
             })
@@ -211,7 +211,7 @@ impl<P: Platform> Responder<'_, P> {
 
     fn on_read_data(&mut self, psn: Psn, sent: std::result::Result<(), Refusal>) {
         let now = self.out.now;
-        let is_tunnel = self.connection.peer.is_tunnel();
+        let is_tunnel = self.connection.envelope.is_tunnel();
         let responder = &mut self.connection.responder;
         let (nak, status) = match sent {
             Ok(()) => return responder.slow.end(),
@@ -245,7 +245,7 @@ impl<P: Platform> Responder<'_, P> {
     fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
         // Only the reliable service has an opcode for it.
         let header = Header { service: Service::Rc, ..crate::transport::roce::header(self.qp, op, psn) };
-        let Ok(()) = self.connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
     }
 
     fn send_notification(&mut self, to: &mut Transmits) {
@@ -255,7 +255,7 @@ impl<P: Platform> Responder<'_, P> {
             becn: true,
             ..crate::transport::roce::header(self.qp, Op::Notification, Psn::default())
         };
-        let Ok(()) = self.connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
     }
 }
 

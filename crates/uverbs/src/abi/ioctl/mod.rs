@@ -1,4 +1,4 @@
-//! `ioctl()` form of the ABI (`ib_user_ioctl_cmds.h`): its methods, and those of them that reach the router. The library turns
+//! `ioctl()` form of the ABI (`ib_user_ioctl_cmds.h`): its methods, and those of them that reach the router. The library converts
 //! the others into the equivalent commands.
 
 pub mod attr;

@@ -55,7 +55,7 @@ fn uc_is_connected_and_ud_is_not() {
 }
 
 #[test]
-fn a_request_is_repeated_until_patience_ends() {
+fn a_request_is_repeated_until_the_retries_are_used_up() {
     let mut two = Two::new();
     let id = two.a.connect(two.now, path(A, B), &req()).unwrap();
     let first = one(&mut two.a);
@@ -82,7 +82,7 @@ fn the_interval_is_the_peers_time_to_answer_and_the_way_there_and_back() {
 }
 
 #[test]
-fn a_reply_is_repeated_until_patience_ends() {
+fn a_reply_is_repeated_until_the_retries_are_used_up() {
     let (mut two, _, b) = Two::asked();
     two.b.accept(two.now, b, &rep()).unwrap();
     let first = one(&mut two.b);
@@ -179,7 +179,7 @@ fn more_time_is_asked_for_only_when_the_peer_repeats_itself() {
 }
 
 #[test]
-fn nobody_can_ask_for_more_time_than_linux_asks_for() {
+fn a_peer_cannot_ask_for_more_time_than_linux_asks_for() {
     let (mut two, a, _) = Two::asked();
     let mra = |service_timeout| Mra {
         local_comm_id: 1,

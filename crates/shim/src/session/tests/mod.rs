@@ -1,3 +1,5 @@
+//! Tests of open devices, with a router that the test plays.
+
 #![allow(unsafe_code)]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block borrows a descriptor that its test holds open")]
 

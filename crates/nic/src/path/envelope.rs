@@ -1,4 +1,4 @@
-//! Peers on other hosts: the headers around the packets to them.
+//! Envelopes: the destination of packets to another host, and the headers around them.
 
 use super::{Plain, Route, Routes, Target, Transmits};
 use crate::path::{Network, Path};
@@ -8,13 +8,13 @@ use std::net::IpAddr;
 
 /// Destination of packets, and the headers around them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Envelope {
     pub(crate) target: Target,
     pub(crate) vni: Vni,
     pub(crate) ip: IpUdp,
 }
 
-impl Peer {
+impl Envelope {
     /// The peer on another host to which packets with this address vector go; none where it is on this one, or out of reach.
     pub(crate) fn find(network: &Network, routes: &Routes, av: &AddressVector, flow: u32) -> Option<Self> {
         let source = network.source(av);

@@ -128,7 +128,7 @@ pub enum Op {
     },
     /// Eight bytes, the payload, written at once (IBA annex A19).
     AtomicWrite {
-        /// Where to.
+        /// Virtual address of the destination.
         reth: Reth,
     },
     /// Earlier WRITEs are made visible (IBA annex A19).

@@ -57,7 +57,7 @@ impl Overlay {
     /// is removed, and stays as it was before.
     pub fn adopt(&self, endpoint: &Endpoint, file: &Path) -> Result<(), OverlayError> {
         let _changing = self.changing();
-        // What an endpoint of that name may have left could be taken for this one's.
+        // An earlier endpoint of that name may have left links that could be taken for this one's.
         let adopted = self.remove(endpoint).and_then(|()| {
             let held = self.state.endpoint_namespace(endpoint);
             Namespace::hold(file, &held).map_err(|error| Errors::join(error, Namespace::remove(&held)))

@@ -8,7 +8,7 @@
 //! * [`plan`]: the decision for each page of a range: convert or leave private.
 //! * [`arena`]: the memfd, and which of its pages are in use.
 //! * [`present`]: populates its pages, before the router sees them.
-//! * [`turn`]: converts pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
+//! * [`convert`]: converts pages, with writers held off by [`hold`] ([`fault`], [`stop`]).
 //! * [`cut`]: system calls that a stop has interrupted.
 //! * [`waiters`]: threads that wait for a futex on converted pages.
 //! * [`traits`]: attributes of mappings beyond their access rights.
@@ -38,7 +38,7 @@ mod stop;
 mod tests;
 mod tracer;
 mod traits;
-mod turn;
+mod convert;
 mod waiters;
 
 use crate::valgrind::Unreported;
@@ -49,7 +49,7 @@ use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::PoisonError;
-use turn::{Turned, Turner};
+use convert::{Converted, Converter};
 
 pub(crate) use cut::cuts;
 pub(crate) use fork::{Start, clone_by, fork, fork_by, watch as watch_forks};
@@ -154,16 +154,16 @@ fn register_with(holds: Holds, start: u64, len: u64, access: u32) -> Result<Regi
             return Ok(registration);
         }
     };
-    let mut turner = Turner::new(holds);
+    let mut converter = Converter::new(holds);
     for piece in pieces {
-        let turned = match piece.fate {
-            Fate::Arena(offset) => Turned { end: piece.end, offset },
-            Fate::Turn(what) => turner.turn(&mut arena, piece.start, piece.end, what)?,
-            Fate::Private => Turned { end: piece.start, offset: 0 },
+        let converted = match piece.fate {
+            Fate::Arena(offset) => Converted { end: piece.end, offset },
+            Fate::Convert(what) => converter.convert(&mut arena, piece.start, piece.end, what)?,
+            Fate::Private => Converted { end: piece.start, offset: 0 },
         };
-        arena.make_present(piece.start, turned.end, turned.offset)?;
-        let (from, to, middle) = (piece.start.max(start), piece.end.min(end), turned.end.clamp(start, end));
-        registration.push(from, middle, Some(turned.offset + (from - piece.start)));
+        arena.make_present(piece.start, converted.end, converted.offset)?;
+        let (from, to, middle) = (piece.start.max(start), piece.end.min(end), converted.end.clamp(start, end));
+        registration.push(from, middle, Some(converted.offset + (from - piece.start)));
         registration.push(from.max(middle), to, None);
     }
     if registration.segments.len() > MAX_SEGMENTS {

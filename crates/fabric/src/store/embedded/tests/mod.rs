@@ -1,3 +1,5 @@
+//! Tests of the embedded store: revisions, leases and watches.
+
 mod transactions;
 
 use super::*;

@@ -14,14 +14,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const SUBJECT: &str = "way";
+const SUBJECT: &str = "path";
 /// Of the tunnel between routers (RFC 8926).
 const TUNNEL_PORT: u16 = 6081;
 /// Of RoCEv2.
 const ROCE_PORT: u16 = 4791;
-const PATIENCE: Duration = Duration::from_millis(500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The kernel sends three ARP requests, a second apart.
-const LONG_PATIENCE: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub(super) fn check(options: &DoctorOptions, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
     let from = options.endpoint.as_ref().map(|name| client.endpoint(&options.net, name)).transpose()?;
@@ -75,7 +75,7 @@ fn between_hosts(status: &Status, host: &Peer, to: IpAddr) -> Vec<Finding> {
 
 fn router_at(own: IpAddr, host: &Peer) -> Finding {
     let (subject, name, address) = ("other router", &host.name, host.address);
-    match reach(address, TUNNEL_PORT).and_then(|()| knock(own, address, TUNNEL_PORT)) {
+    match reach(address, TUNNEL_PORT).and_then(|()| probe(own, address, TUNNEL_PORT)) {
         Ok(()) => Finding::ok(subject, format!("{address} does not refuse UDP port {TUNNEL_PORT}")),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Finding::fail(
             subject,
@@ -105,7 +105,7 @@ fn strangers(endpoints: &[EndpointInfo], peers: &[Peer], net: &Name, to: IpAddr)
 
 /// Path to an external machine, as far as IP shows.
 fn outside(namespace: Option<PathBuf>, net: &Name, to: IpAddr) -> Finding {
-    let nobody = format!("no endpoint of {net} has {to}, on this host or on those that it knows");
+    let unknown = format!("no endpoint of {net} has {to}, on this host or on those that it knows");
     let fix = format!(
         "is the address right? For an endpoint of another host: `rdmesh peer endpoint`. For a machine outside rdmesh: \
          `rdmesh network attach {net} INTERFACE`, with an interface that leads to it"
@@ -114,17 +114,17 @@ fn outside(namespace: Option<PathBuf>, net: &Name, to: IpAddr) -> Finding {
     let asked = std::thread::spawn(move || ask_stranger(namespace.as_deref(), to)).join();
     match asked.unwrap_or_else(|_| Err(ErrorKind::Other.into())) {
         Ok(()) => {
-            Finding::ok(SUBJECT, format!("{nobody}; a machine outside rdmesh has it, and does not refuse RoCEv2"))
+            Finding::ok(SUBJECT, format!("{unknown}; a machine outside rdmesh has it, and does not refuse RoCEv2"))
         }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Finding::fail(
             SUBJECT,
-            format!("{nobody}; a machine outside rdmesh has it, but refuses RoCEv2 (UDP port {ROCE_PORT})"),
+            format!("{unknown}; a machine outside rdmesh has it, but refuses RoCEv2 (UDP port {ROCE_PORT})"),
             "an RDMA device there: rdma link add rxe0 type rxe netdev INTERFACE",
         ),
         Err(error) if error.kind() == ErrorKind::HostUnreachable => {
-            Finding::fail(SUBJECT, format!("{nobody}, and nobody else answers to it"), fix)
+            Finding::fail(SUBJECT, format!("{unknown}, and no machine outside rdmesh answers to it"), fix)
         }
-        Err(error) => Finding::fail(SUBJECT, format!("{nobody}, and there is no way to others: {error}"), fix),
+        Err(error) => Finding::fail(SUBJECT, format!("{unknown}, and there is no path to machines outside rdmesh: {error}"), fix),
     }
 }
 
@@ -135,12 +135,12 @@ fn ask_stranger(namespace: Option<&Path>, to: IpAddr) -> io::Result<()> {
     }
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     reach(to, ROCE_PORT)?;
-    knock(any, to, ROCE_PORT)
+    probe(any, to, ROCE_PORT)
 }
 
 /// Whether a machine has the address, tested by TCP: UDP reports no error for an address without a machine.
 fn reach(to: IpAddr, port: u16) -> io::Result<()> {
-    match TcpStream::connect_timeout(&(to, port).into(), LONG_PATIENCE) {
+    match TcpStream::connect_timeout(&(to, port).into(), CONNECT_TIMEOUT) {
         // A refusal proves that there is a machine; silence proves nothing.
         Err(error) if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::TimedOut) => Err(error),
         _ => Ok(()),
@@ -148,9 +148,9 @@ fn reach(to: IpAddr, port: u16) -> io::Result<()> {
 }
 
 /// Sends an empty datagram; silence is success, for a closed port answers.
-fn knock(from: IpAddr, to: IpAddr, port: u16) -> io::Result<()> {
+fn probe(from: IpAddr, to: IpAddr, port: u16) -> io::Result<()> {
     let socket = UdpSocket::bind((from, 0))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
     socket.connect((to, port))?;
     socket.send(&[])?;
     match socket.recv(&mut [0]) {
@@ -168,9 +168,9 @@ mod tests {
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let open = UdpSocket::bind((local, 0)).unwrap();
         let port = open.local_addr().unwrap().port();
-        knock(local, local, port).unwrap();
+        probe(local, local, port).unwrap();
         drop(open);
-        let error = knock(local, local, port).unwrap_err();
+        let error = probe(local, local, port).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     }
 }

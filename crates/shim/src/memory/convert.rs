@@ -4,7 +4,7 @@
 use super::PAGE;
 use super::arena::{self, Arena};
 use super::hold::{Hold, Holds};
-use super::plan::Turnable;
+use super::plan::Convertible;
 use super::traits::Carried;
 use super::{present, waiters};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -22,29 +22,29 @@ const COPY_ALL: u64 = 256 << 10;
 const CHUNK_PAGES: usize = (CHUNK / PAGE) as usize;
 
 /// Converts the segments of one registration.
-pub(super) struct Turner {
+pub(super) struct Converter {
     holds: Holds,
     pagemap: Option<OwnedFd>,
 }
 
 /// Converted pages: those up to `end`, which now lie at `offset` of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Turned {
+pub(super) struct Converted {
     pub(super) end: u64,
     pub(super) offset: u64,
 }
 
-impl Turner {
+impl Converter {
     pub(super) fn new(holds: Holds) -> Self {
         Self { holds, pagemap: None }
     }
 
     /// Converts `start..end`, which lies in one mapping; less of it where writers cannot be held off.
-    pub(super) fn turn(&mut self, arena: &mut Arena, start: u64, end: u64, what: Turnable) -> Result<Turned, Errno> {
+    pub(super) fn convert(&mut self, arena: &mut Arena, start: u64, end: u64, what: Convertible) -> Result<Converted, Errno> {
         arena.open()?;
         let since = arena::emptied_so_far();
         // Where there is no more room the memory stays private.
-        let Ok(offset) = arena.place(start, end, what.heap) else { return Ok(Turned { end: start, offset: 0 }) };
+        let Ok(offset) = arena.place(start, end, what.heap) else { return Ok(Converted { end: start, offset: 0 }) };
         let fd = arena.fd().ok_or(Errno::NOMEM)?;
         if what.anonymous && end - start > COPY_ALL && self.pagemap.is_none() {
             self.pagemap = open_pagemap().ok();
@@ -57,8 +57,9 @@ impl Turner {
             let to = end.min(at + if matches!(hold, Hold::Faults(_)) { FAULT_CHUNK } else { CHUNK });
             let chunk = Chunk { start: at, end: to, what, arena: fd, offset: offset + (at - start) };
             let pagemap = self.pagemap.as_ref().filter(|_| what.anonymous && to - at > COPY_ALL);
-            match chunk.turn(&hold, pagemap) {
+            match chunk.convert(&hold, pagemap) {
                 Some(done) => done?,
+                // The program may have a userfaultfd of its own on the range: one more cannot be registered there.
                 None if matches!(hold, Hold::Faults(_)) => {
                     hold = Hold::Stop;
                     continue;
@@ -71,11 +72,12 @@ impl Turner {
             arena.release(offset + (at - start), end - at);
         }
         carried.give(start, at);
+        // The kernel knows a process-shared futex by its page, which is another one now: its waiters would never be woken.
         if by_faults {
             waiters::rouse(start, at);
         }
         arena.know_present(offset, at - start, since);
-        Ok(Turned { end: at, offset })
+        Ok(Converted { end: at, offset })
     }
 }
 
@@ -83,7 +85,7 @@ impl Turner {
 struct Chunk<'a> {
     start: u64,
     end: u64,
-    what: Turnable,
+    what: Convertible,
     arena: BorrowedFd<'a>,
     offset: u64,
 }
@@ -92,13 +94,13 @@ impl Chunk<'_> {
     /// Copies the pages and maps the arena over them, where those that were never touched are made. None where writers could not be held off.
     ///
     /// While they are, nothing here may allocate, take a lock or write to any memory but this stack.
-    fn turn(&self, hold: &Hold, pagemap: Option<&OwnedFd>) -> Option<io::Result<()>> {
+    fn convert(&self, hold: &Hold, pagemap: Option<&OwnedFd>) -> Option<io::Result<()>> {
         let mut touched = Touched::all();
         let known = pagemap.is_some_and(|pagemap| {
             touched.clear();
             touched.add(pagemap, self.start, self.end, PRESENT | SWAPPED).is_ok()
         });
-        let turned = hold.during(self.start, self.end, || {
+        let converted = hold.during(self.start, self.end, || {
             // Pages touched since: present now. A page that only userfaultfd has marked looks swapped out.
             let again = pagemap.filter(|_| known).map(|pagemap| touched.add(pagemap, self.start, self.end, PRESENT));
             if !matches!(again, Some(Ok(()))) {
@@ -107,7 +109,7 @@ impl Chunk<'_> {
             touched.for_each_run(self.pages(), true, |from, to| self.copy(from, to)).and_then(|()| self.map())
         })?;
         let make = |from, to| present::make(self.start + from as u64 * PAGE, self.start + to as u64 * PAGE);
-        Some(turned.and_then(|()| touched.for_each_run(self.pages(), false, make)))
+        Some(converted.and_then(|()| touched.for_each_run(self.pages(), false, make)))
     }
 
     fn pages(&self) -> usize {

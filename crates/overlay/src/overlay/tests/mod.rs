@@ -1,3 +1,5 @@
+//! Tests of the overlay on one host: namespaces, bridges and addresses.
+
 mod given;
 mod hosts;
 

@@ -62,7 +62,7 @@ struct List {
     /// The request.
     request: Vec<u8>,
     header: NetlinkHeader,
-    /// Where it goes on.
+    /// Position of the next part.
     from: u64,
 }
 

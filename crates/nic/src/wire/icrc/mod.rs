@@ -111,7 +111,7 @@ const fn divide_by_x(a: u32) -> u32 {
 const LINK_HEADER: usize = 8;
 /// The byte of the base transport header that routers may change.
 const CONGESTION: usize = 4;
-/// Where the IPv4 header has the identification.
+/// Offset of the identification in the IPv4 header.
 const ID: usize = 4;
 /// The CRC's polynomial, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;

@@ -1,3 +1,5 @@
+//! Tests of registration: conversion of every kind of mapping.
+
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every block touches memory that its test has mapped, or makes a child"
@@ -200,7 +202,7 @@ fn memory_that_was_moved_does_not_share_with_what_comes_after_it() {
 }
 
 #[test]
-fn pages_that_nobody_maps_any_more_are_given_back() {
+fn pages_without_a_mapping_are_given_back() {
     let pages = Pages::new(16);
     pages.fill();
     let registration = pages.register(0, pages.len);

@@ -19,7 +19,7 @@ mod walk;
 pub(crate) use walk::Last;
 use walk::{Node, Walked, walk};
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Not ours: the call goes on as it is.
