@@ -36,7 +36,7 @@ fn post_send(context: &Context, command: &[u8]) -> Result<(), Errno> {
     }
     polling::posts(context);
     context.page().ring(qp);
-    if context.worker().is_sleeping() {
+    if context.page().must_wake(context.worker()) {
         context.wake();
     }
     let response = u64::from(word(command, 8).unwrap_or(0)) | u64::from(word(command, 12).unwrap_or(0)) << 32;
