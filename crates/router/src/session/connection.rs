@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) account: Account,
     /// It waits for its turn.
     pub(super) is_queued: bool,
+    /// It has no turn until descriptors that were sent have been closed.
+    pub(super) is_held: bool,
     /// A message that waits.
     pub(super) parked: Option<Parked>,
     /// Result of the lookup that it has waited for.
@@ -46,6 +48,7 @@ impl Connection {
             peer,
             tenant,
             is_queued: false,
+            is_held: false,
             parked: None,
             found: None,
             interface: None,
