@@ -91,6 +91,48 @@ fn crates_import_only_what_the_table_allows() {
     }
 }
 
+/// Rooms of `nic` that the code of a file outside its tests imports.
+fn imported_rooms(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let after = lines.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
+    let word = |rest: String| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned);
+    after.filter_map(word).collect()
+}
+
+#[test]
+fn rooms_of_the_engine_import_only_what_the_table_allows() {
+    let rows = table(&document(), "Rooms of `nic`");
+    let rooms: BTreeMap<String, BTreeSet<String>> =
+        rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), names(&row[2]))).collect();
+    let mut seen = BTreeSet::new();
+    for (file, text) in sources() {
+        let Some(path) = file.strip_prefix("crates/nic/src/") else { continue };
+        let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if room == "lib" || path.contains("tests") {
+            continue;
+        }
+        let allowed = rooms.get(room).unwrap_or_else(|| panic!("{file}: the room {room} is missing in the table"));
+        seen.insert(room.to_owned());
+        for import in imported_rooms(&text).intersection(&rooms.keys().cloned().collect()) {
+            assert!(room == "engine" || room == import || allowed.contains(import), "{file} may not import {import}");
+        }
+    }
+    assert!(rooms.keys().eq(seen.iter()), "the table has a room that does not exist: {:?}", rooms.keys());
+    // Layers: no room is reached from itself.
+    for start in rooms.keys().filter(|room| *room != "engine") {
+        let (mut reached, mut next) = (BTreeSet::new(), vec![start.clone()]);
+        while let Some(room) = next.pop() {
+            for import in rooms.get(&room).into_iter().flatten() {
+                assert!(import != start, "{start} and {room} need each other");
+                if reached.insert(import.clone()) {
+                    next.push(import.clone());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_dependency_has_its_reason() {
     let listed: BTreeSet<String> = table(&document(), "Dependencies").iter().flat_map(|row| names(&row[0])).collect();
@@ -147,6 +189,29 @@ fn the_routers_parts_import_only_what_the_table_allows() {
         assert!(actual.contains_key(part), "the table has {part}, the router has not");
     }
     assert_eq!(modules.circles(), Vec::<Vec<String>>::new(), "files of the router that import each other");
+}
+
+/// A function that it replaced would be replaced by every library that uses it, and in their tests.
+#[test]
+fn the_base_of_preload_libraries_replaces_nothing() {
+    for (file, text) in sources().into_iter().filter(|(file, _)| file.starts_with("crates/preload/")) {
+        assert!(!text.contains("replace! {"), "{file} replaces functions");
+    }
+}
+
+#[test]
+fn what_libraries_read_from_the_environment_is_documented() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
+    let (settings, page) = (read("crates/preload/src/settings.rs"), read("docs/settings.md"));
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let variables: BTreeSet<&str> = settings.split(|c| !is_name(c)).filter(|w| w.starts_with("RDMESH_")).collect();
+    assert!(variables.len() >= 3, "{variables:?}");
+    for variable in variables {
+        assert!(page.contains(&format!("| `{variable}` |")), "docs/settings.md lacks {variable}");
+    }
+    for (file, text) in sources().into_iter().filter(|(file, _)| file.starts_with("crates/shim/src/")) {
+        assert!(!text.contains("\"RDMESH_"), "{file} reads settings of its own");
+    }
 }
 
 #[test]

@@ -234,6 +234,10 @@ pub(crate) struct AddOptions {
     /// Make a network namespace for it too; containers have their own
     #[arg(long)]
     pub(crate) namespace: bool,
+    /// Give this network namespace an interface `eth0` with its address: /run/netns/NAME, /proc/PID/ns/net, or /dev/fd/N for
+    /// an open descriptor. The namespace stays when the endpoint is removed, the interface goes
+    #[arg(long, value_name = "FILE", conflicts_with = "namespace")]
+    pub(crate) netns: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
 }

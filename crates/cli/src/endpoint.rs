@@ -4,13 +4,26 @@ use crate::args::{AddOptions, OutputOptions, PlaceOptions, RemoveOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, Name};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// Makes a persistent endpoint.
 pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
-    let isolation = if options.namespace { Isolation::Namespace } else { Isolation::None };
-    let info = client.create_endpoint(&request(options.name, options.place, options.uid, isolation))?;
+    let isolation = match (options.namespace, &options.netns) {
+        (_, Some(_)) => Isolation::Given,
+        (true, None) => Isolation::Namespace,
+        (false, None) => Isolation::None,
+    };
+    // The router takes it from this process: a path may lead elsewhere there.
+    let netns = options.netns.as_deref().map(open).transpose()?;
+    let request = CreateEndpoint {
+        netns: netns.as_ref().map(|netns| Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
+        ..request(options.name, options.place, options.uid, isolation)
+    };
+    let info = client.create_endpoint(&request)?;
     if options.output.json {
         return print_json(&info);
     }
@@ -63,6 +76,12 @@ pub(crate) fn table(endpoints: &[EndpointInfo]) -> Table {
     table
 }
 
+/// Opens a namespace's file without reading from it.
+fn open(path: &Path) -> Result<OwnedFd, Failure> {
+    let opened = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    opened.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
 fn addresses(info: &EndpointInfo) -> String {
     let addresses: Vec<String> = info.endpoint.addresses.iter().map(ToString::to_string).collect();
     addresses.join(", ")
@@ -78,5 +97,6 @@ fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation:
         allowed_uid,
         lifetime: Lifetime::Persistent,
         isolation,
+        netns: None,
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
         allowed_uid: None,
         lifetime: Lifetime::Caller,
         isolation,
+        netns: None,
     })?;
     let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };

@@ -78,6 +78,19 @@ pub struct CreateEndpoint {
     /// Whether it gets a network namespace.
     #[serde(default)]
     pub isolation: Isolation,
+    /// The network namespace that it gets instead of a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<Netns>,
+}
+
+/// A network namespace that there is already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Netns {
+    /// An open descriptor of the process that asks, by its number.
+    Descriptor(u32),
+    /// A file, such as `/run/netns/NAME` or `/proc/PID/ns/net`, as the router sees it.
+    Path(PathBuf),
 }
 
 /// When an endpoint goes.

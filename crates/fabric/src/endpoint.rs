@@ -40,6 +40,15 @@ pub enum Isolation {
     /// They have a network namespace with the endpoint's address, made by the router.
     #[default]
     Namespace,
+    /// They have a network namespace with the endpoint's address that the router was given.
+    Given,
     /// The router makes no namespace: they keep the one they have (the host's, or a container's own).
     None,
+}
+
+impl Isolation {
+    /// Whether the router adds an interface with the endpoint's address to their network namespace.
+    pub fn has_interface(self) -> bool {
+        self != Self::None
+    }
 }

@@ -4,14 +4,12 @@
 //! from a plain path with the headers that the kernel adds, and from the path within the host as it would be on a wire of any
 //! MTU. Lengths that do not fit a header's 16 bits are 0 there, as in captures of segmentation offload.
 
-use crate::engine::packet::{Body, Head, Packet, Reply, Request, RequestOp};
-use crate::memory::{Payload, Source};
-use crate::net::{Target, Transmits};
+use crate::packet::{Body, Head, Packet};
+use crate::path::{Target, Transmits};
 use crate::platform::Memory;
-use crate::roce::{ACK, ICRC_LEN, header, part};
 use crate::time::Time;
-use crate::wire::{Aeth, Header, IpUdp, Op, Reth, Service, Syndrome, geneve, icrc, padded};
-use rdmesh_verbs::{Gid, QpType, Qpn, Vni};
+use crate::wire::{Aeth, ICRC_LEN, IpUdp, NakCode, Op, Service, Syndrome, geneve, icrc, padded};
+use rdmesh_verbs::{Gid, Qpn, Vni};
 use std::collections::VecDeque;
 
 /// Selection of the packets to copy, and the maximum length of each copy.
@@ -113,26 +111,23 @@ impl Capture {
 
     /// Copies a packet between two queue pairs of this host.
     pub(crate) fn local<M: Memory>(&mut self, at: Time, packet: &Packet<M>) {
-        let head = &packet.head;
-        let ip = around(head);
-        if !self.wants(head.vni, &ip) {
+        let Head { vni, ip, header, .. } = &packet.head;
+        if !self.wants(*vni, ip) || !is_on_a_wire(packet) {
             return;
         }
-        let Some((header, payload)) = as_on_a_wire(packet) else { return };
-        let len = payload.map_or(0, |payload| payload.len() as usize);
+        let len = packet.body.len();
         let header_len = header.len();
         let udp_len = header_len + padded(len) + ICRC_LEN;
         let (headers, whole) = (ip.len() + header_len, ip.len() + udp_len);
         let is_whole = whole <= self.filter.snap_len;
         let mut bytes = vec![0; if is_whole { whole } else { self.filter.snap_len.max(headers) }];
-        encode_ip(&ip, udp_len, &mut bytes);
+        encode_ip(ip, udp_len, &mut bytes);
         let udp = &mut bytes[ip.len()..];
         header.encode(len, &mut udp[..header_len]);
         let kept = len.min(udp.len() - header_len);
-        // Memory that has gone meanwhile shows as zeros.
-        let _ = payload.map_or(Ok(()), |payload| payload.read(&mut udp[header_len..header_len + kept]));
+        packet.body.show(&mut udp[header_len..header_len + kept]);
         if is_whole {
-            let crc = icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]);
+            let crc = icrc::icrc(ip, &udp[..udp_len - ICRC_LEN]);
             udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
         }
         bytes.truncate(self.filter.snap_len);
@@ -149,19 +144,6 @@ impl Capture {
     }
 }
 
-/// The IP header that a packet within this host would have.
-fn around(head: &Head) -> IpUdp {
-    IpUdp {
-        source: head.sgid,
-        dest: head.dgid,
-        traffic_class: 0,
-        hop_limit: HOP_LIMIT,
-        flow_label: 0,
-        id: 0,
-        source_port: SOURCE_PORT,
-    }
-}
-
 fn encode_ip(ip: &IpUdp, udp_len: usize, bytes: &mut [u8]) {
     let fits = ip.len() + udp_len <= usize::from(u16::MAX);
     ip.encode(if fits { udp_len } else { 0 }, bytes);
@@ -171,71 +153,20 @@ fn encode_ip(ip: &IpUdp, udp_len: usize, bytes: &mut [u8]) {
     }
 }
 
-/// The header that a packet within this host would have, and its data; none for packets that do not exist on a wire.
-fn as_on_a_wire<M>(packet: &Packet<M>) -> Option<(Header, Option<&Payload<M>>)> {
-    let head = &packet.head;
-    let service = match head.qp_type {
-        QpType::Rc => Service::Rc,
-        QpType::Uc => Service::Uc,
-        QpType::Ud => Service::Ud,
-    };
-    // Every engine has a copy of a datagram to a group. On a wire there is one, and nothing is answered but on a reliable
-    // connection.
-    let is_copy = head.dst == Qpn::MULTICAST && head.shard != 0;
-    if is_copy || service != Service::Rc && matches!(packet.body, Body::Reply(_)) {
-        return None;
+/// Whether there would be such a packet on a wire.
+fn is_on_a_wire<M>(packet: &Packet<M>) -> bool {
+    let Head { header, shard, .. } = &packet.head;
+    if packet.head.is_reply() {
+        // Nothing is answered but on a reliable connection, and what is lost not even there.
+        let is_answer = header.service == Service::Rc && !matches!(packet.body, Body::Lost);
+        let Op::Acknowledge(Aeth { syndrome, .. }) = header.op else { return is_answer };
+        return is_answer && !matches!(syndrome, Syndrome::Slow { .. } | Syndrome::Nak(NakCode::Sequence));
     }
-    let (op, payload, solicited) = match &packet.body {
-        Body::Request(request) => (request_op(head, request), Some(&request.payload), request.solicited),
-        Body::Reply(Reply::Data(payload)) => {
-            let part = part(true, true);
-            (Op::ReadResponse { part, aeth: Some(aeth(ACK)) }, Some(payload), false)
-        }
-        Body::Reply(reply) => (reply_op(reply)?, None, false),
-    };
-    let last = matches!(&packet.body, Body::Request(request) if request.last);
-    let ack_request = last && service == Service::Rc;
-    Some((Header { solicited, ack_request, ..header(service, op, head.dst, head.psn) }, payload))
-}
-
-fn request_op<S>(head: &Head, request: &Request<S>) -> Op {
-    let part = part(request.first, request.last);
-    let at_end = |imm: Option<u32>| imm.filter(|_| request.last);
-    match request.op {
-        RequestOp::Send { imm, invalidate } => {
-            Op::Send { part, imm: at_end(imm), invalidate: invalidate.filter(|_| request.last) }
-        }
-        RequestOp::Write { addr, rkey, remaining, imm } => {
-            let reth = Reth { addr, rkey, len: remaining as u32 };
-            Op::Write { part, reth: Some(reth).filter(|_| request.first), imm: at_end(imm) }
-        }
-        RequestOp::Read { addr, rkey, .. } => Op::ReadRequest(Reth { addr, rkey, len: head.len }),
-        RequestOp::CompareSwap { addr, rkey, compare, swap } => Op::CompareSwap { addr, rkey, compare, swap },
-        RequestOp::FetchAdd { addr, rkey, add } => Op::FetchAdd { addr, rkey, add },
-        RequestOp::AtomicWrite { addr, rkey, .. } => Op::AtomicWrite { reth: Reth { addr, rkey, len: 8 } },
-        RequestOp::Flush { addr, rkey, length, kind, range } => {
-            Op::Flush { kind, selectivity: u8::from(!range), reth: Reth { addr, rkey, len: length } }
-        }
-        RequestOp::Datagram { qkey, imm, .. } => Op::Datagram { qkey, source: head.src, imm },
-    }
-}
-
-fn reply_op<M>(reply: &Reply<M>) -> Option<Op> {
-    Some(match reply {
-        Reply::Ack => Op::Acknowledge(aeth(ACK)),
-        Reply::Atomic { old } => Op::AtomicAcknowledge { aeth: aeth(ACK), original: *old },
-        Reply::Rnr { timer } => Op::Acknowledge(aeth(Syndrome::Rnr { timer: *timer })),
-        Reply::Nak(nak) => Op::Acknowledge(aeth(Syndrome::Nak((*nak).into()))),
-        Reply::Data(_) | Reply::Slow | Reply::Dropped | Reply::OutOfSequence => return None,
-    })
-}
-
-fn aeth(syndrome: Syndrome) -> Aeth {
-    Aeth { syndrome, msn: 0 }
+    // Every engine has a copy of a datagram to a group.
+    header.dest != Qpn::MULTICAST || *shard == 0
 }
 
 const HOP_LIMIT: u8 = 64;
-const SOURCE_PORT: u16 = 0xc000;
 /// Copies that wait to be read.
 const WAITING: usize = 8192;
 /// Their bytes.

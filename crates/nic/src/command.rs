@@ -1,9 +1,8 @@
 //! Vocabulary of the commands that create, change and destroy objects.
 
-use crate::net::Plain;
+use crate::path::Path;
 use crate::platform::Platform;
-use rdmesh_verbs::{AddressVector, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, Vni};
-use std::net::IpAddr;
+use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn};
 
 /// One opened device, within one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -33,26 +32,6 @@ pub struct Remains {
 impl Remains {
     pub(crate) fn new(memory: impl Send + 'static) -> Self {
         Self { _memory: Box::new(memory) }
-    }
-}
-
-/// Network of a context: its tenant network and its addresses there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Network {
-    /// The tenant network.
-    pub vni: Vni,
-    /// The GID table of port 1. Empty slots are zero GIDs.
-    pub gids: Vec<Gid>,
-    /// Its plain RoCEv2 path to external peers, if it has one.
-    pub plain: Option<Plain>,
-    /// The largest path MTU: that of its interface.
-    pub mtu: Mtu,
-}
-
-impl Network {
-    /// The address that packets with this address vector come from.
-    pub(crate) fn source(&self, av: &AddressVector) -> Gid {
-        self.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default()
     }
 }
 
@@ -159,17 +138,6 @@ pub struct QpInfo {
     pub expected_psn: Psn,
     /// Counters since creation.
     pub counters: QpCounters,
-}
-
-/// Path of a queue pair's packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Path {
-    /// To a peer on this host: one copy, no packet.
-    Local,
-    /// Through the tunnel, to the host whose router has this address.
-    Host(IpAddr),
-    /// An external peer, by plain RoCEv2.
-    Outside,
 }
 
 /// Counters of a QP.

@@ -17,22 +17,30 @@ mod capture;
 pub mod cm;
 mod command;
 mod congestion;
+mod device;
 mod engine;
+mod exec;
 mod memory;
-mod net;
+mod packet;
+mod path;
 pub mod platform;
-mod roce;
+mod qp;
+mod schedule;
 mod time;
+mod timer;
+mod transport;
 pub mod wire;
 
 pub use capture::{CaptureFilter, Captured};
 pub use command::{
-    Capabilities, CommandError, ContextId, CqInit, MwType, Network, Path, QpCounters, QpInfo, QpInit, Remains, SrqAttr,
-    SrqInit,
+    Capabilities, CommandError, ContextId, CqInit, MwType, QpCounters, QpInfo, QpInit, Remains, SrqAttr, SrqInit,
 };
+pub use device::Event;
 pub use engine::{
-    Budget, Config, CqEntry, Engine, Event, MadError, Owners, Packet, PdEntry, QpEntry, ReceivedMad, SrqEntry,
-    WireCounters,
+    Budget, Config, CqEntry, Engine, MadError, Owners, PdEntry, QpEntry, ReceivedMad, SrqEntry, WireCounters,
 };
-pub use net::{Datagram, Origin, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits};
+pub use packet::Packet;
+pub use path::{
+    Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
+};
 pub use time::Time;

@@ -1,6 +1,6 @@
 //! Platform traits: memory and queues that the surroundings of the engine implement.
 
-use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
+use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 
 /// The types that one environment (router, test, simulator) plugs in.
 pub trait Platform: Sized + 'static {
@@ -54,6 +54,8 @@ pub trait SendQueue: Send {
     type Memory;
     /// Whether there is an entry to fetch.
     fn is_ready(&self) -> bool;
+    /// What of the next entry decides whether earlier ones come first. It may have changed when the entry is fetched.
+    fn precedence(&self) -> Precedence;
     /// Copies the next entry of a `qp_type` QP into `wr`, or none. The slot stays taken until it is released.
     fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>>;
     /// Where the inline data of the entry fetched last lies: its memory and the offset there.

@@ -1,8 +1,8 @@
 //! Bridge of a tenant network on this host, in a namespace of its own.
 
-use crate::MacAddress;
-use crate::link::{Index, Interface, Links, VethEnd, Vxlan};
+use crate::link::{Changes, Index, Interface, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
+use crate::{Errors, MacAddress};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -11,8 +11,10 @@ use std::path::Path;
 
 /// The namespace of a network. Beside the endpoints' ports the bridge in it has a VXLAN device, where there are other hosts,
 /// and attached interfaces of the host.
-#[derive(Debug)]
-pub(crate) struct Bridge(Namespace);
+pub(crate) struct Bridge {
+    namespace: Namespace,
+    links: Links,
+}
 
 /// Forwarding entry of the VXLAN device to another host: frames for `mac`, or with [`MacAddress::ANY`] broadcast frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,109 +26,95 @@ pub(crate) struct Remote {
 impl Bridge {
     /// The network whose namespace is in `file`, made if there is none.
     pub(crate) fn ensure(file: &Path) -> io::Result<Self> {
-        let (namespace, _) = Namespace::ensure(file)?;
-        namespace.run(|| {
-            let mut links = Links::open()?;
-            if links.find(BRIDGE)?.is_none() {
-                links.add_bridge(BRIDGE)?;
-            }
-            let bridge = bridge(&mut links)?;
-            links.set_up(bridge)
-        })?;
-        Ok(Self(namespace))
+        let namespace = Namespace::ensure(file)?;
+        let mut links = Links::of(&namespace)?;
+        links.apply(Changes::default().ensure_bridge(BRIDGE).set_up(BRIDGE))?;
+        Ok(Self { namespace, links })
     }
 
     /// The network whose namespace is in `file`, if there is one.
     pub(crate) fn open(file: &Path) -> io::Result<Option<Self>> {
-        Ok(Namespace::open(file)?.map(Self))
+        let Some(namespace) = Namespace::open(file)? else { return Ok(None) };
+        let links = Links::of(&namespace)?;
+        Ok(Some(Self { namespace, links }))
     }
 
-    /// Gives back all attached interfaces of the network in `file`, and removes its VXLAN device: the kernel would do that
-    /// later, and until then no other one with the same number could be made.
+    /// Gives back all attached interfaces of the network in `file`, and removes all other ports: the kernel would do that later.
+    /// Until then no other VXLAN device with the same number could be made, and given namespaces would keep their interface.
     pub(crate) fn dissolve(file: &Path) -> io::Result<()> {
-        let Some(bridge) = Self::open(file)? else { return Ok(()) };
-        let given_back = bridge.guests()?.iter().map(|guest| bridge.give_back(&guest.name)).fold(Ok(()), Result::and);
-        given_back.and(bridge.remove_port(VXLAN))
+        let Some(mut bridge) = Self::open(file)? else { return Ok(()) };
+        let given_back =
+            bridge.guests().and_then(|guests| Errors::all(guests.iter().map(|guest| bridge.hand_over(&guest.name))));
+        // One that is no port yet too.
+        Errors::all([given_back, bridge.remove_ports_but(&BTreeSet::new()), bridge.remove_port(VXLAN)])
     }
 
     /// Gives the bridge a port that leads to `end`, if it has none of that name.
-    pub(crate) fn ensure_port(&self, name: &str, mtu: u32, end: VethEnd<'_>) -> io::Result<()> {
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            if links.find(name)?.is_none() {
-                let bridge = bridge(&mut links)?;
-                links.add_veth(name, bridge, mtu, end)?;
-            }
-            let port = links.find(name)?.ok_or(io::ErrorKind::NotFound)?;
-            links.set_up(port)
-        })
+    pub(crate) fn ensure_port(&mut self, name: &str, mtu: u32, end: VethEnd<'_>) -> io::Result<()> {
+        match self.links.find(name)? {
+            Some(_) => self.links.apply(Changes::default().set_up(name)),
+            None => self.replace_port(name, mtu, end),
+        }
+    }
+
+    /// Gives the bridge a port that leads to `end`; one of that name that leads elsewhere is removed.
+    pub(crate) fn replace_port(&mut self, name: &str, mtu: u32, end: VethEnd<'_>) -> io::Result<()> {
+        let bridge = self.index()?;
+        self.links.apply(Changes::default().remove(name).add_veth(name, bridge, mtu, end).set_up(name))
     }
 
     /// Removes a port, if there is one of that name.
-    pub(crate) fn remove_port(&self, name: &str) -> io::Result<()> {
-        self.0.run(|| Links::open()?.remove(name))
+    pub(crate) fn remove_port(&mut self, name: &str) -> io::Result<()> {
+        self.links.apply(Changes::default().remove(name))
     }
 
     /// Removes all ports that were made here but those named.
-    pub(crate) fn remove_ports_but(&self, kept: &BTreeSet<String>) -> io::Result<()> {
-        let others: Vec<_> =
-            self.ports()?.into_iter().filter(|port| is_own(&port.name) && !kept.contains(&port.name)).collect();
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            others.iter().try_for_each(|port| links.remove(&port.name))
-        })
+    pub(crate) fn remove_ports_but(&mut self, kept: &BTreeSet<String>) -> io::Result<()> {
+        let ports = self.ports()?;
+        let others = ports.iter().map(|port| &port.name).filter(|name| is_own(name) && !kept.contains(*name));
+        let removal = others.fold(Changes::default(), |changes, name| changes.remove(name));
+        self.links.apply_each(removal)
     }
 
     /// Gives the bridge its VXLAN device, whose own packets use the calling thread's namespace; returns whether it had none.
-    pub(crate) fn ensure_vxlan(&self, vxlan: Vxlan) -> io::Result<bool> {
-        if self.0.run(|| Links::open()?.find(VXLAN))?.is_some() {
+    pub(crate) fn ensure_vxlan(&mut self, vxlan: Vxlan) -> io::Result<bool> {
+        let [bridge, existing] = self.links.find_each([BRIDGE, VXLAN])?;
+        if existing.is_some() {
             return Ok(false);
         }
-        Links::open()?.add_vxlan(VXLAN, vxlan, self.0.as_fd()).map_err(|error| explain(error, vxlan.vni))?;
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            let bridge = bridge(&mut links)?;
-            let device = links.find(VXLAN)?.ok_or(io::ErrorKind::NotFound)?;
-            links.set_bridge(device, bridge)?;
-            links.set_up(device)
-        })?;
+        let bridge = bridge.ok_or(io::ErrorKind::NotFound)?.index;
+        let device = Changes::default().add_vxlan(VXLAN, vxlan, self.namespace.as_fd());
+        Links::open()?.apply(device).map_err(|error| explain(error, vxlan.vni))?;
+        self.links.apply(Changes::default().set_bridge(VXLAN, bridge).set_up(VXLAN))?;
         Ok(true)
     }
 
     /// Changes the forwarding entries of the VXLAN device.
-    pub(crate) fn reach(&self, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            let device = links.find(VXLAN)?.ok_or(io::ErrorKind::NotFound)?;
-            before.difference(now).try_for_each(|gone| links.remove_forwarding(device, gone.mac, gone.host))?;
-            now.difference(before).try_for_each(|new| links.add_forwarding(device, new.mac, new.host))
-        })
+    pub(crate) fn reach(&mut self, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
+        let device = self.links.find(VXLAN)?.ok_or(io::ErrorKind::NotFound)?.index;
+        let (gone, new) = (before.difference(now), now.difference(before));
+        let removal =
+            gone.fold(Changes::default(), |changes, gone| changes.remove_forwarding(device, gone.mac, gone.host));
+        self.links.apply_each(new.fold(removal, |changes, new| changes.add_forwarding(device, new.mac, new.host)))
     }
 
     /// The interfaces that were attached.
-    pub(crate) fn guests(&self) -> io::Result<Vec<Interface>> {
+    pub(crate) fn guests(&mut self) -> io::Result<Vec<Interface>> {
         Ok(self.ports()?.into_iter().filter(|port| !is_own(&port.name)).collect())
     }
 
     /// Takes `interface` from the calling thread's namespace and makes it a port.
-    pub(crate) fn take_in(&self, interface: &Interface) -> io::Result<()> {
-        Links::open()?.move_to(interface.index, self.0.as_fd())?;
-        let joined = self.0.run(|| {
-            let mut links = Links::open()?;
-            let bridge = bridge(&mut links)?;
-            let port = links.find(&interface.name)?.ok_or(io::ErrorKind::NotFound)?;
-            links.set_bridge(port, bridge)?;
-            links.set_up(port)
-        });
-        if joined.is_err() {
-            // The first error is reported.
-            let _ = self.hand_over(&interface.name);
-        }
-        joined
+    pub(crate) fn take_in(&mut self, interface: &Interface) -> io::Result<()> {
+        let name = &interface.name;
+        Links::open()?.apply(Changes::default().move_to(name, self.namespace.as_fd()))?;
+        let bridge = self.index();
+        let joined =
+            bridge.and_then(|bridge| self.links.apply(Changes::default().set_bridge(name, bridge).set_up(name)));
+        joined.map_err(|error| Errors::join(error, self.hand_over(name)))
     }
 
     /// Gives the attached interface `name` back to the calling thread's namespace.
-    pub(crate) fn give_back(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn give_back(&mut self, name: &str) -> io::Result<()> {
         if !self.guests()?.iter().any(|guest| guest.name == name) {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -137,37 +125,29 @@ impl Bridge {
     }
 
     /// Sets the MTU of all ports but the attached interfaces'. The bridge follows.
-    pub(crate) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+    pub(crate) fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
         let ports = self.ports()?;
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            ports.iter().filter(|port| is_own(&port.name)).try_for_each(|port| links.set_mtu(port.index, mtu))
-        })
+        let own = ports.iter().map(|port| &port.name).filter(|name| is_own(name));
+        self.links.apply_each(own.fold(Changes::default(), |changes, name| changes.set_mtu(name, mtu)))
     }
 
-    fn ports(&self) -> io::Result<Vec<Interface>> {
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            let Some(bridge) = links.find(BRIDGE)? else { return Ok(Vec::new()) };
-            Ok(links.all()?.into_iter().filter(|link| link.bridge == Some(bridge)).collect())
-        })
+    fn ports(&mut self) -> io::Result<Vec<Interface>> {
+        let links = self.links.all()?;
+        let Some(bridge) = links.iter().find(|link| link.name == BRIDGE).map(|link| link.index) else {
+            return Ok(Vec::new());
+        };
+        Ok(links.into_iter().filter(|link| link.bridge == Some(bridge)).collect())
     }
 
-    fn hand_over(&self, name: &str) -> io::Result<()> {
+    fn index(&mut self) -> io::Result<Index> {
+        Ok(self.links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?.index)
+    }
+
+    fn hand_over(&mut self, name: &str) -> io::Result<()> {
         let home = Namespace::own()?;
-        self.0.run(|| {
-            let mut links = Links::open()?;
-            let index = links.find(name)?.ok_or(io::ErrorKind::NotFound)?;
-            links.move_to(index, home.as_fd())
-        })?;
-        let mut links = Links::open()?;
-        let index = links.find(name)?.ok_or(io::ErrorKind::NotFound)?;
-        links.set_up(index)
+        self.links.apply(Changes::default().move_to(name, home.as_fd()))?;
+        Links::open()?.apply(Changes::default().set_up(name))
     }
-}
-
-fn bridge(links: &mut Links) -> io::Result<Index> {
-    Ok(links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?)
 }
 
 /// Whether a port is one that was made here.

@@ -9,11 +9,13 @@
 //! * [`Underlay`]: this host's place on the network between the hosts.
 //! * [`Firewall`]: rules that keep others from sending as this host.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
+//! * [`Errors`]: of operations that are all tried.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
 
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod errors;
 mod firewall;
 mod link;
 mod mac;
@@ -23,6 +25,7 @@ mod overlay;
 mod sandbox;
 mod underlay;
 
+pub use errors::Errors;
 pub use firewall::{Firewall, FirewallError};
 pub use mac::MacAddress;
 pub use overlay::{Overlay, OverlayError};

@@ -1,7 +1,8 @@
 //! Links and addresses of one network namespace.
 
-use crate::MacAddress;
-use crate::netlink::Netlink;
+use crate::namespace::Namespace;
+use crate::netlink::{Answer, Netlink, Refusal, Request};
+use crate::{Errors, MacAddress};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
@@ -13,11 +14,28 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Links of the namespace that the calling thread is in when this is made.
+/// Links of one namespace.
 pub(crate) struct Links(Netlink);
+
+/// Changes of links, in order. They go to the kernel together, which tries each whatever became of those before it.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Changes<'a> {
+    changes: Vec<Change>,
+    /// Requests name open files by their numbers.
+    descriptors: PhantomData<BorrowedFd<'a>>,
+}
+
+struct Change {
+    action: String,
+    request: Request,
+    /// The errno that says that nothing is to be done.
+    needless: Option<i32>,
+}
 
 /// Index of an interface in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +52,7 @@ pub(crate) struct Interface {
 }
 
 /// The end of a veth pair that is in another namespace.
+#[derive(Clone, Copy)]
 pub(crate) struct VethEnd<'a> {
     pub(crate) name: &'a str,
     pub(crate) mac: MacAddress,
@@ -58,30 +77,36 @@ impl Links {
         Netlink::open().map(Self)
     }
 
+    /// The links of `namespace`.
+    pub(crate) fn of(namespace: &Namespace) -> io::Result<Self> {
+        namespace.run(Self::open)
+    }
+
     /// The interface `name`, if there is one.
-    pub(crate) fn find(&mut self, name: &str) -> io::Result<Option<Index>> {
-        let message = link(vec![LinkAttribute::IfName(name.to_owned())]);
-        match self.0.request(RouteNetlinkMessage::GetLink(message), 0) {
-            Ok(Some(RouteNetlinkMessage::NewLink(found))) => Ok(Some(Index(found.header.index))),
-            Ok(_) => Ok(None),
-            Err(error) if error.raw_os_error() == Some(ENODEV) => Ok(None),
-            Err(error) => Err(error),
+    pub(crate) fn find(&mut self, name: &str) -> io::Result<Option<Interface>> {
+        self.find_each([name]).map(|[found]| found)
+    }
+
+    /// The interfaces of these names, as far as they are there.
+    pub(crate) fn find_each<const N: usize>(&mut self, names: [&str; N]) -> io::Result<[Option<Interface>; N]> {
+        let requests = names.map(|name| Request::new(RouteNetlinkMessage::GetLink(named(name, Vec::new())), 0));
+        let mut answers = self.0.execute(requests.into())?.into_iter();
+        let mut found = [const { None }; N];
+        for (found, name) in found.iter_mut().zip(names) {
+            *found = answers.next().map_or(Ok(None), |answer| found_in(answer, name))?;
         }
+        Ok(found)
     }
 
     /// All interfaces.
     pub(crate) fn all(&mut self) -> io::Result<Vec<Interface>> {
-        let messages = self.0.dump(RouteNetlinkMessage::GetLink(link(Vec::new())))?;
-        let described = messages.into_iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewLink(found) => Interface::read(&found),
-            _ => None,
-        });
-        Ok(described.collect())
+        let messages = self.list(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        Ok(messages.iter().filter_map(interface).collect())
     }
 
     /// The interface that has `address`, if one has.
     pub(crate) fn holder_of(&mut self, address: IpAddr) -> io::Result<Option<Index>> {
-        let messages = self.0.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let messages = self.list(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         let has_it = |message: &AddressMessage| {
             let own =
                 |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Local(own) if *own == address);
@@ -99,95 +124,121 @@ impl Links {
         Ok(holder)
     }
 
-    /// Makes the bridge `name`.
-    pub(crate) fn add_bridge(&mut self, name: &str) -> io::Result<()> {
-        self.create(link(vec![
-            LinkAttribute::IfName(name.to_owned()),
-            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]),
-        ]))
+    /// Makes `changes` that build on each other. The error is the first one, as those after it may be its consequences.
+    pub(crate) fn apply(&mut self, changes: Changes<'_>) -> io::Result<()> {
+        self.make(changes)?.into_iter().collect()
+    }
+
+    /// Makes `changes` that are independent of each other. The error is that of all that failed.
+    pub(crate) fn apply_each(&mut self, changes: Changes<'_>) -> io::Result<()> {
+        Errors::all(self.make(changes)?)
+    }
+
+    fn make(&mut self, changes: Changes<'_>) -> io::Result<Vec<io::Result<()>>> {
+        let requests = changes.changes.iter().map(|change| change.request.clone()).collect();
+        let answers = self.0.execute(requests)?;
+        let made = |(change, answer): (Change, Answer)| match answer {
+            Err(refusal) if change.needless != Some(refusal.code) => Err(refused(Some(&change.action), &refusal)),
+            _ => Ok(()),
+        };
+        Ok(changes.changes.into_iter().zip(answers).map(made).collect())
+    }
+
+    /// All objects of the kind that `message` names. Unreadable ones are left out.
+    fn list(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let answers = self.0.execute(vec![Request::dump(message)])?.into_iter();
+        let lists = answers.collect::<Result<Vec<_>, _>>().map_err(|refusal| refused(None, &refusal))?;
+        Ok(lists.into_iter().flatten().flatten().collect())
+    }
+}
+
+impl<'a> Changes<'a> {
+    /// Makes the bridge `name`, if there is none.
+    pub(crate) fn ensure_bridge(self, name: &str) -> Self {
+        let message = named(name, vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
+        let request = Request::new(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL);
+        self.with(format!("making bridge `{name}`"), request, Some(EEXIST))
     }
 
     /// Makes a veth pair: `name` here, a port of `bridge`, and the other end elsewhere.
-    pub(crate) fn add_veth(&mut self, name: &str, bridge: Index, mtu: u32, end: VethEnd<'_>) -> io::Result<()> {
-        let peer = link(vec![
-            LinkAttribute::IfName(end.name.to_owned()),
-            LinkAttribute::Address(end.mac.octets().to_vec()),
-            LinkAttribute::Mtu(mtu),
-            LinkAttribute::NetNsFd(end.namespace.as_raw_fd()),
-        ]);
+    pub(crate) fn add_veth(self, name: &str, bridge: Index, mtu: u32, end: VethEnd<'a>) -> Self {
+        let peer = named(
+            end.name,
+            vec![
+                LinkAttribute::Address(end.mac.octets().to_vec()),
+                LinkAttribute::Mtu(mtu),
+                LinkAttribute::NetNsFd(end.namespace.as_raw_fd()),
+            ],
+        );
         let info = LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)));
-        self.create(link(vec![
-            LinkAttribute::IfName(name.to_owned()),
+        let attributes = vec![
             LinkAttribute::Controller(bridge.0),
             LinkAttribute::Mtu(mtu),
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth), info]),
-        ]))
+        ];
+        self.create(format!("making interfaces `{name}` and `{}`", end.name), named(name, attributes))
     }
 
-    /// Makes the VXLAN device `name` in `namespace`; its own packets use the namespace of this socket.
-    pub(crate) fn add_vxlan(&mut self, name: &str, vxlan: Vxlan, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    /// Makes the VXLAN device `name` in `namespace`; its own packets use the namespace of the socket.
+    pub(crate) fn add_vxlan(self, name: &str, vxlan: Vxlan, namespace: BorrowedFd<'a>) -> Self {
         let local = match vxlan.local {
             IpAddr::V4(v4) => InfoVxlan::Local(v4),
             IpAddr::V6(v6) => InfoVxlan::Local6(v6),
         };
         let info = InfoData::Vxlan(vec![InfoVxlan::Id(vxlan.vni), local, InfoVxlan::Port(VXLAN_PORT)]);
-        self.create(link(vec![
-            LinkAttribute::IfName(name.to_owned()),
+        let attributes = vec![
             LinkAttribute::Mtu(vxlan.mtu),
             LinkAttribute::NetNsFd(namespace.as_raw_fd()),
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vxlan), LinkInfo::Data(info)]),
-        ]))
+        ];
+        self.create(format!("making VXLAN device `{name}`"), named(name, attributes))
     }
 
     /// Makes a VXLAN device send frames for `mac` (all zero: broadcast and unknown addresses) to `host`.
-    pub(crate) fn add_forwarding(&mut self, index: Index, mac: MacAddress, host: IpAddr) -> io::Result<()> {
-        let message = forwarding(index, mac, host);
-        self.0.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND).map(drop)
+    pub(crate) fn add_forwarding(self, index: Index, mac: MacAddress, host: IpAddr) -> Self {
+        let message = RouteNetlinkMessage::NewNeighbour(forwarding(index, mac, host));
+        let request = Request::new(message, NLM_F_CREATE | NLM_F_APPEND);
+        self.with(format!("forwarding frames for {mac} to {host}"), request, None)
     }
 
-    /// Takes back [`Links::add_forwarding`].
-    pub(crate) fn remove_forwarding(&mut self, index: Index, mac: MacAddress, host: IpAddr) -> io::Result<()> {
-        match self.0.request(RouteNetlinkMessage::DelNeighbour(forwarding(index, mac, host)), 0) {
-            Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(()),
-            result => result.map(drop),
-        }
+    /// Takes back [`Changes::add_forwarding`].
+    pub(crate) fn remove_forwarding(self, index: Index, mac: MacAddress, host: IpAddr) -> Self {
+        let request = Request::new(RouteNetlinkMessage::DelNeighbour(forwarding(index, mac, host)), 0);
+        self.with(format!("no longer forwarding frames for {mac} to {host}"), request, Some(ENOENT))
     }
 
     /// Makes an interface a port of `bridge`.
-    pub(crate) fn set_bridge(&mut self, index: Index, bridge: Index) -> io::Result<()> {
-        self.change(index, LinkAttribute::Controller(bridge.0))
+    pub(crate) fn set_bridge(self, name: &str, bridge: Index) -> Self {
+        self.change(format!("adding `{name}` to the bridge"), named(name, vec![LinkAttribute::Controller(bridge.0)]))
     }
 
-    /// Sets the largest packet that an interface takes.
-    pub(crate) fn set_mtu(&mut self, index: Index, mtu: u32) -> io::Result<()> {
-        self.change(index, LinkAttribute::Mtu(mtu))
+    /// Sets the largest packet that the interface `name` takes.
+    pub(crate) fn set_mtu(self, name: &str, mtu: u32) -> Self {
+        self.change(format!("setting the MTU of `{name}`"), named(name, vec![LinkAttribute::Mtu(mtu)]))
     }
 
-    /// Moves an interface to another namespace.
-    pub(crate) fn move_to(&mut self, index: Index, namespace: BorrowedFd<'_>) -> io::Result<()> {
-        self.change(index, LinkAttribute::NetNsFd(namespace.as_raw_fd()))
+    /// Moves the interface `name` to another namespace.
+    pub(crate) fn move_to(self, name: &str, namespace: BorrowedFd<'a>) -> Self {
+        let attribute = LinkAttribute::NetNsFd(namespace.as_raw_fd());
+        self.change(format!("moving `{name}` to another namespace"), named(name, vec![attribute]))
     }
 
     /// Removes the interface `name`, if there is one.
-    pub(crate) fn remove(&mut self, name: &str) -> io::Result<()> {
-        let message = link(vec![LinkAttribute::IfName(name.to_owned())]);
-        match self.0.request(RouteNetlinkMessage::DelLink(message), 0) {
-            Err(error) if error.raw_os_error() == Some(ENODEV) => Ok(()),
-            result => result.map(drop),
-        }
+    pub(crate) fn remove(self, name: &str) -> Self {
+        let request = Request::new(RouteNetlinkMessage::DelLink(named(name, Vec::new())), 0);
+        self.with(format!("removing `{name}`"), request, Some(ENODEV))
     }
 
-    /// Switches an interface on.
-    pub(crate) fn set_up(&mut self, index: Index) -> io::Result<()> {
-        let mut message = link(Vec::new());
-        message.header.index = index.0;
+    /// Switches the interface `name` on.
+    pub(crate) fn set_up(self, name: &str) -> Self {
+        let mut message = named(name, Vec::new());
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        self.0.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
+        self.change(format!("switching `{name}` on"), message)
     }
 
     /// Gives an interface an address, if it does not have it.
-    pub(crate) fn set_address(&mut self, index: Index, address: IpNet) -> io::Result<()> {
+    pub(crate) fn set_address(self, index: Index, address: IpNet) -> Self {
         let mut message = AddressMessage::default();
         message.header.index = index.0;
         message.header.prefix_len = address.prefix_len();
@@ -199,36 +250,52 @@ impl Links {
             // Addresses are unique by assignment; without this one could not be used for the first second.
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
-        self.0.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+        let request = Request::new(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE);
+        self.with(format!("adding address {address}"), request, None)
     }
 
-    fn change(&mut self, index: Index, attribute: LinkAttribute) -> io::Result<()> {
-        let mut message = link(vec![attribute]);
-        message.header.index = index.0;
-        self.0.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
+    fn change(self, action: String, message: LinkMessage) -> Self {
+        self.with(action, Request::new(RouteNetlinkMessage::SetLink(message), 0), None)
     }
 
-    fn create(&mut self, message: LinkMessage) -> io::Result<()> {
-        self.0.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL).map(drop)
+    fn create(self, action: String, message: LinkMessage) -> Self {
+        self.with(action, Request::new(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL), None)
+    }
+
+    fn with(mut self, action: String, request: Request, needless: Option<i32>) -> Self {
+        self.changes.push(Change { action, request, needless });
+        self
     }
 }
 
-impl Interface {
-    fn read(message: &LinkMessage) -> Option<Self> {
-        let name = message.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
-        })?;
-        let mtu = message.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::Mtu(mtu) => Some(*mtu),
-            _ => None,
-        })?;
-        let bridge = message.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::Controller(bridge) => Some(Index(*bridge)),
-            _ => None,
-        });
-        Some(Self { name, index: Index(message.header.index), mtu, bridge })
+/// The interface in the answer to a question for `name`.
+fn found_in(answer: Answer, name: &str) -> io::Result<Option<Interface>> {
+    match answer {
+        Ok(objects) => Ok(objects.into_iter().collect::<io::Result<Vec<_>>>()?.iter().find_map(interface)),
+        Err(refusal) if refusal.code == ENODEV => Ok(None),
+        Err(refusal) => Err(refused(Some(&format!("looking for `{name}`")), &refusal)),
     }
+}
+
+fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
+    let RouteNetlinkMessage::NewLink(message) = message else { return None };
+    let (mut name, mut mtu, mut bridge) = (None, None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(own) => name = Some(own.clone()),
+            LinkAttribute::Mtu(own) => mtu = Some(*own),
+            LinkAttribute::Controller(own) => bridge = Some(Index(*own)),
+            _ => {}
+        }
+    }
+    Some(Interface { name: name?, index: Index(message.header.index), mtu: mtu?, bridge })
+}
+
+/// A refusal as an error of the kind that its errno has.
+fn refused(action: Option<&str>, refusal: &Refusal) -> io::Error {
+    let kind = io::Error::from_raw_os_error(refusal.code).kind();
+    let text = action.map_or_else(|| refusal.to_string(), |action| format!("{action}: {refusal}"));
+    io::Error::new(kind, text)
 }
 
 /// An entry of a VXLAN device's table. The kernel neither forgets it nor lets a received packet change it.
@@ -247,9 +314,11 @@ fn forwarding(index: Index, mac: MacAddress, host: IpAddr) -> NeighbourMessage {
     message
 }
 
-fn link(attributes: Vec<LinkAttribute>) -> LinkMessage {
+/// A message about the interface `name`.
+fn named(name: &str, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
-    message.attributes = attributes;
+    message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+    message.attributes.extend(attributes);
     message
 }
 
@@ -257,3 +326,4 @@ fn link(attributes: Vec<LinkAttribute>) -> LinkMessage {
 const VXLAN_PORT: u16 = 4789;
 const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+const EEXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();

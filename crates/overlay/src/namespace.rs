@@ -7,7 +7,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 
@@ -16,10 +16,10 @@ use std::thread;
 pub(crate) struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// The namespace in `path`, made if there is none; and whether it was made.
-    pub(crate) fn ensure(path: &Path) -> io::Result<(Self, bool)> {
+    /// The namespace in `path`, made if there is none.
+    pub(crate) fn ensure(path: &Path) -> io::Result<Self> {
         if let Some(existing) = Self::open(path)? {
-            return Ok((existing, false));
+            return Ok(existing);
         }
         File::create(path)?;
         // A thread of its own, whose namespace ends with it.
@@ -30,8 +30,26 @@ impl Namespace {
             };
             join(scope.spawn(make).join())
         })?;
-        let made = Self::open(path)?.ok_or_else(|| io::Error::other("the new namespace is not in its file"))?;
-        Ok((made, true))
+        Self::open(path)?.ok_or_else(|| io::Error::other("the new namespace is not in its file"))
+    }
+
+    /// Keeps the namespace `given`, which is another's, in `path` too: as long as it is there, it is the same one.
+    pub(crate) fn hold(given: &Path, path: &Path) -> io::Result<()> {
+        let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
+        // Not opened in earnest: what is no namespace may be a device, or a pipe that nobody writes to.
+        let fd = openat(CWD, given, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if rustix::fs::fstatfs(&fd)?.f_type != NSFS_MAGIC {
+            return refused("it is no namespace");
+        }
+        let (stat, own) = (rustix::fs::fstat(&fd)?, rustix::fs::fstat(Self::own()?)?);
+        if (stat.st_dev, stat.st_ino) == (own.st_dev, own.st_ino) {
+            return refused("it is the router's own");
+        }
+        File::create(path)?;
+        mount_bind(format!("/proc/self/fd/{}", fd.as_raw_fd()), path)?;
+        let held = Self::open(path)?.ok_or(io::ErrorKind::NotFound)?;
+        // Only a network namespace can be entered as one.
+        held.run(|| Ok(())).or_else(|_| refused("it is no network namespace"))
     }
 
     /// The namespace in `path`, if there is one.
@@ -50,7 +68,7 @@ impl Namespace {
         Self::open(Path::new("/proc/thread-self/ns/net"))?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes the namespace in `path` and the file. The kernel's namespace goes with the last process in it.
+    /// Removes the namespace in `path` and the file. The kernel's namespace goes when no process is in it and no other file is it.
     pub(crate) fn remove(path: &Path) -> io::Result<()> {
         while statfs(path).is_ok_and(|fs| fs.f_type == NSFS_MAGIC) {
             unmount(path, UnmountFlags::DETACH)?;

@@ -1,87 +1,104 @@
-//! Routing netlink (rtnetlink): requests to the kernel, one at a time.
+//! Routing netlink (rtnetlink): batches of requests to the kernel over one socket.
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+mod exchange;
+
+pub(crate) use exchange::{Answer, Refusal};
+
+use exchange::{AnswerError, Exchange};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
-use std::os::fd::OwnedFd;
 
 /// A netlink socket of the network namespace that its maker was in.
 pub(crate) struct Netlink {
-    socket: OwnedFd,
+    socket: Socket,
+    /// Sequence number of the last request.
     sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// A request to the kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    message: RouteNetlinkMessage,
+    flags: u16,
 }
 
 impl Netlink {
     /// A socket of the calling thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
-        // No protocol is protocol 0: NETLINK_ROUTE.
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &SocketAddrNetlink::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+        let socket = Socket::new(NETLINK_ROUTE)?;
+        // Unknown attributes and header fields are refused instead of ignored; refusals carry a text, and not the request.
+        socket.set_netlink_get_strict_chk(true)?;
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        // A connected socket hears nothing but the kernel.
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_LEN] })
     }
 
-    /// Sends `message` and waits until the kernel has executed it; returns the answer.
-    pub(crate) fn request(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Option<RouteNetlinkMessage>> {
-        self.send(message, NLM_F_ACK | flags)?;
-        self.answer()?.pop().transpose()
-    }
-
-    /// Lists all objects of the kind that `message` names. Unreadable ones are left out.
-    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.send(message, NLM_F_DUMP)?;
-        Ok(self.answer()?.into_iter().flatten().collect())
-    }
-
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.sequence += 1;
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        send(&self.socket, &bytes, SendFlags::empty())?;
-        Ok(())
-    }
-
-    /// Reads messages up to the acknowledgement, or the end of the list.
-    fn answer(&mut self) -> io::Result<Vec<io::Result<RouteNetlinkMessage>>> {
-        let mut answer = Vec::new();
-        let mut buffer = vec![0; RECEIVE_LEN];
-        loop {
-            let (_, len) = rustix::io::retry_on_intr(|| recv(&self.socket, &mut buffer[..], RecvFlags::empty()))?;
-            let mut rest = &buffer[..len.min(RECEIVE_LEN)];
-            while let Some(length) = rest.first_chunk() {
-                let length = u32::from_ne_bytes(*length) as usize;
-                let (message, behind) = rest.split_at(length.next_multiple_of(4).clamp(1, rest.len()));
-                rest = behind;
-                match parse(message) {
-                    Err(error) => answer.push(Err(error)),
-                    Ok(NetlinkMessage { payload, .. }) => match payload {
-                        NetlinkPayload::Done(_) => return Ok(answer),
-                        NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answer),
-                        NetlinkPayload::Error(error) => return Err(error.to_io()),
-                        NetlinkPayload::InnerMessage(inner) => answer.push(Ok(inner)),
-                        _ => {}
-                    },
-                }
-            }
+    /// Sends `requests` together and waits until the kernel has executed them; returns an answer for each. Requests behind a
+    /// refused one are executed too.
+    pub(crate) fn execute(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        while !requests.is_empty() {
+            let later = requests.split_off(requests.len().min(MOST_REQUESTS));
+            answers.extend(self.exchange(&requests)?);
+            requests = later;
         }
+        Ok(answers)
+    }
+
+    fn exchange(&mut self, requests: &[Request]) -> io::Result<Vec<Answer>> {
+        let mut exchange = Exchange::new(self.sequence.wrapping_add(1), requests.len());
+        let mut bytes = Vec::new();
+        for request in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            request.append_to(&mut bytes, self.sequence);
+        }
+        send(&self.socket, &bytes, SendFlags::empty())?;
+        while !exchange.is_complete() {
+            // With this flag the length is the datagram's, even where the buffer is too short for it.
+            let receive = || recv(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC);
+            let (_, len) = rustix::io::retry_on_intr(receive)?;
+            exchange.take(self.buffer.get(..len).ok_or(AnswerError::Truncated)?)?;
+        }
+        Ok(exchange.into_answers())
     }
 }
 
-fn parse<T: NetlinkDeserializable>(bytes: &[u8]) -> io::Result<NetlinkMessage<T>> {
-    NetlinkMessage::deserialize(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))
+impl Request {
+    /// A request that is acknowledged when it has been executed.
+    pub(crate) fn new(message: RouteNetlinkMessage, flags: u16) -> Self {
+        Self { message, flags: flags | NLM_F_ACK }
+    }
+
+    /// A request for all objects of the kind that `message` names. A batch may have only one.
+    pub(crate) fn dump(message: RouteNetlinkMessage) -> Self {
+        Self { message, flags: NLM_F_DUMP }
+    }
+
+    fn append_to(&self, bytes: &mut Vec<u8>, sequence: u32) {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | self.flags;
+        header.sequence_number = sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(self.message.clone()));
+        message.finalize();
+        let begin = bytes.len();
+        bytes.resize(begin + message.buffer_len().next_multiple_of(ALIGNMENT), 0);
+        message.serialize(&mut bytes[begin..]);
+    }
 }
 
 /// The kernel's own limit for one netlink datagram to a reader that asks for no more.
 const RECEIVE_LEN: usize = 32 * 1024;
+/// The answers to so many requests fit into the socket's receive buffer, beyond which the kernel drops them.
+const MOST_REQUESTS: usize = 64;
+/// `NLMSG_ALIGNTO`.
+const ALIGNMENT: usize = 4;
+
+#[cfg(test)]
+mod tests;

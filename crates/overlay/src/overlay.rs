@@ -1,11 +1,11 @@
 //! Overlay: the namespaces, bridges and VXLAN devices of the host's tenant networks.
 
 use crate::bridge::{Bridge, PORT_PREFIX, Remote};
-use crate::link::{LOOPBACK, Links, VethEnd, Vxlan};
+use crate::link::{Changes, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
-use crate::{MacAddress, Underlay};
+use crate::{Errors, MacAddress, Underlay};
 use ipnet::IpNet;
-use rdmesh_fabric::{Endpoint, Name, Network, StateDir};
+use rdmesh_fabric::{Endpoint, Isolation, Name, Network, StateDir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -40,23 +40,29 @@ impl Overlay {
         Ok(Self { state, underlay, remote: Mutex::default() })
     }
 
-    /// Gives `endpoint` its namespace and connects it to `network`. Returns the namespace's file.
+    /// Connects the namespace of `endpoint`, a new one unless it was given ([`Overlay::adopt`]), to `network`. Returns the
+    /// namespace's file.
     pub fn add_endpoint(&self, network: &Network, endpoint: &Endpoint) -> Result<PathBuf, OverlayError> {
         let changing = self.changing();
         let file = self.state.endpoint_namespace(endpoint);
-        let made = self.ensure_bridge(network, &changing).and_then(|bridge| {
-            let mtu = self.mtu(&bridge)?;
-            connect(&bridge, &file, network, endpoint, mtu)
+        let made = self.ensure_bridge(network, &changing).and_then(|mut bridge| {
+            let mtu = self.mtu(&mut bridge)?;
+            connect(&mut bridge, &file, network, endpoint, mtu)
         });
-        match made {
-            Ok(()) => Ok(file),
-            Err(error) => {
-                let action = format!("making the network namespace of `{}`", endpoint.name);
-                // Partial results are removed; the first error is reported.
-                let _ = self.remove(endpoint);
-                Err(failed(action, error))
-            }
-        }
+        let made = made.map_err(|error| Errors::join(error, self.remove(endpoint)));
+        made.map(|()| file).map_err(|e| failed(format!("making the network namespace of `{}`", endpoint.name), e))
+    }
+
+    /// Gives `endpoint`, which is to be added, the network namespace in `file` instead of a new one. It is held until the endpoint
+    /// is removed, and stays as it was before.
+    pub fn adopt(&self, endpoint: &Endpoint, file: &Path) -> Result<(), OverlayError> {
+        let _changing = self.changing();
+        // What an endpoint of that name may have left could be taken for this one's.
+        let adopted = self.remove(endpoint).and_then(|()| {
+            let held = self.state.endpoint_namespace(endpoint);
+            Namespace::hold(file, &held).map_err(|error| Errors::join(error, Namespace::remove(&held)))
+        });
+        adopted.map_err(|e| failed(format!("taking the network namespace of `{}`", endpoint.name), e))
     }
 
     /// Sets the endpoints on other hosts, each with the address of its host: networks reach those.
@@ -79,16 +85,16 @@ impl Overlay {
             if !current.is_empty() {
                 known.insert(network.clone(), current);
             }
-            done.map_err(|e| failed(format!("telling the VXLAN device of network `{network}` where its peers are"), e))
+            done.map_err(|e| io::Error::new(e.kind(), format!("network `{network}`: {e}")))
         });
-        changed.fold(Ok(()), Result::and)
+        Errors::all(changed).map_err(|e| failed("telling VXLAN devices where their peers are".to_owned(), e))
     }
 
     /// Makes the interface `name` of the calling thread's namespace a part of `network`.
     pub fn attach(&self, network: &Network, name: &str) -> Result<(), OverlayError> {
         let changing = self.changing();
         let attached = self.take_in(network, name, &changing);
-        let _ = self.remove_if_empty(&network.name);
+        let attached = attached.map_err(|error| Errors::join(error, self.remove_if_empty(&network.name)));
         attached.map_err(|e| failed(format!("attaching interface `{name}` to network `{}`", network.name), e))
     }
 
@@ -96,7 +102,7 @@ impl Overlay {
     pub fn detach(&self, network: &Name, name: &str) -> Result<(), OverlayError> {
         let _changing = self.changing();
         let detached = match Bridge::open(&self.state.network_namespace(network)) {
-            Ok(Some(bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &bridge)),
+            Ok(Some(mut bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &mut bridge)),
             Ok(None) => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is attached to it")),
             Err(error) => Err(error),
         };
@@ -108,12 +114,13 @@ impl Overlay {
     pub fn attached(&self, network: &Name) -> Result<Vec<String>, OverlayError> {
         let _changing = self.changing();
         let bridge = Bridge::open(&self.state.network_namespace(network));
-        let guests = bridge.and_then(|bridge| bridge.map_or(Ok(Vec::new()), |bridge| bridge.guests()));
+        let guests = bridge.and_then(|bridge| bridge.map_or(Ok(Vec::new()), |mut bridge| bridge.guests()));
         let names = guests.map(|guests| guests.into_iter().map(|guest| guest.name).collect());
         names.map_err(|e| failed(format!("listing the interfaces of network `{network}`"), e))
     }
 
-    /// Removes the namespace of `endpoint`, and that of its network if this was its last endpoint here.
+    /// Removes the interface of `endpoint` and its namespace, unless that was given, and the namespace of its network if this
+    /// was its last endpoint here.
     pub fn remove_endpoint(&self, endpoint: &Endpoint) -> Result<(), OverlayError> {
         let _changing = self.changing();
         let action = format!("removing the network namespace of `{}`", endpoint.name);
@@ -135,7 +142,7 @@ impl Overlay {
         let taken = files.and_then(|files| {
             // A network is removed after its endpoints, which are found by their files.
             let (of_endpoints, of_networks): (Vec<_>, Vec<_>) = files.into_iter().partition(|name| name.contains('.'));
-            of_endpoints.iter().chain(&of_networks).map(take_over).fold(Ok(()), Result::and)
+            Errors::all(of_endpoints.iter().chain(&of_networks).map(take_over))
         });
         taken.map_err(|e| failed(format!("taking over the namespaces in {}", directory.display()), e))
     }
@@ -149,9 +156,9 @@ impl Overlay {
     ) -> io::Result<()> {
         let file = self.state.namespaces().join(name);
         let Some(network) = networks.iter().find(|network| network.name.as_str() == name) else {
-            return Bridge::dissolve(&file).and(Namespace::remove(&file));
+            return Errors::all([Bridge::dissolve(&file), Namespace::remove(&file)]);
         };
-        let Some(bridge) = Bridge::open(&file)? else { return Namespace::remove(&file) };
+        let Some(mut bridge) = Bridge::open(&file)? else { return Namespace::remove(&file) };
         let ports = endpoints.iter().filter(|endpoint| endpoint.network == network.name).map(port_name).collect();
         // The VXLAN device is none of them: it knows the dead router's peers, and its address.
         bridge.remove_ports_but(&ports)?;
@@ -168,10 +175,10 @@ impl Overlay {
         let directory = self.state.namespaces();
         let remove = |name: String| {
             let file = directory.join(&name);
-            let given_back = if name.contains('.') { Ok(()) } else { Bridge::dissolve(&file) };
-            given_back.and(Namespace::remove(&file))
+            let dissolved = if name.contains('.') { Ok(()) } else { Bridge::dissolve(&file) };
+            Errors::all([dissolved, Namespace::remove(&file)])
         };
-        let removed = files_in(&directory).and_then(|files| files.into_iter().map(remove).fold(Ok(()), Result::and));
+        let removed = files_in(&directory).and_then(|files| Errors::all(files.into_iter().map(remove)));
         removed.map_err(|e| failed(format!("removing the namespaces in {}", directory.display()), e))
     }
 
@@ -180,9 +187,9 @@ impl Overlay {
     }
 
     fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, BTreeSet<Remote>>) -> io::Result<Bridge> {
-        let bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
+        let mut bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
         if let Some(underlay) = self.underlay {
-            let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(&bridge)? };
+            let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(&mut bridge)? };
             if bridge.ensure_vxlan(vxlan)?
                 && let Some(remote) = remote.get(&network.name)
             {
@@ -197,11 +204,11 @@ impl Overlay {
             return Ok(());
         }
         let bridge = Bridge::open(&self.state.network_namespace(network))?;
-        bridge.map_or(Ok(()), |bridge| bridge.reach(before, now))
+        bridge.map_or(Ok(()), |mut bridge| bridge.reach(before, now))
     }
 
     /// The MTU of a network: the smallest of all its parts.
-    fn mtu(&self, bridge: &Bridge) -> io::Result<u32> {
+    fn mtu(&self, bridge: &mut Bridge) -> io::Result<u32> {
         let most = self.underlay.map_or(MTU_ALONE, |underlay| underlay.tenant_mtu());
         Ok(bridge.guests()?.iter().map(|guest| guest.mtu).fold(most, u32::min))
     }
@@ -217,36 +224,34 @@ impl Overlay {
         if interface.mtu < LEAST_MTU {
             return refused("its MTU is smaller than 1280");
         }
-        let bridge = self.ensure_bridge(network, remote)?;
+        let mut bridge = self.ensure_bridge(network, remote)?;
         bridge.take_in(&interface)?;
-        self.tune(&network.name, &bridge)
+        self.tune(&network.name, &mut bridge)
     }
 
     /// Sets the MTU of everything on a network.
-    fn tune(&self, network: &Name, bridge: &Bridge) -> io::Result<()> {
+    fn tune(&self, network: &Name, bridge: &mut Bridge) -> io::Result<()> {
         let mtu = self.mtu(bridge)?;
         bridge.set_mtu(mtu)?;
         let directory = self.state.namespaces();
         let prefix = format!("{network}.");
-        for file in files_in(&directory)?.iter().filter(|file| file.starts_with(&prefix)) {
-            let Some(namespace) = Namespace::open(&directory.join(file))? else { continue };
-            namespace.run(|| {
-                let mut links = Links::open()?;
-                links.find(INTERFACE)?.map_or(Ok(()), |interface| links.set_mtu(interface, mtu))
-            })?;
-        }
-        Ok(())
+        let tune = |file: &String| {
+            let Some(namespace) = Namespace::open(&directory.join(file))? else { return Ok(()) };
+            let mut links = Links::of(&namespace)?;
+            let Some(_) = links.find(INTERFACE)? else { return Ok(()) };
+            links.apply(Changes::default().set_mtu(INTERFACE, mtu))
+        };
+        Errors::all(files_in(&directory)?.iter().filter(|file| file.starts_with(&prefix)).map(tune))
     }
 
     fn remove(&self, endpoint: &Endpoint) -> io::Result<()> {
         // The link goes first and at once. The kernel would remove it with the namespace, but later, and only when no
-        // process is left in it.
-        let unlinked = match Bridge::open(&self.state.network_namespace(&endpoint.network))? {
-            Some(bridge) => bridge.remove_port(&port_name(endpoint)),
-            None => Ok(()),
-        };
+        // process is left in it; a given namespace stays.
+        let bridge = Bridge::open(&self.state.network_namespace(&endpoint.network));
+        let unlinked =
+            bridge.and_then(|bridge| bridge.map_or(Ok(()), |mut bridge| bridge.remove_port(&port_name(endpoint))));
         let removed = Namespace::remove(&self.state.endpoint_namespace(endpoint));
-        unlinked.and(removed).and(self.remove_if_empty(&endpoint.network))
+        Errors::all([unlinked, removed, self.remove_if_empty(&endpoint.network)])
     }
 
     /// Removes the namespace of `network` when there is no endpoint with a namespace on it, and nothing is attached to it.
@@ -254,37 +259,48 @@ impl Overlay {
         let prefix = format!("{network}.");
         let file = self.state.network_namespace(network);
         let is_used = files_in(&self.state.namespaces())?.iter().any(|name| name.starts_with(&prefix));
-        if is_used
-            || Bridge::open(&file)?.map_or(Ok(false), |bridge| Ok::<_, io::Error>(!bridge.guests()?.is_empty()))?
-        {
+        let is_empty = |mut bridge: Bridge| bridge.guests().map(|guests| guests.is_empty());
+        if is_used || !Bridge::open(&file)?.map_or(Ok(true), is_empty)? {
             return Ok(());
         }
-        Bridge::dissolve(&file).and(Namespace::remove(&file))
+        Errors::all([Bridge::dissolve(&file), Namespace::remove(&file)])
     }
 }
 
-fn connect(bridge: &Bridge, file: &Path, network: &Network, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
-    let (namespace, is_new) = Namespace::ensure(file)?;
-    let port = port_name(endpoint);
-    if is_new {
-        bridge.remove_port(&port)?;
-    }
-    bridge.ensure_port(&port, mtu, VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() })?;
-    namespace.run(|| {
-        let mut links = Links::open()?;
-        links.set_up(LOOPBACK)?;
-        let interface = links.find(INTERFACE)?.ok_or(io::ErrorKind::NotFound)?;
-        for &address in &endpoint.addresses {
-            let prefix_len =
-                network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
-            let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
-            links.set_address(interface, address)?;
+/// Connects the namespace in `file`, which is made if there is none and none was given, to `bridge`.
+fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
+    let namespace = match endpoint.isolation {
+        Isolation::Given => {
+            Namespace::open(file)?.ok_or_else(|| io::Error::other("the given namespace is held no longer"))?
         }
+        _ => Namespace::ensure(file)?,
+    };
+    let end = VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() };
+    let mut links = Links::of(&namespace)?;
+    match links.find(INTERFACE)? {
+        Some(_) => bridge.ensure_port(&port_name(endpoint), mtu, end)?,
+        // A port of that name is one of an earlier namespace, in which a process lingers.
+        None => bridge.replace_port(&port_name(endpoint), mtu, end)?,
+    }
+    namespace.run(|| {
         // Its own link-local address is unique too: without this it could not be sent from for a second or two. A failure is
         // ignored.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
-        links.set_up(interface)
-    })
+        Ok(())
+    })?;
+    configure(&mut links, network, endpoint)
+}
+
+/// Gives the interface of `endpoint` its addresses, and switches it on.
+fn configure(links: &mut Links, network: &Network, endpoint: &Endpoint) -> io::Result<()> {
+    let interface = links.find(INTERFACE)?.ok_or(io::ErrorKind::NotFound)?.index;
+    let mut changes = Changes::default().set_up(LOOPBACK_NAME);
+    for &address in &endpoint.addresses {
+        let prefix_len = network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
+        let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
+        changes = changes.set_address(interface, address);
+    }
+    links.apply(changes.set_up(INTERFACE))
 }
 
 /// Name of the bridge port of `endpoint`: unique on its network, as the first address is.
@@ -321,6 +337,7 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 const INTERFACE: &str = "eth0";
+const LOOPBACK_NAME: &str = "lo";
 /// The largest packet on a network that is on this host alone.
 const MTU_ALONE: u32 = 9000;
 /// IPv6 needs it (RFC 8200, 5).

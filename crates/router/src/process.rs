@@ -3,6 +3,7 @@
 use crate::api;
 use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
 use rdmesh_fabric::StateDir;
+use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::future::IntoFuture;
 use std::io;
@@ -32,6 +33,9 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
 }
 
 /// Runs a router until it is told to stop, by the API, SIGTERM or SIGINT. Everything it made is removed again.
@@ -45,7 +49,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
         Err(error) => {
             // A dead router's files stay until a router can start.
             let cleaned = if instance.has_predecessor() { Ok(()) } else { instance.clean() };
-            return Err(cleaned.err().map_or_else(|| error.into(), DaemonError::from));
+            return Err(Errors::join(error.into(), cleaned.map_err(DaemonError::from)));
         }
     };
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
@@ -60,9 +64,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let cleared = host.clear();
     drop(host);
     let cleaned = instance.clean();
-    served?;
-    cleared?;
-    Ok(cleaned?)
+    Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
 }
 
 /// Removes what a router that has died left in `state`; whether there was something.

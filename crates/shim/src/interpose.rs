@@ -1,8 +1,6 @@
 //! Interposed libc functions.
 //!
-//! Each passes calls that do not concern the device on, after one cheap test. Variadic functions are defined with the arguments
-//! that they can have: the calling conventions of the supported machines pass both alike. Many are cancellation points, where a
-//! cancelled thread unwinds.
+//! Each passes calls that do not concern the device on, after one cheap test.
 //!
 //! * [`route`]: path translation.
 //! * [`files`]: functions that open a path, ask for access to it, or read it as a link.
@@ -29,14 +27,5 @@ mod stats;
 mod waits;
 mod walks;
 
-/// Defines functions under their C names; in unit tests under Rust's, so that the tests run on plain libc.
-macro_rules! replace {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => {$(
-        $(#[$meta])*
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[cfg_attr(test, allow(dead_code))]
-        extern "C-unwind" fn $name($($arg: $ty),*) -> $ret $body
-    )*};
-}
-pub(crate) use replace;
+pub(crate) use rdmesh_preload::replace;
 pub(crate) use waits::again;

@@ -4,27 +4,27 @@
 //! it redirects `/dev/infiniband` and `/sys/class/infiniband*` into the endpoint's directory, carries `write()` commands
 //! to the router, and rings doorbells in shared memory. Where there is no endpoint it changes nothing.
 //!
-//! * [`interpose`]: the libc functions that are replaced, and [`real`], the ones behind them.
-//! * [`endpoint`], [`place`]: the endpoint's directory, and the paths that lead to it.
-//! * [`descriptors`]: table of the device's file descriptors.
+//! * [`interpose`]: the libc functions that are replaced.
+//! * [`place`]: the paths that lead to the endpoint's directory.
+//! * [`descriptors`]: kinds of the device's file descriptors.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`memory`]: registered memory: conversion of private pages into shared ones, fork, `rdmesh_malloc`.
 //! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
 //! * [`sanitizer`], [`valgrind`]: support for programs under AddressSanitizer and valgrind.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
 //!
-//! Inside the library system calls are made directly (rustix), never through a function that it replaces.
+//! What it shares with other preload libraries is `rdmesh-preload`. Inside the library system calls are made directly (rustix),
+//! never through a function that it replaces.
 
 mod descriptors;
-mod endpoint;
-mod errno;
 mod interpose;
 mod memory;
 mod netlink;
 mod place;
 mod polling;
-mod real;
 mod sanitizer;
 mod session;
 mod start;
 mod valgrind;
+
+use rdmesh_preload::{endpoint, errno, real};

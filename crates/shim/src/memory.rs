@@ -17,7 +17,6 @@
 //! * [`status`]: fields of `/proc/self/status`.
 //! * [`own`]: memory excluded from conversion, because it is in use meanwhile.
 //! * [`mod@fork`]: gives a forked child its own copies, on a [`stack`] of its own.
-//! * [`mod@gate`]: excludes forks while the library's state changes.
 //! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 
@@ -26,7 +25,6 @@ mod arena;
 mod cut;
 mod fault;
 mod fork;
-mod gate;
 mod hold;
 mod maps;
 mod own;
@@ -54,8 +52,9 @@ use std::sync::PoisonError;
 use turn::{Turned, Turner};
 
 pub(crate) use cut::cuts;
-pub(crate) use fork::{Start, clone_by, fork, fork_by, forks, watch as watch_forks};
-pub(crate) use gate::enter as gate;
+pub(crate) use fork::{Start, clone_by, fork, fork_by, watch as watch_forks};
+pub(crate) use rdmesh_preload::gate::enter as gate;
+pub(crate) use rdmesh_preload::process::forks;
 pub(crate) use tracer::{allow_router, device_closed, device_opened};
 pub(crate) use traits::may_have_traits;
 

@@ -17,10 +17,11 @@ mod tests;
 
 pub(crate) use options::Options;
 
-use crate::descriptors::{self, Kind, OwnFd};
+use crate::descriptors::{Kind, OwnFd, TABLE, kind as kind_of};
 use crate::endpoint::Endpoint;
 use crate::memory;
-use crate::session::{Channel, connect, identity};
+use rdmesh_preload::Channel;
+use rdmesh_preload::link::{connect, identity};
 use rdmesh_uverbs::abi::netlink::{NetlinkHeader, netlink_flag, netlink_type};
 use rdmesh_uverbs::session::{NetlinkAnswer, NetlinkQuery, RequestKind};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
@@ -100,19 +101,19 @@ pub(crate) fn open(endpoint: &'static Endpoint, kind: i32) -> Result<RawFd, Errn
         state: Mutex::new(state),
     };
     let fd = end.into_raw_fd();
-    descriptors::set(fd, Kind::Netlink(Arc::new(socket)));
+    TABLE.set(fd, Kind::Netlink(Arc::new(socket)));
     Ok(fd)
 }
 
 /// The socket that `fd` is a descriptor of; none where the program closed that behind our back.
 pub(crate) fn find(fd: RawFd) -> Option<Arc<NetlinkSocket>> {
-    let Kind::Netlink(socket) = descriptors::kind(fd) else { return None };
+    let Some(Kind::Netlink(socket)) = kind_of(fd) else { return None };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if identity(unsafe { BorrowedFd::borrow_raw(fd) }) == Ok(socket.end) {
         return Some(socket);
     }
     let _gate = memory::gate();
-    descriptors::set(fd, Kind::Foreign);
+    TABLE.forget(fd);
     None
 }
 

@@ -8,10 +8,9 @@
 //! * [`ioctl`]: the newer form of the ABI.
 //! * [`counters`]: port counters, read from the router.
 //! * [`cm`]: the connection manager's device.
-//! * [`link`]: the connections of an open device; [`channel`]: requests and replies on one.
+//! * [`filling`]: commands for which the router wants memory.
 //! * [`response`]: the response buffer of a command.
 
-mod channel;
 pub(crate) mod cm;
 mod command;
 pub(crate) mod completion;
@@ -19,17 +18,17 @@ mod context;
 pub(crate) mod counters;
 mod doorbell;
 mod events;
+mod filling;
 mod gone;
 mod ioctl;
-mod link;
 mod response;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use channel::Channel;
 pub(crate) use cm::CmChannel;
 pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use gone::end_of_events;
-pub(crate) use ioctl::{VERBS_IOCTL, verbs_ioctl};
-pub(crate) use link::{connect, identity};
+pub(crate) use ioctl::verbs_ioctl;
+
+use rdmesh_preload::{channel, link};

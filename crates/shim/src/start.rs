@@ -1,15 +1,13 @@
 //! Library constructor, run by the dynamic loader.
 #![allow(unsafe_code)]
 
-use crate::{descriptors, endpoint, memory, place, real};
+use crate::{memory, place};
 
 /// Run by the loader. All that is done here would also be done later, at the first use; here the working directory is
 /// still the one that a relative `LD_PRELOAD` was meant for, and no other thread exists yet.
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn start() {
-    real::look_up_all();
-    descriptors::claim();
-    endpoint::find();
+    rdmesh_preload::start();
     place::view::moved();
     memory::watch_forks();
 }

@@ -11,6 +11,7 @@ use rustix::net::{
 };
 use std::fs;
 use std::io::IoSlice;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -114,6 +115,33 @@ fn answer(socket: BorrowedFd<'_>, kind: RequestKind, events: &mut Option<OwnedFd
     head.response_len = response.len() as u32;
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     session::send(socket, &[IoSlice::new(head.as_bytes()), IoSlice::new(&response)], &fds).unwrap();
+}
+
+#[test]
+fn an_excluded_program_is_left_alone() {
+    let endpoint = endpoint();
+    let node_type = |exclude: &str| {
+        let mut command = Command::new("cat");
+        command.arg("/sys/class/infiniband/rxe0/node_type").env("LD_PRELOAD", library());
+        command.env("RDMESH_ENDPOINT", endpoint.path()).env("RDMESH_EXCLUDE", exclude);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    for excluded in ["cat", "redis-server,cat", "cat, redis-server"] {
+        assert_ne!(node_type(excluded), "1: CA\n", "{excluded}");
+    }
+    for other in ["", "redis-server", "ca,t", "cat2"] {
+        assert_eq!(node_type(other), "1: CA\n", "{other}");
+    }
+    // A script has its own name, not that of its interpreter.
+    let script = endpoint.path().join("look");
+    fs::write(&script, "#!/bin/sh\nread -r type < /sys/class/infiniband/rxe0/node_type && echo \"$type\"\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let look = |exclude: &str| {
+        let mut command = Command::new(&script);
+        command.env("LD_PRELOAD", library()).env("RDMESH_ENDPOINT", endpoint.path()).env("RDMESH_EXCLUDE", exclude);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!((look("look"), look("listen")), (String::new(), "1: CA\n".to_owned()));
 }
 
 const LOOK: &str = r#"

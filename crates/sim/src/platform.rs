@@ -2,7 +2,7 @@
 //! model to check.
 
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
-use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
+use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -223,6 +223,10 @@ impl SendQueue for Sends {
 
     fn is_ready(&self) -> bool {
         !locked(&self.state).posted.is_empty()
+    }
+
+    fn precedence(&self) -> Precedence {
+        locked(&self.state).posted.front().map_or_else(Precedence::default, SendWr::precedence)
     }
 
     fn fetch(&mut self, _: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {

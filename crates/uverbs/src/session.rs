@@ -218,6 +218,20 @@ pub struct IoctlAttr {
     pub reserved: u32,
 }
 
+/// The answer to QUERY_MR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MrInfo {
+    /// Bytes.
+    pub length: u64,
+    /// The first address, as peers name it.
+    pub iova: u64,
+    /// Key for the program itself.
+    pub lkey: u32,
+    /// Key for peers.
+    pub rkey: u32,
+}
+
 /// Head of a `Netlink` request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -21,4 +21,6 @@ pub use limits::DeviceLimits;
 pub use modify::{AttrMask, ModifyError, check_modify};
 pub use qp::{AddressVector, Mtu, QpAttr, QpState, QpType};
 pub use time::{ack_timeout, rnr_delay};
-pub use work::{Completion, MAX_SGE, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcFlags, WcOpcode, WcStatus};
+pub use work::{
+    Completion, MAX_SGE, Precedence, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcFlags, WcOpcode, WcStatus,
+};

@@ -114,7 +114,27 @@ pub struct SendWr {
     pub inline_len: u32,
 }
 
+/// What of a request decides whether earlier ones come first (IBA 10.8.3.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Precedence {
+    /// It takes effect on this side only, after everything before it.
+    pub is_local: bool,
+    /// It needs an answer that carries data, of which so many may be under way.
+    pub is_read_or_atomic: bool,
+    /// It waits for earlier READs and atomics.
+    pub is_fenced: bool,
+}
+
 impl SendWr {
+    /// Whether earlier requests come first.
+    pub fn precedence(&self) -> Precedence {
+        Precedence {
+            is_local: matches!(self.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }),
+            is_read_or_atomic: self.op.is_read_or_atomic(),
+            is_fenced: self.flags.contains(SendFlags::FENCE),
+        }
+    }
+
     /// A request to be filled in.
     pub fn empty() -> Self {
         let op = SendOp::Send { imm: None };
@@ -240,6 +260,11 @@ impl SendOp {
             Self::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
             Self::BindMw { .. } => WcOpcode::BindMw,
         }
+    }
+
+    /// Whether the request's gather list is sent.
+    pub fn sends_data(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { .. } | Self::Datagram { .. })
     }
 
     /// Whether the request needs an answer that carries data, so that it counts against `max_rd_atomic`.

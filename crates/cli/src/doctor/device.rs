@@ -37,6 +37,7 @@ fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>>
         allowed_uid: None,
         lifetime: Lifetime::Caller,
         isolation: Isolation::None,
+        netns: None,
     })?)
 }
 

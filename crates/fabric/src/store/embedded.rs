@@ -1,14 +1,16 @@
 //! The store of a single host: in memory, with a journal from which it is restored where its router has died.
 
+mod watch;
+
 use super::journal::Journal;
-use super::{Cancel, Change, Entry, Expect, LeaseId, Revision, Store, StoreError, Watch};
+use super::{Change, Committed, Entry, Expect, LeaseId, Operation, Revision, Store, StoreError, Transaction, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use watch::{Batch, EmbeddedWatch, Watches};
 
 /// A [`Store`] in memory. Clones are the same store.
 ///
@@ -19,19 +21,16 @@ pub struct Embedded {
     clock: Clock,
 }
 
-/// Message to a watch: a change, or none when its waiting is to end.
-type News = Option<Change>;
-
 /// Time since some fixed point.
 type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    revision: u64,
+    revision: Revision,
     keys: BTreeMap<String, Held>,
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: u64,
-    watchers: Vec<(String, Sender<News>)>,
+    watches: Watches,
     journal: Option<Journal>,
 }
 
@@ -67,7 +66,7 @@ impl Embedded {
         let (journal, keys) = Journal::open(path)?;
         let mut state = store.state();
         for (key, value) in keys {
-            state.put(&key, &value, None);
+            state.apply([(key.as_str(), &Operation::Put { value, lease: None })]);
         }
         state.journal = Some(journal);
         state.tidy_journal()?;
@@ -92,26 +91,16 @@ impl Store for Embedded {
         Ok(self.state().list(prefix))
     }
 
-    fn put(&self, key: &str, value: &[u8], expect: Expect, lease: Option<LeaseId>) -> Result<Revision, StoreError> {
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
         let mut state = self.state();
-        state.check(key, expect)?;
-        if lease.is_some_and(|id| !state.leases.contains_key(&id)) {
+        for (key, expect) in transaction.conditions() {
+            state.check(key, expect)?;
+        }
+        if !transaction.leases().all(|id| state.leases.contains_key(&id)) {
             return Err(StoreError::LeaseEnded);
         }
-        state.note(key, lease.is_none().then_some(value))?;
-        Ok(state.put(key, value, lease))
-    }
-
-    fn delete(&self, key: &str, expect: Expect) -> Result<bool, StoreError> {
-        let mut state = self.state();
-        state.check(key, expect)?;
-        if state.note(key, None).is_err()
-            && let Some(journal) = &mut state.journal
-        {
-            // A deletion succeeds in any case: a full disk must not prevent cleanup.
-            journal.has_missed();
-        }
-        Ok(state.delete(key))
+        state.note(transaction)?;
+        Ok(state.apply(transaction.operations()))
     }
 
     fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
@@ -135,39 +124,17 @@ impl Store for Embedded {
 
     fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError> {
         let mut state = self.state();
-        let (sender, changes) = channel();
-        state.watchers.push((prefix.to_owned(), sender.clone()));
-        Ok((state.list(prefix), Box::new(EmbeddedWatch { store: self.clone(), cancel: sender, changes })))
+        let revision = state.revision;
+        let watch = EmbeddedWatch::new(self.clone(), state.watches.add(prefix, revision)?, revision);
+        Ok((state.list(prefix), Box::new(watch)))
     }
-}
 
-struct EmbeddedWatch {
-    store: Embedded,
-    cancel: Sender<News>,
-    changes: Receiver<News>,
-}
-
-impl Watch for EmbeddedWatch {
-    fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            let lease = self.store.state().time_to_next_end((self.store.clock)());
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.changes.recv_timeout(lease.map_or(left, |lease| lease.min(left))) {
-                Ok(news) => return Ok(news),
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
-                    return Ok(self.changes.try_recv().ok().flatten());
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(StoreError::Unavailable("it was dropped".into())),
-            }
+    fn watch_from(&self, prefix: &str, revision: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        let mut state = self.state();
+        if revision > state.revision {
+            return Err(StoreError::Forgotten(revision));
         }
-    }
-
-    fn cancel(&self) -> Cancel {
-        let sender = self.cancel.clone();
-        // It fails only after the watch was dropped.
-        Box::new(move || drop(sender.send(None)))
+        Ok(Box::new(EmbeddedWatch::new(self.clone(), state.watches.add(prefix, revision)?, revision)))
     }
 }
 
@@ -187,37 +154,57 @@ impl State {
         from_prefix.take_while(|(key, _)| key.starts_with(prefix)).map(|(key, held)| held.entry(key)).collect()
     }
 
-    fn put(&mut self, key: &str, value: &[u8], lease: Option<LeaseId>) -> Revision {
-        self.unlink(key);
-        let revision = self.next_revision();
+    /// Makes changes, all with one revision.
+    fn apply<'a>(&mut self, operations: impl IntoIterator<Item = (&'a str, &'a Operation)>) -> Committed {
+        let revision = Revision(self.revision.0 + 1);
+        let (mut changes, mut deleted) = (Vec::new(), 0);
+        for (key, operation) in operations {
+            self.unlink(key);
+            match operation {
+                Operation::Put { value, lease } => changes.push(self.set(key, value, *lease, revision)),
+                Operation::Delete if self.keys.remove(key).is_some() => {
+                    deleted += 1;
+                    changes.push(Change::Delete { key: key.to_owned(), revision });
+                }
+                Operation::Delete => {}
+            }
+        }
+        if !changes.is_empty() {
+            self.revision = revision;
+            self.watches.tell(Batch { revision, changes });
+        }
+        Committed { revision: self.revision, deleted }
+    }
+
+    fn set(&mut self, key: &str, value: &[u8], lease: Option<LeaseId>, revision: Revision) -> Change {
         let held = Held { value: value.to_vec(), revision, lease };
         let change = Change::Put(held.entry(key));
         self.keys.insert(key.to_owned(), held);
         if let Some(lease) = lease.and_then(|id| self.leases.get_mut(&id)) {
             lease.keys.insert(key.to_owned());
         }
-        self.tell(key, &change);
-        revision
+        change
     }
 
-    fn delete(&mut self, key: &str) -> bool {
-        self.unlink(key);
-        if self.keys.remove(key).is_none() {
-            return false;
-        }
-        let change = Change::Delete { key: key.to_owned(), revision: self.next_revision() };
-        self.tell(key, &change);
-        true
-    }
-
-    /// Records a change in the journal before it is made.
-    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
-        let failed = |error: io::Error| StoreError::Unavailable(format!("its journal: {error}"));
-        self.tidy_journal().map_err(failed)?;
-        let is_known = self.keys.get(key).is_some_and(|held| held.lease.is_none());
-        match &mut self.journal {
-            Some(journal) if is_known || value.is_some() => journal.note(key, value).map_err(failed),
-            _ => Ok(()),
+    /// Records changes in the journal before they are made.
+    fn note(&mut self, transaction: &Transaction) -> Result<(), StoreError> {
+        let tidied = self.tidy_journal();
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let lasting = |key: &str| self.keys.get(key).is_some_and(|held| held.lease.is_none());
+        let changes: Vec<(&str, Option<&[u8]>)> = transaction
+            .operations()
+            .filter_map(|(key, operation)| match operation {
+                Operation::Put { value, lease: None } => Some((key, Some(value.as_slice()))),
+                Operation::Put { .. } | Operation::Delete => lasting(key).then_some((key, None)),
+            })
+            .collect();
+        match tidied.and_then(|()| journal.note(&changes)) {
+            // A deletion succeeds in any case: a full disk must not prevent cleanup.
+            Err(_) if transaction.operations().all(|(_, operation)| *operation == Operation::Delete) => {
+                journal.has_missed();
+                Ok(())
+            }
+            noted => noted.map_err(|error| StoreError::Unavailable(format!("its journal: {error}"))),
         }
     }
 
@@ -238,17 +225,6 @@ impl State {
         }
     }
 
-    fn next_revision(&mut self) -> Revision {
-        self.revision += 1;
-        Revision(self.revision)
-    }
-
-    /// Sends a change to the watches of the key; removes watches that were dropped.
-    fn tell(&mut self, key: &str, change: &Change) {
-        self.watchers
-            .retain(|(prefix, sender)| !key.starts_with(prefix.as_str()) || sender.send(Some(change.clone())).is_ok());
-    }
-
     fn end_leases(&mut self, now: Duration) {
         let over: Vec<LeaseId> = self.leases.iter().filter(|(_, l)| l.ends <= now).map(|(&id, _)| id).collect();
         for id in over {
@@ -258,9 +234,7 @@ impl State {
 
     fn end_lease(&mut self, id: LeaseId) -> Result<(), StoreError> {
         let lease = self.leases.remove(&id).ok_or(StoreError::LeaseEnded)?;
-        for key in &lease.keys {
-            self.delete(key);
-        }
+        self.apply(lease.keys.iter().map(|key| (key.as_str(), &Operation::Delete)));
         Ok(())
     }
 

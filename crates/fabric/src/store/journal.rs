@@ -1,6 +1,6 @@
 //! A journal on disk, from which the embedded store is restored after its router has died.
 //!
-//! One line of JSON for each change. A router that is killed while it writes leaves a last line that is not valid JSON, which
+//! One line of JSON for each change, or for those of one transaction. A router that is killed while it writes leaves a last line that is not valid JSON, which
 //! is ignored. The journal does not survive a crash of the machine: nothing is synchronised to the disk.
 
 use rustix::fs::OFlags;
@@ -22,9 +22,17 @@ pub(super) struct Journal {
     is_stale: bool,
 }
 
+/// A line: changes that were made at once.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    One(Record),
+    All(Vec<Record>),
+}
+
 /// A change of a key; one that was removed has no value.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct Record {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<String>,
@@ -39,18 +47,27 @@ impl Journal {
         file.read_to_end(&mut bytes)?;
         let mut keys = BTreeMap::new();
         for line in bytes.split(|&byte| byte == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(Line { key, value: Some(value) }) => drop(keys.insert(key, value.into_bytes())),
-                Ok(Line { key, value: None }) => drop(keys.remove(&key)),
-                Err(_) => {}
+            let records = match serde_json::from_slice(line) {
+                Ok(Line::One(record)) => vec![record],
+                Ok(Line::All(records)) => records,
+                Err(_) => continue,
+            };
+            for Record { key, value } in records {
+                match value {
+                    Some(value) => drop(keys.insert(key, value.into_bytes())),
+                    None => drop(keys.remove(&key)),
+                }
             }
         }
         Ok((Self { path: path.to_owned(), file, len: 0, lines: 0, is_stale: true }, keys))
     }
 
-    /// Records that `key` has a new value, or none. Where that fails the journal is as it was.
-    pub(super) fn note(&mut self, key: &str, value: Option<&[u8]>) -> io::Result<()> {
-        let line = line(key, value)?;
+    /// Records that keys have new values, or none. Where that fails the journal is as it was.
+    pub(super) fn note(&mut self, changes: &[(&str, Option<&[u8]>)]) -> io::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let line = line(changes)?;
         self.file.seek(SeekFrom::Start(self.len))?;
         if let Err(error) = self.file.write_all(&line) {
             // Half a line would spoil the next one.
@@ -83,7 +100,7 @@ impl Journal {
     pub(super) fn rewrite<'a>(&mut self, keys: impl Iterator<Item = (&'a str, &'a [u8])>) -> io::Result<()> {
         let (mut bytes, mut lines) = (Vec::new(), 0);
         for (key, value) in keys {
-            bytes.extend(line(key, Some(value))?);
+            bytes.extend(line(&[(key, Some(value))])?);
             lines += 1;
         }
         self.is_stale = true;
@@ -107,9 +124,14 @@ fn private() -> OpenOptions {
     options
 }
 
-fn line(key: &str, value: Option<&[u8]>) -> io::Result<Vec<u8>> {
-    let value = value.map(|value| String::from_utf8(value.to_vec())).transpose().map_err(io::Error::other)?;
-    let mut line = serde_json::to_vec(&Line { key: key.to_owned(), value })?;
+fn line(changes: &[(&str, Option<&[u8]>)]) -> io::Result<Vec<u8>> {
+    let record = |(key, value): &(&str, Option<&[u8]>)| {
+        let value = value.map(|value| String::from_utf8(value.to_vec())).transpose().map_err(io::Error::other)?;
+        Ok::<_, io::Error>(Record { key: (*key).to_owned(), value })
+    };
+    let mut records = changes.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+    let single = if records.len() == 1 { records.pop() } else { None };
+    let mut line = serde_json::to_vec(&single.map_or(Line::All(records), Line::One))?;
     line.push(b'\n');
     Ok(line)
 }

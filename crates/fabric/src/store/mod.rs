@@ -1,12 +1,15 @@
 //! Key-value store of the control plane, with revisions, leases and watches.
 //!
-//! Every change gets a revision, greater than all before it. A key is changed safely by reading it and then writing
-//! it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one): the write fails if another writer was faster.
+//! Every change gets a revision, greater than all before it; the changes of a transaction, and of a lease that ends, share one.
+//! A key is changed safely by reading it and then writing it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one):
+//! the write fails if another writer was faster. What must change together is one [`Transaction`].
 
 mod embedded;
 mod journal;
+mod transaction;
 
 pub use embedded::Embedded;
+pub use transaction::{Committed, Operation, Transaction};
 
 use std::time::Duration;
 
@@ -18,11 +21,20 @@ pub trait Store: Send + Sync {
     /// All keys that begin with `prefix`, in order.
     fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError>;
 
+    /// Makes all changes of `transaction`, if all its conditions hold, else none.
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError>;
+
     /// Sets `key`, if it is as `expect` says; with a lease, the key goes when the lease does.
-    fn put(&self, key: &str, value: &[u8], expect: Expect, lease: Option<LeaseId>) -> Result<Revision, StoreError>;
+    fn put(&self, key: &str, value: &[u8], expect: Expect, lease: Option<LeaseId>) -> Result<Revision, StoreError> {
+        let transaction = Transaction::default().expect(key, expect).put(key, value, lease);
+        self.commit(&transaction).map(|committed| committed.revision)
+    }
 
     /// Removes `key`, if it is as `expect` says; whether there was one.
-    fn delete(&self, key: &str, expect: Expect) -> Result<bool, StoreError>;
+    fn delete(&self, key: &str, expect: Expect) -> Result<bool, StoreError> {
+        let transaction = Transaction::default().expect(key, expect).delete(key);
+        self.commit(&transaction).map(|committed| committed.deleted != 0)
+    }
 
     /// A new lease, which lasts for `ttl` after the last [`Store::keep_alive`].
     fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
@@ -35,12 +47,20 @@ pub trait Store: Send + Sync {
 
     /// All keys that begin with `prefix` now, and every change after that, each once and in order.
     fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError>;
+
+    /// Every change after `revision` of keys that begin with `prefix`, each once and in order: the continuation of a watch that
+    /// ended at [`Watch::revision`]. [`StoreError::Forgotten`] where the store does not remember that far back.
+    fn watch_from(&self, prefix: &str, revision: Revision) -> Result<Box<dyn Watch>, StoreError>;
 }
 
 /// The changes of a prefix, as they happen. Dropping it ends the watch.
 pub trait Watch: Send {
     /// The next change; none if there is none within `timeout`.
     fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
+
+    /// Revision up to which every change has been returned, whence [`Store::watch_from`] continues. Inside the changes of one
+    /// revision it is that of the change before them.
+    fn revision(&self) -> Revision;
 
     /// A handle by which another thread ends the waiting of [`Watch::next`]: that returns none, once for each call.
     fn cancel(&self) -> Cancel;
@@ -102,6 +122,9 @@ pub enum StoreError {
     /// The lease has ended.
     #[error("the lease has ended")]
     LeaseEnded,
+    /// The changes after a revision are not remembered, or it is none of this store's: what there is must be listed anew.
+    #[error("the store does not remember its changes since revision {}", .0.0)]
+    Forgotten(Revision),
     /// The store cannot be reached.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),

@@ -2,7 +2,7 @@
 
 use super::mad::Kind;
 use super::messages::{Rep, Req, SidrRep, SidrReq};
-use crate::net::Plain;
+use crate::path::Plain;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qkey, QpType, Qpn, Vni};

@@ -13,11 +13,13 @@ pub(crate) struct SendWindow {
     is_lossy: bool,
 }
 
-impl SendWindow {
-    pub(crate) fn new() -> Self {
+impl Default for SendWindow {
+    fn default() -> Self {
         Self { packets: STEADY, clean: 0, is_lossy: false }
     }
+}
 
+impl SendWindow {
     /// Packets that may be on their way.
     pub(crate) fn packets(&self) -> u32 {
         self.packets
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn silence_narrows_and_answers_widen() {
-        let mut window = SendWindow::new();
+        let mut window = SendWindow::default();
         for _ in 0..10 {
             window.on_timeout();
         }
@@ -94,14 +96,14 @@ mod tests {
 
     #[test]
     fn long_queues_narrow_to_the_least() {
-        let mut window = SendWindow::new();
+        let mut window = SendWindow::default();
         (0..20).for_each(|_| window.on_delay());
         assert_eq!(window.packets(), LEAST);
     }
 
     #[test]
     fn loss_without_delay_leaves_the_usual_window() {
-        let mut window = SendWindow::new();
+        let mut window = SendWindow::default();
         window.on_ack(CLEAN, false);
         assert_eq!(window.packets(), MOST);
         for _ in 0..100 {

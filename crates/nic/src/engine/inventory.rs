@@ -6,7 +6,6 @@ use super::Engine;
 use crate::command::{ContextId, QpInfo};
 use crate::platform::Platform;
 use rdmesh_verbs::Qpn;
-use std::collections::BTreeMap;
 
 /// A queue pair in a list.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +54,7 @@ impl<P: Platform> Engine<P> {
     pub fn list_qps(&self, id: ContextId, from: u32, limit: usize) -> Vec<QpEntry> {
         let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
         let entry = |(handle, index): (u32, &u32)| {
-            let pd = self.qps.get(*index as usize)?.as_ref()?.pd;
+            let pd = self.qps.get(*index as usize)?.as_ref()?.core().pd;
             Some(QpEntry { handle, pd, info: self.query_qp(id, handle).ok()? })
         };
         cx.qps.iter_from(from).filter_map(entry).take(limit).collect()
@@ -71,12 +70,7 @@ impl<P: Platform> Engine<P> {
     /// At most `limit` protection domains, from handle `from` on.
     pub fn list_pds(&self, id: ContextId, from: u32, limit: usize) -> Vec<PdEntry> {
         let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
-        let qps = cx.qps.iter().filter_map(|(_, index)| Some(self.qps.get(*index as usize)?.as_ref()?.pd));
-        let others = cx.srqs.iter().map(|(_, srq)| srq.pd).chain(cx.ahs.iter().map(|(_, ah)| ah.pd));
-        let mut users = BTreeMap::<u32, u32>::new();
-        qps.chain(others).for_each(|pd| *users.entry(pd).or_default() += 1);
-        let entry = |(handle, _)| PdEntry { handle, users: users.get(&handle).copied().unwrap_or(0) };
-        cx.pds.iter_from(from).map(entry).take(limit).collect()
+        cx.pds.iter_from(from).map(|(handle, pd)| PdEntry { handle, users: pd.users }).take(limit).collect()
     }
 
     /// At most `limit` shared receive queues, from handle `from` on.
@@ -85,9 +79,9 @@ impl<P: Platform> Engine<P> {
         let entries = cx.srqs.iter_from(from).map(|(handle, srq)| SrqEntry { handle, pd: srq.pd, qps: Vec::new() });
         let mut entries: Vec<_> = entries.take(limit).collect();
         for qp in cx.qps.iter().filter_map(|(_, index)| self.qps.get(*index as usize)?.as_ref()) {
-            let found = qp.srq.and_then(|srq| entries.binary_search_by_key(&srq, |entry| entry.handle).ok());
+            let found = qp.core().srq.and_then(|srq| entries.binary_search_by_key(&srq, |entry| entry.handle).ok());
             if let Some(at) = found {
-                entries[at].qps.push(qp.qpn);
+                entries[at].qps.push(qp.core().qpn);
             }
         }
         entries.iter_mut().for_each(|entry| entry.qps.sort_unstable());

@@ -5,9 +5,9 @@
 
 use super::Engine;
 use crate::cm::Mad;
-use crate::net::{Origin, PlainId, Route, Transmits};
+use crate::path::{Opened, Peer, flow};
+use crate::path::{Origin, PlainId, Route, Transmits};
 use crate::platform::Platform;
-use crate::roce::{self, Opened, Peer, flow};
 use crate::time::Time;
 use crate::wire::{Header, Op, Service};
 use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
@@ -101,7 +101,7 @@ impl<P: Platform> Engine<P> {
             }
             let Some((peer, bytes)) = self.management.outgoing.pop_front() else { break };
             let op = Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
-            let header = roce::header(Service::Ud, op, GSI, self.management.psn);
+            let header = Header::new(Service::Ud, op, GSI, self.management.psn);
             self.management.psn = self.management.psn.add(1);
             let mark = to.mark();
             let Ok(()) = peer.emit(to, &header, MAD, |payload| {

@@ -1,47 +1,38 @@
 //! The engine: one shard of the NIC.
 
-pub(crate) mod active;
-pub(crate) mod context;
-pub(crate) mod grh;
+mod arrivals;
+mod captures;
 mod inventory;
 mod management;
-mod modify;
-mod network;
 mod objects;
-pub(crate) mod output;
-pub(crate) mod packet;
-pub(crate) mod qp;
-pub(crate) mod requester;
-pub(crate) mod responder;
+mod queue_pairs;
+mod receive;
 mod settle;
-pub(crate) mod slab;
-pub(crate) mod slowness;
-mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod window;
+mod transmit;
 
 pub use inventory::{CqEntry, PdEntry, QpEntry, SrqEntry};
 pub use management::{MadError, ReceivedMad};
-pub(crate) use modify::RESTING_QPS;
-pub use network::{Owners, WireCounters};
-pub use output::Event;
-pub use packet::Packet;
+pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 
-use crate::command::{CommandError, ContextId, Network, Remains};
+use crate::command::{CommandError, ContextId, Remains};
+use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
-use crate::platform::{Platform, RecvQueue};
-use crate::roce::{Ended, Integrity};
+use crate::packet::{Body, Head, Packet, acknowledgement};
+use crate::path::Integrity;
+use crate::path::Network;
+use crate::platform::Platform;
+use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
 use crate::time::Time;
-use active::Active;
-use context::Context;
+use crate::transport::local::drop_request;
+use crate::transport::roce::Ended;
+use crate::transport::{Env, Qp};
+use crate::wire::{Op, Syndrome};
+use arrivals::Arrivals;
 use management::Management;
-use output::Outputs;
-use packet::{Body, Head, Reply};
-use qp::Qp;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
-use slab::Slab;
 use std::collections::BTreeMap;
 
 /// Configuration of an engine.
@@ -64,6 +55,7 @@ pub struct Engine<P: Platform> {
     qps: Vec<Option<Box<Qp<P>>>>,
     free_qps: std::collections::VecDeque<u32>,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    arrivals: Arrivals<P::Memory>,
     ended: Ended,
     integrity: Integrity,
     wire: WireCounters,
@@ -80,6 +72,7 @@ impl<P: Platform> Engine<P> {
             qps: Vec::new(),
             free_qps: std::collections::VecDeque::new(),
             groups: BTreeMap::new(),
+            arrivals: Arrivals::new(),
             ended: Ended::new(),
             integrity: Integrity::new(),
             wire: WireCounters::default(),
@@ -98,22 +91,30 @@ impl<P: Platform> Engine<P> {
 
     /// Closes a device: all its objects are destroyed, in any state.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
-        let qps: Vec<u32> = self.contexts.get(id.0)?.qps.iter().map(|(handle, _)| handle).collect();
-        let qps: Vec<_> = qps.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect();
-        Some(Remains::new((qps, self.contexts.remove(id.0))))
+        let qps = self.remove_qps(id, usize::MAX);
+        let context = self.contexts.remove(id.0)?;
+        Some(Remains::new((qps, context)))
+    }
+
+    /// Destroys some queue pairs of a device that is to be closed, in any state; none if none is left. Others are served between
+    /// two slices.
+    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+        let qps = self.remove_qps(id, CLOSED_AT_ONCE);
+        (!qps.is_empty()).then(|| Remains::new(qps))
+    }
+
+    fn remove_qps(&mut self, id: ContextId, limit: usize) -> Vec<Box<Qp<P>>> {
+        let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
+        let handles: Vec<u32> = cx.qps.iter().map(|(handle, _)| handle).take(limit).collect();
+        handles.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect()
     }
 
     /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
     pub fn doorbell(&mut self, id: ContextId, qp: u32) {
         let Some(&index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)) else { return };
-        if let Some(qp) = self.qps.get_mut(index as usize).and_then(Option::as_mut) {
-            self.out.make_ready(index, qp);
+        if let Some(qp) = self.qps.get(index as usize).and_then(Option::as_ref) {
+            self.out.make_ready(index, qp.core());
         }
-    }
-
-    /// Takes a packet from another engine of this host.
-    pub fn handle_packet(&mut self, packet: Packet<P::Memory>) {
-        self.out.inbox.push_back(packet);
     }
 
     /// A packet for another engine, if there is one; [`Packet::shard`] says which.
@@ -128,7 +129,7 @@ impl<P: Platform> Engine<P> {
 
     /// When [`Engine::poll`] has to be called at the latest, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timer = self.out.timers.first().map(|(at, _)| *at);
+        let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
         let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
         timer.into_iter().chain(watch).min()
@@ -138,62 +139,62 @@ impl<P: Platform> Engine<P> {
     pub fn has_work(&self) -> bool {
         let out = &self.out;
         let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
-        has_packets || !out.ready.is_empty() || !out.events.is_empty() || self.has_mads()
+        let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
+        has_packets || has_turns || !out.events.is_empty() || self.has_mads()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
     pub fn has_to_transmit(&self) -> bool {
-        !self.out.wire_ready.is_empty() || self.has_last_words()
+        !self.out.schedule.is_empty(Order::Wire) || self.has_last_words()
     }
 
     /// Does the present work, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
-        self.out.moved = 0;
+        let start = self.out.spent;
         let mut worked = self.expire();
         worked |= self.drain_inbox();
-        for _ in 0..self.out.ready.len().min(QPS_PER_POLL) {
-            // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
-            // rings while large messages are copied does not wait longer than this.
-            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.moved > POLL_BYTES {
+        for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
+            if self.out.spent - start > POLL_COST / 2 {
                 break;
             }
-            let Some(index) = self.out.ready.pop_front() else { break };
+            worked |= self.take_arrived();
+        }
+        for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
+            // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
+            // rings while large messages are copied does not wait longer than this.
+            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.spent - start > POLL_COST {
+                break;
+            }
+            let Some(index) = self.out.schedule.next(Order::Local) else { break };
+            let before = self.out.spent;
             worked |= self.run(index);
+            // What others execute for it on this engine is at its expense.
             self.drain_inbox();
+            self.out.schedule.charge(Order::Local, index, self.out.spent - before);
         }
         worked | self.flush_failed()
     }
 
     fn expire(&mut self) -> bool {
         let mut worked = false;
-        while let Some((at, index)) = self.out.timers.first().copied()
-            && at <= self.out.now
-        {
-            self.out.timers.pop_first();
-            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            let is_remote = qp.connection.is_some();
-            let mut active = Active { index, qp, cx, out: &mut self.out };
-            if is_remote {
-                active.handle_wire_timeout()
-            } else {
-                active.handle_timeout()
+        while let Some(index) = self.out.timers.pop(self.out.now) {
+            if let Some((qp, env)) = self.qp(index) {
+                qp.handle_timeout(env);
+                worked = true;
             }
-            worked = true;
         }
         worked
     }
 
     fn run(&mut self, index: u32) -> bool {
-        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
-        qp.queued = false;
-        if qp.is_on_wire() {
-            self.out.make_wire_ready(index, qp);
-            return true;
-        }
-        let worked = Active { index, qp: &mut *qp, cx, out: &mut self.out }.run_sends();
-        if worked && qp.can_send() {
-            self.out.make_ready(index, qp);
+        let Some((qp, env)) = self.qp(index) else { return false };
+        let worked = qp.send_locally(env);
+        if let Some((qp, env)) = self.qp(index)
+            && worked
+            && qp.core().can_send()
+        {
+            env.out.make_ready(index, qp.core());
         }
         worked
     }
@@ -206,41 +207,38 @@ impl<P: Platform> Engine<P> {
                 capture.local(self.out.now, &packet);
             }
             let Packet { head, body } = packet;
-            match body {
-                Body::Request(request) if head.dst == Qpn::MULTICAST => self.deliver_to_group(&head, &request),
-                Body::Request(request) => self.handle_request(&head, request),
-                Body::Reply(reply) => {
-                    let Some(index) = self.out.index_of(head.dst) else { continue };
-                    let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-                    Active { index, qp, cx, out: &mut self.out }.handle_reply(&head, reply);
+            let dest = head.header.dest;
+            if head.is_reply() {
+                if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                    qp.handle_reply(env, &head, body);
+                }
+            } else if dest == Qpn::MULTICAST {
+                self.deliver_to_group(&head, &body);
+            } else {
+                match self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                    Some((qp, env)) => qp.handle_request(env, &head, &body),
+                    None => drop_request(&mut self.out, &head),
                 }
             }
         }
         worked
     }
 
-    fn handle_request(&mut self, head: &Head, request: packet::Request<Payload<P::Memory>>) {
-        match self.out.index_of(head.dst).and_then(|i| Some((i, parts(&mut self.qps, &mut self.contexts, i)?))) {
-            Some((index, (qp, cx))) => {
-                Active { index, qp, cx, out: &mut self.out }.handle_request(head, &request);
-            }
-            None => self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) }),
-        }
-    }
-
     /// Delivers a datagram to every member of a group in this engine.
-    fn deliver_to_group(&mut self, head: &Head, request: &packet::Request<Payload<P::Memory>>) {
+    fn deliver_to_group(&mut self, head: &Head, body: &Body<P::Memory>) {
         // A connected QP may name the group's number as its peer's; no QP answers there.
-        if !matches!(request.op, packet::RequestOp::Datagram { .. }) {
-            return self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Dropped) });
-        }
-        let members = self.groups.get(&(head.vni, head.dgid)).map_or(&[][..], Vec::as_slice);
+        let (Op::Datagram { .. }, Body::Data(payload)) = (head.header.op, body) else {
+            return drop_request(&mut self.out, head);
+        };
+        let members = self.groups.get(&(head.vni, head.ip.dest)).map_or(&[][..], Vec::as_slice);
         for &index in members {
-            if let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) {
-                Active { index, qp, cx, out: &mut self.out }.receive_datagram(head, request);
+            if let Some((qp, env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
+                qp.handle_group(env, head, payload);
+                self.out.spend(u64::from(head.len));
             }
         }
-        self.out.packet(Packet { head: head.reply(), body: Body::Reply(Reply::Ack) });
+        let reply = head.reply(acknowledgement(Syndrome::ACK));
+        self.out.packet(Packet { head: reply, body: Body::Data(Payload::empty()) });
     }
 
     /// Flushes what was posted to QPs in error, some of them in each poll.
@@ -248,14 +246,15 @@ impl<P: Platform> Engine<P> {
         let mut worked = false;
         for _ in 0..self.out.failed.len().min(FAILED_PER_POLL) {
             let Some(index) = self.out.failed.pop_front() else { break };
-            let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { continue };
-            if qp.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
-                Active { index, qp, cx, out: &mut self.out }.flush_receives();
-                worked = true;
-            }
+            let Some((qp, env)) = self.qp(index) else { continue };
+            worked |= qp.flush_receives(env);
             self.out.failed.push_back(index);
         }
         worked
+    }
+
+    fn qp(&mut self, index: u32) -> Option<(&mut Qp<P>, Env<'_, P>)> {
+        parts(&mut self.qps, &mut self.contexts, &mut self.out, index)
     }
 
     /// Deadlines that are kept.
@@ -273,24 +272,19 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// A QP and its context, from tables that are borrowed apart.
+/// A QP and what its work may touch, from tables that are borrowed apart.
 fn parts<'a, P: Platform>(
     qps: &'a mut [Option<Box<Qp<P>>>],
     contexts: &'a mut Slab<Context<P>>,
+    out: &'a mut Outputs<P::Memory>,
     index: u32,
-) -> Option<(&'a mut Qp<P>, &'a mut Context<P>)> {
+) -> Option<(&'a mut Qp<P>, Env<'a, P>)> {
     let qp = qps.get_mut(index as usize)?.as_mut()?;
-    let cx = contexts.get_mut(qp.context.0)?;
-    Some((qp, cx))
+    let cx = contexts.get_mut(qp.core().context.0)?;
+    Some((qp, Env { index, cx, out }))
 }
 
-/// QPs that may send in one poll.
-const QPS_PER_POLL: usize = 64;
-/// Bytes that one poll moves.
-const POLL_BYTES: u64 = 2 << 20;
-/// Packets for other engines that may wait before no more are made.
-const OUTBOX_LIMIT: usize = 128;
-/// QPs in error whose receive queues are looked at in one poll.
-const FAILED_PER_POLL: usize = 32;
+/// Queue pairs of a device that is to be closed, destroyed at once.
+const CLOSED_AT_ONCE: usize = 256;
 /// Interval at which the receive queues of QPs in error are polled without other work.
 const FAILED_WATCH: core::time::Duration = core::time::Duration::from_millis(10);

@@ -1,8 +1,8 @@
 //! Commands on protection domains, memory, completion queues, shared receive queues and address handles.
 
 use super::Engine;
-use super::context::{Ah, Cq, Srq};
 use crate::command::{CommandError, ContextId, CqInit, MwType, Remains, SrqAttr, SrqInit};
+use crate::device::{Ah, Cq, Pd, Srq};
 use crate::platform::{CompletionQueue, Platform, RecvQueue};
 use rdmesh_verbs::{Access, AddressVector, Key};
 
@@ -12,21 +12,16 @@ use CommandError::{Busy, Exhausted, Invalid, NoSuchObject};
 impl<P: Platform> Engine<P> {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self, id: ContextId) -> Result<u32> {
-        self.context_mut(id)?.pds.insert(()).ok_or(Exhausted)
+        self.context_mut(id)?.pds.insert(Pd::default()).ok_or(Exhausted)
     }
 
     /// Destroys a protection domain that nothing uses.
     pub fn dealloc_pd(&mut self, id: ContextId, pd: u32) -> Result<()> {
-        let cx = self.context(id)?;
-        cx.pds.get(pd).ok_or(NoSuchObject)?;
-        let used = cx.keys.uses_pd(pd)
-            || cx.srqs.iter().any(|(_, srq)| srq.pd == pd)
-            || cx.ahs.iter().any(|(_, ah)| ah.pd == pd)
-            || cx.qps.iter().any(|(_, index)| self.qps[*index as usize].as_ref().is_some_and(|qp| qp.pd == pd));
-        if used {
+        let cx = self.context_mut(id)?;
+        if cx.pds.get(pd).ok_or(NoSuchObject)?.users != 0 || cx.keys.uses_pd(pd) {
             return Err(Busy);
         }
-        self.context_mut(id)?.pds.remove(pd);
+        cx.pds.remove(pd);
         Ok(())
     }
 
@@ -116,7 +111,9 @@ impl<P: Platform> Engine<P> {
         let cx = self.context_mut(id)?;
         cx.pds.get(init.pd).ok_or(NoSuchObject)?;
         let srq = Srq { pd: init.pd, queue: init.queue, attr: init.attr, users: 0 };
-        cx.srqs.insert(srq).ok_or(Exhausted)
+        let handle = cx.srqs.insert(srq).ok_or(Exhausted)?;
+        cx.enter_pd(init.pd);
+        Ok(handle)
     }
 
     /// Puts a new ring (with the entries that it holds) in the place of an SRQ's, arms its limit event, or both. Requests
@@ -155,18 +152,25 @@ impl<P: Platform> Engine<P> {
         if cx.srqs.get(srq).ok_or(NoSuchObject)?.users != 0 {
             return Err(Busy);
         }
-        Ok(Remains::new(cx.srqs.remove(srq)))
+        let srq = cx.srqs.remove(srq);
+        srq.iter().for_each(|srq| cx.leave_pd(srq.pd));
+        Ok(Remains::new(srq))
     }
 
     /// Makes an address handle. In send rings it goes by its handle plus one.
     pub fn create_ah(&mut self, id: ContextId, pd: u32, av: AddressVector) -> Result<u32> {
         let cx = self.context_mut(id)?;
         cx.pds.get(pd).ok_or(NoSuchObject)?;
-        cx.ahs.insert(Ah { pd, av }).ok_or(Exhausted)
+        let handle = cx.ahs.insert(Ah { pd, av }).ok_or(Exhausted)?;
+        cx.enter_pd(pd);
+        Ok(handle)
     }
 
     /// Destroys an address handle.
     pub fn destroy_ah(&mut self, id: ContextId, ah: u32) -> Result<()> {
-        self.context_mut(id)?.ahs.remove(ah).map(drop).ok_or(NoSuchObject)
+        let cx = self.context_mut(id)?;
+        let ah = cx.ahs.remove(ah).ok_or(NoSuchObject)?;
+        cx.leave_pd(ah.pd);
+        Ok(())
     }
 }

@@ -5,11 +5,11 @@
 //! next poll, which the command may precede. So before a command that ends a queue pair's work the engine settles it: posted
 //! work requests are executed as far as the receiver and the window allow.
 
-use super::active::Active;
-use super::{Engine, OUTBOX_LIMIT, parts};
+use super::Engine;
 use crate::command::ContextId;
-use crate::net::Transmits;
+use crate::path::Transmits;
 use crate::platform::Platform;
+use crate::schedule::OUTBOX_LIMIT;
 use crate::time::Time;
 use rdmesh_verbs::Qpn;
 
@@ -17,28 +17,29 @@ use rdmesh_verbs::Qpn;
 /// sent more by then.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    bytes: u64,
+    /// In the unit of [`crate::schedule::cost`].
+    cost: u64,
     turns: u32,
 }
 
 impl Budget {
     /// The work of a NIC while a command is on its way to it.
     pub const fn of_command() -> Self {
-        Self { bytes: 2 << 20, turns: 4096 }
+        Self { cost: 2 << 20, turns: 4096 }
     }
 
     /// The work of a NIC while a program ends.
     pub const fn of_end() -> Self {
-        Self { bytes: 8 << 20, turns: 16_384 }
+        Self { cost: 8 << 20, turns: 16_384 }
     }
 
-    fn take(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
+    fn take(&mut self, cost: u64) {
+        self.cost = self.cost.saturating_sub(cost);
         self.turns = self.turns.saturating_sub(1);
     }
 
     fn is_spent(&self) -> bool {
-        self.bytes == 0 || self.turns == 0
+        self.cost == 0 || self.turns == 0
     }
 }
 
@@ -56,7 +57,8 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
         while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
-            let moved = self.out.moved;
+            let spent = self.out.spent;
+            self.take_arrived_of(index);
             self.drain_inbox();
             let mut worked = self.send_locally(index);
             if let Some(to) = &mut to {
@@ -65,7 +67,7 @@ impl<P: Platform> Engine<P> {
                 worked |= to.count() != before;
                 self.wire.sent += (to.count() - before) as u64;
             }
-            budget.take(self.out.moved - moved);
+            budget.take(self.out.spent - spent);
             if !worked {
                 break;
             }
@@ -73,6 +75,7 @@ impl<P: Platform> Engine<P> {
                 return true;
             }
         }
+        self.take_arrived_of(index);
         self.drain_inbox();
         false
     }
@@ -81,19 +84,19 @@ impl<P: Platform> Engine<P> {
     pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
         let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
         let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
-        qp.is_some_and(|qp| qp.send.unanswered != 0 && qp.send.held.is_empty())
+        qp.is_some_and(|qp| qp.has_packets_away())
     }
 
     /// The queue pair with this number: its context, and its handle there.
     pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
         let index = self.out.index_of(qpn)?;
         let qp = self.qps.get(index as usize)?.as_ref()?;
-        Some((qp.context, qp.handle))
+        Some((qp.core().context, qp.core().handle))
     }
 
     fn send_locally(&mut self, index: u32) -> bool {
-        let Some((qp, cx)) = parts(&mut self.qps, &mut self.contexts, index) else { return false };
+        let Some((qp, env)) = self.qp(index) else { return false };
         // A queue pair in error is flushed by later polls.
-        qp.is_sending() && !qp.is_on_wire() && Active { index, qp, cx, out: &mut self.out }.run_sends()
+        qp.core().is_sending() && qp.send_locally(env)
     }
 }

@@ -1,7 +1,7 @@
 use crate::command::MwType;
 use crate::platform::Memory;
 use rdmesh_verbs::{Access, Key, Qpn, Sge};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The memory keys of one context.
 pub(crate) struct KeyTable<M> {
@@ -11,6 +11,8 @@ pub(crate) struct KeyTable<M> {
     tags: u8,
     /// Type 2 windows that are bound, by QP.
     by_qp: BTreeSet<(Qpn, u32)>,
+    /// Regions and windows of each protection domain that has any.
+    by_pd: BTreeMap<u32, u32>,
 }
 
 struct Slot<M> {
@@ -22,6 +24,16 @@ enum Entry<M> {
     Free,
     Region(Region<M>),
     Window(Window<M>),
+}
+
+impl<M> Entry<M> {
+    fn pd(&self) -> Option<u32> {
+        match self {
+            Self::Free => None,
+            Self::Region(region) => Some(region.pd),
+            Self::Window(window) => Some(window.pd),
+        }
+    }
 }
 
 struct Region<M> {
@@ -63,7 +75,14 @@ impl<M: Memory> KeyTable<M> {
     pub(crate) fn new(limit: u32, seed: u64) -> Self {
         // Slot 0 stays empty: the key 0 opens nothing.
         let never = Slot { tag: 0, entry: Entry::Free };
-        Self { slots: vec![never], free: Vec::new(), limit: limit as usize, tags: seed as u8, by_qp: BTreeSet::new() }
+        Self {
+            slots: vec![never],
+            free: Vec::new(),
+            limit: limit as usize,
+            tags: seed as u8,
+            by_qp: BTreeSet::new(),
+            by_pd: BTreeMap::new(),
+        }
     }
 
     /// Adds a region; returns its handle and key, or none where the table is full.
@@ -78,7 +97,7 @@ impl<M: Memory> KeyTable<M> {
 
     fn add(&mut self, entry: Entry<M>) -> Option<(u32, Key)> {
         self.tags = self.tags.wrapping_mul(5).wrapping_add(3);
-        let tag = self.tags;
+        let (tag, pd) = (self.tags, entry.pd());
         let index = if let Some(index) = self.free.pop() {
             self.slots[index as usize] = Slot { tag, entry };
             index
@@ -89,6 +108,7 @@ impl<M: Memory> KeyTable<M> {
             self.slots.push(Slot { tag, entry });
             (self.slots.len() - 1) as u32
         };
+        self.count(pd, 1);
         Some((index, Key::from_parts(index as usize, tag)))
     }
 
@@ -104,9 +124,13 @@ impl<M: Memory> KeyTable<M> {
     pub(crate) fn change_region(&mut self, handle: u32, pd: Option<u32>, access: Option<Access>) -> Option<Key> {
         let slot = self.slots.get_mut(handle as usize)?;
         let Entry::Region(region) = &mut slot.entry else { return None };
-        region.pd = pd.unwrap_or(region.pd);
+        let before = region.pd;
+        region.pd = pd.unwrap_or(before);
         region.access = access.unwrap_or(region.access);
-        Some(Key::from_parts(handle as usize, slot.tag))
+        let (after, key) = (region.pd, Key::from_parts(handle as usize, slot.tag));
+        self.count(Some(before), -1);
+        self.count(Some(after), 1);
+        Some(key)
     }
 
     /// The protection domain of the window with `handle`.
@@ -121,7 +145,9 @@ impl<M: Memory> KeyTable<M> {
     pub(crate) fn remove(&mut self, handle: u32) -> Option<M> {
         self.unbind(handle);
         let slot = self.slots.get_mut(handle as usize)?;
-        match std::mem::replace(&mut slot.entry, Entry::Free) {
+        let entry = std::mem::replace(&mut slot.entry, Entry::Free);
+        self.count(entry.pd(), -1);
+        match entry {
             Entry::Free => None,
             Entry::Region(region) => {
                 self.free.push(handle);
@@ -134,13 +160,18 @@ impl<M: Memory> KeyTable<M> {
         }
     }
 
+    fn count(&mut self, pd: Option<u32>, change: i32) {
+        let Some(pd) = pd else { return };
+        let users = self.by_pd.entry(pd).or_default();
+        *users = users.wrapping_add_signed(change);
+        if *users == 0 {
+            self.by_pd.remove(&pd);
+        }
+    }
+
     /// Whether anything belongs to `pd`.
     pub(crate) fn uses_pd(&self, pd: u32) -> bool {
-        self.slots.iter().any(|slot| match &slot.entry {
-            Entry::Free => false,
-            Entry::Region(region) => region.pd == pd,
-            Entry::Window(window) => window.pd == pd,
-        })
+        self.by_pd.contains_key(&pd)
     }
 
     /// Resolves a local scatter/gather element.

@@ -13,7 +13,7 @@ pub(crate) trait Source<M> {
     fn scatter(&self, keys: &KeyTable<M>, pd: u32, sges: &[Sge], skip: u64) -> Result<(), CopyError>;
 }
 
-impl<M: Memory> Source<M> for &[u8] {
+impl<M: Memory> Source<M> for [u8] {
     fn len(&self) -> u32 {
         <[u8]>::len(self) as u32
     }

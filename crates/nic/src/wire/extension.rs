@@ -47,6 +47,11 @@ pub enum Syndrome {
     },
 }
 
+impl Syndrome {
+    /// Success without credits (IBA 9.7.7.2): rxe does not use them either.
+    pub const ACK: Self = Self::Ack { credits: 31 };
+}
+
 /// Reason of a NAK (IBA 9.7.5.2.8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -30,6 +30,9 @@ pub struct Header {
     pub psn: Psn,
 }
 
+/// The default partition (IBA 10.9.1.2), with full membership.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
 /// A transport service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
@@ -57,6 +60,16 @@ pub enum Part {
 }
 
 impl Part {
+    /// The part that begins and ends its message, or not.
+    pub const fn of(is_first: bool, is_last: bool) -> Self {
+        match (is_first, is_last) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+
     /// Whether a message begins.
     pub const fn is_first(self) -> bool {
         matches!(self, Self::First | Self::Only)
@@ -157,6 +170,22 @@ pub enum Op {
 }
 
 impl Header {
+    /// A header in the default partition.
+    pub const fn new(service: Service, op: Op, dest: Qpn, psn: Psn) -> Self {
+        Self {
+            service,
+            op,
+            solicited: false,
+            mig: false,
+            pkey: DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest,
+            ack_request: false,
+            psn,
+        }
+    }
+
     /// Bytes of the base transport header and the extension headers.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub fn len(&self) -> usize {
@@ -222,7 +251,7 @@ impl Header {
         };
         let rest = reader.rest();
         let pad = usize::from(flags >> PAD_SHIFT & PAD_MASK);
-        let len = rest.len().checked_sub(ICRC + pad).ok_or(Malformed::TooShort)?;
+        let len = rest.len().checked_sub(ICRC_LEN + pad).ok_or(Malformed::TooShort)?;
         // IBA 9.2.4: payload and padding are a multiple of four bytes, so the padding has one possible length.
         if padded(len) != len + pad { Err(Malformed::Length) } else { Ok((header, &rest[..len])) }
     }
@@ -353,7 +382,7 @@ const fn flag(is_set: bool, bit: u8) -> u8 {
 /// Bytes of the base transport header.
 pub(super) const BTH: usize = 12;
 /// Bytes of the invariant CRC.
-pub(super) const ICRC: usize = 4;
+pub const ICRC_LEN: usize = 4;
 /// Reserved bytes of a congestion notification (IBA annex A17.9.3).
 const NOTIFICATION: usize = 16;
 const SOLICITED: u8 = 0x80;

@@ -1,15 +1,16 @@
 //! Invariant CRC (IBA 7.8.1, annex A17.3.3): it covers the bytes that no router changes, from the IP header to the padding.
 
 use super::IpUdp;
-use super::header::{BTH, ICRC};
+use super::header::BTH;
+pub use super::header::ICRC_LEN;
 use super::ip;
 use crc32fast::Hasher;
 
 /// The CRC of a packet, as it follows the padding. `udp_payload` is all from the base transport header to the padding.
-pub fn icrc(ip: &IpUdp, udp_payload: &[u8]) -> [u8; ICRC] {
+pub fn icrc(ip: &IpUdp, udp_payload: &[u8]) -> [u8; ICRC_LEN] {
     // One piece with the transport header: the CRC is fast on multiples of 16 bytes, which this is with IPv4.
     let mut headers = [0xff; LINK_HEADER + ip::MAX + BTH];
-    let at = LINK_HEADER + ip.invariant(udp_payload.len() + ICRC, &mut headers[LINK_HEADER..]);
+    let at = LINK_HEADER + ip.invariant(udp_payload.len() + ICRC_LEN, &mut headers[LINK_HEADER..]);
     let (bth, rest) = udp_payload.split_at(udp_payload.len().min(BTH));
     headers[at..at + bth.len()].copy_from_slice(bth);
     headers[at + CONGESTION] = 0xff;
@@ -72,7 +73,7 @@ impl Default for IdSolver {
     }
 }
 
-fn split(udp_payload_with_icrc: &[u8]) -> Option<(&[u8], [u8; ICRC])> {
+fn split(udp_payload_with_icrc: &[u8]) -> Option<(&[u8], [u8; ICRC_LEN])> {
     udp_payload_with_icrc.split_last_chunk().map(|(bytes, found)| (bytes, *found))
 }
 

@@ -2,9 +2,11 @@
 
 use super::Malformed;
 use super::bytes::Reader;
-use crate::net::ROCE_PORT;
 use rdmesh_verbs::Gid;
 use std::net::Ipv4Addr;
+
+/// UDP port of RoCEv2 (IBA annex A17).
+pub const ROCE_PORT: u16 = 4791;
 
 /// The IP and UDP headers of a RoCEv2 packet: IPv4 without options, not to be fragmented, if both addresses are IPv4
 /// ones, else IPv6. The UDP checksum is sent as zero and not looked at: the invariant CRC covers more.

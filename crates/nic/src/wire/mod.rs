@@ -19,7 +19,7 @@ mod malformed;
 mod opcode;
 
 pub use extension::{Aeth, NakCode, Reth, Syndrome};
-pub use header::{Header, Op, Part, Service, padded};
-pub use icrc::IdSolver;
+pub use header::{DEFAULT_PKEY, Header, Op, Part, Service, padded};
+pub use icrc::{ICRC_LEN, IdSolver};
 pub use ip::IpUdp;
 pub use malformed::Malformed;

@@ -1,3 +1,4 @@
+mod given;
 mod hosts;
 
 use super::*;
@@ -182,4 +183,19 @@ fn what_a_dead_router_left_is_taken_over() {
     world.namespace(&b).run(move || TcpStream::connect(address)).unwrap();
     next.take_over(std::slice::from_ref(&blue), &[]).unwrap();
     assert_eq!(world.files(), [] as [&str; 0]);
+}
+
+#[test]
+fn teardown_does_all_it_can_and_returns_every_error() {
+    let Some(world) = World::new() else { return };
+    let blue = network("blue");
+    let a = endpoint(&blue, "a", &["10.7.0.2"]);
+    world.overlay.add_endpoint(&blue, &a).unwrap();
+    // A directory cannot be removed as a file can.
+    let obstacles = ["first.x", "second.x"].map(|name| world.overlay.state.namespaces().join(name));
+    obstacles.iter().for_each(|path| fs::create_dir(path).unwrap());
+    let error = world.overlay.clear().unwrap_err().to_string();
+    assert_eq!(error.matches("os error 21").count(), 2, "{error}");
+    assert_eq!(world.files(), ["first.x", "second.x"]);
+    obstacles.iter().for_each(|path| fs::remove_dir(path).unwrap());
 }

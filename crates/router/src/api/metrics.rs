@@ -1,6 +1,6 @@
 //! Counters and gauges, as JSON and as a page for Prometheus.
 
-use crate::daemon::{CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
+use crate::daemon::{BadIndices, CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
 use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
@@ -139,7 +139,20 @@ fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
     let mut count = Family::new("rdmesh_endpoints".to_owned(), "gauge", "Endpoints");
     count.push(&[], endpoints.len() as f64);
     families.insert(0, count);
+    families.push(bad_indices(host));
     families
+}
+
+fn bad_indices(host: &Host) -> Family {
+    let mut family = Family::new(
+        "rdmesh_endpoint_bad_indices_total".to_owned(),
+        "counter",
+        "Indices beyond the ends of their queues that programs wrote",
+    );
+    for BadIndices { name, network, count } in host.bad_indices() {
+        family.push(&[("network", &network), ("endpoint", &name)], count as f64);
+    }
+    family
 }
 
 /// `{key="value",…}`. Values are names and numbers: nothing in them needs escaping.

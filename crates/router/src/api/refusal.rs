@@ -39,6 +39,9 @@ impl From<HostError> for Refusal {
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
             HostError::Rootless
+            | HostError::Given(_)
+            | HostError::NeedlessNetns
+            | HostError::MissingNetns
             | HostError::NoNamespaces
             | HostError::NoUnderlay
             | HostError::OwnHost(_)

@@ -3,7 +3,7 @@
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::worker::StartError;
 use rdmesh_fabric::{Name, RegistryError, StateError};
-use rdmesh_overlay::{FirewallError, OverlayError, UnderlayError};
+use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -40,6 +40,15 @@ pub enum HostError {
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,
+    /// A namespace was given that cannot be used.
+    #[error(transparent)]
+    Given(OverlayError),
+    /// A namespace was given to an endpoint whose programs keep theirs.
+    #[error("isolation is `none`: leave it out, or leave out `netns`")]
+    NeedlessNetns,
+    /// None was given.
+    #[error("isolation is `given`, but no namespace is: name it in `netns`")]
+    MissingNetns,
     /// An interface was to be moved by a router that has no namespaces.
     #[error("this router runs without root and cannot move interfaces: start it with `sudo rdmesh up`")]
     NoNamespaces,
@@ -93,6 +102,9 @@ pub enum HostError {
         /// The cause.
         source: io::Error,
     },
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
     /// The workers.
     #[error(transparent)]
     Workers(#[from] StartError),

@@ -9,13 +9,15 @@ use super::owners::Owners;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::io::Faults;
-use crate::session::{CmTotals, ConnectionInfo, ContextInfo, EndpointSpec, MistakeInfo, SessionServer, SessionTotals};
+use crate::session::{
+    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointSpec, MistakeInfo, SessionServer, SessionTotals,
+};
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Status};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_nic::{CaptureFilter, Route, WireCounters};
-use rdmesh_overlay::{Overlay, Underlay};
+use rdmesh_overlay::{Errors, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -213,6 +215,11 @@ impl Host {
         self.sessions.mistakes()
     }
 
+    /// Indices beyond the ends of their queues, for each endpoint.
+    pub fn bad_indices(&self) -> Vec<BadIndices> {
+        self.sessions.bad_indices()
+    }
+
     /// Counts and counters of rdma_cm.
     pub fn cm_totals(&self) -> CmTotals {
         self.sessions.cm_totals()
@@ -235,7 +242,8 @@ impl Host {
 
     /// Makes an endpoint for process `caller`.
     pub fn create_endpoint(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
-        if request.isolation == Isolation::Namespace && self.overlay.is_none() {
+        let isolation = isolation(&request)?;
+        if isolation.has_interface() && self.overlay.is_none() {
             return Err(HostError::Rootless);
         }
         let owned = request.lifetime == Lifetime::Caller;
@@ -252,7 +260,7 @@ impl Host {
             quota: request.quota,
             allowed_uid: request.allowed_uid,
             owner_pid: owned.then_some(caller),
-            isolation: request.isolation,
+            isolation,
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
         if owned {
@@ -261,15 +269,13 @@ impl Host {
         }
         // Another endpoint may be waiting to reach it already.
         self.mesh.wait_for(added.revision);
-        match self.serve(&mut attached, &endpoint, &network, owner) {
+        let adopted = request.netns.map_or(Ok(()), |netns| self.adopt(&endpoint, netns, caller));
+        match adopted.and_then(|()| self.serve(&mut attached, &endpoint, &network, owner)) {
             Ok(info) => {
                 tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
                 Ok(info)
             }
-            Err(error) => {
-                self.forget(&endpoint)?;
-                Err(error)
-            }
+            Err(error) => Err(Errors::join(error, self.forget(&endpoint))),
         }
     }
 
@@ -303,7 +309,7 @@ impl Host {
     pub(crate) fn clear(&self) -> Result<(), HostError> {
         let mut attached = self.attached();
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
-        keys.iter().map(|key| self.remove(&mut attached, key).map(drop)).fold(Ok(()), Result::and)
+        Errors::all(keys.iter().map(|key| self.remove(&mut attached, key).map(drop)))
     }
 
     /// Removes endpoints whose owners have ended a moment ago.
@@ -315,13 +321,23 @@ impl Host {
     fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
         let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
         let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
-        keys.iter().try_for_each(|key| self.remove(attached, key).map(drop))
+        Errors::all(keys.iter().map(|key| self.remove(attached, key).map(drop)))
     }
 
     /// Serves an endpoint that a router which has died had registered.
     pub(super) fn take_in(&self, endpoint: &Endpoint, owner: Option<OwnedFd>) -> Result<(), HostError> {
         let network = self.registry.network(&endpoint.network, None, &endpoint.addresses)?;
         self.serve(&mut self.attached(), endpoint, &network, owner).map(drop)
+    }
+
+    /// Takes the network namespace that process `caller` gives to `endpoint`.
+    fn adopt(&self, endpoint: &Endpoint, netns: Netns, caller: i32) -> Result<(), HostError> {
+        let file = match netns {
+            Netns::Descriptor(number) => PathBuf::from(format!("/proc/{caller}/fd/{number}")),
+            Netns::Path(path) => path,
+        };
+        let overlay = self.overlay.as_ref().ok_or(HostError::Rootless)?;
+        overlay.adopt(endpoint, &file).map_err(HostError::Given)
     }
 
     /// Opens `endpoint`, which is registered, to programs.
@@ -350,7 +366,7 @@ impl Host {
         owner: Option<OwnedFd>,
     ) -> Result<AttachedEndpoint, HostError> {
         let namespace = match (&self.overlay, endpoint.isolation) {
-            (Some(overlay), Isolation::Namespace) => Some(overlay.add_endpoint(network, endpoint)?),
+            (Some(overlay), Isolation::Namespace | Isolation::Given) => Some(overlay.add_endpoint(network, endpoint)?),
             _ => None,
         };
         let path = self.config.state.endpoint(endpoint);
@@ -381,11 +397,11 @@ impl Host {
     /// Removes what is kept of an endpoint elsewhere: its namespace, and its place in the registry.
     pub(super) fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
         let unlinked = match (&self.overlay, endpoint.isolation) {
-            (Some(overlay), Isolation::Namespace) => overlay.remove_endpoint(endpoint),
+            (Some(overlay), Isolation::Namespace | Isolation::Given) => overlay.remove_endpoint(endpoint),
             _ => Ok(()),
         };
-        self.registry.remove_endpoint(&endpoint.network, &endpoint.name)?;
-        Ok(unlinked?)
+        let removed = self.registry.remove_endpoint(&endpoint.network, &endpoint.name);
+        Errors::all([unlinked.map_err(HostError::from), removed.map(drop).map_err(HostError::from)])
     }
 
     fn attached(&self) -> MutexGuard<'_, Attached> {
@@ -407,6 +423,16 @@ impl AttachedEndpoint {
         let Some(owner) = &self.owner else { return false };
         let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The isolation that a request asks for. A namespace that is given needs no further word.
+fn isolation(request: &CreateEndpoint) -> Result<Isolation, HostError> {
+    match (request.isolation, &request.netns) {
+        (Isolation::None, Some(_)) => Err(HostError::NeedlessNetns),
+        (Isolation::Given, None) => Err(HostError::MissingNetns),
+        (_, Some(_)) => Ok(Isolation::Given),
+        (isolation, None) => Ok(isolation),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::config::DaemonConfig;
 use rdmesh_fabric::{LOCK, StateDir, StateError};
-use rdmesh_overlay::{Firewall, FirewallError, Overlay, OverlayError};
+use rdmesh_overlay::{Errors, Firewall, FirewallError, Overlay, OverlayError};
 use rdmesh_uverbs::session::LIBRARY_NAME;
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 use rustix::io::Errno;
@@ -48,6 +48,9 @@ pub enum InstanceError {
     /// Its firewall rules.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
 }
 
 impl Instance {
@@ -86,23 +89,30 @@ impl Instance {
 
     /// Removes everything but the log and the lock.
     pub(crate) fn clean(&self) -> Result<(), InstanceError> {
-        if !self.rootless {
-            Overlay::new(self.state.clone(), None)?.clear()?;
-            Firewall::new(self.state.path()).remove()?;
-        }
-        if !self.rootless && is_mount_of_ours(&self.state.endpoints()) {
-            unmount(self.state.endpoints(), UnmountFlags::DETACH).map_err(|e| at(&self.state.endpoints())(e.into()))?;
-        }
-        for directory in [self.state.endpoints(), self.state.namespaces()] {
-            absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory))?;
-        }
+        let kernel = if self.rootless { Ok(()) } else { Errors::all(self.clean_kernel()) };
+        let remove = |directory: PathBuf| absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory));
+        // A namespace that could not be removed is a mount in its directory, which then stays.
+        let directories = [self.state.endpoints(), self.state.namespaces()].map(remove);
         let library = self.state.path().join(LIBRARY_NAME);
         let keys = self.state.keys();
-        self.remove_files(&[self.state.api_socket(), library, self.state.store(), keys.with_extension("new"), keys])
+        let files = [self.state.api_socket(), library, self.state.store(), keys.with_extension("new"), keys];
+        Errors::all([kernel].into_iter().chain(directories).chain([self.remove_files(&files)]))
+    }
+
+    /// Removes what is in the kernel: namespaces, firewall rules, a mount.
+    fn clean_kernel(&self) -> [Result<(), InstanceError>; 3] {
+        let namespaces = Overlay::new(self.state.clone(), None).and_then(|overlay| overlay.clear());
+        let rules = Firewall::new(self.state.path()).remove();
+        let endpoints = self.state.endpoints();
+        let unmounted = match is_mount_of_ours(&endpoints) {
+            true => unmount(&endpoints, UnmountFlags::DETACH).map_err(|e| at(&endpoints)(e.into())),
+            false => Ok(()),
+        };
+        [namespaces.map_err(InstanceError::from), rules.map_err(InstanceError::from), unmounted]
     }
 
     fn remove_files(&self, files: &[PathBuf]) -> Result<(), InstanceError> {
-        files.iter().try_for_each(|file| absent_is_fine(fs::remove_file(file)).map_err(at(file)))
+        Errors::all(files.iter().map(|file| absent_is_fine(fs::remove_file(file)).map_err(at(file))))
     }
 
     /// Programs map the preload library from the endpoints' directories, which a file system mounted `noexec`, as /run

@@ -6,7 +6,7 @@
 use super::error::HostError;
 use super::owners::Owners;
 use rdmesh_fabric::{Endpoint, Isolation, Name, Owner, Registry, RegistryError, StateDir};
-use rdmesh_overlay::Overlay;
+use rdmesh_overlay::{Errors, Overlay};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -48,7 +48,7 @@ pub(super) fn survivors(
     forget_unreachable_hosts(registry, host, underlay)?;
     if let Some(overlay) = overlay {
         let kept: Vec<Endpoint> = survivors.iter().map(|survivor| survivor.endpoint.clone()).collect();
-        let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation == Isolation::Namespace).collect();
+        let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation.has_interface()).collect();
         if let Err(error) = overlay.take_over(&registry.networks()?, &kept) {
             tracing::warn!(%error, "some of what a router that has died left stays");
         }
@@ -59,13 +59,12 @@ pub(super) fn survivors(
 /// Removes the directories of endpoints that are not to be restored.
 pub(super) fn remove_stale_directories(state: &StateDir, survivors: &[Survivor]) -> io::Result<()> {
     let kept: BTreeSet<_> = survivors.iter().map(|survivor| survivor.endpoint.directory_name()).collect();
-    for entry in fs::read_dir(state.endpoints())? {
-        let entry = entry?;
-        if !entry.file_name().to_str().is_some_and(|name| kept.contains(name)) {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
+    let is_kept = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| kept.contains(name));
+    let remove = |entry: io::Result<fs::DirEntry>| match entry? {
+        entry if is_kept(&entry) => Ok(()),
+        entry => fs::remove_dir_all(entry.path()),
+    };
+    Errors::all(fs::read_dir(state.endpoints())?.map(remove))
 }
 
 /// Identity of process `pid`, which tells it from a later one with the same number.

@@ -12,7 +12,7 @@ use super::counters::COUNTERS;
 use super::{DEVICE_NAME, gids, lids};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
-use rdmesh_fabric::{Endpoint, Isolation};
+use rdmesh_fabric::Endpoint;
 use rdmesh_uverbs::abi::CM_ABI_VERSION;
 use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use rdmesh_verbs::Gid;
@@ -49,10 +49,10 @@ fn in_folder(path: PathBuf) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The name of the interface with the endpoint's address, where it is known: in a namespace that the router makes, or
+/// The name of the interface with the endpoint's address, where it is known: in a namespace where the router made it, or
 /// with the router in the host's own. A container's interface is not known before a program runs in it.
 fn interface(endpoint: &Endpoint) -> Option<String> {
-    if endpoint.isolation == Isolation::Namespace {
+    if endpoint.isolation.has_interface() {
         return Some(INTERFACE.to_owned());
     }
     let address = |address: &SockaddrStorage| -> Option<IpAddr> {

@@ -4,7 +4,7 @@ use super::Memory;
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
-use rdmesh_verbs::{Completion, QpType, RecvWr, SendWr};
+use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 
 /// Platform of the engine in the router.
 pub struct HostPlatform;
@@ -31,6 +31,10 @@ impl SendQueue for HostSendQueue {
 
     fn is_ready(&self) -> bool {
         self.0.is_ready()
+    }
+
+    fn precedence(&self) -> Precedence {
+        self.0.precedence()
     }
 
     fn fetch(&mut self, qp_type: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {

@@ -2,7 +2,7 @@ use super::*;
 use crate::daemon::LocalPath;
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
 use rdmesh_fabric::{Name, Peers};
 use std::fs;
@@ -80,6 +80,7 @@ fn request(name: &str) -> CreateEndpoint {
         allowed_uid: None,
         lifetime: Lifetime::Persistent,
         isolation: Isolation::None,
+        netns: None,
     }
 }
 
@@ -127,6 +128,40 @@ fn refusals_have_the_right_status() {
     assert_eq!(status_of(client.remove_endpoint(&network, &nobody)), 404);
     assert_eq!(client.endpoints().unwrap().len(), 1);
     router.stop();
+}
+
+#[test]
+fn a_namespace_that_is_given_fits_the_isolation() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = host(&directory);
+    let netns = Some(Netns::Path("/proc/self/ns/net".into()));
+    let refused = |request| host.create_endpoint(request, 0).unwrap_err();
+    let kept = CreateEndpoint { netns: netns.clone(), ..request("a") };
+    assert!(matches!(refused(kept), HostError::NeedlessNetns));
+    let missing = CreateEndpoint { isolation: Isolation::Given, ..request("a") };
+    assert!(matches!(refused(missing), HostError::MissingNetns));
+    let given = CreateEndpoint { isolation: Isolation::Namespace, netns, ..request("a") };
+    assert!(matches!(refused(given), HostError::Rootless));
+}
+
+#[test]
+fn a_namespace_is_named_by_a_path_or_a_descriptor() {
+    let parse = |text: &str| serde_json::from_str::<Netns>(text).unwrap();
+    assert_eq!(parse("3"), Netns::Descriptor(3));
+    assert_eq!(parse("\"/run/netns/a\""), Netns::Path("/run/netns/a".into()));
+}
+
+#[test]
+fn cleaning_tries_everything_and_returns_every_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = config(&directory).state;
+    let instance = Instance::lock(&state, true).unwrap();
+    let obstacles = [state.api_socket(), state.store()];
+    obstacles.iter().for_each(|path| fs::create_dir(path).unwrap());
+    fs::write(state.keys(), "").unwrap();
+    let error = instance.clean().unwrap_err().to_string();
+    assert!(obstacles.iter().all(|path| error.contains(&path.display().to_string())), "{error}");
+    assert!(!state.keys().exists());
 }
 
 #[test]

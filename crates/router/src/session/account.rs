@@ -44,6 +44,8 @@ struct State {
     refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
     complaints: u32,
+    /// Indices beyond the ends of their queues that its programs have written.
+    bad_indices: u64,
 }
 
 /// What counts against the quota.
@@ -98,6 +100,16 @@ impl Account {
     pub(super) fn new(spec: EndpointSpec, limits: DeviceLimits, disposal: Disposal, seeker: Seeker) -> Self {
         let share = disposal.share().clone();
         Self(Arc::new(Shared { spec, share, disposal, seeker, limits, state: Mutex::default() }))
+    }
+
+    /// Its programs have written `count` more indices beyond the ends of their queues.
+    pub(super) fn note_bad_indices(&self, count: u64) {
+        self.lock().bad_indices += count;
+    }
+
+    /// Indices beyond the ends of their queues that its programs have written.
+    pub(super) fn bad_indices(&self) -> u64 {
+        self.lock().bad_indices
     }
 
     /// Charges for `amount` of an item. A quota that is reached is ENOMEM.

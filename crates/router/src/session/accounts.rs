@@ -2,7 +2,7 @@
 
 use super::account::Account;
 use super::endpoint::Endpoint;
-use super::info::SessionTotals;
+use super::info::{BadIndices, SessionTotals};
 use super::lookups::Seeker;
 use super::mistakes::{MistakeInfo, PastMistakes};
 use super::spec::EndpointSpec;
@@ -89,6 +89,16 @@ impl Accounts {
     /// Unmaps memory for all.
     pub(super) fn reclaimer(&self) -> &Reclaimer {
         &self.reclaimer
+    }
+
+    /// Indices beyond the ends of their queues that programs have written, for each endpoint.
+    pub(super) fn bad_indices(&self) -> Vec<BadIndices> {
+        let of = |Endpoint { account, .. }: &Endpoint| BadIndices {
+            name: account.spec.name.clone(),
+            network: account.spec.network.clone(),
+            count: account.bad_indices(),
+        };
+        self.endpoints.values().map(of).collect()
     }
 
     /// Failed requests, the latest at the end.

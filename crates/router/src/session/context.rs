@@ -109,7 +109,8 @@ impl Context {
 
         let plain = place.plain.as_ref().ok().map(way);
         let mtu = active_mtu(place.interface);
-        let network = Network { vni: account.spec.vni, gids: account.spec.gids.clone(), plain, mtu };
+        let network =
+            Network { vni: account.spec.vni, endpoint: account.spec.id.0, gids: account.spec.gids.clone(), plain, mtu };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
@@ -155,7 +156,10 @@ impl Context {
     /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
     pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
         let id = self.id;
-        let remains = self.shard.call(move |shard| shard.close(id));
+        // The worker serves others between two slices.
+        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
+        let mut remains: Vec<_> = slices.collect();
+        remains.extend(self.shard.call(move |shard| shard.close(id)));
         let Self { plain, holdings, page, queues, async_fd, .. } = self;
         // Neither here nor on the worker, which both have others to serve.
         disposal.discard(((remains, page, queues, async_fd), holdings.end()));
@@ -167,8 +171,18 @@ impl Context {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
+    /// Records indices beyond the ends of its queues that the program has written since the last call.
+    pub(super) fn note_bad_indices(&self, account: &Account) {
+        let count = self.queues.take_bad_indices();
+        if count != 0 {
+            account.note_bad_indices(count);
+            account.mistakes(|known| known.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone()));
+        }
+    }
+
     /// Records failures of its queue pairs, at its end.
     pub(super) fn note_mistakes(&self, account: &Account) {
+        self.note_bad_indices(account);
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
             let engine = shard.engine();

@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::connection::Connection;
 use super::device::OpenDevice;
-use super::info::{CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
+use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::mistakes::MistakeInfo;
 use super::peer::Process;
 use super::spec::EndpointSpec;
@@ -21,6 +21,7 @@ pub(super) enum Control {
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
     Mistakes(Sender<Vec<MistakeInfo>>),
+    BadIndices(Sender<Vec<BadIndices>>),
     /// The thread of rdma_cm needs room for the command of one of its connections.
     Evict(u64),
     /// The account of an endpoint.

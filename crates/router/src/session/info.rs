@@ -87,6 +87,17 @@ pub struct ConnectionInfo {
     pub row: ConnectionRow,
 }
 
+/// Indices beyond the ends of their queues that the programs of an endpoint wrote.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadIndices {
+    /// The endpoint's name.
+    pub name: String,
+    /// The endpoint's network.
+    pub network: String,
+    /// Their number since the endpoint was opened.
+    pub count: u64,
+}
+
 /// Objects of rdma_cm, and counts of its messages since the start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CmTotals {

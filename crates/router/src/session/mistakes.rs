@@ -49,6 +49,8 @@ pub enum Mistake {
     QpType(u8),
     /// A limit is reached.
     Limit(&'static str),
+    /// An index of a queue that lies beyond the queue's end.
+    BadIndex,
     /// Anything else that was refused.
     Refused {
         /// The command, by the name of the function that issues it.
@@ -93,6 +95,11 @@ struct Entry {
 impl Mistakes {
     /// Records a failed request.
     pub(super) fn note(&mut self, mistake: Mistake, pid: i32, comm: impl FnOnce() -> String) {
+        self.note_all(mistake, 1, pid, comm);
+    }
+
+    /// Records `count` failures of one kind.
+    pub(super) fn note_all(&mut self, mistake: Mistake, count: u64, pid: i32, comm: impl FnOnce() -> String) {
         let known = self.0.iter().position(|entry| entry.mistake == mistake);
         let mut entry = match known {
             Some(at) => self.0.remove(at),
@@ -101,7 +108,7 @@ impl Mistakes {
         if entry.pid != pid {
             (entry.pid, entry.comm) = (pid, comm());
         }
-        entry.count = entry.count.saturating_add(1);
+        entry.count = entry.count.saturating_add(count);
         entry.last = Instant::now();
         if self.0.len() == MAX {
             self.0.remove(0);
@@ -180,6 +187,10 @@ impl Mistake {
             Self::Limit(_) => {
                 Some("raise the quota when the endpoint is made (`rdmesh run --help`, Limits)".to_owned())
             }
+            Self::BadIndex => Some(
+                "the program overwrites its own queues, by a fault or on purpose: run it with valgrind or AddressSanitizer"
+                    .to_owned(),
+            ),
             Self::Refused { .. } => None,
         }
     }
@@ -210,6 +221,7 @@ impl fmt::Display for Mistake {
             }
             Self::QpType(number) => write!(f, "ibv_create_qp: type {} is not supported", names::qp_type(*number)),
             Self::Limit(what) => write!(f, "no more {what}"),
+            Self::BadIndex => write!(f, "an index of a queue lay beyond the queue's end"),
             Self::Refused { what, errno } => write!(f, "{what} was refused: {errno}"),
         }
     }

@@ -49,7 +49,7 @@ mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
-pub use info::{CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use mistakes::{Mistake, MistakeInfo};
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
@@ -124,6 +124,11 @@ impl SessionServer {
     /// Recent failed requests of programs.
     pub fn mistakes(&self) -> Vec<MistakeInfo> {
         self.sessions.ask(Control::Mistakes).unwrap_or_default()
+    }
+
+    /// Indices beyond the ends of their queues, for each endpoint.
+    pub fn bad_indices(&self) -> Vec<BadIndices> {
+        self.sessions.ask(Control::BadIndices).unwrap_or_default()
     }
 
     /// Counts and counters of rdma_cm.

@@ -139,7 +139,14 @@ impl Server {
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
-                Control::Mistakes(answer) => drop(answer.send(self.accounts.mistakes())),
+                Control::Mistakes(answer) => {
+                    self.note_bad_indices();
+                    drop(answer.send(self.accounts.mistakes()));
+                }
+                Control::BadIndices(answer) => {
+                    self.note_bad_indices();
+                    drop(answer.send(self.accounts.bad_indices()));
+                }
                 Control::Evict(id) => self.cm.tell(CmControl::Evicted(id, self.accounts.evict())),
                 #[cfg(test)]
                 Control::Account(id, answer) => drop(answer.send(self.accounts.get(id).unwrap().account.clone())),
@@ -194,6 +201,14 @@ impl Server {
         let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
         contexts.sort_by_key(|(id, _)| *id);
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint)?.account))).collect()
+    }
+
+    fn note_bad_indices(&self) {
+        for (_, context) in self.devices.iter() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint) {
+                context.note_bad_indices(&endpoint.account);
+            }
+        }
     }
 
     fn present_totals(&self) -> SessionTotals {

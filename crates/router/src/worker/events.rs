@@ -4,6 +4,7 @@
 //! of the program's end: when an object is destroyed, its unread events are taken back, so that the program neither waits for
 //! the acknowledgement of an event that it never saw nor sees one of an object that is gone.
 
+use rdmesh_uverbs::abi::{AsyncEventDesc, CompEventDesc};
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
@@ -11,6 +12,7 @@ use rustix::net::{
 };
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The router's end of an event descriptor.
 pub struct EventSocket {
@@ -20,7 +22,7 @@ pub struct EventSocket {
     waiting: VecDeque<EventBytes>,
 }
 
-/// An event as the program reads it: `ib_uverbs_comp_event_desc`, or `ib_uverbs_async_event_desc` with its type.
+/// An event as the program reads it: a [`CompEventDesc`], or an [`AsyncEventDesc`] with its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EventBytes {
     pub(crate) element: u64,
@@ -64,7 +66,7 @@ impl EventSocket {
     /// Takes back the events of `element` that the program has not read; returns how many.
     pub(crate) fn take_back(&mut self, element: u64) -> u32 {
         let mut kept = VecDeque::new();
-        let mut bytes = [0; ASYNC_LEN];
+        let mut bytes = [0; size_of::<AsyncEventDesc>()];
         // A program that has shut its end down reads as the end of the stream.
         while let Ok((len, _)) = recv(&self.theirs, &mut bytes, RecvFlags::DONTWAIT)
             && let Some(event) = EventBytes::decode(&bytes[..len])
@@ -81,9 +83,9 @@ impl EventSocket {
     }
 
     fn write(&self, event: EventBytes) -> io::Result<()> {
-        let mut bytes = [0; ASYNC_LEN];
-        let len = event.encode(&mut bytes);
-        match io::retry_on_intr(|| send(&self.ours, &bytes[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
+        let (desc, len) = event.encode();
+        match io::retry_on_intr(|| send(&self.ours, &desc.as_bytes()[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+        {
             // The program closed its end: the event has no receiver.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(error) => Err(error),
@@ -92,28 +94,22 @@ impl EventSocket {
 }
 
 impl EventBytes {
-    fn encode(self, bytes: &mut [u8; ASYNC_LEN]) -> usize {
-        bytes[..8].copy_from_slice(&self.element.to_ne_bytes());
-        match self.event_type {
-            None => COMP_LEN,
-            Some(event_type) => {
-                bytes[8..12].copy_from_slice(&event_type.to_ne_bytes());
-                ASYNC_LEN
-            }
-        }
+    fn encode(self) -> (AsyncEventDesc, usize) {
+        let desc = AsyncEventDesc { element: self.element, event_type: self.event_type.unwrap_or(0), reserved: 0 };
+        (desc, if self.event_type.is_some() { size_of::<AsyncEventDesc>() } else { size_of::<CompEventDesc>() })
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (element, rest) = bytes.split_first_chunk()?;
-        let event_type = rest.first_chunk().map(|n| u32::from_ne_bytes(*n));
-        Some(Self { element: u64::from_ne_bytes(*element), event_type })
+        if let Ok(AsyncEventDesc { element, event_type, .. }) = AsyncEventDesc::read_from_bytes(bytes) {
+            return Some(Self { element, event_type: Some(event_type) });
+        }
+        let CompEventDesc { cq_handle } = CompEventDesc::read_from_bytes(bytes).ok()?;
+        Some(Self { element: cq_handle, event_type: None })
     }
 }
 
 /// Room for some twenty events, which the kernel takes twice. Others wait here, one of each kind.
 const SEND_BUFFER: usize = 8192;
-const COMP_LEN: usize = 8;
-const ASYNC_LEN: usize = 16;
 
 #[cfg(test)]
 mod tests {

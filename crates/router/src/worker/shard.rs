@@ -113,6 +113,11 @@ impl Shard {
         id
     }
 
+    /// Destroys some queue pairs of a device that is to be closed; none if none is left.
+    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+        self.engine.close_some(id)
+    }
+
     /// Closes a device and all that is in it.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
         let remains = self.engine.close(id);

@@ -25,7 +25,13 @@ fn a_worker_that_never_sleeps_sends_late_events_too() {
     let (events, program) = EventSocket::pair().unwrap();
     let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
     let wake = wait::new_eventfd().unwrap();
-    let network = Network { vni: rdmesh_verbs::Vni(1), gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+    let network = Network {
+        vni: rdmesh_verbs::Vni(1),
+        endpoint: 1,
+        gids: Vec::new(),
+        plain: None,
+        mtu: rdmesh_verbs::Mtu::B4096,
+    };
     let sent = workers.shards()[0].call(move |shard| {
         let id = shard.open(network, page, wake, events);
         shard.fill_events(id)
@@ -303,7 +309,8 @@ fn a_dormant_context_is_served_again() {
         let open = |_| {
             let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
             let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
-            let network = Network { vni: Vni(1), gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+            let network =
+                Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
             let (ours, theirs) = (page.clone(), io::fcntl_dupfd_cloexec(&wake, 0).unwrap());
             shard.call(move |shard| shard.open(network, page, wake, events));
             (ours, theirs, program)
@@ -335,7 +342,8 @@ fn threads_that_sleep_are_woken_for_their_own_completions_only() {
     let mut open = |page: ContextPage| {
         let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
         sockets.push(program);
-        let network = Network { vni: Vni(1), gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+        let network =
+            Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
         workers.shards()[0].call(move |shard| shard.open(network, page, wake, events));
     };
     pages.iter().cloned().for_each(&mut open);

@@ -3,7 +3,7 @@
 use crate::client::{Client, extended, plain};
 use crate::world::{World, gid};
 use rdmesh_uverbs::abi::*;
-use rdmesh_uverbs::session::{RequestKind, Segment, SegmentKind};
+use rdmesh_uverbs::session::{MrInfo, RequestKind, Segment, SegmentKind};
 use rdmesh_verbs::{AttrMask, Key};
 use rustix::io::Errno;
 use std::os::fd::AsFd;

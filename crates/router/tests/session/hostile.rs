@@ -1,14 +1,16 @@
 //! Hostile tenants: they neither stop the server nor leave resources behind.
 
 use crate::client::{Client, plain};
-use crate::rings::scribble;
+use crate::rings::{scribble, set_producer};
 use crate::world::World;
 use rdmesh_router::endpoint::EndpointId;
+use rdmesh_router::session::{BadIndices, Mistake};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, Token, VERSION};
 use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_verbs::AttrMask;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::IntoBytes;
@@ -62,6 +64,41 @@ fn more_than_a_message_ends_the_connection() {
     let _ = client.send(&vec![0; 100_000], None);
     assert_eq!(client.receive().err(), Some(Errno::PIPE));
     world.expect_reclaimed();
+}
+
+#[test]
+fn an_index_beyond_a_queue_is_counted_for_its_endpoint() {
+    let world = World::new(1);
+    let (mut hostile, mut honest) = (world.device(1), world.device(2));
+    let counts = || {
+        let mut counts = world.server.bad_indices();
+        counts.sort_by(|a, b| a.name.cmp(&b.name));
+        counts.into_iter().map(|BadIndices { name, network, count }| (name + "." + &network, count)).collect::<Vec<_>>()
+    };
+    let expected = |hostile| [("e1.blue".to_owned(), hostile), ("e2.blue".to_owned(), 0)];
+    let queues = [&mut hostile, &mut honest].map(|client| {
+        let (pd, (cq, _)) = (client.alloc_pd(), client.create_cq(8));
+        client.create_qp(pd, cq, 2)
+    });
+    let reset = |qp_handle| ModifyQp { qp_handle, attr_mask: AttrMask::STATE.bits(), ..Default::default() };
+    // A queue pair that is reset forgets what was posted: it looks at both indices.
+    for (index, count) in [(3, 0), (u32::MAX, 2), (u32::MAX, 2), (1 << 31, 4)] {
+        let (qp, _, send, recv) = &queues[0];
+        set_producer(send, index);
+        set_producer(recv, index);
+        hostile.order(number::MODIFY_QP, &reset(*qp)).unwrap();
+        honest.order(number::MODIFY_QP, &reset(queues[1].0)).unwrap();
+        assert_eq!(counts(), expected(count));
+    }
+    let mistakes = world.server.mistakes();
+    let found: Vec<_> = mistakes.iter().map(|info| (info.name.as_str(), info.mistake, info.count, info.pid)).collect();
+    assert_eq!(found, [("e1", Mistake::BadIndex, 4, std::process::id() as i32)]);
+    set_producer(&queues[0].2, 77);
+    hostile.order(number::MODIFY_QP, &reset(queues[0].0)).unwrap();
+    drop(hostile);
+    drop(honest);
+    world.expect_reclaimed();
+    assert_eq!(counts(), expected(5), "the counts outlive the context");
 }
 
 #[test]

@@ -61,6 +61,11 @@ pub(crate) fn poll(ring: &Ring) -> Wc {
     }
 }
 
+/// Writes `index` as that of the program's end of a send or receive queue.
+pub(crate) fn set_producer(ring: &Ring, index: u32) {
+    set_word(ring, PRODUCER, index);
+}
+
 /// Overwrites the whole ring.
 pub(crate) fn scribble(ring: &Ring, mut byte: impl FnMut() -> u8) {
     for at in 0..ring.len() {

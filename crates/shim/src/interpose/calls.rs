@@ -3,11 +3,13 @@
 
 use super::waits::{self, Way};
 use super::{replace, sockets};
-use crate::descriptors::{self, Glance, Kind};
+use crate::descriptors::{self, Glance, TABLE};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::session::{self, Written, cm, completion};
 use crate::{memory, real};
 use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
+use rdmesh_preload::own;
+use rdmesh_uverbs::abi::VERBS_IOCTL;
 use rustix::io::Errno;
 
 /// More than any command of the ABI.
@@ -49,7 +51,7 @@ replace! {
 
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         // The kernel looks at 32 bits of the request and ignores the others.
-        if request as u32 == session::VERBS_IOCTL && descriptors::peek(fd).is_some() {
+        if request as u32 == VERBS_IOCTL && descriptors::peek(fd).is_some() {
             return zero_or_minus_one(session::verbs_ioctl(fd, argument));
         }
         real::ioctl(fd, request, argument)
@@ -67,11 +69,14 @@ replace! {
     }
 
     fn close(fd: c_int) -> c_int {
-        match descriptors::kind(fd) {
-            Kind::Own => return minus_one(Errno::BADF),
+        if is_device(fd) {
             // Forgotten before its number can be given to something else.
-            Kind::Device(_) | Kind::Cm(_) | Kind::Netlink(_) => become_foreign(fd),
-            Kind::Foreign => completion::closed(fd),
+            let _gate = memory::gate();
+            TABLE.forget(fd);
+        } else if own::is_own(fd) {
+            return minus_one(Errno::BADF);
+        } else {
+            completion::closed(fd);
         }
         real::close(fd)
     }
@@ -128,18 +133,9 @@ fn replaced(old: c_int, new: c_int) {
     }
 }
 
-/// After `new` became a duplicate of `old`: its entry becomes that of `old`.
+/// After `new` became a duplicate of `old`.
 fn inherit(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && new != old {
-        match descriptors::kind(old) {
-            device @ (Kind::Device(_) | Kind::Cm(_) | Kind::Netlink(_)) => {
-                let _gate = memory::gate();
-                descriptors::set(new, device);
-            }
-            _ if is_device(new) => become_foreign(new),
-            _ => {}
-        }
-    }
+    TABLE.duplicated(old, new);
     new
 }
 
@@ -147,46 +143,11 @@ fn is_device(fd: c_int) -> bool {
     !matches!(descriptors::glance(fd), Glance::Other)
 }
 
-fn become_foreign(fd: c_int) {
-    let _gate = memory::gate();
-    descriptors::set(fd, Kind::Foreign);
-}
-
 /// Closes a range except for the descriptors that are this library's.
 fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
     completion::closed_between(first, last);
-    let (mut from, mut result) = (first, 0);
-    descriptors::for_each(|fd| {
-        let number = fd as c_uint;
-        if number < from || number > last {
-            return;
-        }
-        if is_device(fd) {
-            become_foreign(fd);
-            return;
-        }
-        if number > from {
-            result |= close_span(from, number - 1, flags);
-        }
-        from = number + 1;
-    });
-    if from <= last {
-        result |= close_span(from, last, flags);
-    }
-    result
-}
-
-/// `close_range`, also where libc or the kernel has none.
-fn close_span(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
-    let result = real::close_range(first, last, flags);
-    // SAFETY: this thread's errno.
-    if result == 0 || unsafe { *libc::__errno_location() } != libc::ENOSYS {
-        return result;
-    }
-    // SAFETY: asks for a number.
-    let open_max = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) }.clamp(0, 1 << 20) as c_uint;
-    for fd in first..=last.min(open_max) {
-        real::close(fd as c_int);
-    }
-    0
+    // A number beyond the largest is no descriptor.
+    let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    TABLE.forget_between(number(first), number(last));
+    own::close_between(first, last, flags)
 }

@@ -1,9 +1,10 @@
 //! Path translation for functions that take a path.
 
-use crate::errno;
 use crate::place::{self, Device, Last, Place};
 use libc::{AT_FDCWD, c_char, c_int};
 use rustix::io::Errno;
+
+pub(super) use rdmesh_preload::{Failed, fail};
 
 /// Calls `real` with the translated directory and path, or `device` where they lead to a device.
 #[inline]
@@ -21,28 +22,4 @@ pub(super) fn route<T: Failed>(
         Place::Failed(errno) => Err(errno),
     };
     done.unwrap_or_else(fail)
-}
-
-/// The value of a call that fails, with `errno` set.
-pub(super) fn fail<T: Failed>(errno: Errno) -> T {
-    errno::set(errno);
-    T::FAILED
-}
-
-/// Return value of a failed function.
-pub(super) trait Failed {
-    /// The value.
-    const FAILED: Self;
-}
-
-impl Failed for c_int {
-    const FAILED: Self = -1;
-}
-
-impl Failed for isize {
-    const FAILED: Self = -1;
-}
-
-impl<T> Failed for *mut T {
-    const FAILED: Self = std::ptr::null_mut();
 }

@@ -1,10 +1,11 @@
 //! `rdmesh_malloc` and `rdmesh_free`: memory that is the arena's from the start.
 #![allow(unsafe_code)]
 
+use super::PAGE;
 use super::arena::ARENA;
-use super::{PAGE, gate};
 use crate::errno;
 use crate::interpose::replace;
+use rdmesh_preload::gate;
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::BTreeMap;

@@ -8,10 +8,11 @@
 use super::arena::{self, ARENA, Arena};
 use super::hold::SignalsBlocked;
 use super::maps::{Maps, Vma};
-use super::{gate, own, stack};
+use super::{own, stack};
 use crate::errno::minus_one;
-use crate::{descriptors, real};
+use crate::real;
 use libc::{c_int, c_long};
+use rdmesh_preload::{gate, process};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::{self, Errno};
@@ -20,18 +21,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Forks between the process that loaded the library and this one.
-static FORKS: AtomicU32 = AtomicU32::new(0);
 /// While a fork is under way and there is memory to copy: the child holds the second end until it has.
 static COPYING: Mutex<Option<(OwnedFd, OwnedFd)>> = Mutex::new(None);
-
-/// Number of forks that led to this process: identifies the process in which an object was made.
-pub(crate) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
 
 /// Registers the fork handlers, at the start of the library. Handlers registered later, such as an allocator's that starts with
 /// its first allocation, run outside of these.
@@ -146,8 +140,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-    descriptors::claim();
+    process::forked();
     if arena::exists() {
         let mut result = Ok(());
         let ran = stack::run_aside(copy_all, (&raw mut result).cast());

@@ -10,15 +10,13 @@
 //! takes the completion of its last request, until something arrives ([`before_memory`]).
 
 use crate::session::Context;
+use rdmesh_preload::settings::settings;
 use rustix::thread::nanosleep;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Number of empty polls in a row after which a thread yields; 0 for never. Instead of the library's choice.
-const YIELD_ENV: &str = "RDMESH_YIELD";
 
 /// Polling state of a thread.
 struct Polling {
@@ -250,13 +248,10 @@ fn now() -> u64 {
 #[inline]
 fn yield_after() -> u32 {
     static AFTER: OnceLock<u32> = OnceLock::new();
-    *AFTER.get_or_init(|| {
-        let asked = std::env::var(YIELD_ENV).ok().and_then(|value| value.parse().ok());
-        match asked {
-            Some(0) => u32::MAX,
-            Some(polls) => polls,
-            None => for_processors(std::thread::available_parallelism().map_or(1, |number| number.get())),
-        }
+    *AFTER.get_or_init(|| match settings().yield_after() {
+        Some(0) => u32::MAX,
+        Some(polls) => polls,
+        None => for_processors(std::thread::available_parallelism().map_or(1, |number| number.get())),
     })
 }
 

@@ -9,13 +9,12 @@
 mod command;
 
 use super::Written;
-use super::channel::Channel;
-use super::link::{Link, borrow, connect, identity};
-use crate::descriptors::{self, Kind};
-use crate::endpoint::Endpoint;
+use crate::descriptors::{self, Kind, TABLE};
 use crate::interpose;
 use crate::{memory, real};
 use command::Command;
+use rdmesh_preload::link::{borrow, connect, identity};
+use rdmesh_preload::{Channel, Endpoint, Link};
 use rdmesh_uverbs::session::{FdUse, OpenCmReply, RequestKind};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::OFlags;
@@ -47,7 +46,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, flags: OFlags) -> Result<RawFd, 
         rustix::io::fcntl_setfd(&events, FdFlags::empty())?;
     }
     let fd = events.into_raw_fd();
-    descriptors::set(fd, Kind::Cm(Arc::new(opened)));
+    TABLE.set(fd, Kind::Cm(Arc::new(opened)));
     Ok(fd)
 }
 
@@ -68,25 +67,29 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Written {
 
 /// Whether `fd` still is a channel's: not if the program closed it without the replaced functions.
 fn is_channel(fd: RawFd) -> bool {
-    let Kind::Cm(channel) = descriptors::kind(fd) else { return false };
+    let Some(Kind::Cm(channel)) = descriptors::kind(fd) else { return false };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if channel.owns(unsafe { borrow(fd) }) {
         return true;
     }
     let _gate = memory::gate();
-    descriptors::set(fd, Kind::Foreign);
+    TABLE.forget(fd);
     false
 }
 
 impl CmChannel {
     /// The program has one more descriptor of this channel.
     pub(crate) fn gained_descriptor(&self) {
-        self.link.gained_descriptor();
+        if self.link.gained_descriptor() {
+            memory::device_opened();
+        }
     }
 
     /// The program has one less.
     pub(crate) fn lost_descriptor(&self) {
-        self.link.lost_descriptor();
+        if self.link.lost_descriptor() {
+            memory::device_closed();
+        }
     }
 
     fn owns(&self, fd: BorrowedFd<'_>) -> bool {
@@ -111,7 +114,7 @@ impl Command<'_> {
     }
 
     fn execute(&self, fd: RawFd) -> Result<(), Errno> {
-        let Kind::Cm(channel) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+        let Some(Kind::Cm(channel)) = descriptors::kind(fd) else { return Err(Errno::BADF) };
         let _gate = memory::gate();
         let body = self.message(channel_number)?;
         channel.link.call(RequestKind::Cm, &body, |reply| self.response().fill(reply.response()))
@@ -121,7 +124,7 @@ impl Command<'_> {
 /// The router's number for the channel with the program's descriptor `fd`.
 fn channel_number(fd: RawFd) -> Result<u32, Errno> {
     match descriptors::kind(fd) {
-        Kind::Cm(channel) => Ok(channel.number),
+        Some(Kind::Cm(channel)) => Ok(channel.number),
         // SAFETY: a number that is not open gives EBADF.
         _ if fd < 0 || rustix::io::fcntl_getfd(unsafe { borrow(fd) }).is_err() => Err(Errno::NOENT),
         _ => Err(Errno::INVAL),

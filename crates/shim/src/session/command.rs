@@ -6,30 +6,25 @@ use super::completion;
 use super::context::{Context, borrow};
 use super::doorbell;
 use super::response::Response;
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Kind, TABLE};
 use crate::memory::{self, Registration};
-use rdmesh_uverbs::abi::number;
+use rdmesh_uverbs::abi::{
+    CommandHeader, CreateCq, EXTENDED, ExCreateCq, ExtendedCommandHeader, MmapInfo, ModifySrq, RegMr, RxeModifySrq,
+    number,
+};
 use rdmesh_uverbs::session::FdUse;
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-const EXTENDED: u32 = 0x8000_0000;
 const GET_CONTEXT: u32 = number::GET_CONTEXT as u32;
 const REG_MR: u32 = number::REG_MR as u32;
 const CREATE_COMP_CHANNEL: u32 = number::CREATE_COMP_CHANNEL as u32;
 const CREATE_CQ: u32 = number::CREATE_CQ as u32;
 const MODIFY_SRQ: u32 = number::MODIFY_SRQ as u32;
-/// `ib_uverbs_cmd_hdr`.
-const HEADER_LEN: usize = 8;
-/// The same and `ib_uverbs_ex_cmd_hdr`.
-const EXTENDED_HEADER_LEN: usize = 24;
-/// The same and `ib_uverbs_reg_mr`.
-const REG_MR_LEN: usize = 48;
-/// Where `rxe_modify_srq_cmd.mmap_info_addr` follows `ib_uverbs_modify_srq`.
-const MMINFO_ADDR_AT: usize = 24;
-const MMINFO_LEN: usize = 16;
+const EX_CREATE_CQ: u32 = CREATE_CQ | EXTENDED;
 
 /// Result of a `write`.
 pub(crate) enum Written {
@@ -51,11 +46,11 @@ pub(crate) fn write(context: &Context, fd: RawFd, bytes: &[u8]) -> Written {
 #[cold]
 #[inline(never)]
 fn send(fd: RawFd, bytes: &[u8]) -> Written {
-    let Kind::Device(context) = descriptors::kind(fd) else { return Written::Foreign };
+    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Written::Foreign };
     let _gate = memory::gate();
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        descriptors::set(fd, Kind::Foreign);
+        TABLE.forget(fd);
         return Written::Foreign;
     }
     Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context)))
@@ -64,39 +59,42 @@ fn send(fd: RawFd, bytes: &[u8]) -> Written {
 /// A command with a well-formed header.
 pub(super) struct Command<'a> {
     bytes: &'a [u8],
+    /// With [`EXTENDED`].
     number: u32,
+    /// The core's request, and the provider's.
+    body: &'a [u8],
     response: Response,
 }
 
 impl<'a> Command<'a> {
     /// Checks the header as the kernel does (`verify_hdr`).
     fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
-        let number = u32::from_ne_bytes(read(bytes, 0)?);
-        let in_words = usize::from(u16::from_ne_bytes(read(bytes, 4)?));
-        let out_words = usize::from(u16::from_ne_bytes(read(bytes, 6)?));
-        let response = if number & EXTENDED != 0 {
-            let address = u64::from_ne_bytes(read(bytes, 8)?);
-            let provider_in = usize::from(u16::from_ne_bytes(read(bytes, 16)?));
-            let provider_out = usize::from(u16::from_ne_bytes(read(bytes, 18)?));
-            let len = (out_words + provider_out) * 8;
-            if bytes.len() != EXTENDED_HEADER_LEN + (in_words + provider_in) * 8 || (address == 0) != (len == 0) {
+        let (header, rest) = read::<CommandHeader>(bytes)?;
+        let (in_words, out_words) = (usize::from(header.in_words), usize::from(header.out_words));
+        let (body, response) = if header.command & EXTENDED != 0 {
+            let (extended, body) = read::<ExtendedCommandHeader>(rest)?;
+            let in_words = in_words + usize::from(extended.provider_in_words);
+            let len = (out_words + usize::from(extended.provider_out_words)) * 8;
+            if body.len() != in_words * 8 || (extended.response == 0) != (len == 0) {
                 return Err(Errno::INVAL);
             }
-            Response { address, len }
+            (body, Response { address: extended.response, len })
         } else {
-            if bytes.len() != in_words * 4 || bytes.len() < HEADER_LEN {
+            if bytes.len() != in_words * 4 {
                 return Err(Errno::INVAL);
             }
-            let address = if out_words == 0 { 0 } else { u64::from_ne_bytes(read(bytes, HEADER_LEN)?) };
-            Response { address, len: out_words * 4 }
+            // Every request that is answered begins with the address for that.
+            let address = if out_words == 0 { 0 } else { read::<u64>(rest)?.0 };
+            (rest, Response { address, len: out_words * 4 })
         };
-        Ok(Self { bytes, number, response })
+        Ok(Self { bytes, number: header.command, body, response })
     }
 
     /// A command that the library made; its response is returned to the caller that executes it.
     pub(super) fn composed(bytes: &'a [u8]) -> Result<Self, Errno> {
-        let number = u32::from_ne_bytes(read(bytes, 0)?);
-        Ok(Self { bytes, number, response: Response { address: 0, len: 0 } })
+        let (header, rest) = read::<CommandHeader>(bytes)?;
+        let body = if header.command & EXTENDED != 0 { read::<ExtendedCommandHeader>(rest)?.1 } else { rest };
+        Ok(Self { bytes, number: header.command, body, response: Response { address: 0, len: 0 } })
     }
 
     fn execute(&self, context: &Arc<Context>) -> Result<(), Errno> {
@@ -153,47 +151,62 @@ impl<'a> Command<'a> {
 
     /// The program's address of the completion queue that the command makes: libibverbs' user handle.
     fn made_queue(&self) -> Option<u64> {
-        let at = match self.number {
-            CREATE_CQ => HEADER_LEN + 8,
-            number if number == CREATE_CQ | EXTENDED => EXTENDED_HEADER_LEN,
-            _ => return None,
-        };
-        read(self.bytes, at).map(u64::from_ne_bytes).ok()
+        match self.number {
+            CREATE_CQ => self.request::<CreateCq>().map(|request| request.user_handle),
+            EX_CREATE_CQ => self.request::<ExCreateCq>().map(|request| request.user_handle),
+            _ => None,
+        }
     }
 
     /// The command, in which CREATE_CQ names its channel by the router's number instead of the program's descriptor.
     fn with_channel_number(&self, context: &Context) -> Result<Cow<'a, [u8]>, Errno> {
-        let at = match self.number {
-            CREATE_CQ => HEADER_LEN + 24,
-            number if number == CREATE_CQ | EXTENDED => EXTENDED_HEADER_LEN + 16,
-            _ => return Ok(Cow::Borrowed(self.bytes)),
-        };
-        let fd = i32::from_ne_bytes(read(self.bytes, at)?);
-        if fd < 0 {
+        match self.number {
+            CREATE_CQ => self.with_number::<CreateCq>(context, |request| &mut request.comp_channel),
+            EX_CREATE_CQ => self.with_number::<ExCreateCq>(context, |request| &mut request.comp_channel),
+            _ => Ok(Cow::Borrowed(self.bytes)),
+        }
+    }
+
+    /// A command that is too short is left to the router, which refuses it.
+    fn with_number<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        context: &Context,
+        channel: impl FnOnce(&mut T) -> &mut i32,
+    ) -> Result<Cow<'a, [u8]>, Errno> {
+        let Ok((mut request, rest)) = read::<T>(self.body) else { return Ok(Cow::Borrowed(self.bytes)) };
+        let channel = channel(&mut request);
+        if *channel < 0 {
             return Ok(Cow::Borrowed(self.bytes));
         }
-        let mut bytes = self.bytes.to_vec();
-        bytes[at..at + 4].copy_from_slice(&completion::number(context, fd)?.to_ne_bytes());
-        Ok(Cow::Owned(bytes))
+        *channel = completion::number(context, *channel)?.cast_signed();
+        let headers = &self.bytes[..self.bytes.len() - self.body.len()];
+        Ok(Cow::Owned([headers, request.as_bytes(), rest].concat()))
     }
 
     /// Makes the memory of a REG_MR ready for the router.
     fn register(&self) -> Result<Registration, Errno> {
-        if self.number != REG_MR || self.bytes.len() < REG_MR_LEN {
-            return Ok(Registration::default());
+        match self.request::<RegMr>() {
+            Some(request) if self.number == REG_MR => {
+                memory::register(request.start, request.length, request.access_flags)
+            }
+            _ => Ok(Registration::default()),
         }
-        let start = u64::from_ne_bytes(read(self.bytes, 16)?);
-        let len = u64::from_ne_bytes(read(self.bytes, 24)?);
-        let access = u32::from_ne_bytes(read(self.bytes, 44)?);
-        memory::register(start, len, access)
     }
 
     /// rxe's MODIFY_SRQ returns the new queue's place through a pointer behind the command.
     fn return_mminfo(&self, reply: &Reply<'_>) {
-        let (MODIFY_SRQ, Some(info)) = (self.number, reply.mminfo()) else { return };
-        if let Ok(address) = read(self.bytes, MMINFO_ADDR_AT).map(u64::from_ne_bytes) {
-            Response { address, len: MMINFO_LEN }.fill(&info);
+        if self.number == MODIFY_SRQ
+            && let Some(info) = reply.mminfo()
+            && let Ok((_, driver)) = read::<ModifySrq>(self.body)
+            && let Ok((RxeModifySrq { mmap_info_addr }, _)) = read(driver)
+        {
+            Response { address: mmap_info_addr, len: size_of::<MmapInfo>() }.fill(&info);
         }
+    }
+
+    /// The core's request; none where the command is too short for it.
+    fn request<T: FromBytes>(&self) -> Option<T> {
+        read(self.body).ok().map(|(request, _)| request)
     }
 }
 
@@ -212,6 +225,7 @@ fn install(reply: &mut Reply<'_>, at: u64, number: RawFd) -> Result<u32, Errno> 
     }
 }
 
-fn read<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Errno> {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(Errno::INVAL)
+/// The struct that `bytes` begin with, and what follows it.
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Errno> {
+    T::read_from_prefix(bytes).map_err(|_| Errno::INVAL)
 }

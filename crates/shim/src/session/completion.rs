@@ -4,7 +4,8 @@
 //! program's end, has to be told.
 
 use super::context::Context;
-use crate::{descriptors, memory};
+use crate::memory;
+use rdmesh_preload::process;
 use rdmesh_uverbs::abi::{CHANNEL_ATTR, ioctl_method, ioctl_object};
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, RequestKind};
 use rustix::fd::RawFd;
@@ -57,7 +58,7 @@ pub(crate) fn closed(fd: RawFd) {
 
 /// The program is about to close every descriptor from `first` to `last`.
 pub(crate) fn closed_between(first: u32, last: u32) {
-    if COUNT.load(Ordering::Acquire) == 0 || !descriptors::is_owner() {
+    if COUNT.load(Ordering::Acquire) == 0 || !process::is_owner() {
         return;
     }
     let _gate = memory::gate();
@@ -67,7 +68,7 @@ pub(crate) fn closed_between(first: u32, last: u32) {
 
 #[cold]
 fn forget(fd: RawFd) {
-    if !descriptors::is_owner() {
+    if !process::is_owner() {
         return;
     }
     let Some(entry) = take(fd) else { return };

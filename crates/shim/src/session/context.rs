@@ -1,11 +1,12 @@
 //! Opening the device.
 
-use super::channel::{Channel, ReceivedFd};
 use super::events::Events;
-use super::link::{Link, State, connect, identity};
-use crate::descriptors::{self, Kind, OwnFd};
-use crate::endpoint::Endpoint;
+use super::filling::FillingChannel;
+use crate::descriptors::{Kind, OwnFd, TABLE};
 use crate::{memory, polling};
+use rdmesh_preload::channel::ReceivedFd;
+use rdmesh_preload::link::{State, connect, identity};
+use rdmesh_preload::{Channel, Endpoint, Link};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{FdUse, OpenReply, RequestKind};
@@ -28,7 +29,7 @@ pub(crate) struct Context {
     queues: OwnFd,
     identity: (u64, u64),
     events: Events,
-    link: Link,
+    link: Link<FillingChannel>,
     /// Address of a completion queue of the program, by which its functions can be found; 0 for none, all ones for found.
     queue: AtomicU64,
 }
@@ -56,13 +57,13 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
         queues: OwnFd::new(queues),
         events: Events::default(),
         queue: AtomicU64::new(0),
-        link: Link::new(endpoint, socket, channel, RequestKind::Attach, token),
+        link: Link::new(endpoint, socket, FillingChannel::new(channel), RequestKind::Attach, token),
     };
     if !close_on_exec {
         rustix::io::fcntl_setfd(&number, rustix::io::FdFlags::empty())?;
     }
     let number = number.into_raw_fd();
-    descriptors::set(number, Kind::Device(Arc::new(context)));
+    TABLE.set(number, Kind::Device(Arc::new(context)));
     Ok(number)
 }
 
@@ -128,12 +129,16 @@ impl Context {
 
     /// The program has one more descriptor of this context.
     pub(crate) fn gained_descriptor(&self) {
-        self.link.gained_descriptor();
+        if self.link.gained_descriptor() {
+            memory::device_opened();
+        }
     }
 
     /// The program has one less.
     pub(crate) fn lost_descriptor(&self) {
-        self.link.lost_descriptor();
+        if self.link.lost_descriptor() {
+            memory::device_closed();
+        }
     }
 
     /// The descriptor of its asynchronous events.
@@ -141,16 +146,16 @@ impl Context {
         &self.events
     }
 
-    pub(super) fn link(&self) -> &Link {
+    pub(super) fn link(&self) -> &Link<FillingChannel> {
         &self.link
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<FillingChannel>> {
         self.link.lock()
     }
 
     /// See [`Link::connection`].
-    pub(super) fn connection(&self, state: &mut State) -> Result<RawFd, Errno> {
+    pub(super) fn connection(&self, state: &mut State<FillingChannel>) -> Result<RawFd, Errno> {
         self.link.connection(state)
     }
 }

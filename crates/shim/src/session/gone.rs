@@ -6,17 +6,17 @@
 #![allow(unsafe_code)]
 
 use super::{Context, completion};
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Kind, TABLE};
 use crate::errno::minus_one;
 use crate::memory;
 use libc::{c_int, c_void, size_t, ssize_t};
+use rdmesh_uverbs::abi::AsyncEventDesc;
 use rdmesh_uverbs::page::MAX_HANDLES;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// `ib_uverbs_async_event_desc`: the element, the type, a reserved word.
-const EVENT_LEN: usize = 16;
+const EVENT_LEN: usize = size_of::<AsyncEventDesc>();
 /// `IB_EVENT_DEVICE_FATAL`.
 const DEVICE_FATAL: u32 = 8;
 
@@ -38,10 +38,9 @@ pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ss
         return minus_one(Errno::IO);
     }
     context.forget_queue_pairs();
-    let mut event = [0; EVENT_LEN];
-    event[8..12].copy_from_slice(&DEVICE_FATAL.to_ne_bytes());
+    let event = AsyncEventDesc { event_type: DEVICE_FATAL, ..Default::default() };
     // SAFETY: the program hands `count` writable bytes, which are enough.
-    unsafe { std::ptr::copy_nonoverlapping(event.as_ptr(), buffer.cast(), EVENT_LEN) };
+    unsafe { buffer.cast::<AsyncEventDesc>().write_unaligned(event) };
     EVENT_LEN as ssize_t
 }
 
@@ -49,8 +48,8 @@ pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ss
 /// reported.
 fn context_of(fd: RawFd) -> Option<Arc<Context>> {
     let mut found = None;
-    descriptors::for_each(|number| {
-        if let Kind::Device(context) = descriptors::kind(number)
+    TABLE.for_each(|number| {
+        if let Some(Kind::Device(context)) = descriptors::kind(number)
             && context.events().check(fd).is_ok()
         {
             found = Some(context);

@@ -18,49 +18,20 @@ mod objects;
 
 use super::context::Context;
 use super::link::borrow;
-use crate::descriptors::{self, Kind};
+use crate::descriptors::{self, Kind, TABLE};
 use crate::memory;
 use bundle::Bundle;
 use rdmesh_uverbs::abi::{
-    DRIVER_RXE, DestroyCqResponse, DestroyQpResponse, DestroySrqResponse, find_method, ioctl_method as method,
-    ioctl_object as object, number,
+    DRIVER_RXE, DestroyCqResponse, DestroyQpResponse, DestroySrqResponse, VerbsIoctl, VerbsIoctlAttr, find_method,
+    ioctl_method as method, ioctl_object as object, number,
 };
 use rdmesh_uverbs::session::{IoctlAttr, IoctlHeader, MAX_MESSAGE, RequestKind};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use zerocopy::{FromBytes, IntoBytes};
-
-/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
-pub(crate) const VERBS_IOCTL: u32 = 0xc018_1b01;
+use zerocopy::IntoBytes;
 
 /// The kernel's page, which all attributes must fit.
 const MAX_LEN: u16 = 4096;
-
-/// `ib_uverbs_ioctl_hdr`.
-#[derive(Clone, Copy, FromBytes)]
-#[repr(C)]
-struct Head {
-    length: u16,
-    object_id: u16,
-    method_id: u16,
-    num_attrs: u16,
-    reserved1: u64,
-    driver_id: u32,
-    reserved2: u32,
-}
-
-/// `ib_uverbs_attr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Attr {
-    attr_id: u16,
-    len: u16,
-    flags: u16,
-    attr_data: u16,
-    data: u64,
-}
-
-const _: () = assert!(size_of::<Head>() == 24 && size_of::<Attr>() == 16);
 
 /// Executes the method that `argument` describes, for a descriptor of the device.
 pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), Errno> {
@@ -68,9 +39,11 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
         return Err(Errno::FAULT);
     }
     // SAFETY: with this request number the argument points to this header.
-    let head = unsafe { argument.cast::<Head>().read_unaligned() };
+    let head = unsafe { argument.cast::<VerbsIoctl>().read_unaligned() };
     let count = usize::from(head.num_attrs);
-    if head.length > MAX_LEN || usize::from(head.length) != size_of::<Head>() + count * size_of::<Attr>() {
+    if head.length > MAX_LEN
+        || usize::from(head.length) != size_of::<VerbsIoctl>() + count * size_of::<VerbsIoctlAttr>()
+    {
         return Err(Errno::INVAL);
     }
     if head.reserved1 != 0 || head.reserved2 != 0 {
@@ -82,7 +55,7 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
     let specs = find_method(head.object_id, head.method_id).ok_or(Errno::PROTONOSUPPORT)?;
     let mut bundle = Bundle::new();
     // SAFETY: the attributes follow the header, as many as it says (its length was checked).
-    unsafe { bundle.parse(specs, argument.cast::<Head>().add(1).cast(), count)? };
+    unsafe { bundle.parse(specs, argument.cast::<VerbsIoctl>().add(1).cast(), count)? };
     if (head.object_id, head.method_id) == (object::DEVICE, method::INVOKE_WRITE)
         && let Some(context) = descriptors::peek(fd)
         && let Some(result) = invoke::answer(context, &bundle)
@@ -92,12 +65,12 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
     execute(fd, head, &bundle)
 }
 
-fn execute(fd: RawFd, head: Head, bundle: &Bundle) -> Result<(), Errno> {
+fn execute(fd: RawFd, head: VerbsIoctl, bundle: &Bundle) -> Result<(), Errno> {
     let _gate = memory::gate();
-    let Kind::Device(context) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Err(Errno::BADF) };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        descriptors::set(fd, Kind::Foreign);
+        TABLE.forget(fd);
         return Err(Errno::NOTTY);
     }
     let context = &context;

@@ -2,7 +2,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block borrows a descriptor that its test holds open")]
 
 use super::*;
-use crate::descriptors::Kind;
+use crate::descriptors::{Kind, TABLE};
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
@@ -188,7 +188,7 @@ fn write_command(fd: RawFd, command: &[u8]) -> Result<(), Errno> {
 }
 
 fn close(fd: RawFd) {
-    descriptors::set(fd, Kind::Foreign);
+    TABLE.forget(fd);
     link::discard(fd);
 }
 

@@ -86,7 +86,8 @@ impl World {
         let plain = plan.plain.then_some(Plain { id: PlainId(node as u32), source_port: SOURCE_PORT });
         let journal = self.journal.clone();
         let engine = &mut self.hosts[plan.host].engines[plan.shard as usize];
-        let context = engine.open(Network { vni: plan.vni, gids: vec![plan.gid], plain, mtu: plan.mtu });
+        let context =
+            engine.open(Network { vni: plan.vni, endpoint: node as u32, gids: vec![plan.gid], plain, mtu: plan.mtu });
         let pd = engine.alloc_pd(context).or_else(refused)?;
         let (_, key) = engine.reg_mr(context, pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
         let completions = Completions::new(id, CQE, journal);

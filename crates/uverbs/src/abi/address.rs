@@ -1,52 +1,47 @@
 //! Address handles and multicast groups.
 
 uapi! {
-    /// `ib_uverbs_global_route`.
-    struct GlobalRoute: 24 {
-        dgid: [u8; 16],
-        flow_label: u32,
-        sgid_index: u8,
-        hop_limit: u8,
-        traffic_class: u8,
-        reserved: u8,
+    struct GlobalRoute("ib_uverbs_global_route"): 24 {
+        [0] dgid: [u8; 16],
+        [16] flow_label: u32,
+        [20] sgid_index: u8,
+        [21] hop_limit: u8,
+        [22] traffic_class: u8,
+        [23] reserved: u8,
     }
 
-    /// `ib_uverbs_ah_attr`.
-    struct AhAttr: 32 {
-        grh: GlobalRoute,
-        dlid: u16,
-        sl: u8,
-        src_path_bits: u8,
-        static_rate: u8,
-        is_global: u8,
-        port_num: u8,
-        reserved: u8,
+    struct AhAttr("ib_uverbs_ah_attr"): 32 {
+        [0] grh: GlobalRoute,
+        [24] dlid: u16,
+        [26] sl: u8,
+        [27] src_path_bits: u8,
+        [28] static_rate: u8,
+        [29] is_global: u8,
+        [30] port_num: u8,
+        [31] reserved: u8,
     }
 
-    /// `ib_uverbs_create_ah`.
-    struct CreateAh: 56 {
-        response: u64,
-        user_handle: u64,
-        pd_handle: u32,
-        reserved: u32,
-        attr: AhAttr,
+    struct CreateAh("ib_uverbs_create_ah"): 56 {
+        [0] response: u64,
+        [8] user_handle: u64,
+        [16] pd_handle: u32,
+        [20] reserved: u32,
+        [24] attr: AhAttr,
     }
 
-    /// `ib_uverbs_create_ah_resp`.
-    struct CreateAhResponse: 4 {
-        ah_handle: u32,
+    struct CreateAhResponse("ib_uverbs_create_ah_resp"): 4 {
+        [0] ah_handle: u32,
     }
 
-    /// `ib_uverbs_destroy_ah`.
-    struct DestroyAh: 4 {
-        ah_handle: u32,
+    struct DestroyAh("ib_uverbs_destroy_ah"): 4 {
+        [0] ah_handle: u32,
     }
 
-    /// `ib_uverbs_attach_mcast`, and `ib_uverbs_detach_mcast`.
-    struct AttachMcast: 24 {
-        gid: [u8; 16],
-        qp_handle: u32,
-        mlid: u16,
-        reserved: u16,
+    /// `ib_uverbs_detach_mcast` is the same.
+    struct AttachMcast("ib_uverbs_attach_mcast"): 24 {
+        [0] gid: [u8; 16],
+        [16] qp_handle: u32,
+        [20] mlid: u16,
+        [22] reserved: u16,
     }
 }

@@ -3,23 +3,23 @@
 use super::Method;
 use zerocopy::{FromBytes, IntoBytes};
 
-const EXTENDED: u32 = 0x8000_0000;
-const NUMBER_MASK: u32 = 0xff;
+/// `IB_USER_VERBS_CMD_FLAG_EXTENDED`: the command is of the extended family.
+pub const EXTENDED: u32 = 0x8000_0000;
+/// `IB_USER_VERBS_CMD_COMMAND_MASK`: the command's number.
+pub const NUMBER_MASK: u32 = 0xff;
 
 uapi! {
-    /// `ib_uverbs_cmd_hdr`.
-    struct CommandHeader: 8 {
-        command: u32,
-        in_words: u16,
-        out_words: u16,
+    struct CommandHeader("ib_uverbs_cmd_hdr"): 8 {
+        [0] command: u32,
+        [4] in_words: u16,
+        [6] out_words: u16,
     }
 
-    /// `ib_uverbs_ex_cmd_hdr`.
-    struct ExtendedCommandHeader: 16 {
-        response: u64,
-        provider_in_words: u16,
-        provider_out_words: u16,
-        cmd_hdr_reserved: u32,
+    struct ExtendedCommandHeader("ib_uverbs_ex_cmd_hdr"): 16 {
+        [0] response: u64,
+        [8] provider_in_words: u16,
+        [10] provider_out_words: u16,
+        [12] cmd_hdr_reserved: u32,
     }
 }
 

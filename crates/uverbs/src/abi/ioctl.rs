@@ -9,50 +9,53 @@ pub use spec::{AttrKind, AttrSpec, find_method};
 use crate::session::{IoctlAttr, IoctlHeader};
 use zerocopy::FromBytes;
 
-/// `UVERBS_OBJECT_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enum")]
-pub mod ioctl_object {
-    pub const DEVICE: u16 = 0;
-    pub const PD: u16 = 1;
-    pub const COMP_CHANNEL: u16 = 2;
-    pub const CQ: u16 = 3;
-    pub const QP: u16 = 4;
-    pub const SRQ: u16 = 5;
-    pub const AH: u16 = 6;
-    pub const MR: u16 = 7;
-    pub const MW: u16 = 8;
-    pub const ASYNC_EVENT: u16 = 16;
+numbers! {
+    /// `UVERBS_OBJECT_*`.
+    pub mod ioctl_object("UVERBS_OBJECT_"): u16 {
+        DEVICE = 0,
+        PD = 1,
+        COMP_CHANNEL = 2,
+        CQ = 3,
+        QP = 4,
+        SRQ = 5,
+        AH = 6,
+        MR = 7,
+        MW = 8,
+        ASYNC_EVENT = 16,
+    }
+
+    /// `UVERBS_METHOD_*`.
+    pub mod ioctl_method("UVERBS_METHOD_"): u16 {
+        INVOKE_WRITE = 0,
+        QUERY_PORT = 2,
+        GET_CONTEXT = 3,
+        QUERY_CONTEXT = 4,
+        QUERY_GID_TABLE = 5,
+        QUERY_GID_ENTRY = 6,
+        PD_DESTROY = 0,
+        CQ_CREATE = 0,
+        CQ_DESTROY = 1,
+        QP_CREATE = 0,
+        QP_DESTROY = 1,
+        SRQ_CREATE = 0,
+        SRQ_DESTROY = 1,
+        AH_DESTROY = 0,
+        DM_MR_REG = 0,
+        MR_DESTROY = 1,
+        ADVISE_MR = 2,
+        QUERY_MR = 3,
+        REG_DMABUF_MR = 4,
+        REG_MR = 5,
+        MW_DESTROY = 0,
+        ASYNC_EVENT_ALLOC = 0,
+        /// Not the kernel's, where closing the descriptor is enough: the program has closed completion channel
+        /// [`super::CHANNEL_ATTR`].
+        CLOSE_COMP_CHANNEL("") = 0x8000,
+    }
 }
 
-/// `UVERBS_METHOD_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enums")]
-pub mod ioctl_method {
-    pub const INVOKE_WRITE: u16 = 0;
-    pub const QUERY_PORT: u16 = 2;
-    pub const GET_CONTEXT: u16 = 3;
-    pub const QUERY_CONTEXT: u16 = 4;
-    pub const QUERY_GID_TABLE: u16 = 5;
-    pub const QUERY_GID_ENTRY: u16 = 6;
-    pub const PD_DESTROY: u16 = 0;
-    pub const CQ_CREATE: u16 = 0;
-    pub const CQ_DESTROY: u16 = 1;
-    pub const QP_CREATE: u16 = 0;
-    pub const QP_DESTROY: u16 = 1;
-    pub const SRQ_CREATE: u16 = 0;
-    pub const SRQ_DESTROY: u16 = 1;
-    pub const AH_DESTROY: u16 = 0;
-    pub const DM_MR_REG: u16 = 0;
-    pub const MR_DESTROY: u16 = 1;
-    pub const ADVISE_MR: u16 = 2;
-    pub const QUERY_MR: u16 = 3;
-    pub const REG_DMABUF_MR: u16 = 4;
-    pub const REG_MR: u16 = 5;
-    pub const MW_DESTROY: u16 = 0;
-    pub const ASYNC_EVENT_ALLOC: u16 = 0;
-    /// Not the kernel's, where closing the descriptor is enough: the program has closed completion channel
-    /// [`super::CHANNEL_ATTR`].
-    pub const CLOSE_COMP_CHANNEL: u16 = 0x8000;
-}
+/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
+pub const VERBS_IOCTL: u32 = 3 << 30 | (size_of::<VerbsIoctl>() as u32) << 16 | 0x1b << 8 | 1;
 
 /// `RDMA_DRIVER_RXE`: the driver whose methods a program calls.
 pub const DRIVER_RXE: u32 = 14;
@@ -80,47 +83,54 @@ impl Advice {
 }
 
 uapi! {
-    /// `ib_uverbs_sge`, as ADVISE_MR carries it.
-    struct AdviseSge: 16 {
-        addr: u64,
-        length: u32,
-        lkey: u32,
-    }
-}
-
-uapi! {
-    /// `ib_uverbs_gid_entry`.
-    struct GidEntry: 32 {
-        gid: [u8; 16],
-        gid_index: u32,
-        port_num: u32,
-        gid_type: u32,
-        netdev_ifindex: u32,
+    /// The argument of `ioctl(RDMA_VERBS_IOCTL)`; [`VerbsIoctlAttr`]s follow it.
+    struct VerbsIoctl("ib_uverbs_ioctl_hdr"): 24 {
+        [0] length: u16,
+        [2] object_id: u16,
+        [4] method_id: u16,
+        [6] num_attrs: u16,
+        [8] reserved1: u64,
+        [16] driver_id: u32,
+        [20] reserved2: u32,
     }
 
-    /// `ib_uverbs_query_port_resp_ex`.
-    struct ExQueryPortResponse: 48 {
-        legacy: super::QueryPortResponse,
-        port_cap_flags2: u16,
-        reserved: [u8; 2],
-        active_speed_ex: u32,
+    /// An attribute of a [`VerbsIoctl`]: an address, or up to eight bytes themselves.
+    struct VerbsIoctlAttr("ib_uverbs_attr"): 16 {
+        [0] attr_id: u16,
+        [2] len: u16,
+        [4] flags: u16,
+        [6] attr_data: u16,
+        [8] data: u64,
     }
 
-    /// `ib_uverbs_qp_cap`.
-    struct QpCap: 20 {
-        max_send_wr: u32,
-        max_recv_wr: u32,
-        max_send_sge: u32,
-        max_recv_sge: u32,
-        max_inline_data: u32,
+    /// As ADVISE_MR carries it.
+    struct AdviseSge("ib_uverbs_sge"): 16 {
+        [0] addr: u64,
+        [8] length: u32,
+        [12] lkey: u32,
     }
 
-    /// The answer of the router to QUERY_MR.
-    struct MrInfo: 24 {
-        length: u64,
-        iova: u64,
-        lkey: u32,
-        rkey: u32,
+    struct GidEntry("ib_uverbs_gid_entry"): 32 {
+        [0] gid: [u8; 16],
+        [16] gid_index: u32,
+        [20] port_num: u32,
+        [24] gid_type: u32,
+        [28] netdev_ifindex: u32,
+    }
+
+    struct ExQueryPortResponse("ib_uverbs_query_port_resp_ex"): 48 {
+        [0] legacy("legacy_resp"): super::QueryPortResponse,
+        [40] port_cap_flags2: u16,
+        [42] reserved: [u8; 2],
+        [44] active_speed_ex: u32,
+    }
+
+    struct QpCap("ib_uverbs_qp_cap"): 20 {
+        [0] max_send_wr: u32,
+        [4] max_recv_wr: u32,
+        [8] max_send_sge: u32,
+        [12] max_recv_sge: u32,
+        [16] max_inline_data: u32,
     }
 }
 

@@ -1,77 +1,66 @@
 //! Protection domains, memory regions and memory windows.
 
 uapi! {
-    /// `ib_uverbs_alloc_pd`.
-    struct AllocPd: 8 {
-        response: u64,
+    struct AllocPd("ib_uverbs_alloc_pd"): 8 {
+        [0] response: u64,
     }
 
-    /// `ib_uverbs_alloc_pd_resp`.
-    struct AllocPdResponse: 4 {
-        pd_handle: u32,
+    struct AllocPdResponse("ib_uverbs_alloc_pd_resp"): 4 {
+        [0] pd_handle: u32,
     }
 
-    /// `ib_uverbs_dealloc_pd`.
-    struct DeallocPd: 4 {
-        pd_handle: u32,
+    struct DeallocPd("ib_uverbs_dealloc_pd"): 4 {
+        [0] pd_handle: u32,
     }
 
-    /// `ib_uverbs_reg_mr`.
-    struct RegMr: 40 {
-        response: u64,
-        start: u64,
-        length: u64,
-        hca_va: u64,
-        pd_handle: u32,
-        access_flags: u32,
+    struct RegMr("ib_uverbs_reg_mr"): 40 {
+        [0] response: u64,
+        [8] start: u64,
+        [16] length: u64,
+        [24] hca_va: u64,
+        [32] pd_handle: u32,
+        [36] access_flags: u32,
     }
 
-    /// `ib_uverbs_reg_mr_resp`.
-    struct RegMrResponse: 12 {
-        mr_handle: u32,
-        lkey: u32,
-        rkey: u32,
+    struct RegMrResponse("ib_uverbs_reg_mr_resp"): 12 {
+        [0] mr_handle: u32,
+        [4] lkey: u32,
+        [8] rkey: u32,
     }
 
-    /// `ib_uverbs_rereg_mr`.
-    struct ReregMr: 48 {
-        response: u64,
-        mr_handle: u32,
-        flags: u32,
-        start: u64,
-        length: u64,
-        hca_va: u64,
-        pd_handle: u32,
-        access_flags: u32,
+    struct ReregMr("ib_uverbs_rereg_mr"): 48 {
+        [0] response: u64,
+        [8] mr_handle: u32,
+        [12] flags: u32,
+        [16] start: u64,
+        [24] length: u64,
+        [32] hca_va: u64,
+        [40] pd_handle: u32,
+        [44] access_flags: u32,
     }
 
-    /// `ib_uverbs_rereg_mr_resp`.
-    struct ReregMrResponse: 8 {
-        lkey: u32,
-        rkey: u32,
+    struct ReregMrResponse("ib_uverbs_rereg_mr_resp"): 8 {
+        [0] lkey: u32,
+        [4] rkey: u32,
     }
 
-    /// `ib_uverbs_dereg_mr`.
-    struct DeregMr: 4 {
-        mr_handle: u32,
+    struct DeregMr("ib_uverbs_dereg_mr"): 4 {
+        [0] mr_handle: u32,
     }
 
-    /// `ib_uverbs_alloc_mw`.
-    struct AllocMw: 16 {
-        response: u64,
-        pd_handle: u32,
-        mw_type: u8,
-        reserved: [u8; 3],
+    struct AllocMw("ib_uverbs_alloc_mw"): 16 {
+        [0] response: u64,
+        [8] pd_handle: u32,
+        [12] mw_type: u8,
+        [13] reserved: [u8; 3],
     }
 
-    /// `ib_uverbs_alloc_mw_resp`.
-    struct AllocMwResponse: 8 {
-        mw_handle: u32,
-        rkey: u32,
+    struct AllocMwResponse("ib_uverbs_alloc_mw_resp"): 8 {
+        [0] mw_handle: u32,
+        [4] rkey: u32,
     }
 
-    /// `ib_uverbs_dealloc_mw`.
-    struct DeallocMw: 4 {
-        mw_handle: u32,
+    struct DeallocMw("ib_uverbs_dealloc_mw"): 4 {
+        [0] mw_handle: u32,
     }
 }

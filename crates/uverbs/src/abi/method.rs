@@ -1,39 +1,41 @@
 //! Command numbers of the device, and the sizes of their structs.
 
 use super::*;
+use std::mem::offset_of;
 
-/// `IB_USER_VERBS_CMD_*`.
-#[allow(missing_docs, reason = "the names are those of the kernel's enum")]
-pub mod number {
-    pub const GET_CONTEXT: u8 = 0;
-    pub const QUERY_DEVICE: u8 = 1;
-    pub const QUERY_PORT: u8 = 2;
-    pub const ALLOC_PD: u8 = 3;
-    pub const DEALLOC_PD: u8 = 4;
-    pub const CREATE_AH: u8 = 5;
-    pub const DESTROY_AH: u8 = 8;
-    pub const REG_MR: u8 = 9;
-    pub const REREG_MR: u8 = 11;
-    pub const DEREG_MR: u8 = 13;
-    pub const ALLOC_MW: u8 = 14;
-    pub const DEALLOC_MW: u8 = 16;
-    pub const CREATE_COMP_CHANNEL: u8 = 17;
-    pub const CREATE_CQ: u8 = 18;
-    pub const RESIZE_CQ: u8 = 19;
-    pub const DESTROY_CQ: u8 = 20;
-    pub const REQ_NOTIFY_CQ: u8 = 23;
-    pub const CREATE_QP: u8 = 24;
-    pub const QUERY_QP: u8 = 25;
-    pub const MODIFY_QP: u8 = 26;
-    pub const DESTROY_QP: u8 = 27;
-    pub const POST_SEND: u8 = 28;
-    pub const ATTACH_MCAST: u8 = 30;
-    pub const DETACH_MCAST: u8 = 31;
-    pub const CREATE_SRQ: u8 = 32;
-    pub const MODIFY_SRQ: u8 = 33;
-    pub const QUERY_SRQ: u8 = 34;
-    pub const DESTROY_SRQ: u8 = 35;
-    pub const CREATE_XSRQ: u8 = 39;
+numbers! {
+    /// `IB_USER_VERBS_CMD_*`.
+    pub mod number("IB_USER_VERBS_CMD_"): u8 {
+        GET_CONTEXT = 0,
+        QUERY_DEVICE = 1,
+        QUERY_PORT = 2,
+        ALLOC_PD = 3,
+        DEALLOC_PD = 4,
+        CREATE_AH = 5,
+        DESTROY_AH = 8,
+        REG_MR = 9,
+        REREG_MR = 11,
+        DEREG_MR = 13,
+        ALLOC_MW = 14,
+        DEALLOC_MW = 16,
+        CREATE_COMP_CHANNEL = 17,
+        CREATE_CQ = 18,
+        RESIZE_CQ = 19,
+        DESTROY_CQ = 20,
+        REQ_NOTIFY_CQ = 23,
+        CREATE_QP = 24,
+        QUERY_QP = 25,
+        MODIFY_QP = 26,
+        DESTROY_QP = 27,
+        POST_SEND = 28,
+        ATTACH_MCAST = 30,
+        DETACH_MCAST = 31,
+        CREATE_SRQ = 32,
+        MODIFY_SRQ = 33,
+        QUERY_SRQ = 34,
+        DESTROY_SRQ = 35,
+        CREATE_XSRQ = 39,
+    }
 }
 
 /// Division of a command's buffers: core struct and provider's data.
@@ -90,9 +92,15 @@ impl Method {
     /// Extended structs may grow: the sizes are those up to the last field that the kernel insists on.
     fn find_extended(number: u8) -> Option<Self> {
         Some(match number {
-            number::QUERY_DEVICE => Self { response: 184, ..Self::plain::<ExQueryDevice, ()>() },
+            number::QUERY_DEVICE => {
+                let response = offset_of!(ExQueryDeviceResponse, odp_caps);
+                Self { response, ..Self::plain::<ExQueryDevice, ()>() }
+            }
             number::CREATE_CQ => Self::plain::<ExCreateCq, ExCreateCqResponse>(),
-            number::CREATE_QP => Self { request: 52, ..Self::plain::<ExCreateQp, ExCreateQpResponse>() },
+            number::CREATE_QP => {
+                let request = offset_of!(ExCreateQp, create_flags);
+                Self { request, ..Self::plain::<ExCreateQp, ExCreateQpResponse>() }
+            }
             number::MODIFY_QP => Self::plain::<ModifyQp, ExModifyQpResponse>(),
             _ => return None,
         })

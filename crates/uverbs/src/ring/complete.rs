@@ -1,8 +1,9 @@
-use super::{NewRing, Queue, QueueFile, pair};
+use super::{NewRing, Queue, QueueFile, WORD};
+use crate::abi::WorkCompletion;
 use rdmesh_verbs::Completion;
 use rustix::io;
 
-/// A completion queue: elements are `struct ib_uverbs_wc`.
+/// A completion queue: elements are [`WorkCompletion`]s.
 pub struct CompletionRing {
     pub(super) queue: Queue,
     produced: u32,
@@ -22,7 +23,8 @@ impl CompletionRing {
         if next == self.queue.consumer() {
             return false;
         }
-        self.queue.store(self.queue.slot(self.produced), &encode(completion));
+        let words: [u64; WC_LEN / WORD] = zerocopy::transmute!(encode(completion));
+        self.queue.store(self.queue.slot(self.produced), &words);
         self.produced = next;
         self.queue.publish_producer(next);
         true
@@ -45,7 +47,7 @@ impl CompletionRing {
         }
         let mut index = self.queue.consumer();
         while index != self.produced {
-            let mut words = [0; WC_LEN / 8];
+            let mut words = [0; WC_LEN / WORD];
             self.queue.load(self.queue.slot(index), &mut words);
             to.queue.store(to.queue.slot(to.produced), &words);
             to.produced = (to.produced + 1) & to.queue.mask;
@@ -56,17 +58,21 @@ impl CompletionRing {
     }
 }
 
-/// `struct ib_uverbs_wc`.
-fn encode(wc: &Completion) -> [u64; WC_LEN / 8] {
+fn encode(wc: &Completion) -> WorkCompletion {
     const PORT: u8 = 1;
-    [
-        wc.wr_id,
-        pair(wc.status as u32, wc.opcode as u32),
-        pair(0, wc.byte_len),
-        pair(wc.imm, wc.qpn.value()),
-        pair(wc.src_qp.value(), wc.flags.bits()),
-        pair(0, u32::from_ne_bytes([wc.sl, 0, PORT, 0])),
-    ]
+    WorkCompletion {
+        wr_id: wc.wr_id,
+        status: wc.status as u32,
+        opcode: wc.opcode as u32,
+        byte_len: wc.byte_len,
+        ex: wc.imm,
+        qp_num: wc.qpn.value(),
+        src_qp: wc.src_qp.value(),
+        wc_flags: wc.flags.bits(),
+        sl: wc.sl,
+        port_num: PORT,
+        ..Default::default()
+    }
 }
 
-const WC_LEN: usize = 48;
+const WC_LEN: usize = size_of::<WorkCompletion>();

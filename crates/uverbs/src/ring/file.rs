@@ -3,6 +3,7 @@ use crate::shared::{Keep, MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of a context's queues: one sparse memfd, which the program makes.
@@ -27,6 +28,7 @@ struct File {
     /// Whether the pages are made here, because both ends are one process.
     fills: bool,
     place: Mutex<Place>,
+    bad_indices: AtomicU64,
 }
 
 /// Where the next queues go.
@@ -89,7 +91,7 @@ impl QueueFile {
         fills: bool,
     ) -> Self {
         let place = Place { piece: None, taken: 0, end: PAGE, wanted: None, step: FIRST_STEP };
-        Self(Arc::new(File { fd, alarm, charge, fills, place: Mutex::new(place) }))
+        Self(Arc::new(File { fd, alarm, charge, fills, place: Mutex::new(place), bad_indices: AtomicU64::new(0) }))
     }
 
     /// The memfd.
@@ -100,6 +102,15 @@ impl QueueFile {
     /// The extent that the program must populate before the queue that was refused just now can be made.
     pub fn take_wanted(&self) -> Option<Extent> {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).wanted.take()
+    }
+
+    /// Takes the count of indices beyond their rings that the program wrote, in all queues, since the last call.
+    pub fn take_bad_indices(&self) -> u64 {
+        self.0.bad_indices.swap(0, Ordering::Relaxed)
+    }
+
+    pub(super) fn count_bad_index(&self) {
+        self.0.bad_indices.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `len` zeroed bytes, mapped; returns them and their offset. ENODATA where the program has to populate them.
@@ -193,7 +204,7 @@ const FIRST_STEP: u64 = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     /// Counts the mappings that there are.
     struct Counted(Arc<AtomicUsize>);

@@ -1,9 +1,9 @@
-use super::{DMA_DATA, DMA_NUM_SGE, NewRing, Queue, QueueFile, SGE_LEN, high};
-use crate::ring::BadWqe;
+use super::{BadWqe, NewRing, Queue, QueueFile, SGE_LEN, WORD};
+use crate::abi::RxeRecvWqe;
 use rdmesh_verbs::RecvWr;
 use rustix::io;
 
-/// A receive queue: elements are `struct rxe_recv_wqe`.
+/// A receive queue: elements are [`RxeRecvWqe`]s.
 pub struct RecvRing {
     pub(super) queue: Queue,
     taken: u32,
@@ -51,7 +51,7 @@ impl RecvRing {
         if self.len() > to.queue.mask {
             return false;
         }
-        let mut words = vec![0; self.queue.elem_size().min(to.queue.elem_size()) / 8];
+        let mut words = vec![0; self.queue.elem_size().min(to.queue.elem_size()) / WORD];
         let (mut from, end) = (self.taken, self.queue.producer());
         let mut index = to.taken;
         while from != end {
@@ -66,18 +66,12 @@ impl RecvRing {
     }
 
     fn read(&self, slot: usize, wr: &mut RecvWr) -> Result<(), BadWqe> {
-        wr.sges.clear();
-        let mut head = [0; 1];
-        self.queue.load(slot, &mut head);
-        let wr_id = head[0];
+        let RxeRecvWqe { wr_id, dma, .. } = self.queue.read(slot);
         wr.wr_id = wr_id;
-        let mut dma = [0; 1];
-        self.queue.load(slot + RECV_DMA + DMA_NUM_SGE - 4, &mut dma);
+        wr.sges.clear();
         let end = slot + self.queue.elem_size();
-        let num_sge = high(dma[0]);
-        self.queue.load_sges(slot + RECV_DMA + DMA_DATA, end, num_sge, &mut wr.sges).ok_or(BadWqe { wr_id })
+        self.queue.load_sges(slot + WQE_LEN, end, dma.num_sge, &mut wr.sges).ok_or(BadWqe { wr_id })
     }
 }
 
-const RECV_DMA: usize = 16;
-const WQE_LEN: usize = RECV_DMA + DMA_DATA;
+const WQE_LEN: usize = size_of::<RxeRecvWqe>();

@@ -1,7 +1,12 @@
-use super::{DMA_DATA, DMA_LENGTH, DMA_NUM_SGE, NewRing, Queue, QueueFile, SGE_LEN, high, low};
+use super::{NewRing, Queue, QueueFile, SGE_LEN};
+use crate::abi::{
+    RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeUdArgs,
+    wr_opcode as opcode,
+};
 use crate::shared::SharedMemory;
-use rdmesh_verbs::{Access, Key, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
+use rdmesh_verbs::{Access, Key, Precedence, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
+use std::mem::offset_of;
 
 /// An invalid element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +15,7 @@ pub struct BadWqe {
     pub wr_id: u64,
 }
 
-/// A send queue: elements are `struct rxe_send_wqe`.
+/// A send queue: elements are [`RxeSendWqe`]s.
 pub struct SendRing {
     pub(super) queue: Queue,
     fetched: u32,
@@ -40,6 +45,24 @@ impl SendRing {
     /// Whether there is a request to fetch.
     pub fn is_ready(&self) -> bool {
         self.queue.producer() != self.fetched
+    }
+
+    /// What of the next request decides whether earlier ones come first, as it is now.
+    pub fn precedence(&self) -> Precedence {
+        let RxeSendWr { opcode, send_flags, .. } =
+            self.queue.read(self.queue.slot(self.fetched) + offset_of!(RxeSendWqe, wr));
+        Precedence {
+            is_local: matches!(opcode, opcode::LOCAL_INV | opcode::BIND_MW),
+            is_read_or_atomic: matches!(
+                opcode,
+                opcode::RDMA_READ
+                    | opcode::ATOMIC_CMP_AND_SWP
+                    | opcode::ATOMIC_FETCH_AND_ADD
+                    | opcode::ATOMIC_WRITE
+                    | opcode::FLUSH
+            ),
+            is_fenced: SendFlags::from_bits_truncate(send_flags).contains(SendFlags::FENCE),
+        }
     }
 
     /// Copies the next request into `wr`. Its slot stays taken until it is released.
@@ -72,20 +95,15 @@ impl SendRing {
     }
 
     fn read(&self, slot: usize, qp_type: QpType, wr: &mut SendWr) -> Result<(), BadWqe> {
-        let mut head = [0; HEAD_WORDS];
-        self.queue.load(slot, &mut head);
-        let bad = BadWqe { wr_id: head[0] };
-        let mut dma = [0; 3];
-        self.queue.load(slot + SEND_DMA, &mut dma);
-        let length = low(dma[DMA_LENGTH / 8]);
-        let num_sge = high(dma[DMA_NUM_SGE / 8]);
-        let opcode = high(head[1]);
-        wr.wr_id = head[0];
-        wr.flags = SendFlags::from_bits_truncate(low(head[2]));
-        wr.op = self.operation(opcode, &head, slot, length, qp_type).ok_or(bad)?;
+        let request: RxeSendWr = self.queue.read(slot + offset_of!(RxeSendWqe, wr));
+        let RxeDmaInfo { length, num_sge, .. } = self.queue.read(slot + offset_of!(RxeSendWqe, dma));
+        let bad = BadWqe { wr_id: request.wr_id };
+        wr.wr_id = request.wr_id;
+        wr.flags = SendFlags::from_bits_truncate(request.send_flags);
+        wr.op = self.operation(&request, slot, length, qp_type).ok_or(bad)?;
         wr.sges.clear();
         wr.inline_len = 0;
-        if matches!(opcode, WR_FLUSH | WR_ATOMIC_WRITE | WR_LOCAL_INV | WR_BIND_MW) {
+        if matches!(request.opcode, opcode::FLUSH | opcode::ATOMIC_WRITE | opcode::LOCAL_INV | opcode::BIND_MW) {
             wr.flags.remove(SendFlags::INLINE);
             return Ok(());
         }
@@ -99,76 +117,62 @@ impl SendRing {
         self.queue.load_sges(slot + WQE_LEN, end, num_sge, &mut wr.sges).ok_or(bad)
     }
 
-    fn operation(
-        &self,
-        opcode: u32,
-        head: &[u64; HEAD_WORDS],
-        slot: usize,
-        length: u32,
-        qp_type: QpType,
-    ) -> Option<SendOp> {
-        let ex = high(head[2]);
-        let args = &head[3..];
-        let (remote_addr, rkey) = (args[0], Key(low(args[1])));
-        let atomic_rkey = Key(low(args[3]));
-        Some(match opcode {
-            WR_SEND | WR_SEND_WITH_IMM => {
-                let imm = (opcode == WR_SEND_WITH_IMM).then_some(ex);
-                if qp_type != QpType::Ud {
-                    return Some(SendOp::Send { imm });
-                }
-                let (qpn, qkey) = (Qpn::new(low(args[0])), Qkey(high(args[0])));
-                SendOp::Datagram { ah: high(args[1]), qpn, qkey, imm }
-            }
+    fn operation(&self, wr: &RxeSendWr, slot: usize, length: u32, qp_type: QpType) -> Option<SendOp> {
+        let args = slot + offset_of!(RxeSendWqe, args);
+        Some(match wr.opcode {
+            opcode::SEND => self.send(args, None, qp_type),
+            opcode::SEND_WITH_IMM => self.send(args, Some(wr.ex), qp_type),
             _ if qp_type == QpType::Ud => return None,
-            WR_SEND_WITH_INV => SendOp::SendInvalidate { rkey: Key(ex) },
-            WR_WRITE => SendOp::Write { remote_addr, rkey, imm: None },
-            WR_WRITE_WITH_IMM => SendOp::Write { remote_addr, rkey, imm: Some(ex) },
-            WR_READ => SendOp::Read { remote_addr, rkey },
-            WR_COMPARE_SWAP => SendOp::CompareSwap { remote_addr, rkey: atomic_rkey, compare: args[1], swap: args[2] },
-            WR_FETCH_ADD => SendOp::FetchAdd { remote_addr, rkey: atomic_rkey, add: args[1] },
-            WR_LOCAL_INV => SendOp::LocalInvalidate { key: Key(ex) },
-            WR_BIND_MW => SendOp::BindMw {
-                addr: args[0],
-                length: args[1],
-                mr: Key(low(args[2])),
-                mw: Key(high(args[2])),
-                new_key: Key(low(args[3])),
-                access: Access::from_bits_truncate(high(args[3])),
-            },
-            WR_FLUSH => {
-                // struct flush: remote_addr, length, rkey, type, level. The provider puts the length into dma.length.
-                let kinds = low(args[2]).to_ne_bytes();
-                let (rkey, level) = (Key(high(args[1])), kinds[1]);
-                SendOp::Flush { remote_addr, rkey, length, kind: kinds[0], range: level == 0 }
+            opcode::SEND_WITH_INV => SendOp::SendInvalidate { rkey: Key(wr.ex) },
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
+                let imm = (wr.opcode == opcode::RDMA_WRITE_WITH_IMM).then_some(wr.ex);
+                SendOp::Write { remote_addr, rkey: Key(rkey), imm }
             }
-            WR_ATOMIC_WRITE => {
-                let mut value = [0];
-                self.queue.load(slot + WQE_LEN, &mut value);
-                SendOp::AtomicWrite { remote_addr, rkey, value: value[0].to_ne_bytes() }
+            opcode::RDMA_READ => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
+                SendOp::Read { remote_addr, rkey: Key(rkey) }
+            }
+            opcode::ATOMIC_CMP_AND_SWP => {
+                let RxeAtomicArgs { remote_addr, compare_add, swap, rkey, .. } = self.queue.read(args);
+                SendOp::CompareSwap { remote_addr, rkey: Key(rkey), compare: compare_add, swap }
+            }
+            opcode::ATOMIC_FETCH_AND_ADD => {
+                let RxeAtomicArgs { remote_addr, compare_add, rkey, .. } = self.queue.read(args);
+                SendOp::FetchAdd { remote_addr, rkey: Key(rkey), add: compare_add }
+            }
+            opcode::LOCAL_INV => SendOp::LocalInvalidate { key: Key(wr.ex) },
+            opcode::BIND_MW => bind_mw(&self.queue.read(args)),
+            opcode::FLUSH => {
+                let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = self.queue.read(args);
+                SendOp::Flush { remote_addr, rkey: Key(rkey), length, kind, range: level == 0 }
+            }
+            opcode::ATOMIC_WRITE => {
+                let RxeRdmaArgs { remote_addr, rkey, .. } = self.queue.read(args);
+                SendOp::AtomicWrite { remote_addr, rkey: Key(rkey), value: self.queue.read(slot + WQE_LEN) }
             }
             _ => return None,
         })
     }
+
+    fn send(&self, args: usize, imm: Option<u32>, qp_type: QpType) -> SendOp {
+        if qp_type != QpType::Ud {
+            return SendOp::Send { imm };
+        }
+        let RxeUdArgs { remote_qpn, remote_qkey, ah_num, .. } = self.queue.read(args);
+        SendOp::Datagram { ah: ah_num, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey), imm }
+    }
 }
 
-/// Words of `struct rxe_send_wr` up to the end of its longest union member but the address vector.
-const HEAD_WORDS: usize = 7;
-/// Offset of `dma` in `struct rxe_send_wqe`.
-const SEND_DMA: usize = 184;
-/// Bytes of `struct rxe_send_wqe`.
-const WQE_LEN: usize = SEND_DMA + DMA_DATA;
+fn bind_mw(args: &RxeMwArgs) -> SendOp {
+    SendOp::BindMw {
+        addr: args.addr,
+        length: args.length,
+        mr: Key(args.mr_lkey),
+        mw: Key(args.mw_rkey),
+        new_key: Key(args.rkey),
+        access: Access::from_bits_truncate(args.access),
+    }
+}
 
-// `enum ib_uverbs_wr_opcode`, and the two that newer headers add.
-const WR_WRITE: u32 = 0;
-const WR_WRITE_WITH_IMM: u32 = 1;
-const WR_SEND: u32 = 2;
-const WR_SEND_WITH_IMM: u32 = 3;
-const WR_READ: u32 = 4;
-const WR_COMPARE_SWAP: u32 = 5;
-const WR_FETCH_ADD: u32 = 6;
-const WR_LOCAL_INV: u32 = 7;
-const WR_BIND_MW: u32 = 8;
-const WR_SEND_WITH_INV: u32 = 9;
-const WR_FLUSH: u32 = 14;
-const WR_ATOMIC_WRITE: u32 = 15;
+const WQE_LEN: usize = size_of::<RxeSendWqe>();

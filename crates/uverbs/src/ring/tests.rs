@@ -1,7 +1,14 @@
 use super::*;
+use crate::abi::{
+    RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeRecvWqe, RxeSendWqe, RxeSendWr, RxeUdArgs,
+    WorkCompletion, wr_opcode as opcode,
+};
 use proptest::prelude::*;
-use rdmesh_verbs::{Completion, QpType, Qpn, RecvWr, SendWr, WcFlags, WcOpcode, WcStatus};
+use rdmesh_verbs::{
+    Access, Completion, Qkey, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus,
+};
 use std::collections::VecDeque;
+use zerocopy::Immutable;
 
 fn file() -> QueueFile {
     QueueFile::create().unwrap()
@@ -21,6 +28,17 @@ fn completion(wr_id: u64) -> Completion {
     }
 }
 
+/// Copies a struct of whole words to the memory at `offset`.
+fn write<T: IntoBytes + Immutable>(queue: &Queue, offset: usize, value: &T) {
+    let (words, rest) = value.as_bytes().as_chunks();
+    assert!(rest.is_empty());
+    queue.store(offset, &words.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<_>>());
+}
+
+fn recv_wqe(wr_id: u64, num_sge: u32) -> RxeRecvWqe {
+    RxeRecvWqe { wr_id, dma: RxeDmaInfo { num_sge, ..Default::default() }, ..Default::default() }
+}
+
 /// Posts a receive as rdma-core's provider does.
 fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
     let index = queue.producer();
@@ -29,10 +47,10 @@ fn post_recv(queue: &Queue, wr_id: u64, sges: &[Sge]) -> bool {
         return false;
     }
     let slot = queue.slot(index);
-    queue.store(slot, &[wr_id]);
-    queue.store(slot + 16 + 8, &[pair(0, sges.len() as u32)]);
+    write(queue, slot, &recv_wqe(wr_id, sges.len() as u32));
     for (i, sge) in sges.iter().enumerate() {
-        queue.store(slot + 40 + i * 16, &[sge.addr, pair(sge.length, sge.lkey.0)]);
+        let element = RxeSge { addr: sge.addr, length: sge.length, lkey: sge.lkey.0 };
+        write(queue, slot + size_of::<RxeRecvWqe>() + i * SGE_LEN, &element);
     }
     queue.publish_producer(next);
     true
@@ -64,9 +82,7 @@ fn resizing_keeps_unpolled_entries() {
     let mut new = CompletionRing::create(&file(), 3).unwrap().ring;
     assert!(old.move_into(&mut new));
     assert_eq!(new.len(), 3);
-    let mut word = [0];
-    new.queue.load(new.queue.slot(0), &mut word);
-    assert_eq!(word[0], 2);
+    assert_eq!(new.queue.read::<WorkCompletion>(new.queue.slot(0)).wr_id, 2);
 }
 
 #[test]
@@ -94,11 +110,86 @@ fn a_hostile_producer_index_stays_in_the_ring() {
 }
 
 #[test]
+fn an_index_beyond_the_ring_is_counted_once_each_time_it_is_written() {
+    let file = file();
+    let mut recv = RecvRing::create(&file, 3, 1).unwrap().ring;
+    let cq = CompletionRing::create(&file, 3).unwrap().ring;
+    for index in 0..4 {
+        recv.queue.publish_producer(index);
+        cq.queue.publish_consumer(index);
+        assert!(recv.len() < 4 && cq.len() < 4);
+    }
+    assert_eq!(file.take_bad_indices(), 0, "any index within the ring may be honest");
+    recv.queue.publish_producer(4);
+    while recv.take(&mut RecvWr::default()).is_some() {}
+    cq.queue.publish_consumer(u32::MAX);
+    (0..5).for_each(|_| assert!(cq.len() < 4));
+    assert_eq!((file.take_bad_indices(), file.take_bad_indices()), (2, 0));
+    recv.queue.publish_producer(5);
+    assert!(recv.len() < 4);
+    assert_eq!(file.take_bad_indices(), 1);
+}
+
+#[test]
 fn too_many_elements_are_refused() {
     let mut ring = RecvRing::create(&file(), 3, 1).unwrap().ring;
     assert!(post_recv(&ring.queue, 77, &[]));
-    ring.queue.store(ring.queue.slot(0) + 24, &[pair(0, 1000)]);
+    write(&ring.queue, ring.queue.slot(0), &recv_wqe(77, 1000));
     assert_eq!(ring.take(&mut RecvWr::default()).unwrap().unwrap_err(), BadWqe { wr_id: 77 });
+}
+
+/// The operation that a send queue has for `opcode` with these arguments, and the inline data `data`.
+fn operation<T: IntoBytes + Immutable>(opcode: u32, args: &T, data: u64, qp_type: QpType) -> Option<SendOp> {
+    let mut ring = SendRing::create(&file(), 3, 4, 64).unwrap().ring;
+    let wr = RxeSendWr { wr_id: 7, opcode, send_flags: 2, ex: 0x0a0b_0c0d, ..Default::default() };
+    let dma = RxeDmaInfo { length: 8, ..Default::default() };
+    let slot = ring.queue.slot(0);
+    write(&ring.queue, slot, &RxeSendWqe { wr, dma, ..Default::default() });
+    write(&ring.queue, slot + offset_of!(RxeSendWqe, args), args);
+    write(&ring.queue, slot + size_of::<RxeSendWqe>(), &data);
+    ring.queue.publish_producer(1);
+    let mut wr = SendWr::empty();
+    let fetched = ring.fetch(qp_type, &mut wr).unwrap();
+    assert!(fetched.is_err() || (wr.wr_id, wr.flags & SendFlags::SIGNALED) == (7, SendFlags::SIGNALED));
+    fetched.is_ok().then_some(wr.op)
+}
+
+#[test]
+fn each_operation_has_its_own_arguments() {
+    let (remote_addr, imm) = (0x1234_5678_9abc, Some(0x0a0b_0c0d));
+    let rdma = RxeRdmaArgs { remote_addr, rkey: 5, reserved: 9 };
+    let rc = |opcode| operation(opcode, &rdma, 0, QpType::Rc);
+    assert_eq!(rc(opcode::SEND), Some(SendOp::Send { imm: None }));
+    assert_eq!(rc(opcode::SEND_WITH_IMM), Some(SendOp::Send { imm }));
+    assert_eq!(rc(opcode::SEND_WITH_INV), Some(SendOp::SendInvalidate { rkey: Key(0x0a0b_0c0d) }));
+    assert_eq!(rc(opcode::LOCAL_INV), Some(SendOp::LocalInvalidate { key: Key(0x0a0b_0c0d) }));
+    assert_eq!(rc(opcode::RDMA_WRITE), Some(SendOp::Write { remote_addr, rkey: Key(5), imm: None }));
+    assert_eq!(rc(opcode::RDMA_WRITE_WITH_IMM), Some(SendOp::Write { remote_addr, rkey: Key(5), imm }));
+    assert_eq!(rc(opcode::RDMA_READ), Some(SendOp::Read { remote_addr, rkey: Key(5) }));
+    assert_eq!(rc(13), None);
+    let value = 0x1122_3344_5566_7788u64;
+    let written = SendOp::AtomicWrite { remote_addr, rkey: Key(5), value: value.to_ne_bytes() };
+    assert_eq!(operation(opcode::ATOMIC_WRITE, &rdma, value, QpType::Rc), Some(written));
+
+    let atomic = RxeAtomicArgs { remote_addr, compare_add: 1, swap: 2, rkey: 5, reserved: 9 };
+    let rc = |opcode| operation(opcode, &atomic, 0, QpType::Rc);
+    let swap = SendOp::CompareSwap { remote_addr, rkey: Key(5), compare: 1, swap: 2 };
+    assert_eq!(rc(opcode::ATOMIC_CMP_AND_SWP), Some(swap));
+    assert_eq!(rc(opcode::ATOMIC_FETCH_AND_ADD), Some(SendOp::FetchAdd { remote_addr, rkey: Key(5), add: 1 }));
+
+    let bind = RxeMwArgs { addr: 1, length: 2, mr_lkey: 3, mw_rkey: 4, rkey: 5, access: 2 };
+    let (mr, mw, new_key, access) = (Key(3), Key(4), Key(5), Access::REMOTE_WRITE);
+    let bound = SendOp::BindMw { addr: 1, length: 2, mr, mw, new_key, access };
+    assert_eq!(operation(opcode::BIND_MW, &bind, 0, QpType::Rc), Some(bound));
+
+    let flush = RxeFlushArgs { remote_addr, length: 3, rkey: 5, kind: 1, level: 1, ..Default::default() };
+    let flushed = SendOp::Flush { remote_addr, rkey: Key(5), length: 8, kind: 1, range: false };
+    assert_eq!(operation(opcode::FLUSH, &flush, 0, QpType::Rc), Some(flushed));
+
+    let ud = RxeUdArgs { remote_qpn: 4, remote_qkey: 5, ah_num: 6, ..Default::default() };
+    let sent = SendOp::Datagram { ah: 6, qpn: Qpn::new(4), qkey: Qkey(5), imm };
+    assert_eq!(operation(opcode::SEND_WITH_IMM, &ud, 0, QpType::Ud), Some(sent));
+    assert_eq!(operation(opcode::RDMA_WRITE, &rdma, 0, QpType::Ud), None);
 }
 
 proptest! {

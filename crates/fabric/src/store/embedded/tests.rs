@@ -1,3 +1,5 @@
+mod transactions;
+
 use super::*;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};

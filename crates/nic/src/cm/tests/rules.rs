@@ -6,7 +6,7 @@ mod service;
 use super::world::*;
 use crate::cm::messages::{Mra, Rej, Rejected};
 use crate::cm::*;
-use crate::net::{Plain, PlainId};
+use crate::path::{Plain, PlainId};
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpType, Qpn, Vni};
 

@@ -1,7 +1,7 @@
 //! Multicast tests: datagrams to groups with members on several hosts.
 
 use super::world::*;
-use crate::net::{Datagram, Origin};
+use crate::path::{Datagram, Origin};
 use crate::time::Time;
 use crate::wire::{IpUdp, geneve};
 use rdmesh_verbs::*;

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::cm::{CmPath, Mad};
 use crate::engine::{MadError, Owners, ReceivedMad};
-use crate::net::{Datagram, Origin, Plain, PlainId, Target, Transmits};
+use crate::path::{Datagram, Origin, Plain, PlainId, Target, Transmits};
 use crate::wire::{Header, IpUdp, Op, Service, geneve, icrc};
 use crate::{CaptureFilter, Engine};
 use rdmesh_verbs::*;

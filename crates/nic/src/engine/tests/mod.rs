@@ -4,6 +4,7 @@ mod groups;
 mod management;
 mod model;
 mod operations;
+mod shares;
 mod slow;
 mod wire;
 mod world;

@@ -2,6 +2,7 @@
 
 use super::world::*;
 use crate::engine::Event;
+use crate::{Capabilities, CommandError, MwType, QpInit};
 use rdmesh_verbs::*;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -316,4 +317,71 @@ fn a_region_is_reached_as_it_is_registered_now() {
         world.settle();
         assert_eq!(a.done(), Some((2, WcStatus::RemoteAccessError)));
     }
+}
+
+#[test]
+fn a_request_that_waits_is_read_when_it_may_be_executed() {
+    let mut world = World::new(2);
+    let (a, b) = world.pair(Setup::default());
+    b.post_recv(9, &[]);
+    let read = SendOp::Read { remote_addr: BASE, rkey: b.key };
+    world.post(&a, wr(1, read, &[a.sge(0, 8)]));
+    let fenced = SendWr { flags: SendFlags::FENCE, ..wr(2, SendOp::Send { imm: Some(1) }, &[]) };
+    world.post(&a, fenced);
+    world.engines[0].poll(world.now);
+    assert_eq!(*a.sends.taken.lock().unwrap(), 1, "the SEND stays in the ring while the READ is under way");
+    a.sends.posted.lock().unwrap()[0].op = SendOp::Send { imm: Some(2) };
+    world.settle();
+    assert_eq!((a.done(), a.done()), (Some((1, WcStatus::Success)), Some((2, WcStatus::Success))));
+    assert_eq!(b.poll().map(|wc| wc.imm), Some(2), "what the ring held when the READ was done");
+}
+
+#[test]
+fn a_protection_domain_in_use_stays() {
+    let mut world = World::new(1);
+    let a = world.node(0, 1, Setup::default());
+    let e = &mut world.engines[0];
+    let pd = e.alloc_pd(a.context).unwrap();
+    let busy = Err(CommandError::Busy);
+    let (mr, _) = e.reg_mr(a.context, pd, BASE, 8, ALL, Bytes::new(8)).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, pd), busy);
+    e.rereg_mr(a.context, mr, Some(a.pd), None).unwrap();
+    let (mw, _) = e.alloc_mw(a.context, pd, MwType::Type1).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, pd), busy);
+    e.dealloc_mw(a.context, mw).unwrap();
+    let ah = e.create_ah(a.context, pd, AddressVector::default()).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, pd), busy);
+    e.destroy_ah(a.context, ah).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, pd), Ok(()));
+    assert_eq!(e.dealloc_pd(a.context, a.pd), busy, "its queue pair and the region that moved there");
+    e.destroy_qp(a.context, a.qp).unwrap();
+    e.dereg_mr(a.context, a.mr).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, a.pd), busy);
+    e.dereg_mr(a.context, mr).unwrap();
+    assert_eq!(e.dealloc_pd(a.context, a.pd), Ok(()));
+}
+
+#[test]
+fn a_device_with_many_queue_pairs_is_closed_in_slices() {
+    let mut world = World::new(1);
+    let a = world.node(0, 1, Setup::default());
+    let e = &mut world.engines[0];
+    for _ in 0..1000 {
+        let caps = Capabilities { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: a.pd,
+            send_cq: 0,
+            recv_cq: 0,
+            srq: None,
+            caps,
+            signal_all: true,
+            send: a.sends.clone(),
+            recv: Some(a.recvs.clone()),
+        };
+        e.create_qp(a.context, init).unwrap();
+    }
+    let slices = std::iter::from_fn(|| e.close_some(a.context)).count();
+    assert_eq!((slices, e.qps(a.context).len()), (4, 0));
+    assert!(e.close(a.context).is_some());
 }

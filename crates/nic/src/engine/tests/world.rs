@@ -1,8 +1,9 @@
 //! Test harness: engines, memory and queues in plain vectors, and a clock that only the test advances.
 
-use crate::command::{Capabilities, ContextId, CqInit, Network, QpInit, SrqAttr, SrqInit};
+use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
-use crate::net::{Datagram, Origin, Route, Routes, Target, Transmits};
+use crate::path::Network;
+use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
 use crate::time::Time;
 use rdmesh_verbs::*;
@@ -93,7 +94,7 @@ impl Memory for Bytes {
 
 #[derive(Clone, Default)]
 pub(super) struct Sends {
-    posted: Arc<Mutex<VecDeque<SendWr>>>,
+    pub(super) posted: Arc<Mutex<VecDeque<SendWr>>>,
     pub(super) taken: Arc<Mutex<u32>>,
 }
 
@@ -102,6 +103,10 @@ impl SendQueue for Sends {
 
     fn is_ready(&self) -> bool {
         !self.posted.lock().unwrap().is_empty()
+    }
+
+    fn precedence(&self) -> Precedence {
+        self.posted.lock().unwrap().front().map_or_else(Precedence::default, SendWr::precedence)
     }
 
     fn fetch(&mut self, _: QpType, wr: &mut SendWr) -> Option<Result<(), BadEntry>> {
@@ -306,7 +311,13 @@ impl World {
         let gid = Gid::from_ip([10, 0, 0, host].into());
         self.add_route(setup.vni, gid, engine);
         let e = &mut self.engines[engine];
-        let context = e.open(Network { vni: Vni(setup.vni), gids: vec![gid], plain: None, mtu: Mtu::B4096 });
+        let context = e.open(Network {
+            vni: Vni(setup.vni),
+            endpoint: u32::from(host),
+            gids: vec![gid],
+            plain: None,
+            mtu: Mtu::B4096,
+        });
         let pd = e.alloc_pd(context).unwrap();
         let memory = Bytes::new(LEN);
         let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
@@ -406,22 +417,25 @@ impl World {
 
     /// Runs until nothing happens any more at the present time.
     pub(super) fn settle(&mut self) {
-        let mut worked = true;
-        while worked {
-            worked = false;
-            for i in 0..self.engines.len() {
-                worked |= self.engines[i].poll(self.now);
-                while let Some(packet) = self.engines[i].poll_packet() {
-                    let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
-                    self.engines[to].handle_packet(packet);
-                    worked = true;
-                }
-                worked |= self.send_datagrams(i);
-                while let Some(event) = self.engines[i].poll_event() {
-                    self.events.push(event);
-                }
+        while self.step() {}
+    }
+
+    /// Lets every engine poll once. Returns whether anything happened.
+    pub(super) fn step(&mut self) -> bool {
+        let mut worked = false;
+        for i in 0..self.engines.len() {
+            worked |= self.engines[i].poll(self.now);
+            while let Some(packet) = self.engines[i].poll_packet() {
+                let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
+                self.engines[to].handle_packet(packet);
+                worked = true;
+            }
+            worked |= self.send_datagrams(i);
+            while let Some(event) = self.engines[i].poll_event() {
+                self.events.push(event);
             }
         }
+        worked
     }
 
     fn send_datagrams(&mut self, from: usize) -> bool {

@@ -50,7 +50,7 @@ fn extension_len(code: u8) -> Option<usize> {
 #[test]
 fn every_opcode_has_exactly_its_headers() {
     for code in 0..=u8::MAX {
-        let mut packet = vec![0; BTH + 28 + ICRC];
+        let mut packet = vec![0; BTH + 28 + ICRC_LEN];
         packet[0] = code;
         let Some(len) = extension_len(code) else {
             assert_eq!(Header::decode(&packet), Err(Malformed::Opcode), "{code:#x}");
@@ -58,7 +58,7 @@ fn every_opcode_has_exactly_its_headers() {
         };
         let (header, payload) = Header::decode(&packet).expect("an opcode");
         assert_eq!((header.len(), payload.len()), (BTH + len, 28 - len), "{code:#x}");
-        assert_eq!(Header::decode(&packet[..BTH + len + ICRC - 1]), Err(Malformed::TooShort), "{code:#x}");
+        assert_eq!(Header::decode(&packet[..BTH + len + ICRC_LEN - 1]), Err(Malformed::TooShort), "{code:#x}");
         let mut again = vec![0xff; header.len()];
         header.encode(payload.len(), &mut again);
         assert_eq!(again, packet[..header.len()], "{code:#x}");
@@ -107,21 +107,21 @@ fn atomics_have_their_operands_where_the_specification_says() {
 
 #[test]
 fn a_packet_whose_padding_cannot_be_is_refused() {
-    let mut packet = [0; BTH + 8 + ICRC];
+    let mut packet = [0; BTH + 8 + ICRC_LEN];
     packet[0] = 0x04;
     for (pad, payload) in [(0, 8), (1, 7), (2, 6), (3, 5)] {
         packet[1] = pad << PAD_SHIFT;
         assert_eq!(Header::decode(&packet).map(|(_, bytes)| bytes.len()), Ok(payload));
         assert_eq!(Header::decode(&packet[..packet.len() - 1]), Err(Malformed::Length));
     }
-    assert_eq!(Header::decode(&packet[..BTH + ICRC]), Err(Malformed::TooShort));
+    assert_eq!(Header::decode(&packet[..BTH + ICRC_LEN]), Err(Malformed::TooShort));
     packet[1] = 1;
     assert_eq!(Header::decode(&packet), Err(Malformed::Version));
 }
 
 #[test]
 fn reserved_bits_are_ignored() {
-    let mut packet = [0; BTH + 16 + ICRC];
+    let mut packet = [0; BTH + 16 + ICRC_LEN];
     packet[0] = 0x81;
     let clean = Header::decode(&packet).map(|(header, _)| header);
     packet[4] |= 0x3f;
@@ -236,7 +236,7 @@ fn packet(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0xee; header.len()];
     header.encode(payload.len(), &mut packet);
     packet.extend_from_slice(payload);
-    packet.resize(header.len() + padded(payload.len()) + ICRC, 0);
+    packet.resize(header.len() + padded(payload.len()) + ICRC_LEN, 0);
     packet
 }
 

@@ -72,12 +72,12 @@ fn what_has_no_room_for_a_crc_is_wrong() {
     let (ip, payload) = IpUdp::decode(&packet).expect("IP");
     for len in 0..payload.len() {
         assert!(!check(&ip, &payload[..len]));
-        assert!(len >= ICRC || IdSolver::new().solve(&ip, &payload[..len]).is_none());
+        assert!(len >= ICRC_LEN || IdSolver::new().solve(&ip, &payload[..len]).is_none());
     }
 }
 
 /// The CRC as the specification words it, bit by bit.
-fn by_definition(packet: &[u8]) -> [u8; ICRC] {
+fn by_definition(packet: &[u8]) -> [u8; ICRC_LEN] {
     let mut register = u32::MAX;
     for &byte in [0xff; 8].iter().chain(packet) {
         register ^= u32::from(byte);
@@ -99,7 +99,7 @@ proptest! {
     fn the_crc_is_that_of_the_definition(is_v6: bool, id: u16, body in prop::collection::vec(any::<u8>(), 12..300)) {
         let ip = headers(is_v6, id);
         let mut packet = vec![0; ip.len()];
-        ip.encode(body.len() + ICRC, &mut packet);
+        ip.encode(body.len() + ICRC_LEN, &mut packet);
         let variant: &[usize] = if is_v6 { &[1, 2, 3, 7, 46, 47, 52] } else { &[1, 8, 10, 11, 26, 27, 32] };
         packet.extend(&body);
         for &at in variant {

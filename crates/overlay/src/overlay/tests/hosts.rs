@@ -15,13 +15,13 @@ impl Hosts {
     fn new(addresses: &[&str]) -> Option<Self> {
         may_make_namespaces().then(|| {
             let directory = tempfile::tempdir().unwrap();
-            let wire = Bridge::ensure(&directory.path().join("wire")).unwrap();
-            let host = |&address: &&str| {
-                let namespace = machine(&wire, &directory, address);
+            let mut wire = Bridge::ensure(&directory.path().join("wire")).unwrap();
+            let mut host = |&address: &&str| {
+                let namespace = machine(&mut wire, &directory, address);
                 let underlay = namespace.run(|| Ok(Underlay::find(address.parse().unwrap()).unwrap())).unwrap();
                 (namespace, World::with_underlay(Some(underlay)))
             };
-            Self { worlds: addresses.iter().map(host).collect(), _wire: wire, directory }
+            Self { worlds: addresses.iter().map(&mut host).collect(), _wire: wire, directory }
         })
     }
 
@@ -60,17 +60,16 @@ impl Drop for Hosts {
 }
 
 /// A namespace with `address` on `wire`.
-fn machine(wire: &Bridge, directory: &tempfile::TempDir, address: &str) -> Namespace {
+fn machine(wire: &mut Bridge, directory: &tempfile::TempDir, address: &str) -> Namespace {
     let net: IpNet = format!("{address}/{}", if address.contains(':') { 64 } else { 24 }).parse().unwrap();
     let mac = MacAddress::of(net.addr());
-    let (namespace, _) = Namespace::ensure(&directory.path().join(mac.to_string())).unwrap();
+    let namespace = Namespace::ensure(&directory.path().join(mac.to_string())).unwrap();
     let port = format!("p{}", net.addr()).replace(['.', ':'], "");
     wire.ensure_port(&port, 1500, VethEnd { name: INTERFACE, mac, namespace: namespace.as_fd() }).unwrap();
     let up = namespace.run(|| {
         let mut links = Links::open()?;
-        let interface = links.find(INTERFACE)?.unwrap();
-        links.set_address(interface, net)?;
-        links.set_up(interface)
+        let interface = links.find(INTERFACE)?.unwrap().index;
+        links.apply(Changes::default().set_address(interface, net).set_up(INTERFACE))
     });
     up.unwrap();
     namespace
@@ -150,16 +149,16 @@ fn an_attached_interface_joins_the_network_and_comes_back() {
     let blue = network("blue");
     let a = hosts.add(0, &blue, "a", &["10.7.0.2"]);
     // A cable from the host to a machine that has never heard of rdmesh.
-    let (outside, _) = Namespace::ensure(&hosts.directory.path().join("outside")).unwrap();
-    let cable = Bridge::ensure(&hosts.directory.path().join("cable")).unwrap();
+    let outside = Namespace::ensure(&hosts.directory.path().join("outside")).unwrap();
+    let mut cable = Bridge::ensure(&hosts.directory.path().join("cable")).unwrap();
     for (namespace, name, address) in [(host, "nic0", "10.7.9.1"), (&outside, INTERFACE, "10.7.0.9")] {
         let mac = MacAddress::of(address.parse().unwrap());
         cable.ensure_port(&format!("p{name}"), 1300, VethEnd { name, mac, namespace: namespace.as_fd() }).unwrap();
         let up = namespace.run(|| {
             let mut links = Links::open()?;
-            let interface = links.find(name)?.unwrap();
-            links.set_address(interface, format!("{address}/24").parse().unwrap())?;
-            links.set_up(interface)
+            let interface = links.find(name)?.unwrap().index;
+            let net = format!("{address}/24").parse().unwrap();
+            links.apply(Changes::default().set_address(interface, net).set_up(name))
         });
         up.unwrap();
     }

@@ -5,9 +5,9 @@ use super::{Scope, cq};
 use crate::endpoint::GID_TABLE_LEN;
 use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
-    Advice, AdviseSge, Attributes, CHANNEL_ATTR, GID_TYPE_ROCE_V2, GidEntry, MrInfo, ioctl_attr, ioctl_method,
-    ioctl_object,
+    Advice, AdviseSge, Attributes, CHANNEL_ATTR, GID_TYPE_ROCE_V2, GidEntry, ioctl_attr, ioctl_method, ioctl_object,
 };
+use rdmesh_uverbs::session::MrInfo;
 use rdmesh_verbs::Access;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};

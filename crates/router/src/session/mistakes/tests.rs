@@ -49,4 +49,5 @@ fn a_mistake_says_what_and_what_to_do() {
     let mistake = Mistake::NoWay { peer: "10.7.0.9".parse().unwrap(), outside: Some(PlainError::NoInterface) };
     assert!(mistake.to_string().contains("no path to 10.7.0.9"));
     assert_eq!(Mistake::QpType(9).to_string(), "ibv_create_qp: type XRC_SEND is not supported");
+    assert!(Mistake::BadIndex.fix().unwrap().contains("valgrind"));
 }

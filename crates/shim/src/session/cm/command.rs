@@ -113,31 +113,39 @@ fn shape(number: u32) -> Option<Shape> {
     Some(match number {
         cm_command::CREATE_ID => answered(size_of::<CreateId>(), offset_of!(CreateId, response), id),
         cm_command::DESTROY_ID | cm_command::LEAVE_MCAST => {
-            answered(size_of::<DestroyId>(), 0, size_of::<DestroyIdResponse>())
+            answered(size_of::<DestroyId>(), offset_of!(DestroyId, response), size_of::<DestroyIdResponse>())
         }
         cm_command::BIND_IP => plain(size_of::<BindIp>()),
         cm_command::BIND => plain(size_of::<Bind>()),
         cm_command::RESOLVE_IP => plain(size_of::<ResolveIp>()),
         cm_command::RESOLVE_ADDR => plain(size_of::<ResolveAddr>()),
         cm_command::RESOLVE_ROUTE => plain(size_of::<ResolveRoute>()),
-        cm_command::QUERY_ROUTE => answered(size_of::<Query>(), 0, offset_of!(QueryRouteResponse, ibdev_index)),
+        cm_command::QUERY_ROUTE => {
+            answered(size_of::<Query>(), offset_of!(Query, response), offset_of!(QueryRouteResponse, ibdev_index))
+        }
         // The size of the response depends on the query.
-        cm_command::QUERY => answered(size_of::<Query>(), 0, 0),
+        cm_command::QUERY => answered(size_of::<Query>(), offset_of!(Query, response), 0),
         // Older programs have no `ece`.
         cm_command::CONNECT => plain(size_of::<Connect>() - size_of::<Ece>()),
         cm_command::ACCEPT => plain(size_of::<Accept>() - size_of::<Ece>()),
         cm_command::LISTEN => plain(size_of::<Listen>()),
         cm_command::REJECT => plain(size_of::<Reject>()),
         cm_command::DISCONNECT => plain(size_of::<Disconnect>()),
-        cm_command::INIT_QP_ATTR => answered(size_of::<InitQpAttr>(), 0, size_of::<UverbsQpAttr>()),
-        cm_command::GET_EVENT => answered(size_of::<GetEvent>(), 0, offset_of!(EventResponse, reserved)),
+        cm_command::INIT_QP_ATTR => {
+            answered(size_of::<InitQpAttr>(), offset_of!(InitQpAttr, response), size_of::<UverbsQpAttr>())
+        }
+        cm_command::GET_EVENT => {
+            answered(size_of::<GetEvent>(), offset_of!(GetEvent, response), offset_of!(EventResponse, reserved))
+        }
         cm_command::SET_OPTION => plain(size_of::<SetOption>()),
         cm_command::NOTIFY => plain(size_of::<Notify>()),
         cm_command::RESOLVE_IB_SERVICE => plain(size_of::<ResolveIbService>()),
         cm_command::WRITE_CM_EVENT => plain(size_of::<WriteCmEvent>()),
-        cm_command::JOIN_IP_MCAST => answered(size_of::<JoinIpMcast>(), 0, id),
-        cm_command::JOIN_MCAST => answered(size_of::<JoinMcast>(), 0, id),
-        cm_command::MIGRATE_ID => answered(size_of::<MigrateId>(), 0, size_of::<MigrateResponse>()),
+        cm_command::JOIN_IP_MCAST => answered(size_of::<JoinIpMcast>(), offset_of!(JoinIpMcast, response), id),
+        cm_command::JOIN_MCAST => answered(size_of::<JoinMcast>(), offset_of!(JoinMcast, response), id),
+        cm_command::MIGRATE_ID => {
+            answered(size_of::<MigrateId>(), offset_of!(MigrateId, response), size_of::<MigrateResponse>())
+        }
         _ => return None,
     })
 }

@@ -1,9 +1,8 @@
 //! The attributes of an `ioctl()`, checked as the kernel's framework does (`uverbs_ioctl.c`).
 #![allow(unsafe_code)]
 
-use super::Attr;
 use arrayvec::ArrayVec;
-use rdmesh_uverbs::abi::{AttrKind, AttrSpec, ioctl_attr};
+use rdmesh_uverbs::abi::{AttrKind, AttrSpec, VerbsIoctlAttr, ioctl_attr};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -12,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// More than any method has.
 const MAX_ATTRS: usize = 20;
 /// Bytes that lie in the attribute itself.
-const INLINE: u16 = 8;
+const INLINE: u16 = size_of::<u64>() as u16;
 
 /// The attributes of a method that the program gave and that the device knows.
 pub(super) struct Bundle {
@@ -21,9 +20,9 @@ pub(super) struct Bundle {
 
 struct Known {
     /// As the program had it.
-    attr: Attr,
+    attr: VerbsIoctlAttr,
     /// Where the program has it.
-    place: *mut Attr,
+    place: *mut VerbsIoctlAttr,
     kind: AttrKind,
 }
 
@@ -36,7 +35,12 @@ impl Bundle {
     ///
     /// # Safety
     /// So many attributes must lie there, and stay there for as long as the bundle; what they point to too.
-    pub(super) unsafe fn parse(&mut self, specs: &[AttrSpec], first: *mut Attr, count: usize) -> Result<(), Errno> {
+    pub(super) unsafe fn parse(
+        &mut self,
+        specs: &[AttrSpec],
+        first: *mut VerbsIoctlAttr,
+        count: usize,
+    ) -> Result<(), Errno> {
         for i in 0..count {
             // SAFETY: the caller's promise.
             let (place, attr) = unsafe { (first.add(i), first.add(i).read_unaligned()) };
@@ -138,7 +142,7 @@ impl Bundle {
 impl Known {
     /// Checks the attribute by itself (`uverbs_process_attr`).
     fn check(&self) -> Result<(), Errno> {
-        let Attr { len, attr_data, data, .. } = self.attr;
+        let VerbsIoctlAttr { len, attr_data, data, .. } = self.attr;
         let size = match self.kind {
             AttrKind::In(size) | AttrKind::Out(size) => size,
             _ => return if len == 0 && attr_data == 0 { Ok(()) } else { Err(Errno::INVAL) },

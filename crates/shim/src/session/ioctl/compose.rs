@@ -3,13 +3,11 @@
 use super::bundle::Bundle;
 use crate::session::command::Command;
 use crate::session::context::Context;
-use rdmesh_uverbs::abi::{CommandHeader, ExtendedCommandHeader, Method, ioctl_attr};
+use rdmesh_uverbs::abi::{CommandHeader, EXTENDED, ExtendedCommandHeader, Method, ioctl_attr};
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// `IB_USER_VERBS_CMD_FLAG_EXTENDED`.
-pub(super) const EXTENDED: u32 = 0x8000_0000;
 /// Room for a response that is asked for; there is none that is longer.
 const MAX_CORE: usize = 1024;
 const MAX_DRIVER: usize = 256;

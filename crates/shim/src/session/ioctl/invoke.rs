@@ -1,18 +1,17 @@
 //! INVOKE_WRITE: a command of the `write()` form, its parts in attributes.
 
 use super::bundle::Bundle;
-use super::compose::{Composed, EXTENDED};
+use super::compose::Composed;
 use crate::session::context::Context;
 use crate::session::doorbell;
 use rdmesh_uverbs::abi::ioctl_attr::invoke_write::{CORE_IN, CORE_OUT, WRITE_CMD};
-use rdmesh_uverbs::abi::{CommandHeader, Method, PostSend, PostSendResponse, ReqNotifyCq, number};
+use rdmesh_uverbs::abi::{EXTENDED, Method, NUMBER_MASK, PostSend, PostSendResponse, ReqNotifyCq, number};
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 const POST_SEND: u32 = number::POST_SEND as u32;
 const REQ_NOTIFY_CQ: u32 = number::REQ_NOTIFY_CQ as u32;
-const NUMBER_MASK: u32 = 0xff;
 
 /// Answers the commands of the data path; none for another.
 #[inline]
@@ -27,25 +26,14 @@ pub(super) fn answer(context: &Context, bundle: &Bundle) -> Option<Result<(), Er
 
 fn post_send(context: &Context, bundle: &Bundle) -> Result<(), Errno> {
     check_room(bundle, size_of::<PostSend>(), size_of::<PostSendResponse>())?;
-    let request = PostSend { response: 0, ..bundle.read(CORE_IN) };
-    ring(context, POST_SEND, request.as_bytes())?;
+    doorbell::post_send(context, &bundle.read(CORE_IN), false)?;
     bundle.give_all(CORE_OUT, PostSendResponse::default().as_bytes());
     Ok(())
 }
 
 fn request_notification(context: &Context, bundle: &Bundle) -> Result<(), Errno> {
     check_room(bundle, size_of::<ReqNotifyCq>(), 0)?;
-    ring(context, REQ_NOTIFY_CQ, bundle.read::<ReqNotifyCq>(CORE_IN).as_bytes())
-}
-
-fn ring(context: &Context, command: u32, core: &[u8]) -> Result<(), Errno> {
-    let mut bytes = arrayvec::ArrayVec::<u8, 64>::new();
-    let in_words = ((size_of::<CommandHeader>() + core.len()) / 4) as u16;
-    let header = CommandHeader { command, in_words, out_words: 0 };
-    for part in [header.as_bytes(), core] {
-        bytes.try_extend_from_slice(part).map_err(|_| Errno::INVAL)?;
-    }
-    doorbell::answer(context, &bytes).unwrap_or(Err(Errno::INVAL))
+    doorbell::request_notification(context, &bundle.read(CORE_IN))
 }
 
 /// Executes any other command.

@@ -1,14 +1,15 @@
 //! `ioctl()` methods that make and destroy objects, and those of memory regions.
 
 use super::bundle::Bundle;
-use super::compose::{self, EXTENDED};
+use super::compose;
 use super::device::check_event_fd;
 use super::{Body, forward};
 use crate::session::context::Context;
 use rdmesh_uverbs::abi::{
-    CreateSrqResponse, CreateXsrq, DestroyCq, ExCreateCq, ExCreateCqResponse, ExCreateQp, ExCreateQpResponse, MrInfo,
+    CreateSrqResponse, CreateXsrq, DestroyCq, EXTENDED, ExCreateCq, ExCreateCqResponse, ExCreateQp, ExCreateQpResponse,
     QpCap, RegMr, RegMrResponse, ioctl_attr, ioctl_method, ioctl_object, number,
 };
+use rdmesh_uverbs::session::MrInfo;
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -1,0 +1,161 @@
+//! Output queues of the engine: packets, events and queue pairs with work.
+
+use super::context::Context;
+use crate::capture::Capture;
+use crate::command::ContextId;
+use crate::packet::{Packet, shard_of};
+use crate::path::Routes;
+use crate::platform::{CompletionQueue, Overrun, Platform};
+use crate::qp::Core;
+use crate::schedule::{NumberList, Order, Schedule, cost};
+use crate::time::Time;
+use crate::timer::Deadlines;
+use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Event for the program, or for the operator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A completion for which `cq` was armed.
+    Completion {
+        /// The context of the object.
+        context: ContextId,
+        /// The queue, by handle.
+        cq: u32,
+    },
+    /// An asynchronous event.
+    Async {
+        /// The context of the object.
+        context: ContextId,
+        /// The kind.
+        event: AsyncEvent,
+        /// Handle of the QP, CQ or SRQ that it is about, by kind of event.
+        element: u32,
+    },
+    /// A QP's state changed, by command or through an error.
+    QpState {
+        /// The context of the object.
+        context: ContextId,
+        /// The QP, by handle.
+        qp: u32,
+        /// The new state.
+        state: QpState,
+    },
+}
+
+pub(crate) struct Outputs<M> {
+    pub(crate) shard: u32,
+    pub(crate) shards: u32,
+    pub(crate) now: Time,
+    /// Cost of all packets and of what else was executed, in the unit of [`cost`].
+    pub(crate) spent: u64,
+    /// Packets between two QPs of this engine.
+    pub(crate) inbox: VecDeque<Packet<M>>,
+    /// Packets for other engines.
+    pub(crate) outbox: VecDeque<Packet<M>>,
+    pub(crate) events: VecDeque<Event>,
+    /// QPs with something to send.
+    pub(crate) schedule: Schedule,
+    /// Routes to the addresses of tenant networks.
+    pub(crate) routes: Arc<Routes>,
+    /// Packet captures in progress.
+    pub(crate) captures: Vec<Capture>,
+    pub(crate) timers: Deadlines,
+    /// QPs in error, whose receive queues are watched for requests to flush.
+    pub(crate) failed: NumberList,
+    epoch: u32,
+}
+
+impl<M> Outputs<M> {
+    pub(crate) fn new(shard: u32, shards: u32) -> Self {
+        Self {
+            shard,
+            shards,
+            now: Time::default(),
+            spent: 0,
+            inbox: VecDeque::with_capacity(256),
+            outbox: VecDeque::with_capacity(256),
+            events: VecDeque::with_capacity(64),
+            schedule: Schedule::default(),
+            routes: Arc::default(),
+            captures: Vec::new(),
+            timers: Deadlines::default(),
+            failed: NumberList::default(),
+            epoch: 0,
+        }
+    }
+
+    pub(crate) fn packet(&mut self, packet: Packet<M>) {
+        if packet.shard(self.shards) == self.shard {
+            self.inbox.push_back(packet);
+        } else {
+            self.outbox.push_back(packet);
+        }
+    }
+
+    /// The engine's index of a QP of its own.
+    pub(crate) fn index_of(&self, qpn: Qpn) -> Option<u32> {
+        (shard_of(qpn, self.shards) == self.shard).then(|| qpn.value() / self.shards).and_then(|n| n.checked_sub(FIRST))
+    }
+
+    /// The number of the QP with `index`; none beyond 24 bits.
+    pub(crate) fn qpn_of(&self, index: u32) -> Option<Qpn> {
+        let n = (index + FIRST).checked_mul(self.shards)?.checked_add(self.shard)?;
+        (n < Qpn::MULTICAST.value()).then(|| Qpn::new(n))
+    }
+
+    /// The QP has something to send, or to flush.
+    pub(crate) fn make_ready<P: Platform<Memory = M>>(&mut self, index: u32, qp: &Core<P>) {
+        self.schedule.add(if qp.is_on_wire() { Order::Wire } else { Order::Local }, index);
+    }
+
+    /// The QP has something to send to another host.
+    pub(crate) fn make_wire_ready(&mut self, index: u32) {
+        self.schedule.add(Order::Wire, index);
+    }
+
+    /// A packet with `bytes` of data was sent or executed.
+    pub(crate) fn spend(&mut self, bytes: u64) {
+        self.spent += cost(1, bytes);
+    }
+
+    /// An epoch that no QP of this engine has used: not even a successor of the same number takes a reply to an older one.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch
+    }
+
+    pub(crate) fn async_event(&mut self, context: ContextId, event: AsyncEvent, element: u32) {
+        self.events.push_back(Event::Async { context, event, element });
+    }
+
+    /// Adds a completion to a CQ. On overrun the queue is in error for good (IBA 10.8.4): an event is raised once, and
+    /// the caller's QP has to fail.
+    pub(crate) fn complete<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &mut Context<P>,
+        context: ContextId,
+        handle: u32,
+        completion: &Completion,
+        solicited: bool,
+    ) -> Result<(), Overrun> {
+        let Some(cq) = cx.cqs.get_mut(handle) else { return Err(Overrun) };
+        if cq.overrun {
+            return Err(Overrun);
+        }
+        if cq.queue.push(completion).is_err() {
+            cq.overrun = true;
+            self.async_event(context, AsyncEvent::CqError, handle);
+            return Err(Overrun);
+        }
+        let failed = completion.status != WcStatus::Success;
+        if cq.queue.take_arm(handle, solicited || failed) {
+            self.events.push_back(Event::Completion { context, cq: handle });
+        }
+        Ok(())
+    }
+}
+
+/// QP numbers 0 and 1 are special (IBA 3.5.10); a few more are kept free.
+const FIRST: u32 = 16;

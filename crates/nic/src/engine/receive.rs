@@ -1,0 +1,135 @@
+//! Dispatch of received datagrams: to queue pairs, groups, the connection manager, or nowhere.
+
+use super::management::GSI;
+use super::{Engine, parts};
+use crate::packet::shard_of;
+use crate::path::Opened;
+use crate::path::{Datagram, Origin, Routes};
+use crate::platform::Platform;
+use crate::time::Time;
+use crate::wire::Op;
+use rdmesh_verbs::Qpn;
+use std::sync::Arc;
+
+impl<P: Platform> Engine<P> {
+    /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.
+    pub fn set_routes(&mut self, routes: Arc<Routes>) {
+        self.out.routes = routes;
+    }
+
+    /// Declares that packets of the tunnel are authenticated by a tag that covers more than the invariant CRC, which they do
+    /// not have then. Transmitted packets go to [`Transmits::for_sealing`].
+    pub fn set_tunnel_sealed(&mut self, is_sealed: bool) {
+        self.integrity.is_tunnel_sealed = is_sealed;
+    }
+
+    /// Takes a datagram from the network.
+    pub fn handle_datagram(&mut self, now: Time, datagram: &Datagram<'_>) {
+        self.out.now = now;
+        self.wire.received += 1;
+        let Ok(opened) = Opened::new(datagram) else {
+            self.wire.malformed += 1;
+            return;
+        };
+        match opened.header.dest {
+            GSI => return self.handle_mad(datagram.origin, &opened),
+            Qpn::MULTICAST => return self.handle_group(datagram.origin, &opened),
+            _ => {}
+        }
+        let index = self.out.index_of(opened.header.dest);
+        let found = index.and_then(|index| {
+            let (qp, env) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index)?;
+            qp.takes(&opened).then_some((qp, env))
+        });
+        let Some((qp, env)) = found else {
+            let is_intact = || opened.is_intact(&mut self.integrity);
+            let is_late = index.is_some_and(|at| self.ended.handle(at, &opened, datagram.origin, is_intact));
+            self.wire.unknown_qp += u64::from(!is_late);
+            return;
+        };
+        if !qp.is_from_peer(&opened, datagram.origin, &env.cx.network, &env.out.routes) {
+            self.wire.wrong_source += 1;
+            return;
+        }
+        if !opened.is_intact(&mut self.integrity) {
+            self.wire.bad_icrc += 1;
+            return;
+        }
+        for capture in &mut env.out.captures {
+            capture.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
+        }
+        qp.handle_packet(env, &opened);
+    }
+
+    /// Takes a datagram to a group, for the members in this engine.
+    fn handle_group(&mut self, origin: Origin, opened: &Opened<'_>) {
+        let is_datagram = matches!(opened.header.op, Op::Datagram { .. }) && opened.is_in_partition();
+        let Some(vni) = opened.vni.filter(|_| is_datagram) else {
+            self.wire.unknown_qp += 1;
+            return;
+        };
+        // The sender does not know where members are.
+        let Some(members) = self.groups.get(&(vni, opened.ip.dest)) else { return };
+        if !opened.is_from_its_host(origin, &self.out.routes) {
+            self.wire.wrong_source += 1;
+            return;
+        }
+        if !opened.is_intact(&mut self.integrity) {
+            self.wire.bad_icrc += 1;
+            return;
+        }
+        for &index in members {
+            if let Some((qp, mut env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
+                qp.handle_datagram(&mut env, opened);
+            }
+        }
+    }
+
+    /// Counters of packets from and to the network.
+    pub fn wire_counters(&self) -> WireCounters {
+        self.wire
+    }
+
+    /// Which of `shards` engines a datagram is for.
+    pub fn owners_of_datagram(shards: u32, datagram: &Datagram<'_>) -> Owners {
+        match Opened::dest(datagram) {
+            None | Some(GSI) => Owners::Any,
+            Some(Qpn::MULTICAST) => Owners::All,
+            Some(dest) => Owners::One(shard_of(dest, shards)),
+        }
+    }
+}
+
+/// Which of a host's engines have to see a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owners {
+    /// Any engine.
+    Any,
+    /// This one.
+    One(u32),
+    /// Every one: it is for a group, which may have members anywhere.
+    All,
+}
+
+/// Datagrams of one engine, and counts of drops by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WireCounters {
+    /// Sent.
+    pub sent: u64,
+    /// Received.
+    pub received: u64,
+    /// Not a RoCEv2 packet, or one with an impossible header.
+    pub malformed: u64,
+    /// The invariant CRC is wrong.
+    pub bad_icrc: u64,
+    /// For a queue pair that does not exist or does not receive.
+    pub unknown_qp: u64,
+    /// Not from the peer of the queue pair that it is for.
+    pub wrong_source: u64,
+    /// Management datagrams sent.
+    pub mads_sent: u64,
+    /// Management datagrams received.
+    pub mads_received: u64,
+    /// Management datagrams for which the queue had no room.
+    pub mads_dropped: u64,
+}

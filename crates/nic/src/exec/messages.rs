@@ -1,0 +1,179 @@
+//! SEND and WRITE at the responder, and the receive requests that they consume.
+
+use super::remote::Range;
+use super::{Exec, Refusal, Request, invalid};
+use crate::memory::{CopyError, Source};
+use crate::platform::{CompletionQueue, Fault, Platform, RecvQueue};
+use crate::qp::{MESSAGE_MAX, Message};
+use crate::wire::{NakCode, Op, Part};
+use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
+
+impl<P: Platform> Exec<'_, P> {
+    /// Executes a SEND packet.
+    pub(crate) fn execute_send<S>(&mut self, request: &Request<'_, S>) -> Result<(), Refusal>
+    where
+        S: Source<P::Memory> + ?Sized,
+    {
+        let Op::Send { part, imm, invalidate } = request.op else { return Err(invalid()) };
+        self.follow(part, Message::Send)?;
+        self.take_recv()?;
+        if part.is_first() {
+            self.qp.recv.received = 0;
+        }
+        let sges = &self.qp.recv.current.sges;
+        request.payload.scatter(&self.cx.keys, self.qp.pd, sges, self.qp.recv.received).map_err(blame)?;
+        self.qp.recv.received += u64::from(request.payload.len());
+        if part.is_last() {
+            self.end_send(imm, invalidate, request.solicited)?;
+        }
+        self.qp.recv.message = if part.is_last() { Message::None } else { Message::Send };
+        Ok(())
+    }
+
+    fn end_send(&mut self, imm: Option<u32>, invalidate: Option<Key>, solicited: bool) -> Result<(), Refusal> {
+        if let Some(key) = invalidate {
+            let denied = |_| Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocalQpOperationError);
+            self.cx.keys.invalidate(self.qp.pd, Some(self.qp.qpn), key).map_err(denied)?;
+        }
+        let extra = match (imm, invalidate) {
+            (Some(imm), _) => (imm, WcFlags::WITH_IMM),
+            (_, Some(key)) => (key.0, WcFlags::WITH_INV),
+            _ => (0, WcFlags::empty()),
+        };
+        self.deliver(WcOpcode::Recv, extra, solicited)
+    }
+
+    /// Executes a WRITE packet.
+    pub(crate) fn execute_write<S>(&mut self, request: &Request<'_, S>) -> Result<(), Refusal>
+    where
+        S: Source<P::Memory> + ?Sized,
+    {
+        let Op::Write { part, reth, imm } = request.op else { return Err(invalid()) };
+        let (addr, rkey, remaining) = match (self.qp.recv.message, reth) {
+            (Message::None, Some(reth)) => (reth.addr, reth.rkey, u64::from(reth.len)),
+            (Message::Write { addr, rkey, remaining }, None) => (addr, rkey, remaining),
+            _ => return Err(invalid()),
+        };
+        self.follow(part, Message::Write { addr, rkey, remaining })?;
+        let len = u64::from(request.payload.len());
+        // The length in the first packet is that of the whole message (IBA 9.7.4.1.6).
+        if remaining > MESSAGE_MAX || part.is_last() != (len == remaining) || len > remaining {
+            return Err(invalid());
+        }
+        let place = self.reach(&Range { addr, rkey, len: remaining }, Access::REMOTE_WRITE)?;
+        if imm.is_some() {
+            self.take_recv()?;
+        }
+        if part.is_first() {
+            self.qp.recv.received = 0;
+        }
+        if let Some((memory, offset)) = place {
+            request.payload.copy_to(&memory, offset).map_err(unreachable)?;
+        }
+        self.qp.recv.received += len;
+        if part.is_last() {
+            self.end_write(imm, request.solicited)?;
+        }
+        let rest = Message::Write { addr: addr.wrapping_add(len), rkey, remaining: remaining - len };
+        self.qp.recv.message = if part.is_last() { Message::None } else { rest };
+        Ok(())
+    }
+
+    fn end_write(&mut self, imm: Option<u32>, solicited: bool) -> Result<(), Refusal> {
+        if let Some(imm) = imm {
+            return self.deliver(WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM), solicited);
+        }
+        self.count_message(self.qp.recv.received);
+        if let Some(cq) = self.cx.cqs.get_mut(self.qp.recv_cq) {
+            cq.queue.on_write();
+        }
+        Ok(())
+    }
+
+    /// Whether `part` of a message may come now (IBA 9.7.4.1.2).
+    fn follow(&self, part: Part, kind: Message) -> Result<(), Refusal> {
+        let follows = match (self.qp.recv.message, kind) {
+            (Message::None, _) => part.is_first(),
+            (Message::Send, Message::Send) | (Message::Write { .. }, Message::Write { .. }) => !part.is_first(),
+            _ => false,
+        };
+        if follows { Ok(()) } else { Err(invalid()) }
+    }
+
+    /// Makes sure that there is a receive request for the present message: the one it has, or the next of the QP's own queue
+    /// or the shared one.
+    pub(super) fn take_recv(&mut self) -> Result<(), Refusal> {
+        if self.qp.recv.busy {
+            return Ok(());
+        }
+        let wr = &mut self.qp.recv.current;
+        let taken = match (self.qp.srq, &mut self.qp.recv.queue) {
+            (Some(handle), _) => {
+                let srq = self.cx.srqs.get_mut(handle).ok_or(Refusal::NotReady)?;
+                let taken = srq.queue.take(wr);
+                if taken.is_some() && srq.attr.limit != 0 && srq.queue.len() < srq.attr.limit {
+                    srq.attr.limit = 0;
+                    self.out.async_event(self.qp.context, AsyncEvent::SrqLimitReached, handle);
+                }
+                taken
+            }
+            (None, Some(queue)) => queue.take(wr),
+            (None, None) => None,
+        };
+        self.qp.recv.busy = taken.is_some();
+        match taken {
+            None => Err(Refusal::NotReady),
+            Some(Ok(())) => Ok(()),
+            Some(Err(bad)) => {
+                wr.wr_id = bad.wr_id;
+                wr.sges.clear();
+                Err(Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError))
+            }
+        }
+    }
+
+    fn deliver(&mut self, opcode: WcOpcode, (imm, flags): (u32, WcFlags), solicited: bool) -> Result<(), Refusal> {
+        let len = self.qp.recv.received;
+        self.count_message(len);
+        self.qp.recv.busy = false;
+        let completion = Completion {
+            byte_len: len as u32,
+            imm,
+            // As rxe does, for every message that came in an IP packet.
+            flags: flags | WcFlags::GRH,
+            ..self.received(self.qp.recv.current.wr_id, WcStatus::Success, opcode)
+        };
+        self.out
+            .complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, solicited)
+            .map_err(|_| Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError))
+    }
+}
+
+/// Memory that a peer names, or the peer's own, is gone or slow.
+pub(super) fn unreachable(fault: Fault) -> Refusal {
+    let (nak, status) = (NakCode::RemoteAccess, WcStatus::LocalProtectionError);
+    match fault {
+        Fault::Gone => Refusal::Fatal(nak, status),
+        Fault::Slow => Refusal::Slow(nak, status),
+    }
+}
+
+fn blame(error: CopyError) -> Refusal {
+    match (blame_lasting(error.lasting()), error.is_slow()) {
+        (Refusal::Fatal(nak, status), true) => Refusal::Slow(nak, status),
+        (refusal, _) => refusal,
+    }
+}
+
+fn blame_lasting(error: CopyError) -> Refusal {
+    match error {
+        CopyError::Protection | CopyError::Slow => {
+            Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalProtectionError)
+        }
+        CopyError::Length => Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocalLengthError),
+        // The sender's memory was deregistered while it was sent: the error is reported in the sender's own status.
+        CopyError::Source | CopyError::SourceSlow => {
+            Refusal::Fatal(NakCode::RemoteOperation, WcStatus::RemoteOperationError)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Queue pair state transitions.
+
+use super::Exec;
+use crate::device::Event;
+use crate::platform::{Platform, RecvQueue, SendQueue};
+use crate::qp::Wait;
+use rdmesh_verbs::{AsyncEvent, QpState, QpType};
+
+impl<P: Platform> Exec<'_, P> {
+    /// Enters `state`, by command or because of an error. The transport follows (see [`crate::qp::Qp`]).
+    pub(crate) fn enter(&mut self, state: QpState) {
+        let before = std::mem::replace(&mut self.qp.attr.state, state);
+        if before != state {
+            self.out.events.push_back(Event::QpState { context: self.qp.context, qp: self.qp.handle, state });
+        }
+        match state {
+            QpState::Reset => self.reset(),
+            QpState::Rtr => self.qp.recv.expected_psn = self.qp.attr.rq_psn,
+            QpState::Rts => {
+                if before == QpState::Rtr {
+                    self.qp.send.next_psn = self.qp.attr.sq_psn;
+                }
+                self.qp.send.retries_left = self.qp.attr.retry_cnt;
+                self.qp.send.rnr_left = self.qp.attr.rnr_retry;
+                self.out.make_ready(self.index, self.qp);
+            }
+            QpState::Sqd => self.drain(),
+            QpState::Sqe => {
+                self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+                self.flush_sends();
+            }
+            QpState::Error => self.error(before),
+            QpState::Init => {}
+        }
+    }
+
+    fn reset(&mut self) {
+        self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.qp.send.clear();
+        self.qp.send.queue.clear();
+        self.qp.recv.clear();
+        if let Some(queue) = &mut self.qp.recv.queue {
+            queue.clear();
+        }
+        self.out.failed.remove(self.index);
+    }
+
+    fn drain(&mut self) {
+        if !self.qp.attr.sqd_async_notify {
+            return;
+        }
+        if self.qp.send.window.is_empty() {
+            self.out.async_event(self.qp.context, AsyncEvent::SqDrained, self.qp.handle);
+        } else {
+            self.qp.send.announce_drained = true;
+        }
+    }
+
+    fn error(&mut self, before: QpState) {
+        self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+        self.flush_sends();
+        self.flush_receives();
+        if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
+            self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
+        }
+        if self.qp.recv.queue.is_some() {
+            self.out.failed.push_back(self.index);
+        }
+    }
+}

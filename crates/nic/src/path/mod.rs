@@ -1,0 +1,118 @@
+//! Paths to peers: routes, received datagrams and their admission, trains of transmitted datagrams.
+//!
+//! Two kinds of datagram reach other machines. Between routers everything goes through the *tunnel*: Geneve (RFC 8926)
+//! whose VNI is the tenant network and whose payload is a complete RoCEv2 packet, IP header included, between the
+//! endpoints' own addresses. External peers get *plain* RoCEv2 from a UDP socket in the endpoint's own network namespace. Which
+//! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
+
+mod admit;
+mod peer;
+mod routes;
+mod transmits;
+
+pub(crate) use admit::{Integrity, Opened, is_from};
+pub(crate) use peer::{Peer, flow};
+pub use routes::{Route, Routes};
+pub use transmits::{Train, Transmits};
+
+pub use crate::wire::ip::ROCE_PORT;
+
+use crate::time::Time;
+use rdmesh_verbs::{AddressVector, Gid, Mtu, Vni};
+use std::net::IpAddr;
+
+/// UDP port of the tunnel between routers (RFC 8926).
+pub const TUNNEL_PORT: u16 = 6081;
+
+/// A network namespace's sockets for plain RoCEv2, by the router's number for them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PlainId(pub u32);
+
+/// Plain RoCEv2 path of a context to external peers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Plain {
+    /// The sockets.
+    pub id: PlainId,
+    /// The UDP port that they send from, which the invariant CRC covers.
+    pub source_port: u16,
+}
+
+/// Origin of a datagram, as the socket that received it proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Through the tunnel, from the router at this address.
+    Host(IpAddr),
+    /// From an external peer, through the sockets of a namespace.
+    Plain {
+        /// Which sockets.
+        id: PlainId,
+        /// The sender.
+        from: IpAddr,
+        /// Its UDP port.
+        from_port: u16,
+        /// The address that it was sent to.
+        to: IpAddr,
+    },
+}
+
+/// A datagram that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// The sender.
+    pub origin: Origin,
+    /// The outer IP header's traffic class: DSCP and, in the low two bits, ECN.
+    pub traffic_class: u8,
+    /// When the kernel received it, where that is known.
+    pub received: Option<Time>,
+    /// The UDP payload.
+    pub bytes: &'a [u8],
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Through the tunnel, to the router at this address.
+    Host(IpAddr),
+    /// To an external peer, through the sockets of a namespace.
+    Plain {
+        /// Which sockets.
+        id: PlainId,
+        /// The address to send from.
+        from: IpAddr,
+        /// The address to send to, at [`ROCE_PORT`].
+        to: IpAddr,
+    },
+}
+
+/// Network of a context: its tenant network and its addresses there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// The tenant network.
+    pub vni: Vni,
+    /// The endpoint, by a number that is unique on this host: its share of a worker does not grow with its contexts.
+    pub endpoint: u32,
+    /// The GID table of port 1. Empty slots are zero GIDs.
+    pub gids: Vec<Gid>,
+    /// Its plain RoCEv2 path to external peers, if it has one.
+    pub plain: Option<Plain>,
+    /// The largest path MTU: that of its interface.
+    pub mtu: Mtu,
+}
+
+impl Network {
+    /// The address that packets with this address vector come from.
+    pub(crate) fn source(&self, av: &AddressVector) -> Gid {
+        self.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default()
+    }
+}
+
+/// Path of a queue pair's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// To a peer on this host: one copy, no packet.
+    Local,
+    /// Through the tunnel, to the host whose router has this address.
+    Host(IpAddr),
+    /// An external peer, by plain RoCEv2.
+    Outside,
+}

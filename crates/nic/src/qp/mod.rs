@@ -1,0 +1,242 @@
+//! A queue pair: its attributes, its send side and its receive side.
+
+mod slowness;
+mod window;
+
+pub(crate) use slowness::Slowness;
+pub(crate) use window::{Inflight, Window};
+
+use crate::command::{Capabilities, ContextId, QpCounters};
+use crate::platform::{Platform, RecvQueue, SendQueue};
+use crate::time::Time;
+use crate::timer::Deadlines;
+use rdmesh_verbs::{Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
+
+/// What of a queue pair does not depend on its transport: attributes, send side and receive side.
+pub(crate) struct Core<P: Platform> {
+    pub(crate) context: ContextId,
+    pub(crate) handle: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) srq: Option<u32>,
+    pub(crate) caps: Capabilities,
+    pub(crate) signal_all: bool,
+    pub(crate) attr: QpAttr,
+    pub(crate) counters: QpCounters,
+    pub(crate) send: SendSide<P>,
+    pub(crate) recv: ReceiveSide<P>,
+    /// Whether it is connected to a QP on another host.
+    pub(crate) is_remote: bool,
+    /// Multicast groups that it is in.
+    pub(crate) groups: Vec<Gid>,
+}
+
+/// The send side.
+pub(crate) struct SendSide<P: Platform> {
+    pub(crate) queue: P::SendQueue,
+    /// Requests that are fetched and not completed, oldest first.
+    pub(crate) window: Window<P::Memory>,
+    /// Which of them is being sent.
+    pub(crate) cursor: usize,
+    pub(crate) next_psn: Psn,
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    pub(crate) wait: Wait,
+    /// Of the requests' memory, here or at the peer.
+    pub(crate) slow: Slowness,
+    /// An SQD transition wants to know when the window is empty.
+    pub(crate) announce_drained: bool,
+}
+
+/// Reason why the send side is blocked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    None,
+    /// The receiver was not ready; try again then.
+    Rnr(Time),
+    /// Memory could not be reached; try again then.
+    Slow(Time),
+    /// A packet was lost; the ACK time-out ends then.
+    Ack(Time),
+    /// A packet was lost and no ACK time-out is set (IBA 9.7.6.1.3): for ever.
+    Forever,
+}
+
+impl Wait {
+    fn deadline(self) -> Option<Time> {
+        match self {
+            Self::Rnr(at) | Self::Slow(at) | Self::Ack(at) => Some(at),
+            Self::None | Self::Forever => None,
+        }
+    }
+}
+
+/// The receive side.
+pub(crate) struct ReceiveSide<P: Platform> {
+    pub(crate) queue: Option<P::RecvQueue>,
+    pub(crate) expected_psn: Psn,
+    /// The request that a message is being received into, if `busy`, and how much of the message has come.
+    pub(crate) current: RecvWr,
+    pub(crate) busy: bool,
+    pub(crate) received: u64,
+    pub(crate) message: Message,
+    /// Unreliable connection: the rest of a message is dropped.
+    pub(crate) skipping: bool,
+    /// Of the memory that the present request needs.
+    pub(crate) slow: Slowness,
+}
+
+/// The message that is being received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Message {
+    None,
+    Send,
+    /// The remaining length, and its destination.
+    Write {
+        addr: u64,
+        rkey: Key,
+        remaining: u64,
+    },
+}
+
+impl<P: Platform> Core<P> {
+    pub(crate) fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// Whether its work requests become packets; those of a QP in error are only flushed.
+    pub(crate) fn is_on_wire(&self) -> bool {
+        self.is_remote && self.is_sending()
+    }
+
+    /// Whether its work requests are only flushed (IBA 10.3.1).
+    pub(crate) fn is_flushing(&self) -> bool {
+        matches!(self.attr.state, QpState::Error | QpState::Sqe)
+    }
+
+    /// Whether receive requests are posted to a queue of its own.
+    pub(crate) fn has_receives(&self) -> bool {
+        self.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// Whether its work requests are executed (IBA 10.3.1).
+    pub(crate) fn is_sending(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+    }
+
+    /// Whether the QP has something to do on its send side without an event from outside.
+    pub(crate) fn can_send(&self) -> bool {
+        let sending = match self.attr.state {
+            QpState::Rts => self.send.cursor < self.send.window.len() || self.send.queue.is_ready(),
+            QpState::Sqd => self.send.cursor < self.send.window.len(),
+            QpState::Error | QpState::Sqe => return self.send.queue.is_ready(),
+            _ => false,
+        };
+        sending && self.send.wait == Wait::None
+    }
+
+    /// Whether a request behind the first `earlier` of the window has to wait for them.
+    pub(crate) fn must_wait(&self, request: Precedence, earlier: usize) -> bool {
+        if request.is_local {
+            return earlier != 0;
+        }
+        let mut earlier = self.send.window.iter().take(earlier);
+        if request.is_fenced {
+            return earlier.any(|e| e.wr.op.is_read_or_atomic());
+        }
+        let limit = usize::from(self.attr.max_rd_atomic.max(1));
+        request.is_read_or_atomic && earlier.filter(|e| e.wr.op.is_read_or_atomic()).count() >= limit
+    }
+
+    /// Checks the request at the cursor, which is about to start.
+    pub(crate) fn check(&self, cursor: usize, datagram_max: u32) -> Result<(), WcStatus> {
+        let entry = &self.send.window[cursor];
+        let allowed = match (&entry.wr.op, self.qp_type) {
+            (SendOp::Datagram { .. }, t) => t == QpType::Ud,
+            (_, QpType::Ud) => false,
+            (_, QpType::Rc) => true,
+            (op, QpType::Uc) => matches!(
+                op,
+                SendOp::Send { .. }
+                    | SendOp::SendInvalidate { .. }
+                    | SendOp::Write { .. }
+                    | SendOp::BindMw { .. }
+                    | SendOp::LocalInvalidate { .. }
+            ),
+        };
+        if entry.bad || !allowed || entry.wr.sges.len() > self.caps.max_send_sge as usize {
+            return Err(WcStatus::LocalQpOperationError);
+        }
+        if entry.wr.op.is_read_or_atomic() && self.attr.max_rd_atomic == 0 {
+            return Err(WcStatus::LocalQpOperationError);
+        }
+        let max = if self.qp_type == QpType::Ud { u64::from(datagram_max) } else { MESSAGE_MAX };
+        if entry.total > max { Err(WcStatus::LocalLengthError) } else { Ok(()) }
+    }
+}
+
+impl<P: Platform> SendSide<P> {
+    pub(crate) fn new(queue: P::SendQueue, window: usize) -> Self {
+        Self {
+            queue,
+            window: Window::new(window),
+            cursor: 0,
+            next_psn: Psn::default(),
+            retries_left: 0,
+            rnr_left: 0,
+            wait: Wait::None,
+            slow: Slowness::default(),
+            announce_drained: false,
+        }
+    }
+
+    /// Forgets the requests that are fetched and not completed.
+    pub(crate) fn clear(&mut self) {
+        self.window.clear();
+        self.cursor = 0;
+        self.slow.end();
+        self.announce_drained = false;
+    }
+
+    /// Blocks the send side, or lets it go on.
+    pub(crate) fn set_wait(&mut self, index: u32, wait: Wait, timers: &mut Deadlines) {
+        self.wait = wait;
+        match wait.deadline() {
+            Some(at) => timers.set(index, at),
+            None => timers.stop(index),
+        }
+    }
+}
+
+impl<P: Platform> ReceiveSide<P> {
+    pub(crate) fn new(queue: Option<P::RecvQueue>) -> Self {
+        Self {
+            queue,
+            expected_psn: Psn::default(),
+            current: RecvWr::default(),
+            busy: false,
+            received: 0,
+            message: Message::None,
+            skipping: false,
+            slow: Slowness::default(),
+        }
+    }
+
+    /// Forgets the message that is being received.
+    pub(crate) fn clear(&mut self) {
+        self.busy = false;
+        self.received = 0;
+        self.message = Message::None;
+        self.slow.end();
+    }
+}
+
+/// Work requests of a QP on their way at once.
+pub(crate) const WINDOW: usize = 64;
+/// Largest message (IBA 9.7.7).
+pub(crate) const MESSAGE_MAX: u64 = 1 << 31;
+/// QPs whose numbers are left alone after their end while there are fresh ones.
+pub(crate) const RESTING_QPS: usize = 1024;

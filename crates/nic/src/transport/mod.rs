@@ -1,0 +1,20 @@
+//! Transports: the ways in which a queue pair reaches its peer.
+//!
+//! * [`local`]: both on this host; datagrams to other hosts too.
+//! * [`roce`]: over the network, with a reliable or unreliable connection.
+//! * [`qp`]: a queue pair on its transport: everything that the engine asks of it; [`admission`]: packets that it takes.
+
+mod admission;
+pub(crate) mod local;
+mod qp;
+pub(crate) mod roce;
+
+pub(crate) use qp::{Env, Qp};
+
+/// How a queue pair reaches its peer, with what it keeps for that.
+pub(crate) enum Transport<M> {
+    /// Within the host; datagrams also go to other hosts.
+    Local(local::State<M>),
+    /// Connected to a queue pair on another host.
+    Roce(Box<roce::Connection>),
+}

@@ -1,0 +1,121 @@
+//! Retransmission timers: retry, RNR and probe time-outs.
+
+use super::RequesterState;
+use crate::platform::Platform;
+use crate::time::Time;
+use crate::transport::roce::Requester;
+use core::time::Duration;
+use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
+
+impl<P: Platform> Requester<'_, P> {
+    /// A deadline has passed that may be this queue pair's.
+    pub(in crate::transport::roce) fn handle_timeout(&mut self) {
+        let now = self.out.now;
+        if !matches!(self.qp.attr.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        let requester = &mut self.connection.requester;
+        requester.rnr_until = requester.rnr_until.filter(|at| *at > now);
+        requester.slow_until = requester.slow_until.filter(|at| *at > now);
+        // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
+        self.out.make_wire_ready(self.index);
+        let requester = &mut self.connection.requester;
+        let is_held_back = requester.rnr_until.is_some() || requester.slow_until.is_some();
+        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && !is_held_back {
+            if requester.retry_at.is_some_and(|at| at <= now) {
+                self.retry();
+            } else if requester.probe_at <= now {
+                self.probe();
+            }
+        }
+        if self.qp.qp_type == QpType::Uc {
+            self.forget_silence();
+        }
+        self.rearm();
+    }
+
+    /// Packets of an unreliable connection without an acknowledgement count as lost, and are not repeated.
+    fn forget_silence(&mut self) {
+        let requester = &mut self.connection.requester;
+        if requester.is_waiting() && requester.probe_at <= self.out.now {
+            requester.unacked = requester.highest;
+            requester.timed = None;
+        }
+    }
+
+    /// The peer was silent for the ACK time-out (IBA 9.7.6.1.3).
+    fn retry(&mut self) {
+        self.qp.counters.retries += 1;
+        if self.qp.send.retries_left == 0 {
+            return self.exec().fail_oldest(WcStatus::RetryExceeded);
+        }
+        self.qp.send.retries_left -= 1;
+        self.connection.requester.retry_at = None;
+        self.connection.requester.window.on_timeout();
+        self.probe();
+    }
+
+    /// Sends one packet again: its acknowledgement tells what else was lost.
+    fn probe(&mut self) {
+        // The other packets may only be late, and so may the one by which the round trip is measured.
+        let timed = self.connection.requester.timed;
+        self.go_back();
+        self.connection.requester.timed = timed;
+        self.connection.requester.probing = true;
+        self.connection.requester.probes += 1;
+        self.watch_progress();
+    }
+
+    /// Something was sent or answered: silence counts from now.
+    pub(super) fn watch_progress(&mut self) {
+        let now = self.out.now;
+        let timeout = self.timeout();
+        let requester = &mut self.connection.requester;
+        if !requester.is_waiting() {
+            return;
+        }
+        if self.qp.qp_type != QpType::Rc {
+            requester.probe_at = now.after(LEAST_TIMEOUT);
+            return self.rearm();
+        }
+        requester.probe_at = now.after(requester.probe_delay(timeout));
+        if requester.retry_at.is_none() {
+            requester.retry_at = timeout.map(|timeout| now.after(timeout));
+        }
+        self.rearm();
+    }
+
+    fn rearm(&mut self) {
+        // A deadline is never now: even a wrong one cannot keep the engine in a loop.
+        let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
+        let waits = self.connection.is_acknowledged(self.qp.qp_type);
+        if let Some(at) = self.connection.requester.deadline().filter(|_| waits) {
+            self.out.timers.set_by(index, at.max(soonest));
+        }
+    }
+
+    /// The ACK time-out. Hardware has a least one too: shorter codes would expire while a processor is busy elsewhere.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        ack_timeout(self.qp.attr.timeout).map(|timeout| timeout.max(LEAST_TIMEOUT))
+    }
+}
+
+impl RequesterState {
+    fn deadline(&self) -> Option<Time> {
+        if self.rnr_until.is_some() || self.slow_until.is_some() {
+            return self.rnr_until.max(self.slow_until);
+        }
+        let probe = self.is_waiting().then_some(self.probe_at);
+        probe.map(|at| self.retry_at.map_or(at, |retry| retry.min(at)))
+    }
+
+    /// Each probe without an answer doubles the time to the next, up to the ACK time-out.
+    fn probe_delay(&self, timeout: Option<Duration>) -> Duration {
+        let delay = self.rtt.probe_timeout() * (1 << self.probes.min(MOST_DOUBLINGS));
+        delay.min(timeout.unwrap_or(MOST_DELAY)).min(MOST_DELAY)
+    }
+}
+
+const LEAST_TIMEOUT: Duration = Duration::from_millis(2);
+const MOST_DOUBLINGS: u32 = 12;
+const MOST_DELAY: Duration = Duration::from_secs(1);

@@ -1,0 +1,279 @@
+//! Responses kept for duplicate requests: READs and atomics (IBA 9.7.5.1.3).
+
+use super::ResponderState;
+use crate::exec::{Range, Refusal};
+use crate::path::Transmits;
+use crate::platform::{Fault, Memory, Platform};
+use crate::schedule::TURN_STEPS;
+use crate::transport::roce::Responder;
+use crate::wire::{Aeth, Header, NakCode, Op, Part, Reth, Service, Syndrome};
+use rdmesh_verbs::{Access, Psn, WcStatus};
+use std::collections::VecDeque;
+
+/// The newest replies, oldest first: as many as the queue pair has agreed to have under way.
+pub(super) struct Replies {
+    ring: VecDeque<Reply>,
+    size: usize,
+    /// All before this one are sent.
+    unsent: usize,
+}
+
+/// A reply, and how much of it is still to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    /// The request's PSN.
+    psn: Psn,
+    /// PSNs that it takes.
+    psns: u32,
+    result: Result,
+    /// The packets to be sent, counted from the request's: those of the whole request, or of what is asked for again.
+    first: u32,
+    next: u32,
+    end: u32,
+    /// It was sent as a whole: a newer request proves that the peer has it, even if it asked for it again meanwhile.
+    answered: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Result {
+    /// The data is read when it is sent.
+    Read(Reth),
+    /// The original value of an atomic.
+    Original(u64),
+    /// An ATOMIC WRITE or FLUSH is done.
+    Done,
+}
+
+impl Reply {
+    pub(super) fn read(psn: Psn, psns: u32, reth: Reth) -> Self {
+        Self { psn, psns, result: Result::Read(reth), first: 0, next: 0, end: psns, answered: false }
+    }
+
+    pub(super) fn stored(psn: Psn, result: Result) -> Self {
+        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false }
+    }
+
+    fn is_sent(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Schedules it again for the duplicate request `header`, if that asks for nothing else than the original did.
+    fn again(&mut self, header: &Header, mtu: u32) {
+        let from = header.psn.after(self.psn);
+        let end = match (header.op, self.result) {
+            (Op::ReadRequest(again), Result::Read(reth)) => {
+                let skipped = u64::from(from) * u64::from(mtu);
+                let same = again.rkey == reth.rkey
+                    && again.addr == reth.addr.wrapping_add(skipped)
+                    && skipped + u64::from(again.len) <= u64::from(reth.len);
+                if same { from + again.len.div_ceil(mtu).max(1) } else { return }
+            }
+            (Op::CompareSwap { .. } | Op::FetchAdd { .. }, Result::Original(_)) => 1,
+            (Op::AtomicWrite { .. } | Op::Flush { .. }, Result::Done) => 1,
+            _ => return,
+        };
+        (self.first, self.next, self.end) = (from, from, end.min(self.psns));
+    }
+}
+
+impl Replies {
+    pub(super) fn new(size: usize) -> Self {
+        let size = size.max(1);
+        Self { ring: VecDeque::with_capacity(size), size, unsent: 0 }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.ring.len() < self.size || self.ring.front().is_some_and(|oldest| oldest.answered)
+    }
+
+    /// Keeps `reply`; false where the oldest was never sent as a whole.
+    pub(super) fn push(&mut self, reply: Reply) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        if self.ring.len() == self.size {
+            self.ring.pop_front();
+            self.unsent = self.unsent.saturating_sub(1);
+        }
+        self.ring.push_back(reply);
+        true
+    }
+
+    /// Answers a duplicate request from its stored response. A request whose response is no longer stored is not answered.
+    pub(super) fn again(&mut self, header: &Header, mtu: u32) {
+        // The newest first: PSNs come round.
+        let asked = self.ring.iter_mut().enumerate().rev().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);
+        if let Some((i, reply)) = asked {
+            reply.again(header, mtu);
+            self.unsent = self.unsent.min(i);
+        }
+    }
+
+    /// The rest is sent when the peer requests it again.
+    fn put_off(&mut self) {
+        for reply in self.ring.range_mut(self.unsent..) {
+            (reply.first, reply.next) = (reply.end, reply.end);
+        }
+        self.unsent = self.ring.len();
+    }
+
+    /// Nothing is to be sent any more.
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+        self.unsent = 0;
+    }
+
+    /// The oldest reply that is to be sent.
+    fn oldest_unsent(&mut self) -> Option<usize> {
+        while self.ring.get(self.unsent)?.is_sent() {
+            self.unsent += 1;
+        }
+        Some(self.unsent)
+    }
+}
+
+impl<P: Platform> Responder<'_, P> {
+    /// Appends replies and acknowledgements, in order, for one turn. Returns whether there are more.
+    pub(in crate::transport::roce) fn send_answers(&mut self, to: &mut Transmits) -> bool {
+        for _ in 0..TURN_STEPS {
+            if !to.has_turn() {
+                return true;
+            }
+            let responder = &mut self.connection.responder;
+            if std::mem::take(&mut responder.notify) {
+                self.send_notification(to);
+                continue;
+            }
+            if let Some(i) = responder.replies.oldest_unsent() {
+                self.send_reply(to, i);
+                continue;
+            }
+            let ack_due = std::mem::take(&mut responder.ack_due);
+            let acknowledged = responder.acknowledgeable.filter(|_| ack_due);
+            match responder.nak_due.take() {
+                Some((psn, syndrome)) => self.send_ack(to, psn, syndrome),
+                None => match acknowledged {
+                    Some(psn) => self.send_ack(to, psn, Syndrome::ACK),
+                    None => return false,
+                },
+            }
+        }
+        true
+    }
+
+    fn send_reply(&mut self, to: &mut Transmits, i: usize) {
+        let msn = self.connection.responder.msn;
+        let reply = &mut self.connection.responder.replies.ring[i];
+        let at = reply.next;
+        let psn = reply.psn.add(at);
+        reply.next += 1;
+        let (this, aeth) = (*reply, Aeth { syndrome: Syndrome::ACK, msn });
+        let reply = this;
+        let is_sent = match reply.result {
+            Result::Read(reth) => self.send_read_data(to, &reply, reth, at, aeth),
+            Result::Original(original) => {
+                self.send_plain(to, Op::AtomicAcknowledge { aeth, original }, psn);
+                true
+            }
+            // Annex A19 asks for the response of an empty READ.
+            Result::Done => {
+                let part = Part::Only;
+                self.send_plain(to, Op::ReadResponse { part, aeth: Some(aeth) }, psn);
+                true
+            }
+        };
+        if is_sent && let Some(reply) = self.connection.responder.replies.ring.get_mut(i) {
+            reply.answered |= reply.is_sent();
+        }
+    }
+
+    /// Sends a packet of data; false where it could not be read.
+    fn send_read_data(&mut self, to: &mut Transmits, reply: &Reply, reth: Reth, at: u32, aeth: Aeth) -> bool {
+        let mtu = u64::from(self.qp.attr.path_mtu.bytes());
+        let skipped = u64::from(at) * mtu;
+        let len = (u64::from(reth.len) - skipped).min(mtu);
+        let range = Range { addr: reth.addr.wrapping_add(skipped), rkey: reth.rkey, len };
+        let place = self.exec().reach(&range, Access::REMOTE_READ);
+        let part = Part::of(at == reply.first, at + 1 == reply.end);
+        let aeth = Some(aeth).filter(|_| part.is_first() || part.is_last());
+        let header = crate::transport::roce::header(self.qp, Op::ReadResponse { part, aeth }, reply.psn.add(at));
+        let sent = place.and_then(|place| {
+            self.connection.peer.emit(to, &header, len as usize, |bytes| match place {
+                Some((memory, offset)) => memory.read(offset, bytes).map_err(unreadable),
+                None => Ok(()),
+            })
+        });
+        self.out.spend(len);
+        let is_sent = sent.is_ok();
+        self.on_read_data(header.psn, sent);
+        is_sent
+    }
+
+    fn on_read_data(&mut self, psn: Psn, sent: std::result::Result<(), Refusal>) {
+        let now = self.out.now;
+        let is_tunnel = self.connection.peer.is_tunnel();
+        let responder = &mut self.connection.responder;
+        let (nak, status) = match sent {
+            Ok(()) => return responder.slow.end(),
+            Err(Refusal::Slow(nak, status)) => match responder.slow.put_off(now, is_tunnel) {
+                Some(syndrome) => return responder.put_off(psn, syndrome),
+                None => (nak, status),
+            },
+            Err(Refusal::Fatal(nak, status)) => (nak, status),
+            Err(Refusal::NotReady) => return,
+        };
+        // The region was deregistered while it was read. That is no error if the peer had the answer before.
+        let was_answered = self.end_reply(psn);
+        if !was_answered {
+            self.refuse(psn, nak, status);
+        }
+    }
+
+    /// Sends no more of the reply that `psn` belongs to; returns whether it was sent as a whole before.
+    fn end_reply(&mut self, psn: Psn) -> bool {
+        let mut newest_first = self.connection.responder.replies.ring.iter_mut().rev();
+        let Some(reply) = newest_first.find(|reply| psn.after(reply.psn) < reply.psns) else { return false };
+        reply.next = reply.end;
+        reply.answered
+    }
+
+    fn send_ack(&mut self, to: &mut Transmits, psn: Psn, syndrome: Syndrome) {
+        let aeth = Aeth { syndrome, msn: self.connection.responder.msn };
+        self.send_plain(to, Op::Acknowledge(aeth), psn);
+    }
+
+    fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
+        // Only the reliable service has an opcode for it.
+        let header = Header { service: Service::Rc, ..crate::transport::roce::header(self.qp, op, psn) };
+        let Ok(()) = self.connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+    }
+
+    fn send_notification(&mut self, to: &mut Transmits) {
+        self.qp.counters.cnps_sent += 1;
+        let header = Header {
+            service: Service::Cnp,
+            becn: true,
+            ..crate::transport::roce::header(self.qp, Op::Notification, Psn::default())
+        };
+        let Ok(()) = self.connection.peer.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+    }
+}
+
+impl ResponderState {
+    /// The data of a reply cannot be read at present. The peer asks again, from `psn` on and after a while, for this and for
+    /// what it has asked for since.
+    fn put_off(&mut self, psn: Psn, syndrome: Syndrome) {
+        self.replies.put_off();
+        self.nak_due = Some((psn, syndrome));
+        // An acknowledgement of what came behind would say that the answer is lost.
+        self.ack_due = false;
+    }
+}
+
+fn unreadable(fault: Fault) -> Refusal {
+    let (nak, status) = (NakCode::RemoteOperation, WcStatus::LocalProtectionError);
+    match fault {
+        Fault::Gone => Refusal::Fatal(nak, status),
+        Fault::Slow => Refusal::Slow(nak, status),
+    }
+}

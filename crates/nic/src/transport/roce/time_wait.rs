@@ -1,0 +1,141 @@
+//! Final ACKs of closed queue pairs (TIME-WAIT).
+//!
+//! A program that has received everything may end at once. If the acknowledgement of the last message is then lost, its peer
+//! repeats a message that arrived, and fails in the end. On the lossless network that IBA is made for that does not happen.
+//! Here it does, so the number of a closed queue pair goes on acknowledging what was executed, as TCP does in TIME-WAIT (RFC
+//! 9293, 3.10.7.8): a limited number of times, until the number is used again or many others have been closed, and as long as
+//! the sockets are open to which the peer sends. Requests that were not executed, and requests that have a response of their
+//! own (READ, atomics), are not answered.
+
+use crate::capture::Capture;
+use crate::path::Peer;
+use crate::path::{Opened, is_from};
+use crate::path::{Origin, Transmits};
+use crate::platform::Platform;
+use crate::qp::RESTING_QPS;
+use crate::time::Time;
+use crate::transport::Qp;
+use crate::wire::{Aeth, Header, Op, Service, Syndrome};
+use rdmesh_verbs::{Psn, QpType, Qpn};
+use std::collections::{HashMap, VecDeque};
+
+/// The latest connections that have ended, by the engine's index of their queue pair.
+pub(crate) struct Ended {
+    connections: HashMap<u32, LastWord>,
+    /// The same from the oldest.
+    order: VecDeque<u32>,
+    /// Final ACKs that are to be repeated.
+    due: VecDeque<(u32, LastWord)>,
+}
+
+/// Final ACK of a closed connection.
+#[derive(Clone, Copy, Debug)]
+struct LastWord {
+    peer: Peer,
+    dest: Qpn,
+    /// The last SEND or WRITE packet that was executed.
+    executed: Psn,
+    msn: u32,
+    /// Repeats that are left: a peer that misses an answer of another kind would ask for ever.
+    left: u8,
+}
+
+impl Ended {
+    pub(crate) fn new() -> Self {
+        Self { connections: HashMap::new(), order: VecDeque::new(), due: VecDeque::new() }
+    }
+
+    /// A queue pair goes. An acknowledgement that is due is sent now.
+    pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
+        let Some(word) = LastWord::of(qp) else { return };
+        // As many as the numbers that rest before one is used again.
+        if self.order.len() == RESTING_QPS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.connections.remove(&oldest);
+        }
+        self.connections.insert(index, word);
+        self.order.push_back(index);
+        if qp.connection().is_some_and(|connection| connection.responder.is_ack_due()) {
+            self.say(index);
+        }
+    }
+
+    /// Another queue pair takes the number.
+    pub(crate) fn forget(&mut self, index: u32) {
+        if self.connections.remove(&index).is_some() {
+            self.order.retain(|at| *at != index);
+        }
+    }
+
+    /// Takes a packet for a closed queue pair: returns whether it is a part of a message that was executed, if the packet is
+    /// `intact`.
+    pub(crate) fn handle(
+        &mut self,
+        index: u32,
+        opened: &Opened<'_>,
+        origin: Origin,
+        intact: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(word) = self.connections.get(&index).copied() else { return false };
+        let header = &opened.header;
+        let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
+            && header.service == Service::Rc
+            && header.psn.since(word.executed) <= 0
+            && opened.is_in_partition()
+            && opened.vni.is_none_or(|vni| vni == word.peer.vni)
+            && is_from(&word.peer, origin, &opened.ip)
+            && intact();
+        if is_known {
+            self.say(index);
+        }
+        is_known
+    }
+
+    /// Whether final ACKs are to be sent.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Appends final ACKs.
+    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
+        while to.has_room()
+            && let Some((_, word)) = self.due.pop_front()
+        {
+            let mark = to.mark();
+            let Ok(()) = word.peer.emit(to, &word.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
+            for capture in captures.iter_mut() {
+                capture.sent(now, word.peer.vni, word.peer.ip.source_port, to, mark);
+            }
+        }
+    }
+
+    /// The peer repeats packets without an answer, so the queue need not hold more than are sent at once.
+    fn say(&mut self, index: u32) {
+        let is_due = self.due.iter().any(|(due, _)| *due == index);
+        if is_due || self.due.len() == MAX_DUE {
+            return;
+        }
+        if let Some(word) = self.connections.get_mut(&index).filter(|word| word.left > 0) {
+            word.left -= 1;
+            self.due.push_back((index, *word));
+        }
+    }
+}
+
+impl LastWord {
+    fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
+        let connection = qp.connection().filter(|_| qp.core().qp_type == QpType::Rc)?;
+        let (executed, msn, left) = connection.responder.final_ack()?;
+        Some(Self { peer: connection.peer, dest: qp.core().attr.dest_qpn, executed, msn, left })
+    }
+
+    fn header(&self) -> Header {
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+        Header::new(Service::Rc, Op::Acknowledge(aeth), self.dest, self.executed)
+    }
+}
+
+/// Maximum number of repeats of a connection's final ACK.
+pub(super) const LAST_WORDS: u8 = 32;
+const MAX_DUE: usize = 64;

@@ -1,0 +1,103 @@
+//! Settings of the preload libraries: the environment variables that they read.
+//!
+//! | variable | value |
+//! |---|---|
+//! | `RDMESH_ENDPOINT` | the endpoint's directory; without it, the one that the library was loaded from |
+//! | `RDMESH_EXCLUDE` | programs that the libraries leave alone: names of files, with commas between them |
+//! | `RDMESH_YIELD` | number of empty polls in a row after which a thread yields; 0 for never |
+//!
+//! They are read once, when the library is loaded.
+#![allow(unsafe_code)]
+
+use rdmesh_uverbs::session::ENDPOINT_ENV;
+use rustix::fs::CWD;
+use std::env;
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What the environment says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settings {
+    endpoint: Option<PathBuf>,
+    is_excluded: bool,
+    yield_after: Option<u32>,
+}
+
+/// The settings of this program.
+pub fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let var = |name| env::var_os(name).filter(|value| !value.is_empty());
+        Settings {
+            endpoint: var(ENDPOINT_ENV).map(PathBuf::from),
+            is_excluded: var(EXCLUDE).is_some_and(|names| program_names().iter().any(|own| lists(&names, own))),
+            yield_after: var(YIELD).and_then(|value| value.to_str()?.parse().ok()),
+        }
+    })
+}
+
+impl Settings {
+    /// The endpoint's directory, where one is named.
+    pub fn endpoint(&self) -> Option<&Path> {
+        self.endpoint.as_deref()
+    }
+
+    /// Whether this program is to be left alone.
+    pub fn is_excluded(&self) -> bool {
+        self.is_excluded
+    }
+
+    /// Number of empty polls after which a thread yields, where one is given; 0 for never.
+    pub fn yield_after(&self) -> Option<u32> {
+        self.yield_after
+    }
+}
+
+/// The names of this program's file: that by which it was executed, which is a script's own, and the one without links.
+fn program_names() -> Vec<Vec<u8>> {
+    let real = rustix::fs::readlinkat(CWD, "/proc/self/exe", Vec::new()).map(|path| path.into_bytes()).ok();
+    let name = |path: Vec<u8>| Path::new(OsStr::from_bytes(&path)).file_name().map(|name| name.as_bytes().to_vec());
+    [executed_path(), real].into_iter().flatten().filter_map(name).collect()
+}
+
+/// The path that this program was executed by.
+fn executed_path() -> Option<Vec<u8>> {
+    // SAFETY: asks for an address.
+    let path = std::ptr::with_exposed_provenance::<c_char>(unsafe { libc::getauxval(libc::AT_EXECFN) } as usize);
+    // SAFETY: if it is there the kernel has put a C string at it, which stays.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes().to_vec())
+}
+
+/// Whether `name` is in a list with commas.
+fn lists(names: &OsStr, name: &[u8]) -> bool {
+    names.as_bytes().split(|&byte| byte == b',').any(|listed| listed.trim_ascii() == name)
+}
+
+const EXCLUDE: &str = "RDMESH_EXCLUDE";
+const YIELD: &str = "RDMESH_YIELD";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_listed_with_commas() {
+        let lists = |names: &str, name: &str| lists(OsStr::new(names), name.as_bytes());
+        for names in ["redis", "nginx,redis", "redis, nginx", " redis ,"] {
+            assert!(lists(names, "redis"), "{names}");
+        }
+        for names in ["", ",", "redis-server", "nginx", "re,dis", "bin/redis"] {
+            assert!(!lists(names, "redis"), "{names}");
+        }
+    }
+
+    #[test]
+    fn a_program_has_the_name_of_its_file() {
+        let own = env::current_exe().unwrap();
+        let names = program_names();
+        assert!(names.iter().any(|name| name == own.file_name().unwrap().as_bytes()), "{names:?}");
+        assert!(names.iter().all(|name| !name.contains(&b'/')));
+    }
+}

@@ -1,0 +1,108 @@
+//! Network namespaces that are given to endpoints, as orchestrators do.
+
+use rdmesh_tests::{Lab, Program, system, until};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// The port of `ibv_rc_pingpong`.
+const PORT: u16 = 18515;
+
+/// A network namespace of a process, which rdmesh did not make.
+struct Namespace(Program);
+
+impl Namespace {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo made; exec sleep infinity"]);
+        let mut holder = Program::start(command);
+        assert_eq!(holder.next_line(LIMIT), "made");
+        Self(holder)
+    }
+
+    fn file(&self) -> String {
+        format!("/proc/{}/ns/net", self.0.pid())
+    }
+
+    fn interfaces(&self) -> Vec<String> {
+        let table = fs::read_to_string(format!("/proc/{}/net/dev", self.0.pid())).expect("the holder lives");
+        let names = table.lines().filter_map(|line| line.split_once(':'));
+        let mut names: Vec<_> = names.map(|(name, _)| name.trim().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Starts a program in it, on the endpoint `name` of network `blue`.
+    fn start(&self, lab: &Lab, name: &str, command: &[&str]) -> Program {
+        let directory = lab.dir().join(format!("endpoints/blue.{name}"));
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--net={}", self.file())).arg("--").args(command);
+        inside.env("RDMESH_ENDPOINT", &directory).env("LD_PRELOAD", directory.join("librdmesh.so"));
+        Program::start(inside)
+    }
+}
+
+fn add(lab: &Lab, name: &str, address: &str, netns: &str) {
+    lab.command(&["endpoint", "add", name, "--net", "blue", "--ip", address, "--netns", netns]).ok();
+}
+
+/// Programs in both namespaces reach each other, by plain IP and by RDMA.
+fn exchange(lab: &Lab, a: &Namespace, b: &Namespace) {
+    let pingpong = ["ibv_rc_pingpong", "-g", "1", "-c", "-n", "100"];
+    let mut server = a.start(lab, "a", &pingpong);
+    server.wait_listening(PORT);
+    let client = b.start(lab, "b", &[&pingpong[..], &["10.7.0.2"]].concat());
+    client.finish(LIMIT).ok();
+    server.finish(LIMIT).ok();
+}
+
+#[test]
+fn a_given_namespace_is_used_and_only_the_interface_goes() {
+    let lab = Lab::start();
+    let (a, b) = (Namespace::new(), Namespace::new());
+    let before = fs::read_link(a.file()).expect("a namespace");
+    add(&lab, "a", "10.7.0.2", &a.file());
+    // By a descriptor that the command has open.
+    let mut by_descriptor = Command::new("sh");
+    by_descriptor.args(["-c", "exec \"$@\" 3<\"$0\"", &b.file()]).arg(lab.rdmesh().get_program());
+    by_descriptor.args(["endpoint", "add", "b", "--net", "blue", "--ip", "10.7.0.3", "--netns", "/dev/fd/3"]);
+    by_descriptor.env("RDMESH_STATE", lab.dir());
+    Program::start(by_descriptor).finish(LIMIT).ok();
+    assert_eq!(a.interfaces(), ["eth0", "lo"]);
+    exchange(&lab, &a, &b);
+    lab.command(&["endpoint", "rm", "a", "--net", "blue"]).ok();
+    assert_eq!(a.interfaces(), ["lo"]);
+    assert_eq!(fs::read_link(a.file()).expect("a namespace"), before);
+    lab.command(&["down"]).ok();
+    assert_eq!(b.interfaces(), ["lo"]);
+    assert!(!lab.dir().join("netns").exists());
+}
+
+#[test]
+fn a_namespace_with_such_an_interface_is_refused_and_stays_as_it_is() {
+    let lab = Lab::start();
+    let (a, b) = (Namespace::new(), Namespace::new());
+    add(&lab, "a", "10.7.0.2", &a.file());
+    add(&lab, "b", "10.7.0.3", &b.file());
+    let again = ["endpoint", "add", "c", "--net", "blue", "--netns", &a.file()];
+    let refused = lab.command(&again);
+    assert!(!refused.status.success() && refused.text.contains("`eth0`"), "{}", refused.text);
+    let no_namespace = lab.command(&["endpoint", "add", "c", "--net", "blue", "--netns", "/dev/null"]);
+    assert!(!no_namespace.status.success() && no_namespace.text.contains("no namespace"), "{}", no_namespace.text);
+    exchange(&lab, &a, &b);
+}
+
+#[test]
+fn the_next_router_goes_on_with_a_given_namespace() {
+    let lab = Lab::start();
+    let (a, b) = (Namespace::new(), Namespace::new());
+    add(&lab, "a", "10.7.0.2", &a.file());
+    add(&lab, "b", "10.7.0.3", &b.file());
+    system::kill(lab.router_pid());
+    until(LIMIT, "the router is dead", || UnixStream::connect(lab.dir().join("api.sock")).is_err().then_some(()));
+    lab.up_again();
+    assert_eq!(a.interfaces(), ["eth0", "lo"]);
+    exchange(&lab, &a, &b);
+}
