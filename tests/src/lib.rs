@@ -9,6 +9,7 @@ pub mod forge;
 pub mod guest;
 mod hosts;
 mod lab;
+pub mod modules;
 mod pair;
 mod peer;
 mod perftest;

@@ -1,5 +1,6 @@
 //! Conformance of the code to the tables of ARCHITECTURE.md.
 
+use rdmesh_tests::modules::Modules;
 use rdmesh_tests::root;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +171,24 @@ fn the_engine_touches_no_clock_and_no_unsafe_code() {
         let lib = fs::read_to_string(root().join(path).join("src/lib.rs")).expect("a crate root");
         assert!(lib.contains("#![forbid(unsafe_code)]"), "{krate} must forbid unsafe code");
     }
+}
+
+/// The router's parts, and files that import each other.
+#[test]
+fn the_routers_parts_import_only_what_the_table_allows() {
+    let modules = Modules::read(&root().join("crates/router/src"));
+    let rows = table(&document(), "Parts of the router");
+    let allowed: BTreeMap<String, BTreeSet<String>> =
+        rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), names(&row[2]))).collect();
+    let actual = modules.parts();
+    for (part, imports) in actual {
+        let allowed = allowed.get(part).unwrap_or_else(|| panic!("{part} is missing in the table"));
+        assert_eq!(imports.difference(allowed).collect::<Vec<_>>(), Vec::<&String>::new(), "{part} may not import it");
+    }
+    for part in allowed.keys() {
+        assert!(actual.contains_key(part), "the table has {part}, the router has not");
+    }
+    assert_eq!(modules.circles(), Vec::<Vec<String>>::new(), "files of the router that import each other");
 }
 
 /// A function that it replaced would be replaced by every library that uses it, and in their tests.

@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::peer::read_key;
 use crate::show::print_line;
 use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, StateDir};
-use rdmesh_router::daemon::{self, DaemonConfig};
+use rdmesh_router::daemon::DaemonConfig;
 use rdmesh_router::io::IoConfig;
+use rdmesh_router::process;
 use rustix::fs::{FlockOperation, flock};
 use rustix::system::uname;
 use std::fs::{self, File};
@@ -76,7 +77,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         key: options.key.as_deref().map(read_key).transpose()?,
         local_path: options.local_path.into(),
     };
-    Ok(daemon::run(config)?)
+    Ok(process::run(config)?)
 }
 
 /// `rdmesh down`.
@@ -116,7 +117,7 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
 /// Removes what a dead router would have removed at its end.
 fn forget_dead(lock: File, state: &StateDir) -> Result<(), Failure> {
     drop(lock);
-    match daemon::remove_leftovers(state)? {
+    match process::remove_leftovers(state)? {
         true => print_line("No router is running: it had died. What it left is removed."),
         false => print_line("No router is running."),
     }

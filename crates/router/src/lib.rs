@@ -3,13 +3,14 @@
 //! * [`api`]: HTTP and JSON on a Unix socket.
 //! * [`budget`]: the router's resources, and each endpoint's share of them.
 //! * `cm`: rdma_cm, the names and events of connections.
-//! * [`daemon`]: the router as a process.
+//! * [`daemon`]: a host's endpoints, peers and keys.
 //! * [`disposal`]: unmapping and closing, on threads that serve no program.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
 //! * `errands`: threads for jobs that take long.
 //! * [`io`]: the sockets through which the engine reaches other machines.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
 //! * `netlink`: messages of NETLINK_RDMA.
+//! * [`process`]: the router as a process.
 //! * [`session`]: the control path between tenants and the engine.
 //! * `turns`: round robin over groups.
 //! * [`worker`]: the threads that run the engine, and the work done on them.
@@ -24,6 +25,7 @@ mod errands;
 pub mod io;
 pub mod memory;
 mod netlink;
+pub mod process;
 pub mod session;
 mod turns;
 pub mod worker;

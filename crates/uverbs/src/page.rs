@@ -8,8 +8,8 @@
 use crate::shared::SharedMemory;
 use rustix::thread::futex;
 use rustix::time::Timespec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Most QPs, and most CQs, of one context: handles are below this.
@@ -33,7 +33,10 @@ struct Layout {
     /// Odd while threads may sleep; each wake-up makes it the next even number. Threads sleep as long as it is what they
     /// saw, so that a wake-up between a thread's last look and its sleep is not undone by the next thread that goes to sleep.
     sleepers: AtomicU32,
-    _pad: [u64; 3],
+    /// The worker does not poll the doorbells: ringing one takes a write to the eventfd. In the cache line that ringing
+    /// writes.
+    dormant: AtomicU32,
+    _pad: [u32; 5],
     doorbells: [AtomicU64; WORDS],
     cq_arm: [AtomicU32; MAX_HANDLES as usize],
     qp_state: [AtomicU8; MAX_HANDLES as usize],
@@ -54,7 +57,14 @@ pub enum Arm {
 pub struct ContextPage {
     memory: SharedMemory,
     /// Router: number of arrivals. The tenant may change the copy on the page.
-    counted: Arc<AtomicU32>,
+    counted: Arc<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    count: AtomicU32,
+    /// Called with each arrival.
+    notice: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ContextPage {
@@ -72,6 +82,19 @@ impl ContextPage {
         let layout = self.layout();
         layout.doorbells[word].fetch_or(1 << (qp % 64), Ordering::Release);
         layout.summary[word / 64].fetch_or(1 << (word % 64), Ordering::Release);
+    }
+
+    /// Tenant: whether the worker must be woken through the context's eventfd. To be called after the doorbell is set.
+    pub fn must_wake(&self, worker: &WorkerPage) -> bool {
+        // The fence of `is_sleeping` comes before both looks.
+        worker.is_sleeping() || self.layout().dormant.load(Ordering::Relaxed) != 0
+    }
+
+    /// Router: announces that the doorbells are polled no more, or are polled again. After the former the worker must look at
+    /// them once more.
+    pub fn set_dormant(&self, dormant: bool) {
+        self.layout().dormant.store(u32::from(dormant), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Router: whether any doorbell is set.
@@ -127,13 +150,21 @@ impl ContextPage {
     pub fn count_arrival(&self) {
         // Only the thread that serves the context counts.
         let counted = self.counted().wrapping_add(1);
-        self.counted.store(counted, Ordering::Relaxed);
+        self.counted.count.store(counted, Ordering::Relaxed);
         self.layout().arrivals.store(counted, Ordering::Release);
+        if let Some(notice) = self.counted.notice.get() {
+            notice();
+        }
+    }
+
+    /// Router: has `notice` called with each arrival that this page or a clone of it counts. Only the first call counts.
+    pub fn on_arrival(&self, notice: impl Fn() + Send + Sync + 'static) {
+        let _ = self.counted.notice.set(Box::new(notice));
     }
 
     /// Router: number of counted arrivals, modulo 2^32.
     pub fn counted(&self) -> u32 {
-        self.counted.load(Ordering::Relaxed)
+        self.counted.count.load(Ordering::Relaxed)
     }
 
     /// Router: wakes threads in [`ContextPage::wait_arrival`]. To be called after arrivals were counted. Returns whether
@@ -275,5 +306,95 @@ mod tests {
         assert!(!page.take_arm(3, true));
         page.arm_cq(3, Arm::Any);
         assert!(page.take_arm(3, false));
+    }
+
+    /// The states of the two sides while a context falls dormant and its program rings, as the processor may see them: a store
+    /// waits in a buffer of its processor until a fence, or until the processor pleases.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    struct Model {
+        tenant_at: u8,
+        worker_at: u8,
+        /// Stores that the other side does not see yet.
+        buffered: [bool; 2],
+        bell: bool,
+        dormant: bool,
+        tenant_saw_dormant: bool,
+        is_event_sent: bool,
+        is_served: bool,
+    }
+
+    impl Model {
+        /// All states that can follow; with fences or, to see that they matter, without.
+        fn next(self, with_fences: bool) -> Vec<Self> {
+            let mut next = Vec::new();
+            // A buffered store becomes visible.
+            if self.buffered[0] {
+                next.push(Self { buffered: [false, self.buffered[1]], bell: true, ..self });
+            }
+            if self.buffered[1] {
+                next.push(Self { buffered: [self.buffered[0], false], dormant: true, ..self });
+            }
+            match self.tenant_at {
+                0 => next.push(Self { tenant_at: 1, buffered: [true, self.buffered[1]], ..self }),
+                1 if !with_fences || !self.buffered[0] => {
+                    next.push(Self { tenant_at: 2, tenant_saw_dormant: self.dormant, ..self });
+                }
+                2 => next.push(Self { tenant_at: 3, is_event_sent: self.tenant_saw_dormant, ..self }),
+                _ => {}
+            }
+            match self.worker_at {
+                0 => next.push(Self { worker_at: 1, buffered: [self.buffered[0], true], ..self }),
+                1 if !with_fences || !self.buffered[1] => {
+                    next.push(Self { worker_at: 2, is_served: self.bell, ..self });
+                }
+                _ => {}
+            }
+            next
+        }
+
+        fn is_lost(&self) -> bool {
+            let is_over = self.tenant_at == 3 && self.worker_at == 2 && self.buffered == [false; 2];
+            is_over && !self.is_event_sent && !self.is_served
+        }
+    }
+
+    fn loses_a_doorbell(with_fences: bool) -> bool {
+        let mut seen = std::collections::HashSet::from([Model::default()]);
+        let mut open = vec![Model::default()];
+        while let Some(state) = open.pop() {
+            open.extend(state.next(with_fences).into_iter().filter(|state| seen.insert(*state)));
+        }
+        seen.iter().any(Model::is_lost)
+    }
+
+    #[test]
+    fn no_doorbell_is_lost_while_a_context_falls_dormant() {
+        assert!(!loses_a_doorbell(true));
+        assert!(loses_a_doorbell(false), "the model knows what the fences are for");
+    }
+
+    #[test]
+    fn a_dormant_context_takes_a_write_to_its_eventfd() {
+        let (page, worker) =
+            (page(), WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap());
+        assert!(!page.must_wake(&worker));
+        page.set_dormant(true);
+        assert!(page.must_wake(&worker));
+        page.set_dormant(false);
+        worker.set_sleeping(true);
+        assert!(page.must_wake(&worker));
+    }
+
+    #[test]
+    fn every_clone_tells_of_its_arrivals() {
+        let page = page();
+        let count = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&count);
+        page.on_arrival(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        page.clone().count_arrival();
+        page.take_arm(0, true);
+        assert_eq!((count.load(Ordering::Relaxed), page.counted()), (2, 2));
     }
 }

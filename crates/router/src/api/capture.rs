@@ -1,7 +1,8 @@
 //! Packet capture operations of the API.
 
-use super::routes::{Operation, read, schema};
-use super::{Api, Refusal};
+use super::operation::{Operation, read, schema};
+use super::refusal::Refusal;
+use super::state::Api;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};

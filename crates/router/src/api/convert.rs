@@ -1,7 +1,6 @@
 //! Conversion of the router's own types to those of the API.
 
-use crate::daemon::Host;
-use crate::session::{ConnectionInfo, ContextInfo, MistakeInfo, QpRow};
+use crate::daemon::{ConnectionInfo, ContextInfo, Host, MistakeInfo, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
 use rdmesh_nic::Path;

@@ -1,9 +1,6 @@
 //! Counters and gauges, as JSON and as a page for Prometheus.
 
-use crate::daemon::Host;
-use crate::io::IoStats;
-use crate::session::{BadIndices, CmTotals, ContextInfo, SessionTotals};
-use crate::worker::WorkerStats;
+use crate::daemon::{BadIndices, CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
 use rdmesh_nic::{Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
@@ -255,7 +252,7 @@ const WORKERS: [Worker; 8] = [
     ("sleeps_total", "Times it went to sleep", |w| w.sleeps as f64),
     ("wakeups_total", "Times it was woken", |w| w.wakeups as f64),
     ("packets_total", "Packets sent to other workers", |w| w.packets as f64),
-    ("mads_total", "Management datagrams handed to the session thread", |w| w.mads as f64),
+    ("mads_total", "Management datagrams handed to rdma_cm", |w| w.mads as f64),
     ("mads_dropped_total", "Management datagrams that were not, for want of room", |w| w.mads_dropped as f64),
     ("awake_seconds_total", "Time awake", |w| w.busy_ns as f64 / 1e9),
 ];

@@ -1,6 +1,6 @@
 //! The OpenAPI description.
 
-use super::routes::Operation;
+use super::operation::Operation;
 use rdmesh_fabric::api::ApiError;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;

@@ -1,8 +1,9 @@
 //! API operations on other hosts, attached interfaces and injected faults.
 
-use super::routes::{Operation, parse_name, read, schema};
-use super::{Api, Refusal};
-use crate::io::Faults;
+use super::operation::{Operation, SchemaOf, parse_name, read, schema};
+use super::refusal::Refusal;
+use super::state::Api;
+use crate::daemon::Faults;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -79,7 +80,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn removal(
     path: &'static str,
     summary: &'static str,
-    response: Option<super::routes::SchemaOf>,
+    response: Option<SchemaOf>,
     handler: axum::routing::MethodRouter<Api>,
 ) -> Operation {
     Operation { method: "delete", path, summary, request: None, response, handler }

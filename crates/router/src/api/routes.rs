@@ -1,35 +1,18 @@
 //! Operations of the API, as one table.
 
-use super::{Api, Peer, Refusal, capture, convert, metrics, openapi, peers};
+use super::operation::{Operation, parse_name, read, schema};
+use super::refusal::Refusal;
+use super::state::{Api, Peer};
+use super::{capture, convert, metrics, openapi, peers};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Mistake, Stats, Status};
 use rdmesh_fabric::{Name, Network};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
-
-/// One operation of the API.
-pub(super) struct Operation {
-    /// HTTP method, in lower case.
-    pub(super) method: &'static str,
-    /// Path, with `{names}` for its variable parts.
-    pub(super) path: &'static str,
-    /// Its summary.
-    pub(super) summary: &'static str,
-    /// Type of the request's body.
-    pub(super) request: Option<SchemaOf>,
-    /// Type of the answer's body; none for plain text.
-    pub(super) response: Option<SchemaOf>,
-    /// Does it.
-    pub(super) handler: MethodRouter<Api>,
-}
-
-/// Writes down a type.
-pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// All operations.
 pub(super) fn operations() -> Vec<Operation> {
@@ -37,16 +20,6 @@ pub(super) fn operations() -> Vec<Operation> {
     operations.extend(peers::operations());
     operations.extend(capture::operations());
     operations
-}
-
-/// Reads something.
-pub(super) fn read(
-    path: &'static str,
-    summary: &'static str,
-    response: Option<SchemaOf>,
-    handler: MethodRouter<Api>,
-) -> Operation {
-    Operation { method: "get", path, summary, request: None, response, handler }
 }
 
 fn own_operations() -> Vec<Operation> {
@@ -91,10 +64,6 @@ fn own_operations() -> Vec<Operation> {
             handler: post(shutdown),
         },
     ]
-}
-
-pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
-    Some(|generator| generator.subschema_for::<T>())
 }
 
 async fn status(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
@@ -162,11 +131,6 @@ async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
 
 fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
     Ok((parse_name(network)?, parse_name(name)?))
-}
-
-/// A name in a path.
-pub(super) fn parse_name(text: String) -> Result<Name, Refusal> {
-    Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))
 }
 
 const ENDPOINT: &str = "/v1/endpoints/{network}/{name}";

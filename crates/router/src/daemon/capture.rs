@@ -2,12 +2,8 @@
 //!
 //! A capture is read piece by piece. One that has not been read for a while ends by itself: its client is gone.
 
-use super::{Host, HostError};
-use crate::endpoint::gid_table;
 use crate::worker::{Shard, ShardHandle};
-use rdmesh_fabric::Name;
 use rdmesh_nic::{CaptureFilter, Captured};
-use rdmesh_verbs::Vni;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -34,22 +30,6 @@ struct Open {
 struct Record {
     at: Duration,
     captured: Captured,
-}
-
-impl Host {
-    /// The captures.
-    pub fn captures(&self) -> &Captures {
-        &self.captures
-    }
-
-    /// Begins to capture the packets of an endpoint; returns the number of the capture.
-    pub fn start_capture(&self, network: Name, name: Name, snap_len: u32) -> Result<u32, HostError> {
-        let endpoint = self.endpoint(network, name)?.endpoint;
-        let network = self.registry.network(&endpoint.network, None, &[])?;
-        let gids = gid_table(&endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
-        let filter = CaptureFilter { vni: Vni(network.vni), gids, snap_len: snap_len as usize };
-        Ok(self.captures.start(self.workers.shards(), &filter))
-    }
 }
 
 impl Captures {

@@ -1,12 +1,12 @@
 //! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
 use super::capture::Captures;
+use super::config::{DaemonConfig, LocalPath};
 use super::error::HostError;
 use super::keyring::Keyring;
 use super::mesh::{Mesh, Targets};
 use super::owners::Owners;
-use super::restore;
-use super::{DaemonConfig, LocalPath};
+use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::io::Faults;
 use crate::session::{
@@ -16,7 +16,7 @@ use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
-use rdmesh_nic::{Route, WireCounters};
+use rdmesh_nic::{CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Errors, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,7 +71,7 @@ struct AttachedEndpoint {
 impl Host {
     /// Starts workers and sessions, and serves the endpoints of a router that has died. The state directory must be this
     /// process's alone.
-    pub(super) fn start(config: DaemonConfig) -> Result<Self, HostError> {
+    pub(crate) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         // First: with keys that cannot be used nothing is begun.
         let keyring = Keyring::open(config.state.clone(), config.key.clone().or_else(|| config.peers.key.clone()))?;
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
@@ -134,6 +134,35 @@ impl Host {
         host.restore(survivors)?;
         host.add_peers(&host.config.peers)?;
         Ok(host)
+    }
+
+    /// The captures.
+    pub fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    /// Begins to capture the packets of an endpoint; returns the number of the capture.
+    pub fn start_capture(&self, network: Name, name: Name, snap_len: u32) -> Result<u32, HostError> {
+        let endpoint = self.endpoint(network, name)?.endpoint;
+        let network = self.registry.network(&endpoint.network, None, &[])?;
+        let gids = gid_table(&endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
+        let filter = CaptureFilter { vni: Vni(network.vni), gids, snap_len: snap_len as usize };
+        Ok(self.captures.start(self.workers.shards(), &filter))
+    }
+
+    /// Serves the endpoints of a router that has died again. One that cannot be is removed, and the log says why.
+    fn restore(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
+        for Survivor { endpoint, owner } in survivors {
+            let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
+            match self.take_in(&endpoint, owner) {
+                Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
+                Err(error) => {
+                    tracing::error!(%network, %name, %error, "an endpoint cannot be restored");
+                    self.forget(&endpoint)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The router as a whole.
@@ -256,7 +285,7 @@ impl Host {
     }
 
     /// Removes endpoints as their owners end, until [`Host::stop_watching`].
-    pub(super) fn remove_orphans(&self) {
+    pub(crate) fn remove_orphans(&self) {
         while let Some(id) = self.owners.next() {
             if let Err(error) = self.remove_orphan(id) {
                 tracing::warn!(%error, "removing an endpoint whose owner has ended");
@@ -265,7 +294,7 @@ impl Host {
     }
 
     /// Ends [`Host::remove_orphans`].
-    pub(super) fn stop_watching(&self) {
+    pub(crate) fn stop_watching(&self) {
         self.owners.stop();
     }
 
@@ -277,14 +306,14 @@ impl Host {
     }
 
     /// Removes all endpoints.
-    pub(super) fn clear(&self) -> Result<(), HostError> {
+    pub(crate) fn clear(&self) -> Result<(), HostError> {
         let mut attached = self.attached();
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
         Errors::all(keys.iter().map(|key| self.remove(&mut attached, key).map(drop)))
     }
 
     /// Removes endpoints whose owners have ended a moment ago.
-    pub(super) fn forget_dead(&self) -> Result<(), HostError> {
+    pub(crate) fn forget_dead(&self) -> Result<(), HostError> {
         self.remove_dead(&mut self.attached())
     }
 

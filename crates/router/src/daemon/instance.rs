@@ -1,6 +1,6 @@
 //! Instance lock: one router per state directory.
 
-use super::DaemonConfig;
+use super::config::DaemonConfig;
 use rdmesh_fabric::{LOCK, StateDir, StateError};
 use rdmesh_overlay::{Errors, Firewall, FirewallError, Overlay, OverlayError};
 use rdmesh_uverbs::session::LIBRARY_NAME;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The right to use a state directory, held by locking a file in it: the kernel releases the lock when the process ends in any
 /// way.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     state: StateDir,
     rootless: bool,
     has_predecessor: bool,
@@ -56,7 +56,7 @@ pub enum InstanceError {
 impl Instance {
     /// Takes the state directory of `config`, which is made if there is none. State that a dead router left for restoration
     /// stays, all other files are removed.
-    pub(super) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
+    pub(crate) fn acquire(config: &DaemonConfig) -> Result<Self, InstanceError> {
         let instance = Self::lock(&config.state, config.rootless)?;
         if instance.has_predecessor {
             instance.remove_files(&[instance.state.api_socket()])?;
@@ -70,7 +70,7 @@ impl Instance {
     }
 
     /// Locks the state directory without changing it.
-    pub(super) fn lock(state: &StateDir, rootless: bool) -> Result<Self, InstanceError> {
+    pub(crate) fn lock(state: &StateDir, rootless: bool) -> Result<Self, InstanceError> {
         let directory = state.make(if rootless { 0o700 } else { 0o755 })?;
         // A user who can open it can lock it, and so prevent every router from starting.
         let lock = state.open_file(&directory, LOCK, 0o600)?;
@@ -83,12 +83,12 @@ impl Instance {
     }
 
     /// Whether a router that has died left something to be restored.
-    pub(super) fn has_predecessor(&self) -> bool {
+    pub(crate) fn has_predecessor(&self) -> bool {
         self.has_predecessor
     }
 
     /// Removes everything but the log and the lock.
-    pub(super) fn clean(&self) -> Result<(), InstanceError> {
+    pub(crate) fn clean(&self) -> Result<(), InstanceError> {
         let kernel = if self.rootless { Ok(()) } else { Errors::all(self.clean_kernel()) };
         let remove = |directory: PathBuf| absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory));
         // A namespace that could not be removed is a mount in its directory, which then stays.

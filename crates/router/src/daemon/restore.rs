@@ -4,7 +4,6 @@
 //! directories, which containers have mounted, stay where they are. The next router starts from these.
 
 use super::error::HostError;
-use super::host::Host;
 use super::owners::Owners;
 use rdmesh_fabric::{Endpoint, Isolation, Name, Owner, Registry, RegistryError, StateDir};
 use rdmesh_overlay::{Errors, Overlay};
@@ -16,8 +15,8 @@ use std::os::fd::OwnedFd;
 
 /// An endpoint that is to be restored, with its owner, if it has one.
 pub(super) struct Survivor {
-    endpoint: Endpoint,
-    owner: Option<OwnedFd>,
+    pub(super) endpoint: Endpoint,
+    pub(super) owner: Option<OwnedFd>,
 }
 
 /// Reads the registry, and removes what cannot be restored by the router of `host`: endpoints whose owner has ended, those with
@@ -66,23 +65,6 @@ pub(super) fn remove_stale_directories(state: &StateDir, survivors: &[Survivor])
         entry => fs::remove_dir_all(entry.path()),
     };
     Errors::all(fs::read_dir(state.endpoints())?.map(remove))
-}
-
-impl Host {
-    /// Serves the endpoints of a router that has died again. One that cannot be is removed, and the log says why.
-    pub(super) fn restore(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
-        for Survivor { endpoint, owner } in survivors {
-            let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
-            match self.take_in(&endpoint, owner) {
-                Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
-                Err(error) => {
-                    tracing::error!(%network, %name, %error, "an endpoint cannot be restored");
-                    self.forget(&endpoint)?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Identity of process `pid`, which tells it from a later one with the same number.

@@ -3,6 +3,7 @@
 use crate::budget::{Charge, Resource, Share};
 use crate::errands::{Errands, Job};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The descriptors of one endpoint that are to be closed.
@@ -44,6 +45,11 @@ impl Closer {
         waiting > Self::MAX || self.is_out.load(Ordering::Relaxed)
     }
 
+    /// Makes the end of the next descriptor write to the eventfd `wake`, where the queue is too long. Returns whether it is.
+    pub(super) fn ask_for_room(&self, wake: &Arc<OwnedFd>) -> bool {
+        self.is_full() && self.errands.ask_for_wake(wake)
+    }
+
     /// Closes a descriptor on the other thread.
     pub(super) fn close(&self, fd: OwnedFd) {
         let charge = self.share.take(Resource::Descriptors, 1).ok();
@@ -51,6 +57,12 @@ impl Closer {
             self.is_out.store(true, Ordering::Relaxed);
         }
         self.errands.add(0, Descriptor(Some((fd, charge))));
+    }
+
+    /// Has a job done before all descriptors that are added from now on.
+    #[cfg(test)]
+    pub(super) fn hold(&self, job: impl Job + 'static) {
+        self.errands.add(0, job);
     }
 
     /// Waits until all are closed.

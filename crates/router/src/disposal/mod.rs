@@ -54,6 +54,11 @@ impl Disposal {
         self.0.closer.is_full()
     }
 
+    /// The same; if so, the end of the next one writes to the eventfd `wake`.
+    pub fn ask_for_room(&self, wake: &Arc<OwnedFd>) -> bool {
+        self.0.closer.ask_for_room(wake)
+    }
+
     /// Unmaps memory, some time later; then drops `keep`.
     pub fn unmap(&self, pages: UnusedMapping, keep: Box<dyn Send>) {
         self.0.reclaimer.unmap(self.0.share.number(), pages, keep);
@@ -67,6 +72,12 @@ impl Disposal {
     /// Whether memory or objects of the endpoint have yet to go: what they are charged will be given back.
     pub fn is_reclaiming(&self) -> bool {
         self.0.reclaimer.waiting(self.0.share.number()) > 0
+    }
+
+    /// Keeps descriptors from being closed until a job has ended.
+    #[cfg(test)]
+    pub(crate) fn hold_closer(&self, job: impl crate::errands::Job + 'static) {
+        self.0.closer.hold(job);
     }
 
     /// Waits until memory and objects have gone.

@@ -1,18 +1,19 @@
 //! rdma_cm channels of programs, each with a connection of its own.
 
-use super::account::{Account, BudgetCharge};
-use super::cm_server::{CmServer, Node, OpenDevice};
+use super::account::Account;
+use super::cm_server::CmServer;
+use super::cm_state::{CmChannel, Node};
 use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
 use super::context::{random_token, way};
+use super::control::Control;
+use super::device::OpenDevice;
 use super::info::{CmTotals, ConnectionInfo};
 use super::lookups::Found;
 use super::peer::Process;
 use super::reply::Reply;
-use super::server::Control;
 use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::endpoint::EndpointId;
-use crate::io::PlainUse;
 use crate::netlink::CmId;
 use rdmesh_nic::{ContextId, ReceivedMad};
 use rdmesh_uverbs::session::{OpenCmReply, RequestKind, Token};
@@ -21,23 +22,6 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::FromBytes;
-
-/// State of a channel, beside what the connection manager keeps.
-pub(super) struct CmChannel {
-    /// The connection that opened it.
-    pub(super) opener: u64,
-    /// Connections that use it: the opener's, and its forked children's.
-    connections: u32,
-    /// Its path to external peers.
-    pub(super) plain: Option<PlainUse>,
-    /// Its charge.
-    _charge: BudgetCharge,
-}
-
-/// Bytes of the router's memory that a channel takes.
-const MEMORY: u64 = 8192;
-/// Both ends of its events.
-const DESCRIPTORS: u64 = 2;
 
 impl CmServer {
     /// Adds an endpoint.
@@ -122,9 +106,13 @@ impl CmServer {
             self.session.tell(Control::Evict(id));
             return Err(Until::Eviction);
         }
+        self.note_exhausted(&account, resource);
+        Ok(Err(resource.errno()))
+    }
+
+    fn note_exhausted(&mut self, account: &Account, resource: Resource) {
         self.totals.refused_by_quota += 1;
         account.exhausted(resource);
-        Ok(Err(resource.errno()))
     }
 
     /// Begins to look for the path to external peers that a command needs. Returns whether the message has to wait for it.
@@ -134,18 +122,23 @@ impl CmServer {
         if connection.found.is_some() || !self.cm.needs_way(channel, body) {
             return Ok(false);
         }
-        let (seeker, process) = (&connection.account.seeker, connection.peer.process());
-        self.lookups.find_place(id, seeker, process, (self.plains.clone(), 0))?;
+        let (account, process) = (connection.account.clone(), connection.peer.process());
+        let begun = self.lookups.find_place(id, &account.seeker, process, (self.plains.clone(), 0));
+        if begun.is_err() {
+            let refused = account.share.take_refusal();
+            refused.into_iter().for_each(|resource| self.note_exhausted(&account, resource));
+        }
+        begun?;
         Ok(true)
     }
 
     fn open(&mut self, id: u64) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let charge = BudgetCharge::new(&connection.account.share, MEMORY, DESCRIPTORS)?;
+        let channel = CmChannel::new(id, &connection.account)?;
         let token = random_token()?;
         let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
-        self.channels.insert(number, CmChannel { opener: id, connections: 1, plain: None, _charge: charge });
+        self.channels.insert(number, channel);
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
         Ok((reply, response))

@@ -55,7 +55,7 @@ pub(super) struct Clients {
     ready: Turns<Vni, Turns<EndpointId, VecDeque<Turn>>>,
     /// Connections with a message that waits.
     parked: Vec<u64>,
-    /// Connections whose next message waits until descriptors of earlier ones are closed.
+    /// Connections that have no turn until descriptors have been closed.
     held: Vec<u64>,
     paused: usize,
     /// Connections closed because of their messages.
@@ -116,15 +116,27 @@ impl Clients {
 
     /// Waits up to `limit` for sockets to become readable, and queues them. Returns whether anything happened, and the signals.
     pub(super) fn wait(&mut self, limit: Option<&Timespec>) -> io::Result<(bool, Vec<Signal>)> {
-        self.release();
-        let limit = if self.held.is_empty() { limit } else { Some(shorter(limit, &HELD_LIMIT)) };
+        let mut signals = Vec::new();
+        let mut count = self.queue_ready(limit, &mut signals)?;
+        let has_some = count > 0;
+        // All that are ready have to be in the queue before anything is served: else it would not be in turn.
+        for _ in 0..ROUNDS {
+            if count < EVENTS {
+                break;
+            }
+            count = self.queue_ready(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), &mut signals)?;
+        }
+        Ok((has_some, signals))
+    }
+
+    /// Queues sockets that have become readable; returns how many there were.
+    fn queue_ready(&mut self, limit: Option<&Timespec>, signals: &mut Vec<Signal>) -> io::Result<usize> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let events = match epoll::wait(&self.epoll, &mut events, limit) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => &mut [],
             Err(error) => return Err(error),
         };
-        let mut signals = Vec::new();
         for event in &*events {
             match Source::of(event.data) {
                 Source::Signal(signal) => signals.push(signal),
@@ -132,7 +144,7 @@ impl Clients {
                 Source::Connection(id) => self.queue(id),
             }
         }
-        Ok((!events.is_empty(), signals))
+        Ok(events.len())
     }
 
     /// Whether a socket waits to be served.
@@ -156,29 +168,13 @@ impl Clients {
         }
     }
 
-    /// Queues a connection that may have a message, unless one of it waits for room, or descriptors of its endpoint wait to be
-    /// closed.
+    /// Queues a connection that may have a message, unless one of it waits for room.
     pub(super) fn queue(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.account.disposal.is_full() {
-            if !std::mem::replace(&mut connection.is_held, true) {
-                self.held.push(id);
-            }
-            return;
-        }
-        if connection.parked.as_ref().is_none_or(|parked| parked.is_over) && !connection.is_queued {
+        let may_go_on = connection.parked.as_ref().is_none_or(|parked| parked.is_over) && !connection.is_held;
+        if may_go_on && !connection.is_queued {
             connection.is_queued = true;
             self.ready.group(connection.tenant).group(connection.endpoint).push_back(Turn::Serve(id));
-        }
-    }
-
-    /// Queues the connections that were held for descriptors that have been closed now.
-    fn release(&mut self) {
-        for id in std::mem::take(&mut self.held) {
-            if let Some(connection) = self.connections.get_mut(&id) {
-                connection.is_held = false;
-                self.queue(id);
-            }
         }
     }
 
@@ -282,7 +278,7 @@ impl Clients {
     pub(super) fn take(&mut self, id: u64) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         let _ = epoll::delete(&self.epoll, &connection.socket);
-        Some(Connection { is_queued: false, is_held: false, ..connection })
+        Some(Connection { is_queued: false, ..connection })
     }
 
     /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
@@ -338,13 +334,14 @@ impl Clients {
     pub(super) fn finish(&mut self, id: u64, incoming: Incoming<'_>, result: Result<Flow, Until>) -> Flow {
         let Incoming { bytes, fds, attempt } = incoming;
         match result {
-            Ok(Flow::Continue) => {
-                self.dispose(id, fds);
-                self.queue(id);
-                Flow::Continue
-            }
             Ok(flow) => {
-                self.dispose(id, fds);
+                let is_full = self.dispose(id, fds);
+                if flow == Flow::Continue && is_full {
+                    return self.hold(id);
+                }
+                if flow == Flow::Continue {
+                    self.queue(id);
+                }
                 flow
             }
             Err(until) => {
@@ -375,16 +372,35 @@ impl Clients {
         self.expelled
     }
 
-    /// Closes the descriptors that came with a message.
-    fn dispose(&self, id: u64, fds: Vec<OwnedFd>) {
-        if let Some(connection) = self.connections.get(&id) {
-            fds.into_iter().for_each(|fd| connection.account.disposal.close(fd));
-        }
+    /// Closes the descriptors that came with a message. Returns whether so many wait that no more are to come.
+    fn dispose(&self, id: u64, fds: Vec<OwnedFd>) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        let disposal = &connection.account.disposal;
+        fds.into_iter().for_each(|fd| disposal.close(fd));
+        disposal.is_full()
     }
 
-    /// Lets messages go on that waited for room, where there may be some now. While something is reclaimed, its end, which
-    /// writes to `wake`, is the next occasion to look.
+    /// A connection has no turn until descriptors have been closed.
+    fn hold(&mut self, id: u64) -> Flow {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_held = true;
+            self.held.push(id);
+        }
+        Flow::Wait
+    }
+
+    /// Lets connections go on that waited for room, where there may be some now. While something is reclaimed or closed, its
+    /// end, which writes to `wake`, is the next occasion to look.
     pub(super) fn unpark(&mut self, reclaimer: &Reclaimer, wake: &Arc<OwnedFd>) {
+        for id in std::mem::take(&mut self.held) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.is_held = connection.account.disposal.ask_for_room(wake);
+            if connection.is_held {
+                self.held.push(id);
+            } else {
+                self.queue(id);
+            }
+        }
         if self.parked.is_empty() {
             return;
         }
@@ -462,13 +478,8 @@ impl Source {
     }
 }
 
-/// The shorter of two limits; none is the longest.
-fn shorter<'a>(limit: Option<&'a Timespec>, other: &'a Timespec) -> &'a Timespec {
-    limit.filter(|limit| (limit.tv_sec, limit.tv_nsec) < (other.tv_sec, other.tv_nsec)).unwrap_or(other)
-}
-
-/// Interval at which the thread looks whether held connections may go on.
-const HELD_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Each time that it becomes so: a socket that is queued need not be reported again.
 const READABLE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 const EVENTS: usize = 64;
+/// More looks at sockets that became ready together.
+const ROUNDS: usize = 64;

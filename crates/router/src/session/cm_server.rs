@@ -3,72 +3,28 @@
 //! It waits neither for the session thread nor for a tenant: the session thread hands connections over, and tells of endpoints
 //! and of paths to external peers; what a tenant controls is looked up on other threads.
 
-use super::account::Account;
-use super::channels::CmChannel;
 use super::clients::{Clients, Input, Signal, Turn};
+use super::cm_state::{CmChannel, Node};
 use super::connection::{Attempt, Connection, Flow, Parked, Until};
-use super::info::{CmTotals, ConnectionInfo, SessionTotals};
+use super::control::{CmControl, Control};
+use super::info::SessionTotals;
 use super::lookups::{Found, Lookups};
 use super::pace::Pace;
-use super::peer::Process;
 use super::post::Post;
-use super::server::Control;
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
 use crate::io::{Clock, Plains};
-use crate::memory::Evicted;
-use crate::netlink::CmId;
 use crate::worker::{MadQueue, Mode, ShardHandle};
-use rdmesh_nic::{ContextId, Plain, Time};
+use rdmesh_nic::Time;
 use rdmesh_uverbs::session::MAX_MESSAGE;
-use rdmesh_verbs::Mtu;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
-
-/// Request to the thread.
-pub(super) enum CmControl {
-    /// An endpoint was opened.
-    Add(Account),
-    /// An endpoint is gone, its connections on the session thread too.
-    Remove(EndpointId, Sender<()>),
-    /// A connection that opens a channel, with the message that says so.
-    Take(Box<Connection>, Vec<u8>),
-    /// A device was opened.
-    Opened(EndpointId, OpenDevice),
-    /// A device is about to be closed.
-    Closed(EndpointId, OpenDevice),
-    /// These mappings make room for a connection's command.
-    Evicted(u64, Evicted),
-    Connections(Sender<Vec<ConnectionInfo>>),
-    Totals(Sender<(CmTotals, SessionTotals)>),
-    /// At most so many identifiers of an endpoint, from a number on, with the processes that opened their channels.
-    List(EndpointId, u32, usize, Sender<Vec<(Option<Arc<Process>>, CmId)>>),
-    /// The number of an endpoint's identifiers.
-    Count(EndpointId, Sender<u64>),
-    Stop,
-}
-
-/// A device, as far as rdma_cm needs to know it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct OpenDevice {
-    pub(super) shard: usize,
-    pub(super) id: ContextId,
-    /// The port's active MTU.
-    pub(super) mtu: Mtu,
-    pub(super) way: Option<Plain>,
-}
-
-/// An endpoint, as the thread knows it.
-pub(super) struct Node {
-    pub(super) account: Account,
-    pub(super) devices: Vec<OpenDevice>,
-}
+use std::sync::mpsc::Receiver;
 
 /// The state of the thread.
 pub(super) struct CmServer {

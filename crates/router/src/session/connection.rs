@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) account: Account,
     /// It waits for its turn.
     pub(super) is_queued: bool,
-    /// It waits until descriptors of its endpoint are closed.
+    /// It has no turn until descriptors that were sent have been closed.
     pub(super) is_held: bool,
     /// A message that waits.
     pub(super) parked: Option<Parked>,

@@ -1,7 +1,7 @@
 //! Device context: the state of one opened device.
 
 use super::account::{Account, Item};
-use super::cm_server::OpenDevice;
+use super::device::OpenDevice;
 use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
 use super::mistakes::Mistake;

@@ -2,10 +2,10 @@
 
 use super::account::{Account, Item};
 use super::clients::Incoming;
-use super::cm_server::CmControl;
 use super::commands::{self, Scope};
 use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
 use super::context::Context;
+use super::control::CmControl;
 use super::lookups::Found;
 use super::netlink::asks_for_port;
 use super::reply::Reply;
@@ -29,7 +29,11 @@ impl Server {
         match self.look_first(id, &frame) {
             Ok(false) => {}
             Ok(true) => return Err(Until::Lookup),
-            Err(errno) => return Ok(self.answer(id, &frame, &Err(errno))),
+            Err(errno) => {
+                let refused = self.refused(id);
+                refused.into_iter().for_each(|resource| self.note_exhausted(id, resource));
+                return Ok(self.answer(id, &frame, &Err(errno)));
+            }
         }
         let may_wait = *attempt == Attempt::First && frame.may_wait();
         let answer = match (frame.kind, subject) {
@@ -135,7 +139,7 @@ impl Server {
                 lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
             }
             (RequestKind::Verbs, Some(Subject::Context(_)))
-                if connection.peer.memory().is_none() && commands::needs_memory(frame.body, &frame.segments()) =>
+                if commands::needs_memory(frame) && connection.peer.memory().is_none() =>
             {
                 lookups.open_memory(id, seeker, process);
             }
@@ -167,7 +171,7 @@ impl Server {
     fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let failed = || if let Some(Found::Memory(failed)) = connection.found.take() { Some(failed) } else { None };
-        let memory = connection.peer.memory().or_else(failed);
+        let memory = if commands::needs_memory(frame) { connection.peer.memory().or_else(failed) } else { None };
         let limits = self.accounts.limits();
         let (endpoint, totals) = self.accounts.with_totals(connection.endpoint).ok_or(Errno::NODEV)?;
         let scope = Scope {

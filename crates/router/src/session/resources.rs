@@ -3,8 +3,8 @@
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
 use super::account::Item;
-use super::cm_server::CmControl;
 use super::context::Context;
+use super::control::CmControl;
 use super::peer::Process;
 use super::server::Server;
 use crate::endpoint::EndpointId;

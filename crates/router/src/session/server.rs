@@ -3,13 +3,12 @@
 use super::account::Item;
 use super::accounts::Accounts;
 use super::clients::{Clients, Input, Signal, Turn};
-use super::cm_server::CmControl;
 use super::connection::{Connection, Flow, Subject};
 use super::context::Context;
+use super::control::{CmControl, Control};
 use super::devices::Devices;
-use super::info::{BadIndices, ContextInfo, SessionTotals};
+use super::info::{ContextInfo, SessionTotals};
 use super::lookups::Lookups;
-use super::mistakes::MistakeInfo;
 use super::pace::Pace;
 use super::peer::Peer;
 use super::post::Post;
@@ -26,24 +25,8 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-
-/// Request of another part of the router to the session thread.
-pub(super) enum Control {
-    Add(Box<EndpointSpec>, OwnedFd),
-    Remove(EndpointId, Sender<()>),
-    Snapshot(Sender<Vec<ContextInfo>>),
-    Totals(Sender<SessionTotals>),
-    Mistakes(Sender<Vec<MistakeInfo>>),
-    BadIndices(Sender<Vec<BadIndices>>),
-    /// The thread of rdma_cm needs room for the command of one of its connections.
-    Evict(u64),
-    /// The lookups of an endpoint.
-    #[cfg(test)]
-    Errands(EndpointId, Sender<crate::errands::Errands>),
-    Stop,
-}
 
 /// Back-off of a listener when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -166,9 +149,7 @@ impl Server {
                 }
                 Control::Evict(id) => self.cm.tell(CmControl::Evicted(id, self.accounts.evict())),
                 #[cfg(test)]
-                Control::Errands(id, answer) => {
-                    drop(answer.send(self.accounts.get(id).unwrap().account.seeker.errands.clone()))
-                }
+                Control::Account(id, answer) => drop(answer.send(self.accounts.get(id).unwrap().account.clone())),
                 Control::Stop => return Flow::Close,
             }
         }

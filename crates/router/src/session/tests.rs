@@ -4,6 +4,7 @@
 #[path = "../../tests/session/client.rs"]
 mod client;
 
+use super::account::Account;
 use super::*;
 use crate::errands::Job;
 use crate::io::IoConfig;
@@ -71,10 +72,13 @@ impl World {
         path
     }
 
+    fn account(&self, n: u8) -> Account {
+        self.server.sessions.ask(|answer| Control::Account(EndpointId(n.into()), answer)).unwrap()
+    }
+
     fn hold_lookups(&self, n: u8) -> Sender<()> {
         let (release, released) = channel_of();
-        let errands = self.server.sessions.ask(|answer| Control::Errands(EndpointId(n.into()), answer)).unwrap();
-        errands.add(0, Held(released));
+        self.account(n).seeker.errands.add(0, Held(released));
         release
     }
 
@@ -209,6 +213,31 @@ fn rdma_cm_goes_on_while_a_command_is_executed() {
     drop(release);
     device.receive().unwrap();
     holder.join().unwrap();
+}
+
+/// More descriptors than may wait to be closed: the program waits, and is not thrown out.
+#[test]
+fn a_program_waits_for_the_descriptors_that_it_sent() {
+    let world = World::new();
+    let mut client = Client::device(&world.endpoint(1));
+    let disposal = world.account(1).disposal.clone();
+    let (release, released) = channel_of();
+    disposal.hold_closer(Held(released));
+    let (read_end, _write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let body = client::plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
+    let message = [header(RequestKind::Verbs, body.len(), 0).as_bytes(), &body].concat();
+    while !disposal.is_full() {
+        client.send(&message, Some(read_end.as_fd())).unwrap();
+        client.receive().unwrap();
+        // The descriptor goes after the answer, and before anything else.
+        world.server.totals();
+    }
+    client.send(&message, None).unwrap();
+    world.others_go_on(2);
+    assert!(!is_answered(&client));
+    drop(release);
+    client.receive().unwrap();
+    assert_eq!(world.server.totals().connections_dropped, 0);
 }
 
 #[test]

@@ -7,10 +7,14 @@
 //! * `workers`, `tunnels`: start and end of all workers; the tunnel's keys.
 //! * `handle`: commands from other threads.
 //! * `run`, `wait`, `patience`, `contention`, `mode`: the polling loop, and when it sleeps.
+//! * `contexts`, `attached`, `arrivals`: the contexts, which of them are polled, and where something has arrived.
 //! * `served`, `shard`, `events`, `mads`: one pass; the engine, its contexts, and what goes to programs and to rdma_cm.
 //! * `link`, `exchange`, `stats`: what a worker shares with others.
 
+mod arrivals;
+mod attached;
 mod contention;
+mod contexts;
 mod events;
 mod exchange;
 mod handle;

@@ -59,14 +59,15 @@ impl Worker {
         link.page.set_sleeping(true);
         // Packets that came before the announcement are seen here; later ones wake the worker.
         let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
-        if is_quiet && !served.has_work() && !served.shard.has_doorbell() {
+        if is_quiet && !served.has_work() && !served.shard.contexts().has_doorbell() {
             let now = served.shard.now();
             let limit = sleep_limit(&mut served.shard, now);
             bump(&link.counters.sleeps);
             add(&link.counters.awake_ns, now.0.saturating_sub(self.awake_since.0));
             served.shard.sockets().before_sleep();
             drop(guard);
-            let was_woken = self.waiter.sleep(limit);
+            let mut rung = Vec::new();
+            let was_woken = self.waiter.sleep(limit, |id| rung.push(id));
             guard = desk.serve();
             let Some(served) = guard.as_mut() else { return guard };
             if was_woken {
@@ -74,6 +75,7 @@ impl Worker {
             }
             served.shard.network().1.after_sleep();
             self.awake_since = served.shard.now();
+            served.wake_up(self.awake_since, rung);
         }
         link.page.set_sleeping(false);
         guard

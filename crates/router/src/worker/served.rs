@@ -6,7 +6,7 @@
 use super::exchange::Exchange;
 use super::shard::Shard;
 use super::wait::Watch;
-use rdmesh_nic::{Budget, Time};
+use rdmesh_nic::{Budget, ContextId, Time};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -22,20 +22,26 @@ pub(super) struct Served {
     watch: Watch,
     /// Time of the last datagram from the network.
     arrived_at: Option<Time>,
+    /// Time of the last pass, and number of passes.
+    looked_at: Time,
+    passes: u32,
 }
 
 impl Served {
     /// Wakes by `watch` when the programs of `shard` ask for it.
     pub(super) fn new(shard: Shard, exchange: Exchange, commands: mpsc::Receiver<Command>, watch: Watch) -> Self {
-        Self { shard, exchange, commands, watch, arrived_at: None }
+        Self { shard, exchange, commands, watch, arrived_at: None, looked_at: Time::default(), passes: 0 }
     }
 
     /// One pass: looks for work of every kind once, and does it.
     pub(super) fn pass(&mut self) -> bool {
-        let Self { shard, exchange, .. } = self;
-        let mut worked = shard.take_doorbells();
+        self.look_at_eventfds();
+        let Self { shard, exchange, looked_at, .. } = self;
+        // The clock is read once in a pass.
+        let mut worked = shard.take_doorbells(*looked_at);
         worked |= exchange.take_packets(shard);
         let now = shard.now();
+        *looked_at = now;
         if exchange.receive(shard) {
             self.arrived_at = Some(now);
             worked = true;
@@ -51,6 +57,22 @@ impl Served {
         shard.deliver();
         shard.flush_events(now);
         worked | self.run_commands()
+    }
+
+    /// The worker has slept, and the programs of these contexts have written their eventfds.
+    pub(super) fn wake_up(&mut self, now: Time, rung: Vec<ContextId>) {
+        self.looked_at = now;
+        rung.into_iter().for_each(|id| self.shard.contexts().awaken(now, id));
+    }
+
+    /// Polls the contexts again whose programs have written their eventfds while the worker was awake. Not in every pass: it
+    /// takes a system call.
+    fn look_at_eventfds(&mut self) {
+        self.passes = self.passes.wrapping_add(1);
+        if self.passes.is_multiple_of(LOOK_EVERY) && self.shard.contexts().has_dormant() {
+            let Self { shard, watch, .. } = self;
+            watch.look(|id| shard.awaken(id));
+        }
     }
 
     /// Whether a datagram has arrived from the network lately. To be called after a pass.
@@ -105,7 +127,7 @@ impl Served {
     /// handed over when this returns.
     pub(super) fn change_settled<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
         let Self { shard, exchange, .. } = self;
-        shard.take_doorbells();
+        shard.take_all_doorbells();
         exchange.take_packets(shard);
         shard.network().1.look_at_once();
         for _ in 0..RECEIVE_TURNS {
@@ -130,16 +152,16 @@ impl Served {
 
     /// Changes the shard, and tells programs of it.
     pub(super) fn change<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
-        let known: usize = self.shard.wake_fds().count();
         let result = f(&mut self.shard);
-        for (_, wake) in self.shard.wake_fds().skip(known) {
+        let Self { shard, watch, .. } = self;
+        shard.contexts().watch_new(|id, wake| {
             // Without it the context is only served while the worker is awake for others.
-            if let Err(error) = self.watch.add(wake) {
+            if let Err(error) = watch.add(id, wake) {
                 tracing::error!(%error, "cannot watch a context's eventfd: its program may have to wait");
             }
-        }
-        for wake in self.shard.take_retired() {
-            self.watch.remove(&wake);
+        });
+        for wake in shard.contexts().take_retired() {
+            watch.remove(&wake);
         }
         self.shard.wake_sleepers();
         self.shard.deliver();
@@ -147,6 +169,8 @@ impl Served {
     }
 }
 
+/// Passes between two looks at the eventfds of dormant contexts.
+const LOOK_EVERY: u32 = 32;
 /// Age of the last datagram up to which the worker counts as one that serves the network.
 const LATELY: Duration = Duration::from_millis(100);
 /// Number of receive calls before a command: enough for more than a full socket.

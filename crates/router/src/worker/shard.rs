@@ -1,23 +1,24 @@
 //! Shard: one engine and the contexts that it serves.
 
-use super::events::{EventBytes, EventSocket};
+use super::attached::{Attached, Watched};
+use super::contexts::Contexts;
+use super::events::EventSocket;
 use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
 use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
-use rdmesh_verbs::{AsyncEvent, Qpn};
+use rdmesh_verbs::Qpn;
 use rustix::io;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One engine, its contexts, and the events that go to their programs. Served by a worker thread.
 pub struct Shard {
     engine: Engine<HostPlatform>,
-    contexts: Vec<Attached>,
+    contexts: Contexts,
     clock: Clock,
     sockets: Sockets,
     /// Whether an event waits for room in its socket, and the time of the next attempt.
@@ -25,45 +26,18 @@ pub struct Shard {
     retry_at: Time,
     /// Receiver of management datagrams: the connection manager.
     mads: Option<MadQueue>,
-    /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
-    retired: Vec<OwnedFd>,
-}
-
-/// A context as the worker sees it.
-struct Attached {
-    id: ContextId,
-    page: ContextPage,
-    /// Number of arrivals up to which sleeping threads were woken.
-    told: u32,
-    wake: OwnedFd,
-    events: EventSocket,
-    channels: HashMap<u32, EventSocket>,
-    next_channel: u32,
-    cqs: HashMap<u32, Watched>,
-    qps: HashMap<u32, Watched>,
-    srqs: HashMap<u32, Watched>,
-}
-
-/// An object that events are about.
-#[derive(Default)]
-struct Watched {
-    user_handle: u64,
-    channel: Option<u32>,
-    completions: u32,
-    events: u32,
 }
 
 impl Shard {
     pub(super) fn new(config: Config, clock: Clock, sockets: Sockets) -> Self {
         Self {
             engine: Engine::new(config),
-            contexts: Vec::new(),
+            contexts: Contexts::new(),
             clock,
             sockets,
             stuck: false,
             retry_at: Time::default(),
             mads: None,
-            retired: Vec::new(),
         }
     }
 
@@ -134,18 +108,8 @@ impl Shard {
     /// asynchronous events.
     pub fn open(&mut self, network: Network, page: ContextPage, wake: OwnedFd, events: EventSocket) -> ContextId {
         let id = self.engine.open(network);
-        self.contexts.push(Attached {
-            id,
-            told: page.counted(),
-            page,
-            wake,
-            events,
-            channels: HashMap::new(),
-            next_channel: 0,
-            cqs: HashMap::new(),
-            qps: HashMap::new(),
-            srqs: HashMap::new(),
-        });
+        let now = self.now();
+        self.contexts.add(now, Attached::new(id, page, wake, events));
         id
     }
 
@@ -157,9 +121,7 @@ impl Shard {
     /// Closes a device and all that is in it.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
         let remains = self.engine.close(id);
-        if let Some(at) = self.contexts.iter().position(|context| context.id == id) {
-            self.retired.push(self.contexts.remove(at).wake);
-        }
+        self.contexts.remove(id);
         remains
     }
 
@@ -227,16 +189,27 @@ impl Shard {
         context.srqs.remove(&srq).map_or(0, |watched| context.take_back_events(&watched))
     }
 
-    /// Gives the doorbells that rang to the engine. Returns whether one did.
-    pub(super) fn take_doorbells(&mut self) -> bool {
-        let mut rang = false;
-        for context in &self.contexts {
-            if context.page.has_rung() {
-                rang = true;
-                context.page.take_doorbells(|qp| self.engine.doorbell(context.id, qp));
-            }
-        }
-        rang
+    /// Gives the doorbells that rang to the engine; `now` is not long ago. Returns whether one did.
+    pub(super) fn take_doorbells(&mut self, now: Time) -> bool {
+        let Self { contexts, engine, .. } = self;
+        contexts.take_doorbells(now, |id, qp| engine.doorbell(id, qp))
+    }
+
+    /// The same for all contexts, those that are not polled too.
+    pub(super) fn take_all_doorbells(&mut self) -> bool {
+        let Self { contexts, engine, .. } = self;
+        contexts.take_all_doorbells(|id, qp| engine.doorbell(id, qp))
+    }
+
+    /// The contexts.
+    pub(super) fn contexts(&mut self) -> &mut Contexts {
+        &mut self.contexts
+    }
+
+    /// The program of a context has written its eventfd.
+    pub(super) fn awaken(&mut self, id: ContextId) {
+        let now = self.now();
+        self.contexts.awaken(now, id);
     }
 
     /// Sends the engine's packets to the network.
@@ -285,23 +258,10 @@ impl Shard {
         }
     }
 
-    /// Whether a doorbell waits.
-    pub(super) fn has_doorbell(&self) -> bool {
-        self.contexts.iter().any(|context| context.page.has_rung())
-    }
-
     /// Wakes threads that sleep because they have polled in vain, where something has arrived. Returns how many contexts
     /// had some.
     pub(super) fn wake_sleepers(&mut self) -> usize {
-        let mut woken = 0;
-        for context in &mut self.contexts {
-            let counted = context.page.counted();
-            if counted != context.told {
-                context.told = counted;
-                woken += usize::from(context.page.wake_sleepers());
-            }
-        }
-        woken
+        self.contexts.wake_sleepers()
     }
 
     /// Sends the engine's events to the programs.
@@ -310,7 +270,7 @@ impl Shard {
             let (Event::Completion { context: id, .. }
             | Event::Async { context: id, .. }
             | Event::QpState { context: id, .. }) = event;
-            let Some(context) = self.contexts.iter_mut().find(|context| context.id == id) else { continue };
+            let Some(context) = self.contexts.get_mut(id) else { continue };
             self.stuck |= match event {
                 Event::Completion { cq, .. } => context.completion(cq),
                 Event::Async { event, element, .. } => context.async_event(event, element),
@@ -327,7 +287,7 @@ impl Shard {
         if self.stuck && now >= self.retry_at {
             self.stuck = false;
             self.retry_at = now.after(RETRY_EVENTS);
-            for context in &mut self.contexts {
+            for context in self.contexts.iter_mut() {
                 self.stuck |= context.events.flush();
                 for channel in context.channels.values_mut() {
                     self.stuck |= channel.flush();
@@ -342,48 +302,8 @@ impl Shard {
         self.stuck
     }
 
-    /// The eventfds by which programs wake the worker, each with its context.
-    pub(super) fn wake_fds(&self) -> impl Iterator<Item = (ContextId, BorrowedFd<'_>)> {
-        self.contexts.iter().map(|context| (context.id, context.wake.as_fd()))
-    }
-
-    /// The eventfds of contexts that were closed since this was last asked.
-    pub(super) fn take_retired(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.retired)
-    }
-
     fn context(&mut self, id: ContextId) -> Option<&mut Attached> {
-        self.contexts.iter_mut().find(|context| context.id == id)
-    }
-}
-
-impl Attached {
-    fn completion(&mut self, cq: u32) -> bool {
-        let Some(watched) = self.cqs.get_mut(&cq) else { return false };
-        let Some(channel) = watched.channel.and_then(|channel| self.channels.get_mut(&channel)) else { return false };
-        let is_new = channel.push(EventBytes { element: watched.user_handle, event_type: None });
-        watched.completions += u32::from(is_new);
-        channel.flush()
-    }
-
-    fn async_event(&mut self, event: AsyncEvent, element: u32) -> bool {
-        use AsyncEvent::{CqError, DeviceFatal, GidChange, PortActive, PortError, SrqError, SrqLimitReached};
-        let watched = match event {
-            CqError => self.cqs.get_mut(&element),
-            SrqError | SrqLimitReached => self.srqs.get_mut(&element),
-            DeviceFatal | GidChange | PortActive | PortError => None,
-            _ => self.qps.get_mut(&element),
-        };
-        let element = watched.as_ref().map_or(u64::from(element), |watched| watched.user_handle);
-        let is_new = self.events.push(EventBytes { element, event_type: Some(event as u32) });
-        if let Some(watched) = watched {
-            watched.events += u32::from(is_new);
-        }
-        self.events.flush()
-    }
-
-    fn take_back_events(&mut self, watched: &Watched) -> u32 {
-        watched.events.saturating_sub(self.events.take_back(watched.user_handle))
+        self.contexts.get_mut(id)
     }
 }
 
@@ -393,6 +313,9 @@ const ROUNDS: usize = 4;
 const LAST_TURNS: usize = 64;
 /// Retry interval of an event that found its socket full.
 pub(super) const RETRY_EVENTS: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+use {super::events::EventBytes, rdmesh_verbs::AsyncEvent};
 
 #[cfg(test)]
 impl Shard {

@@ -37,7 +37,7 @@ pub struct WorkerStats {
     pub busy_ns: u64,
     /// Packets sent to other workers.
     pub packets: u64,
-    /// Management datagrams handed to the session thread.
+    /// Management datagrams handed to rdma_cm.
     pub mads: u64,
     /// Management datagrams that were not, for want of room.
     pub mads_dropped: u64,

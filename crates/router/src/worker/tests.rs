@@ -299,6 +299,40 @@ fn a_worker_beside_other_load_sleeps_and_is_woken_for_every_datagram() {
     }
 }
 
+/// The doorbell of a context that is not polled any more, on a worker that is awake and on one that sleeps.
+#[test]
+fn a_dormant_context_is_served_again() {
+    for (number, mode) in [(117, Mode::Spin), (118, Mode::Adaptive), (119, Mode::Sleep)] {
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
+        let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
+        let shard = &workers.shards()[0];
+        let open = |_| {
+            let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
+            let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
+            let network =
+                Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+            let (ours, theirs) = (page.clone(), io::fcntl_dupfd_cloexec(&wake, 0).unwrap());
+            shard.call(move |shard| shard.open(network, page, wake, events));
+            (ours, theirs, program)
+        };
+        let contexts: Vec<_> = (0..40).map(open).collect();
+        wait_until("contexts fall dormant", || {
+            // One that sleeps makes a pass when it is woken.
+            wait::notify(&shard.desk().link.inbox);
+            shard.call(|shard| shard.contexts().has_dormant())
+        });
+        for round in 0..3 {
+            for (page, wake, _) in &contexts {
+                page.ring(round);
+                if page.must_wake(&shard.desk().link.page) {
+                    wait::notify(wake);
+                }
+                wait_until("the doorbell is taken", || !page.has_rung());
+            }
+        }
+    }
+}
+
 #[test]
 fn threads_that_sleep_are_woken_for_their_own_completions_only() {
     let mut sockets = Vec::new();

@@ -6,6 +6,7 @@
 use super::contention::Contention;
 use super::mode::Mode;
 use super::patience::Patience;
+use rdmesh_nic::ContextId;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
 use std::mem::MaybeUninit;
@@ -57,28 +58,45 @@ impl Waiter {
         self.patience.is_over(serves_network)
     }
 
-    /// Sleeps until an eventfd is written, or for `limit`; true where it was woken.
-    pub(super) fn sleep(&mut self, limit: Option<Duration>) -> bool {
+    /// Sleeps until an eventfd is written, or for `limit`; true where it was woken. `rung` is called with the contexts whose
+    /// eventfds were.
+    pub(super) fn sleep(&mut self, limit: Option<Duration>, rung: impl FnMut(ContextId)) -> bool {
         let limit =
             limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
-        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 16];
-        // Interrupted or not, the caller looks at everything again; which descriptor it was does not matter.
-        let woken = epoll::wait(&self.watch.0, &mut events, limit.as_ref());
+        let woken = self.watch.wait(limit.as_ref(), rung);
         self.patience.renew();
-        woken.is_ok_and(|(events, _)| !events.is_empty())
+        woken
     }
 }
 
 impl Watch {
-    /// Lets `fd`, an eventfd, wake the worker.
-    pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Lets `fd`, the eventfd of a context, wake the worker.
+    pub(super) fn add(&self, id: ContextId, fd: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT), flags)
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT | u64::from(id.0)), flags)
+    }
+
+    /// Calls `rung` with the contexts whose eventfds have been written, without waiting.
+    pub(super) fn look(&self, rung: impl FnMut(ContextId)) {
+        self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), rung);
+    }
+
+    /// Waits until an eventfd is written, or for `limit`. Those that are not reported now are the next time.
+    fn wait(&self, limit: Option<&Timespec>, mut rung: impl FnMut(ContextId)) -> bool {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 16];
+        // Interrupted or not, the caller looks at everything again.
+        let Ok((events, _)) = epoll::wait(&self.0, &mut events, limit) else { return false };
+        for event in &*events {
+            if let Some(id) = event.data.u64().checked_sub(CONTEXT) {
+                rung(ContextId(id as u32));
+            }
+        }
+        !events.is_empty()
     }
 
     /// Lets `fd` wake the worker as long as it is readable.
     pub(super) fn add_level(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        epoll::add(&self.0, fd, epoll::EventData::new_u64(CONTEXT), epoll::EventFlags::IN)
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(SOCKETS), epoll::EventFlags::IN)
     }
 
     /// No longer lets `fd` wake the worker, even if other processes hold it.
@@ -99,6 +117,8 @@ pub(super) fn notify(fd: impl AsFd) {
 }
 
 const INBOX: u64 = 0;
-const CONTEXT: u64 = 1;
+const SOCKETS: u64 = 1;
+/// With the number of the context.
+const CONTEXT: u64 = 1 << 32;
 /// Spin limit: time in which a worker polls without finding work before it sleeps.
 const SPIN_FOR: Duration = Duration::from_micros(200);

@@ -13,6 +13,7 @@ mod srq;
 pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 
 use super::account::{Charge, Item};
+use super::connection::Frame;
 use super::context::Context;
 use super::endpoint::Endpoint;
 use super::info::SessionTotals;
@@ -24,7 +25,7 @@ use crate::memory::ProcessMemory;
 use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
-use rdmesh_uverbs::session::{Segment, SegmentKind};
+use rdmesh_uverbs::session::{RequestKind, Segment, SegmentKind};
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -54,11 +55,14 @@ struct Call<'a> {
     fds: &'a [OwnedFd],
 }
 
-/// Whether the bytes of a `write()` are a command that needs the memory of the process.
-pub(super) fn needs_memory(bytes: &[u8], segments: &[Segment]) -> bool {
+/// Whether a message is a command that needs the memory of the process.
+pub(super) fn needs_memory(frame: &Frame<'_>) -> bool {
+    let is_registration = |command: Command<'_>| command.number == number::REG_MR && !command.extended;
     let is_private = |segment: &Segment| segment.kind != SegmentKind::Arena as u32;
-    Command::parse(bytes).is_ok_and(|command| command.number == number::REG_MR && !command.extended)
-        && (segments.is_empty() || segments.iter().any(is_private))
+    frame.kind == RequestKind::Verbs && Command::parse(frame.body).is_ok_and(is_registration) && {
+        let segments = frame.segments();
+        segments.is_empty() || segments.iter().any(is_private)
+    }
 }
 
 /// Executes the bytes of a `write()`: the answer, and its response as the program's buffer has it.

@@ -1,6 +1,10 @@
 use super::*;
+use crate::daemon::LocalPath;
+use crate::io::IoConfig;
+use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
+use rdmesh_fabric::{Name, Peers};
 use std::fs;
 use std::net::IpAddr;
 use std::process::{Child, Command};

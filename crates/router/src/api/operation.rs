@@ -1,0 +1,47 @@
+//! Description of one operation of the API.
+
+use super::refusal::Refusal;
+use super::state::Api;
+use axum::http::StatusCode;
+use axum::routing::MethodRouter;
+use rdmesh_fabric::Name;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+/// One operation of the API.
+pub(super) struct Operation {
+    /// HTTP method, in lower case.
+    pub(super) method: &'static str,
+    /// Path, with `{names}` for its variable parts.
+    pub(super) path: &'static str,
+    /// Its summary.
+    pub(super) summary: &'static str,
+    /// Type of the request's body.
+    pub(super) request: Option<SchemaOf>,
+    /// Type of the answer's body; none for plain text.
+    pub(super) response: Option<SchemaOf>,
+    /// Does it.
+    pub(super) handler: MethodRouter<Api>,
+}
+
+/// Writes down a type.
+pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// Reads something.
+pub(super) fn read(
+    path: &'static str,
+    summary: &'static str,
+    response: Option<SchemaOf>,
+    handler: MethodRouter<Api>,
+) -> Operation {
+    Operation { method: "get", path, summary, request: None, response, handler }
+}
+
+/// Writes down the type of a body.
+pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
+    Some(|generator| generator.subschema_for::<T>())
+}
+
+/// A name in a path.
+pub(super) fn parse_name(text: String) -> Result<Name, Refusal> {
+    Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))
+}

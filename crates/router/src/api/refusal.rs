@@ -1,0 +1,65 @@
+//! Error responses of the API.
+
+use crate::daemon::HostError;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, extract};
+use rdmesh_fabric::RegistryError;
+use rdmesh_fabric::api::ApiError;
+
+/// An error response.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(ApiError { error: self.1 })).into_response()
+    }
+}
+
+impl From<HostError> for Refusal {
+    fn from(error: HostError) -> Self {
+        let status = match &error {
+            HostError::Registry(registry) => match registry {
+                RegistryError::EndpointExists { .. }
+                | RegistryError::AddressTaken { .. }
+                | RegistryError::VniDiffers { .. }
+                | RegistryError::VniTaken { .. }
+                | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
+                RegistryError::NoSuchEndpoint { .. }
+                | RegistryError::NoSuchHost(_)
+                | RegistryError::NoSuchAddress { .. } => StatusCode::NOT_FOUND,
+                RegistryError::NetworkFull(_) | RegistryError::NoVniLeft => StatusCode::INSUFFICIENT_STORAGE,
+                RegistryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+                RegistryError::NotInNetwork { .. }
+                | RegistryError::TooManyAddresses
+                | RegistryError::NoAddress
+                | RegistryError::InvalidVni(_)
+                | RegistryError::VniUnknown(_)
+                | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
+            },
+            HostError::Rootless
+            | HostError::Given(_)
+            | HostError::NeedlessNetns
+            | HostError::MissingNetns
+            | HostError::NoNamespaces
+            | HostError::NoUnderlay
+            | HostError::OwnHost(_)
+            | HostError::NoKey(_)
+            | HostError::Insecure
+            | HostError::Family { .. }
+            | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        if status.is_server_error() {
+            tracing::warn!(%error, "a request failed");
+        }
+        Self(status, error.to_string())
+    }
+}
+
+impl From<extract::rejection::JsonRejection> for Refusal {
+    fn from(rejection: extract::rejection::JsonRejection) -> Self {
+        Self(rejection.status(), rejection.body_text())
+    }
+}

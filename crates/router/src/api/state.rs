@@ -1,0 +1,43 @@
+//! State of the API's handlers, and who calls.
+
+use super::refusal::Refusal;
+use crate::daemon::Host;
+use axum::extract::connect_info::Connected;
+use axum::http::StatusCode;
+use axum::serve::IncomingStream;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+
+/// The process at the other end of an API connection, as the kernel names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its process id; none if it is in a pid namespace that this process cannot see.
+    pub pid: Option<i32>,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let pid = stream.io().peer_cred().ok().and_then(|credentials| credentials.pid());
+        Self { pid: pid.filter(|&pid| pid > 0) }
+    }
+}
+
+/// State shared by the handlers.
+#[derive(Clone)]
+pub(super) struct Api {
+    pub(super) host: Arc<Host>,
+    pub(super) stop: Arc<Notify>,
+}
+
+impl Api {
+    /// Runs `work`, which may wait for the kernel or for other threads, on a thread for blocking work.
+    pub(super) async fn blocking<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Host) -> R + Send + 'static,
+    ) -> Result<R, Refusal> {
+        let host = Arc::clone(&self.host);
+        spawn_blocking(move || work(&host)).await.map_err(|e| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
+    }
+}

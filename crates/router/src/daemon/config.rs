@@ -1,0 +1,45 @@
+//! Configuration of a router.
+
+use crate::io::IoConfig;
+use rdmesh_fabric::api::Mode;
+use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
+use std::path::PathBuf;
+
+/// Configuration of a router.
+#[derive(Clone, Debug)]
+pub struct DaemonConfig {
+    /// Where it keeps its files.
+    pub state: StateDir,
+    /// Waiting strategy of its workers.
+    pub mode: Mode,
+    /// Worker threads; none: chosen from the number of cores.
+    pub workers: Option<usize>,
+    /// Whether it does without network namespaces, and so without root.
+    pub rootless: bool,
+    /// The preload library to give to endpoints; none: the one that is installed with this program.
+    pub library: Option<PathBuf>,
+    /// Name of this host, by which others know it.
+    pub host: Name,
+    /// The other hosts, and their endpoints.
+    pub peers: Peers,
+    /// Whether only the router and the kernel may send to other hosts' routers from here.
+    pub firewall: bool,
+    /// A secret that all hosts of the mesh have.
+    pub key: Option<TunnelKey>,
+    /// The network.
+    pub io: IoConfig,
+    /// Path between endpoints of this host.
+    pub local_path: LocalPath,
+}
+
+/// Path between endpoints of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalPath {
+    /// Through shared memory.
+    #[default]
+    Memory,
+    /// As if they were on different hosts; needs an underlay. For tests.
+    Tunnel,
+    /// By plain RoCEv2, as external peers. For tests.
+    Plain,
+}

@@ -1,0 +1,54 @@
+//! Requests to the session thread and to the thread of rdma_cm.
+
+use super::account::Account;
+use super::connection::Connection;
+use super::device::OpenDevice;
+use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
+use super::mistakes::MistakeInfo;
+use super::peer::Process;
+use super::spec::EndpointSpec;
+use crate::endpoint::EndpointId;
+use crate::memory::Evicted;
+use crate::netlink::CmId;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Request of another part of the router to the session thread.
+pub(super) enum Control {
+    Add(Box<EndpointSpec>, OwnedFd),
+    Remove(EndpointId, Sender<()>),
+    Snapshot(Sender<Vec<ContextInfo>>),
+    Totals(Sender<SessionTotals>),
+    Mistakes(Sender<Vec<MistakeInfo>>),
+    BadIndices(Sender<Vec<BadIndices>>),
+    /// The thread of rdma_cm needs room for the command of one of its connections.
+    Evict(u64),
+    /// The account of an endpoint.
+    #[cfg(test)]
+    Account(EndpointId, Sender<Account>),
+    Stop,
+}
+
+/// Request to the thread of rdma_cm.
+pub(super) enum CmControl {
+    /// An endpoint was opened.
+    Add(Account),
+    /// An endpoint is gone, its connections on the session thread too.
+    Remove(EndpointId, Sender<()>),
+    /// A connection that opens a channel, with the message that says so.
+    Take(Box<Connection>, Vec<u8>),
+    /// A device was opened.
+    Opened(EndpointId, OpenDevice),
+    /// A device is about to be closed.
+    Closed(EndpointId, OpenDevice),
+    /// These mappings make room for a connection's command.
+    Evicted(u64, Evicted),
+    Connections(Sender<Vec<ConnectionInfo>>),
+    Totals(Sender<(CmTotals, SessionTotals)>),
+    /// At most so many identifiers of an endpoint, from a number on, with the processes that opened their channels.
+    List(EndpointId, u32, usize, Sender<Vec<(Option<Arc<Process>>, CmId)>>),
+    /// The number of an endpoint's identifiers.
+    Count(EndpointId, Sender<u64>),
+    Stop,
+}

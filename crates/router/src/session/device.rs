@@ -1,0 +1,14 @@
+//! Summary of an open device, for rdma_cm.
+
+use rdmesh_nic::{ContextId, Plain};
+use rdmesh_verbs::Mtu;
+
+/// A device, as far as rdma_cm needs to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OpenDevice {
+    pub(super) shard: usize,
+    pub(super) id: ContextId,
+    /// The port's active MTU.
+    pub(super) mtu: Mtu,
+    pub(super) way: Option<Plain>,
+}
