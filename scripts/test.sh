@@ -32,7 +32,7 @@ part_lint() {
         step "clippy" cargo clippy --workspace --all-targets -- -D warnings &&
         step "documentation" env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items &&
         step "shell scripts" shellcheck -x dev .ci/run scripts/*.sh &&
-        cargo test --quiet -p rdmesh-tests --test architecture
+        cargo test --quiet -p rdmesh-tests --test architecture --test mutants
 }
 
 part_programs() {

@@ -167,6 +167,7 @@ impl Queue {
     }
 
     /// The `count` words at `offset`. The other side may write meanwhile: each is read once.
+    #[inline(always)]
     #[allow(unsafe_code)]
     fn words(&self, offset: usize, count: usize) -> impl Iterator<Item = u64> {
         let first = self.place(offset, count);
