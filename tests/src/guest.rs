@@ -244,8 +244,12 @@ impl Job<'_> {
     fn finish_or_kill(&self, limit: Duration) -> Result<Output, String> {
         let state = self.guest.heard.lock();
         let runs = |state: &mut State| !state.is_gone && state.jobs.get(&self.id).is_some_and(|j| j.ended.is_none());
-        let (mut state, _) =
-            self.guest.heard.changed.wait_timeout_while(state, limit, runs).expect("no thread panics while it holds the lock");
+        let (mut state, _) = self
+            .guest
+            .heard
+            .changed
+            .wait_timeout_while(state, limit, runs)
+            .expect("no thread panics while it holds the lock");
         let job = state.jobs.remove(&self.id).unwrap_or_default();
         let is_gone = state.is_gone;
         drop(state);

@@ -1,13 +1,13 @@
 //! `rdmesh doctor`: diagnosis of missing or wrong settings, with a fix for each.
 
 mod device;
+mod failed_requests;
 mod host;
 mod limits;
-mod failed_requests;
 mod packages;
+mod path;
 mod router;
 mod tunnel;
-mod path;
 
 use crate::args::DoctorOptions;
 use crate::failure::Failure;

@@ -124,7 +124,9 @@ fn outside(namespace: Option<PathBuf>, net: &Name, to: IpAddr) -> Finding {
         Err(error) if error.kind() == ErrorKind::HostUnreachable => {
             Finding::fail(SUBJECT, format!("{unknown}, and no machine outside rdmesh answers to it"), fix)
         }
-        Err(error) => Finding::fail(SUBJECT, format!("{unknown}, and there is no path to machines outside rdmesh: {error}"), fix),
+        Err(error) => {
+            Finding::fail(SUBJECT, format!("{unknown}, and there is no path to machines outside rdmesh: {error}"), fix)
+        }
     }
 }
 

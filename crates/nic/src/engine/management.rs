@@ -5,7 +5,7 @@
 
 use super::Engine;
 use crate::cm::Mad;
-use crate::path::{Opened, Envelope, flow};
+use crate::path::{Envelope, Opened, flow};
 use crate::path::{Origin, PlainId, Route, Transmits};
 use crate::platform::Platform;
 use crate::time::Time;

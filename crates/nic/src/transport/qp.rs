@@ -8,7 +8,7 @@ use crate::exec::{Exec, Request};
 use crate::memory::Payload;
 use crate::packet::{Body, Head};
 use crate::path::Path;
-use crate::path::{Opened, Envelope, Transmits, flow};
+use crate::path::{Envelope, Opened, Transmits, flow};
 use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;

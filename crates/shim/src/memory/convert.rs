@@ -40,7 +40,13 @@ impl Converter {
     }
 
     /// Converts `start..end`, which lies in one mapping; less of it where writers cannot be held off.
-    pub(super) fn convert(&mut self, arena: &mut Arena, start: u64, end: u64, what: Convertible) -> Result<Converted, Errno> {
+    pub(super) fn convert(
+        &mut self,
+        arena: &mut Arena,
+        start: u64,
+        end: u64,
+        what: Convertible,
+    ) -> Result<Converted, Errno> {
         arena.open()?;
         let since = arena::emptied_so_far();
         // Where there is no more room the memory stays private.

@@ -22,6 +22,7 @@
 
 mod alloc;
 mod arena;
+mod convert;
 mod cut;
 mod fault;
 mod fork;
@@ -38,18 +39,17 @@ mod stop;
 mod tests;
 mod tracer;
 mod traits;
-mod convert;
 mod waiters;
 
 use crate::valgrind::Unreported;
 use arena::ARENA;
+use convert::{Converted, Converter};
 use hold::Holds;
 use plan::Fate;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::PoisonError;
-use convert::{Converted, Converter};
 
 pub(crate) use cut::cuts;
 pub(crate) use fork::{Start, clone_by, fork, fork_by, watch as watch_forks};

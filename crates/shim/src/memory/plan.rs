@@ -63,7 +63,8 @@ pub(super) fn plan(start: u64, end: u64, write: bool, arena: &Arena) -> Result<V
         match fate(&vma, from, arena) {
             Fate::Convert(what) => {
                 let known = known.get_or_init(|| traits(start, end));
-                let what = Convertible { no_dump: known.no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
+                let what =
+                    Convertible { no_dump: known.no_dump.iter().any(|area| area.0 < to && from < area.1), ..what };
                 let mut keep_out = known.private.clone();
                 keep_out.extend(own::heap_heads(from, to));
                 split(&mut pieces, from, to, Fate::Convert(what), &keep_out);
