@@ -221,6 +221,15 @@ fn files_stay_readable() {
     }
 }
 
+/// A module with children is `foo/mod.rs`, not `foo.rs` beside `foo/`.
+#[test]
+fn modules_with_children_are_folders() {
+    for (file, _) in sources().into_iter().filter(|(file, _)| !file.starts_with("crates/router/")) {
+        let folder = file.trim_end_matches(".rs");
+        assert!(!root().join(folder).is_dir(), "{file} lies beside {folder}/: move it to {folder}/mod.rs");
+    }
+}
+
 #[test]
 fn the_documents_name_files_that_exist() {
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {

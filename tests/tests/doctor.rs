@@ -114,7 +114,7 @@ fn the_way_to_a_peer_is_checked() {
         &to("10.7.0.77"),
         &["FAIL", "no endpoint of blue has 10.7.0.77", "no machine outside rdmesh answers", "rdmesh peer endpoint"],
     );
-    assert_says(&to("10.8.0.1"), &["FAIL", "no way to others"]);
+    assert_says(&to("10.8.0.1"), &["FAIL", "no path to machines outside rdmesh"]);
     assert_says(&to("fd00::1"), &["FAIL", "has no address of the family"]);
     // Its network is another one.
     assert_says(&doctor(lab, &format!("--net green --to {}", Hosts::ip(1))), &["warn", "is an endpoint of network"]);

@@ -26,7 +26,7 @@ pub struct CaptureFilter {
 /// A copy of a packet.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// When it was sent or received.
+    /// Time at which it was sent or received.
     pub at: Time,
     /// Bytes of the packet.
     pub len: usize,

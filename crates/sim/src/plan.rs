@@ -21,7 +21,7 @@ pub struct Plan {
     pub links: Vec<Vec<LinkPlan>>,
     /// Injected faults, with their times.
     pub faults: Vec<(u64, FaultPlan)>,
-    /// When everything that is wrong stops.
+    /// Time at which everything that is wrong stops.
     pub heal: u64,
     /// Probability that a wake of a host sends nothing for a while.
     pub stall: f64,

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub struct Owner {
     /// The boot in which it was started, as the kernel names it.
     pub boot: String,
-    /// When it was started in it, in clock ticks.
+    /// Time at which it was started in it, in clock ticks.
     pub started: u64,
 }
 

@@ -85,7 +85,7 @@ impl Cm {
         None
     }
 
-    /// When [`Cm::handle_timeout`] wants to be called.
+    /// Time at which [`Cm::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.table.next_deadline()
     }

@@ -22,7 +22,7 @@ pub(crate) struct Dcqcn {
     bytes: u64,
     timer_rounds: u32,
     byte_rounds: u32,
-    /// When the next byte may be sent.
+    /// Time at which the next byte may be sent.
     free_at: Time,
 }
 
@@ -69,7 +69,7 @@ impl Dcqcn {
         self.free_at = start.after(Duration::from_secs_f64(bytes as f64 / self.current));
     }
 
-    /// When the next packet may be sent; some may go ahead of their time, so that they can go in one train.
+    /// Time at which the next packet may be sent; some may go ahead of their time, so that they can go in one train.
     pub(crate) fn next_send(&self) -> Time {
         Time(self.free_at.0.saturating_sub(BURST.as_nanos() as u64))
     }

@@ -66,7 +66,7 @@ impl<P: Platform> Context<P> {
         self.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd)
     }
 
-    /// Whose share of the engine its queue pairs use.
+    /// Account whose share of the engine its queue pairs use.
     pub(crate) fn owner(&self) -> Owner {
         Owner { vni: self.network.vni, endpoint: self.network.endpoint }
     }

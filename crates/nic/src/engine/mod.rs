@@ -127,7 +127,7 @@ impl<P: Platform> Engine<P> {
         self.out.events.pop_front()
     }
 
-    /// When [`Engine::poll`] has to be called at the latest, if nothing else happens.
+    /// Time at which [`Engine::poll`] has to be called at the latest, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.

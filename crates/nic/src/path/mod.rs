@@ -62,7 +62,7 @@ pub struct Datagram<'a> {
     pub origin: Origin,
     /// The outer IP header's traffic class: DSCP and, in the low two bits, ECN.
     pub traffic_class: u8,
-    /// When the kernel received it, where that is known.
+    /// Time at which the kernel received it, where that is known.
     pub received: Option<Time>,
     /// The UDP payload.
     pub bytes: &'a [u8],

@@ -108,7 +108,7 @@ impl NumberList {
         }
     }
 
-    /// How many there are.
+    /// Length of the list.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

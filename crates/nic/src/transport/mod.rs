@@ -11,7 +11,7 @@ pub(crate) mod roce;
 
 pub(crate) use qp::{Env, Qp};
 
-/// How a queue pair reaches its peer, with what it keeps for that.
+/// Transport of a queue pair, with its state.
 pub(crate) enum Transport<M> {
     /// Within the host; datagrams also go to other hosts.
     Local(local::State<M>),

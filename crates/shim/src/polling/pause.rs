@@ -22,7 +22,7 @@ use std::time::Duration;
 struct Polling {
     /// Empty polls since the last pause.
     empty: Cell<u32>,
-    /// When the first pause was since something was found; 0 for none.
+    /// Time at which the first pause was since something was found; 0 for none.
     since: Cell<u64>,
     /// The context that it polled last, and whether it polled another since the last pause.
     context: Cell<usize>,
@@ -33,7 +33,7 @@ struct Polling {
     memory: Cell<MemoryPolling>,
     /// Remaining pauses that this thread is spared because it waits by events.
     armed: Cell<u32>,
-    /// When it began to poll, after something else, and when it polled last.
+    /// Time at which it began to poll, after something else, and when it polled last.
     moment: Cell<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ struct Polling {
 struct MemoryPolling {
     /// Arrivals when it posted its last request.
     posted: u32,
-    /// When it took completions since, and the arrivals then.
+    /// Time at which it took completions since, and the arrivals then.
     taken: Option<(u64, u32)>,
     /// Whether it slept then, until something arrived.
     slept: bool,

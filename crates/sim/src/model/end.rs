@@ -26,7 +26,7 @@ pub struct End {
     pub pair: (usize, usize),
     /// Its configuration.
     pub plan: PairPlan,
-    /// When it was made.
+    /// Time at which it was made.
     pub born: Time,
     /// It exists.
     pub alive: bool,
@@ -78,7 +78,7 @@ pub struct Op {
     pub fault: Option<Fault>,
     /// It completes with an entry.
     pub signaled: bool,
-    /// When it was posted.
+    /// Time at which it was posted.
     pub posted: Time,
     /// The step from which on a READ may see memory: everything before it was executed.
     pub lower: Option<u64>,

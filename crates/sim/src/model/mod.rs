@@ -67,7 +67,7 @@ pub struct Model {
     pub seen: Coverage,
     /// Datagrams may get lost, or be so late that it makes no difference.
     pub lossy: bool,
-    /// When that stopped.
+    /// Time at which that stopped.
     pub healed: Option<Time>,
     /// A datagram may arrive more than once.
     pub repeats: bool,

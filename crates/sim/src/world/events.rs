@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// When everything must be done: the longest retry time, twice, and some time for the programs.
+    /// Time at which everything must be done: the longest retry time, twice, and some time for the programs.
     pub(super) fn deadline(&self) -> Time {
         let retry_time =
             |timeout, retry: u8| ack_timeout(timeout).map_or(0, |t| t.as_nanos() as u64) * 4 * (u64::from(retry) + 2);

@@ -79,7 +79,7 @@ pub struct Summary {
     pub hash: u64,
     /// Events that the run has met.
     pub seen: Coverage,
-    /// When it ended.
+    /// Time at which it ended.
     pub end: Time,
     /// Datagrams sent.
     pub sent: u64,

@@ -22,6 +22,7 @@ impl CompletionRing {
     /// Adds an entry; false where the ring is full.
     pub fn push(&mut self, completion: &Completion) -> bool {
         let next = (self.produced + 1) & self.queue.mask;
+        // One slot stays empty: with equal indices a full ring could not be told from an empty one.
         if next == self.queue.consumer() {
             return false;
         }

@@ -26,6 +26,7 @@ impl RecvRing {
             return None;
         }
         let slot = self.queue.slot(self.taken);
+        // The whole element is copied, so its slot can be posted to again while the message still arrives.
         let read = self.read(slot, wr);
         self.taken = (self.taken + 1) & self.queue.mask;
         self.queue.publish_consumer(self.taken);

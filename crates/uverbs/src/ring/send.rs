@@ -72,6 +72,7 @@ impl SendRing {
         if !self.is_ready() {
             return None;
         }
+        // The slot stays the router's until the request is done: inline data is read from it, again after a loss.
         self.last_slot = self.queue.slot(self.fetched);
         self.fetched = (self.fetched + 1) & self.queue.mask;
         Some(self.read(self.last_slot, qp_type, wr))
@@ -97,6 +98,7 @@ impl SendRing {
     }
 
     fn read(&self, slot: usize, qp_type: QpType, wr: &mut SendWr) -> Result<(), BadWqe> {
+        // The program may rewrite the slot at any moment: each field is read once, and only the copy is checked and used.
         let request: RxeSendWr = self.queue.read(slot + offset_of!(RxeSendWqe, wr));
         let RxeDmaInfo { length, num_sge, .. } = self.queue.read(slot + offset_of!(RxeSendWqe, dma));
         let bad = BadWqe { wr_id: request.wr_id };

@@ -245,7 +245,7 @@ pub(super) fn left_milliseconds(first: bool, timeout: c_int, end: &Option<End>) 
     }
 }
 
-/// When a time-out is over.
+/// Time at which a time-out is over.
 pub(super) struct End {
     clock: libc::clockid_t,
     nanoseconds: i64,

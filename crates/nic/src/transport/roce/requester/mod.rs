@@ -40,7 +40,7 @@ pub(super) struct RequesterState {
     /// Probes since the last progress.
     probes: u32,
     probe_at: Time,
-    /// When the ACK time-out ends, where there is one.
+    /// Time at which the ACK time-out ends, where there is one.
     retry_at: Option<Time>,
     /// The receiver was not ready: nothing is sent until then.
     rnr_until: Option<Time>,

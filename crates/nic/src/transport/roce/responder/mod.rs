@@ -36,7 +36,7 @@ pub(super) struct ResponderState {
     /// The negative one that put the queue pair in error.
     fatal: Option<(Psn, Syndrome)>,
     gap: Gap,
-    /// When a congestion notification was last sent, and whether one is due.
+    /// Time at which a congestion notification was last sent, and whether one is due.
     notified_at: Option<Time>,
     notify: bool,
     /// Repeats of the final ACK that are left when the connection has ended.
