@@ -1,5 +1,6 @@
 mod abuse;
 mod errors;
+mod forged;
 mod groups;
 mod management;
 mod model;
