@@ -2,6 +2,7 @@ mod abuse;
 mod errors;
 mod forged;
 mod groups;
+mod keys;
 mod management;
 mod model;
 mod operations;
