@@ -157,6 +157,19 @@ fn a_repeated_read_of_another_range_is_not_answered() {
 }
 
 #[test]
+fn a_gap_is_reported_at_once_and_once() {
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup::default());
+    let answers = count_answers(&mut world);
+    for ahead in 1..4 {
+        receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST.add(ahead)), &[9; 4]);
+        world.settle();
+        assert_eq!(answers.get(), 1);
+    }
+    assert_eq!((world.state(&b), b.memory.get(0, 4)), (QpState::Rts, vec![0; 4]));
+}
+
+#[test]
 fn a_number_without_a_queue_pair_acknowledges_only_what_was_executed() {
     let mut world = World::two_hosts();
     let (a, b) = world.pair(Setup::default());
