@@ -65,6 +65,22 @@ try_mutant() {
     return 1
 }
 
+# Whether the tests pass without a mutation; asked once for each.
+declare -A UNCHANGED
+pass_unchanged() {
+    local test
+    for test in $1; do
+        if [[ -z ${UNCHANGED[$test]-} ]]; then
+            UNCHANGED[$test]=passes
+            run_mutant_tests "$test" >"$MUTANTS/log" 2>&1 || UNCHANGED[$test]=fails
+        fi
+        if [[ ${UNCHANGED[$test]} == fails ]]; then
+            printf '%s FAILS WITHOUT IT\n' "$test"
+            return 1
+        fi
+    done
+}
+
 # check_mutant NAME FILE TESTS OLD NEW: applies the mutation to the copy, runs the tests, and undoes it.
 check_mutant() {
     local name=$1 file=$2 tests=$3 old=$4 new=$5 text rest failed=0
@@ -75,6 +91,7 @@ check_mutant() {
         printf 'OUT OF DATE: %s does not have the text exactly once\n' "$file"
         return 1
     fi
+    pass_unchanged "$tests" || return 1
     printf '%s%s%s\n' "${text%%"$old"*}" "$new" "$rest" >"$MUTANTS/tree/$file"
     try_mutant "$tests" || failed=1
     cp "$file" "$MUTANTS/tree/$file"

@@ -140,6 +140,26 @@ fn too_many_elements_are_refused() {
     assert_eq!(ring.take(&mut RecvWr::default()).unwrap().unwrap_err(), BadWqe { wr_id: 77 });
 }
 
+#[test]
+fn elements_and_inline_data_stay_in_their_slot() {
+    let mut ring = RecvRing::create(&file(), 3, 3).unwrap().ring;
+    let fit = (ring.queue.elem_size() - size_of::<RxeRecvWqe>()) / SGE_LEN;
+    for (index, num_sge, taken) in [(0, fit, Ok(())), (1, fit + 1, Err(BadWqe { wr_id: 77 }))] {
+        assert!(post_recv(&ring.queue, 77, &[]));
+        write(&ring.queue, ring.queue.slot(index), &recv_wqe(77, num_sge as u32));
+        assert_eq!(ring.take(&mut RecvWr::default()), Some(taken));
+    }
+    let mut ring = SendRing::create(&file(), 3, 4, 64).unwrap().ring;
+    let fit = (ring.queue.elem_size() - size_of::<RxeSendWqe>()) as u32;
+    for (index, length, fetched) in [(0, fit, Ok(())), (1, fit + 1, Err(BadWqe { wr_id: 7 }))] {
+        let wr = RxeSendWr { wr_id: 7, opcode: opcode::SEND, ..Default::default() };
+        let dma = RxeDmaInfo { length, ..Default::default() };
+        write(&ring.queue, ring.queue.slot(index), &RxeSendWqe { wr, dma, ..Default::default() });
+        ring.queue.publish_producer(index + 1);
+        assert_eq!(ring.fetch(QpType::Rc, &mut SendWr::empty()), Some(fetched));
+    }
+}
+
 /// The operation that a send queue has for `opcode` with these arguments, and the inline data `data`.
 fn operation<T: IntoBytes + Immutable>(opcode: u32, args: &T, data: u64, qp_type: QpType) -> Option<SendOp> {
     let mut ring = SendRing::create(&file(), 3, 4, 64).unwrap().ring;

@@ -2,7 +2,9 @@
 
 mod abuse;
 mod errors;
+mod forged;
 mod groups;
+mod keys;
 mod management;
 mod model;
 mod operations;

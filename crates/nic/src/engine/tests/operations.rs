@@ -206,13 +206,14 @@ fn an_srq_feeds_its_qps_and_announces_its_limit_once() {
     let (a, b) = world.pair(Setup { srq: true, ..Setup::default() });
     (0..3).for_each(|i| b.post_recv(i, &[b.sge(0, 8)]));
     world.engines[0].modify_srq(b.context, 0, None, Some(2)).unwrap();
-    for i in 0..3 {
+    let is_limit = |e: &&Event| matches!(e, Event::Async { event: AsyncEvent::SrqLimitReached, .. });
+    // When fewer than two are left.
+    for (i, limits) in [(0, 0), (1, 1), (2, 1)] {
         world.post(&a, wr(i, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
         world.settle();
+        assert_eq!(world.events.iter().filter(is_limit).count(), limits);
     }
     assert_eq!((0..3).map(|_| b.poll().unwrap().wr_id).collect::<Vec<_>>(), [0, 1, 2]);
-    let limits = world.events.iter().filter(|e| matches!(e, Event::Async { event: AsyncEvent::SrqLimitReached, .. }));
-    assert_eq!(limits.count(), 1);
 }
 
 #[test]
@@ -241,6 +242,14 @@ fn events_come_when_armed_and_only_then() {
     world.post(&a, solicited);
     world.settle();
     assert_eq!(count(&world), 2);
+    *a.cq.armed.lock().unwrap() = Some(true);
+    world.post(&a, wr(7, write, &[]));
+    world.settle();
+    assert_eq!(count(&world), 2);
+    let bad = SendOp::Write { remote_addr: 0, rkey: b.key, imm: None };
+    world.post(&a, wr(8, bad, &[a.sge(0, 8)]));
+    world.settle();
+    assert_eq!(count(&world), 3, "an error counts as solicited");
 }
 
 #[test]

@@ -278,6 +278,23 @@ fn silence_ends_in_an_error_whatever_was_sent() {
 }
 
 #[test]
+fn what_is_answered_gives_the_retries_back() {
+    let mut world = World::two_hosts();
+    let (a, b) = world.pair(Setup::default());
+    for id in 1..5 {
+        world.lose = Box::new(|_, _| true);
+        world.post(&a, wr(id, write(&b, 0), &[a.sge(0, 8)]));
+        let before = counters(&world, &a).retries;
+        while counters(&world, &a).retries == before {
+            world.run_until(Time(world.now.0 + 1_000_000));
+        }
+        world.lose = Box::new(|_, _| false);
+        world.run_until(Time(world.now.0 + 1_000_000_000));
+        assert_eq!(a.done(), Some((id, WcStatus::Success)));
+    }
+}
+
+#[test]
 fn what_comes_before_a_refusal_is_answered_all_the_same() {
     for lost in [None, Some(2), Some(3), Some(4)] {
         let mut world = World::two_hosts();

@@ -1,0 +1,65 @@
+//! Tests of what a key opens.
+
+use super::world::{ALL, BASE, Bytes};
+use crate::command::MwType;
+use crate::memory::{AccessDenied, BindRequest, KeyTable};
+use rdmesh_verbs::{Access, Key, Qpn, Sge};
+
+const PD: u32 = 1;
+const QPN: Qpn = Qpn::new(20);
+
+fn table(access: Access) -> (KeyTable<Bytes>, Key) {
+    let mut keys = KeyTable::new(10, 7);
+    let (_, key) = keys.add_region(PD, BASE, 64, access, Bytes::new(64)).unwrap();
+    (keys, key)
+}
+
+fn offset(found: Result<(&Bytes, u64), AccessDenied>) -> Result<u64, AccessDenied> {
+    found.map(|(_, offset)| offset)
+}
+
+#[test]
+fn a_region_opens_in_its_protection_domain_for_its_rights() {
+    let (keys, key) = table(Access::REMOTE_READ);
+    let remote = |pd, access| offset(keys.remote(pd, QPN, key, BASE + 8, 8, access));
+    assert_eq!(remote(PD, Access::REMOTE_READ), Ok(8));
+    assert_eq!(remote(PD + 1, Access::REMOTE_READ), Err(AccessDenied));
+    assert_eq!(remote(PD, Access::REMOTE_WRITE), Err(AccessDenied));
+    let sge = Sge { addr: BASE + 8, length: 8, lkey: key };
+    assert_eq!(offset(keys.local(PD, &sge, Access::empty())), Ok(8));
+    assert_eq!(offset(keys.local(PD + 1, &sge, Access::empty())), Err(AccessDenied));
+    assert_eq!(offset(keys.local(PD, &sge, Access::LOCAL_WRITE)), Err(AccessDenied));
+}
+
+#[test]
+fn a_range_lies_within_its_region() {
+    let (keys, key) = table(ALL);
+    for (addr, len, found) in [
+        (BASE, 64, Ok(0)),
+        (BASE + 64, 0, Ok(64)),
+        (BASE, 65, Err(AccessDenied)),
+        (BASE + 57, 8, Err(AccessDenied)),
+        (BASE - 1, 2, Err(AccessDenied)),
+        (BASE + 1, u64::MAX, Err(AccessDenied)),
+    ] {
+        assert_eq!(offset(keys.remote(PD, QPN, key, addr, len, Access::REMOTE_WRITE)), found, "{addr:#x} {len}");
+    }
+}
+
+#[test]
+fn a_window_of_type_2_serves_the_queue_pair_that_bound_it() {
+    let (mut keys, mr) = table(ALL);
+    let access = Access::REMOTE_WRITE;
+    for (kind, others) in [(MwType::Type1, Ok(0)), (MwType::Type2, Err(AccessDenied))] {
+        let (_, mw) = keys.add_window(PD, kind).unwrap();
+        let new_key = Key(mw.0 ^ 1);
+        let request = BindRequest { mw, new_key, mr, addr: BASE, length: 8, access };
+        keys.bind(PD, QPN, &request).unwrap();
+        assert_eq!(offset(keys.remote(PD, QPN, new_key, BASE, 8, access)), Ok(0));
+        assert_eq!(offset(keys.remote(PD, Qpn::new(21), new_key, BASE, 8, access)), others);
+        assert_eq!(offset(keys.remote(PD + 1, QPN, new_key, BASE, 8, access)), Err(AccessDenied));
+        assert_eq!(offset(keys.remote(PD, QPN, mw, BASE, 8, access)), Err(AccessDenied), "its key before");
+        assert_eq!(offset(keys.remote(PD, QPN, new_key, BASE, 9, access)), Err(AccessDenied));
+        assert_eq!(offset(keys.remote(PD, QPN, new_key, BASE, 8, Access::REMOTE_READ)), Err(AccessDenied));
+    }
+}
