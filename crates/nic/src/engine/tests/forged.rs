@@ -1,7 +1,7 @@
 //! Tests of intact packets that no honest peer sends.
 
 use super::world::*;
-use crate::path::{Peer, Transmits, flow};
+use crate::path::{Envelope, Transmits, flow};
 use crate::time::Time;
 use crate::wire::{Aeth, Header, Op, Part, Reth, Service, Syndrome};
 use rdmesh_verbs::*;
@@ -19,7 +19,7 @@ fn header(to: &Node, op: Op, psn: Psn) -> Header {
 /// A packet between the hosts of two nodes.
 fn packet(from: &Node, to: &Node, header: &Header, payload: &[u8]) -> Vec<u8> {
     let av = AddressVector { dgid: to.gid, ..AddressVector::default() };
-    let peer = Peer::on_host(World::host(to.engine), Vni(1), from.gid, &av, flow(from.qpn, to.qpn));
+    let peer = Envelope::on_host(World::host(to.engine), Vni(1), from.gid, &av, flow(from.qpn, to.qpn));
     let mut transmits = Transmits::new();
     let Ok(()) = peer.emit(&mut transmits, header, payload.len(), |bytes| {
         bytes.copy_from_slice(payload);
@@ -178,7 +178,7 @@ fn a_number_without_a_queue_pair_acknowledges_only_what_was_executed() {
     world.engines[1].destroy_qp(b.context, b.qp).unwrap();
     for (ahead, is_answered) in [(1, false), (0, true)] {
         receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST.add(ahead)), &[9; 4]);
-        assert_eq!(world.engines[1].has_last_words(), is_answered, "{ahead} ahead");
+        assert_eq!(world.engines[1].has_final_packets(), is_answered, "{ahead} ahead");
     }
 }
 
