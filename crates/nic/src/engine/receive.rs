@@ -18,7 +18,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Declares that packets of the tunnel are authenticated by a tag that covers more than the invariant CRC, which they do
-    /// not have then. Transmitted packets go to [`Transmits::for_sealing`].
+    /// not have then. Transmitted packets go to [`crate::Transmits::for_sealing`].
     pub fn set_tunnel_sealed(&mut self, is_sealed: bool) {
         self.integrity.is_tunnel_sealed = is_sealed;
     }

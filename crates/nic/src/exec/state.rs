@@ -7,7 +7,7 @@ use crate::qp::Wait;
 use rdmesh_verbs::{AsyncEvent, QpState, QpType};
 
 impl<P: Platform> Exec<'_, P> {
-    /// Enters `state`, by command or because of an error. The transport follows (see [`crate::qp::Qp`]).
+    /// Enters `state`, by command or because of an error. The transport follows (see [`crate::transport::Qp`]).
     pub(crate) fn enter(&mut self, state: QpState) {
         let before = std::mem::replace(&mut self.qp.attr.state, state);
         if before != state {

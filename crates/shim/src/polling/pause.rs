@@ -281,7 +281,7 @@ const NO_YIELD_AT_FIRST: u64 = 20_000_000;
 const SOON: u64 = 2_000_000_000;
 /// Nanoseconds within which a thread that has waited for data posts again.
 const PROMPT: u64 = 10_000;
-/// See [`Memory`].
+/// See [`MemoryPolling`].
 const TRUSTED: i32 = 2;
 const FIRST_DOUBT: i32 = 4;
 const MOST_DOUBT: i32 = 1024;

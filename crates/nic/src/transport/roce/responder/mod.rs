@@ -191,7 +191,7 @@ impl<P: Platform> Responder<'_, P> {
 
     /// The refusal that ended the connection may have been lost, and answers before it: without them the peer would only see
     /// silence. It acknowledges all before it that need no answer of their own. Where the program has ended the connection,
-    /// the acknowledgement of what had arrived before may have been lost (see [`super::super::time_wait`]).
+    /// the acknowledgement of what had arrived before may have been lost (see [`crate::transport::roce::time_wait`]).
     fn repeat_final_answer(&mut self, header: &Header) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let responder = &mut self.connection.responder;
