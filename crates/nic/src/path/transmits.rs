@@ -1,7 +1,7 @@
 //! Datagrams to be sent, collected in trains of equal size.
 
 use super::Target;
-use crate::schedule::{TURN_COST, TURN_PACKETS};
+use crate::schedule::{TURN_BYTES, TURN_PACKETS};
 
 /// Datagrams of one size, the last one possibly shorter, to one target: one system call with segmentation offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +112,7 @@ impl Transmits {
 
     /// A queue pair's turn begins.
     pub(crate) fn begin_turn(&mut self) {
-        self.turn_end = (self.used + TURN_COST as usize, self.count + TURN_PACKETS);
+        self.turn_end = (self.used + TURN_BYTES, self.count + TURN_PACKETS);
     }
 
     /// Whether the present turn goes on, and a packet of any size still fits.

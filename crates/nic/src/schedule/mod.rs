@@ -177,15 +177,18 @@ const PACKET_COST: u64 = 512;
 /// Queue pairs that have a turn in one poll, at most.
 pub(crate) const TURNS_PER_POLL: usize = 64;
 /// Cost of one poll, at most, but for its last turn: doorbells that ring meanwhile are looked at afterwards.
-pub(crate) const POLL_COST: u64 = 256 * 1024;
+pub(crate) const POLL_COST: u64 = 512 * 1024;
 /// Packets for other hosts that are made in one poll, at most, but for the last turn.
 pub(crate) const PACKETS_PER_POLL: usize = 64;
 /// Packets for other engines that may wait before no more are made.
 pub(crate) const OUTBOX_LIMIT: usize = 128;
 /// Packets of one turn of a queue pair, at most.
 pub(crate) const TURN_PACKETS: usize = 16;
-/// Cost of one turn, at most, but for its last packet.
-pub(crate) const TURN_COST: u64 = 64 * 1024;
+/// Cost of one turn, at most, but for its last packet. A poll gives a queue pair that is alone one
+/// turn: a smaller one would cost bandwidth.
+pub(crate) const TURN_COST: u64 = 256 * 1024;
+/// Bytes of packets for other hosts of one turn, at most, but for its last packet.
+pub(crate) const TURN_BYTES: usize = 64 * 1024;
 /// Requests of one turn towards another host, at most: not every request becomes a packet.
 pub(crate) const TURN_STEPS: usize = 64;
 /// Requests of a queue in error that are flushed in one turn.
