@@ -9,7 +9,7 @@ use super::Engine;
 use crate::command::ContextId;
 use crate::path::Transmits;
 use crate::platform::Platform;
-use crate::schedule::OUTBOX_LIMIT;
+use crate::schedule::{OUTBOX_LIMIT, PACKET_COST};
 use crate::time::Time;
 use rdmesh_verbs::Qpn;
 
@@ -25,12 +25,12 @@ pub struct Budget {
 impl Budget {
     /// The work of a NIC while a command is on its way to it.
     pub const fn of_command() -> Self {
-        Self { cost: 2 << 20, turns: 4096 }
+        Self { cost: (2 << 20) + 1024 * PACKET_COST, turns: 4096 }
     }
 
     /// The work of a NIC while a program ends.
     pub const fn of_end() -> Self {
-        Self { cost: 8 << 20, turns: 16_384 }
+        Self { cost: (8 << 20) + 8192 * PACKET_COST, turns: 16_384 }
     }
 
     pub(super) fn take(&mut self, cost: u64) {
