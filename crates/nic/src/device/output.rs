@@ -50,6 +50,8 @@ pub(crate) struct Outputs<M> {
     pub(crate) now: Time,
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].
     pub(crate) spent: u64,
+    /// Bytes of data in all packets.
+    pub(crate) moved: u64,
     /// Packets between two QPs of this engine.
     pub(crate) inbox: VecDeque<Packet<M>>,
     /// Packets for other engines.
@@ -74,6 +76,7 @@ impl<M> Outputs<M> {
             shards,
             now: Time::default(),
             spent: 0,
+            moved: 0,
             inbox: VecDeque::with_capacity(256),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
@@ -118,6 +121,7 @@ impl<M> Outputs<M> {
     /// A packet with `bytes` of data was sent or executed.
     pub(crate) fn spend(&mut self, bytes: u64) {
         self.spent += cost(1, bytes);
+        self.moved += bytes;
     }
 
     /// An epoch that no QP of this engine has used: not even a successor of the same number takes a reply to an older one.

@@ -73,11 +73,11 @@ impl<P: Platform> Engine<P> {
     pub fn settle_arrivals(&mut self, now: Time, budget: &mut Budget) {
         self.out.now = now;
         while !budget.is_spent() {
-            let before = self.out.spent;
+            let before = self.out.moved;
             if !self.take_arrived() {
                 break;
             }
-            budget.take(self.out.spent - before);
+            budget.take(self.out.moved - before);
         }
     }
 

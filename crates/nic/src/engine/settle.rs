@@ -9,7 +9,7 @@ use super::Engine;
 use crate::command::ContextId;
 use crate::path::Transmits;
 use crate::platform::Platform;
-use crate::schedule::{OUTBOX_LIMIT, PACKET_COST};
+use crate::schedule::OUTBOX_LIMIT;
 use crate::time::Time;
 use rdmesh_verbs::Qpn;
 
@@ -17,29 +17,28 @@ use rdmesh_verbs::Qpn;
 /// sent more by then.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// In the unit of [`crate::schedule::cost`].
-    cost: u64,
+    bytes: u64,
     turns: u32,
 }
 
 impl Budget {
     /// The work of a NIC while a command is on its way to it.
     pub const fn of_command() -> Self {
-        Self { cost: (2 << 20) + 1024 * PACKET_COST, turns: 4096 }
+        Self { bytes: 2 << 20, turns: 4096 }
     }
 
     /// The work of a NIC while a program ends.
     pub const fn of_end() -> Self {
-        Self { cost: (8 << 20) + 8192 * PACKET_COST, turns: 16_384 }
+        Self { bytes: 8 << 20, turns: 16_384 }
     }
 
-    pub(super) fn take(&mut self, cost: u64) {
-        self.cost = self.cost.saturating_sub(cost);
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
         self.turns = self.turns.saturating_sub(1);
     }
 
     pub(super) fn is_spent(&self) -> bool {
-        self.cost == 0 || self.turns == 0
+        self.bytes == 0 || self.turns == 0
     }
 }
 
@@ -57,7 +56,7 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
         while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
-            let spent = self.out.spent;
+            let moved = self.out.moved;
             self.take_arrived_of(index);
             self.drain_inbox();
             let mut worked = self.send_locally(index);
@@ -67,7 +66,7 @@ impl<P: Platform> Engine<P> {
                 worked |= to.count() != before;
                 self.wire.sent += (to.count() - before) as u64;
             }
-            budget.take(self.out.spent - spent);
+            budget.take(self.out.moved - moved);
             if !worked {
                 break;
             }

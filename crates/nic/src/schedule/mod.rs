@@ -173,7 +173,7 @@ pub(crate) fn cost(packets: u64, bytes: u64) -> u64 {
 }
 
 /// Cost of a packet without data, in bytes copied: some 200 ns, in which a core copies so much.
-pub(crate) const PACKET_COST: u64 = 4096;
+const PACKET_COST: u64 = 4096;
 /// Queue pairs that have a turn in one poll, at most.
 pub(crate) const TURNS_PER_POLL: usize = 64;
 /// Cost of one poll, at most, but for its last turn: doorbells that ring meanwhile are looked at afterwards.

@@ -8,8 +8,8 @@
 //!   always ends.
 //! * [`closer`]: closes descriptors, on a thread for each endpoint that has some.
 //!
-//! What waits stays charged to its endpoint, and that bounds both queues. An endpoint with a long queue of descriptors is not
-//! served until the queue is empty.
+//! Memory and descriptors that wait stay charged to their endpoint, and that bounds both queues. An endpoint with a long
+//! queue of descriptors is not served until the queue is empty.
 
 mod closer;
 mod reclaimer;

@@ -319,7 +319,7 @@ impl PlainWatcher for Unserved {
     fn closed(&self, _: PlainId) {}
 }
 
-/// What happens to the sockets is reported.
+/// Events of the sockets are reported.
 struct Reports(std::sync::mpsc::Sender<String>);
 
 impl PlainWatcher for Reports {

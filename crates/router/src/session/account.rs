@@ -48,7 +48,7 @@ struct State {
     bad_indices: u64,
 }
 
-/// What counts against the quota.
+/// Amounts that count against the quota.
 #[derive(Clone, Copy, Default)]
 struct Held {
     connections: u64,
@@ -136,7 +136,7 @@ impl Account {
         self.lock().held.get(item) < self.limit(item).0
     }
 
-    /// What is charged of an item.
+    /// Amount of an item that is charged.
     pub(super) fn held(&self, item: Item) -> u64 {
         self.lock().held.get(item)
     }
@@ -278,7 +278,7 @@ impl Item {
 }
 
 impl Charge {
-    /// What it is for.
+    /// Item that the charge is for.
     pub(super) fn item(&self) -> Item {
         self.item
     }

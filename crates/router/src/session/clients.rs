@@ -37,7 +37,7 @@ pub(super) enum Signal {
     Found,
 }
 
-/// What is to be served next.
+/// Next socket to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// A listener has a connection.
@@ -152,7 +152,7 @@ impl Clients {
         !self.ready.is_empty()
     }
 
-    /// What is to be served next. It is queued again by [`Clients::queue`] or [`Clients::queue_listener`], if there may be more.
+    /// Next socket to be served. It is queued again by [`Clients::queue`] or [`Clients::queue_listener`], if there may be more.
     pub(super) fn next_turn(&mut self) -> Option<Turn> {
         loop {
             let turn = self.ready.take()?;

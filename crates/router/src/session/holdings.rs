@@ -27,7 +27,7 @@ impl Holdings {
         }
     }
 
-    /// What is charged of an item.
+    /// Amount of an item that is charged.
     pub(super) fn amount(&self, item: Item) -> u64 {
         self.0.iter().find(|held| held.item() == item).map_or(0, Charge::amount)
     }

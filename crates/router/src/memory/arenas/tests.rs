@@ -57,7 +57,7 @@ impl Tenant {
         region(&mut self.arenas, user, arena, offset, len)
     }
 
-    /// What is held once unused mappings have gone.
+    /// Mappings that are held once unused ones have gone.
     fn held(&self, resource: Resource) -> u64 {
         self.arenas.disposal.finish();
         self.budget.held(resource)

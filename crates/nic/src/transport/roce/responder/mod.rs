@@ -88,7 +88,7 @@ impl ResponderState {
         self.ack_due
     }
 
-    /// What the final ACK of the connection says: the last SEND or WRITE packet that was executed, messages completed, and how
+    /// Contents of the connection's final ACK: the last SEND or WRITE packet that was executed, messages completed, and how
     /// often it may be repeated. The final answer of a refused connection is a NAK.
     pub(super) fn final_ack(&self) -> Option<(Psn, u32, u8)> {
         let executed = self.acknowledgeable.filter(|_| self.fatal.is_none())?;
