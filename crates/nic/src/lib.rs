@@ -21,6 +21,7 @@ mod device;
 mod engine;
 mod exec;
 mod memory;
+mod numbers;
 mod packet;
 mod path;
 pub mod platform;
@@ -39,6 +40,7 @@ pub use device::Event;
 pub use engine::{
     Budget, Config, CqEntry, Engine, MadError, Owners, PdEntry, QpEntry, ReceivedMad, SrqEntry, WireCounters,
 };
+pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
     Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,

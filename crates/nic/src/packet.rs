@@ -43,14 +43,6 @@ pub(crate) enum Body<M> {
     Lost,
 }
 
-impl<M> Packet<M> {
-    /// The engine, out of `shards`, that the packet is for.
-    pub fn shard(&self, shards: u32) -> u32 {
-        let dest = self.head.header.dest;
-        if dest == Qpn::MULTICAST { self.head.shard } else { shard_of(dest, shards) }
-    }
-}
-
 impl<M: Memory> Body<M> {
     /// Bytes of data.
     pub(crate) fn len(&self) -> usize {
@@ -104,9 +96,4 @@ pub(crate) fn atomic_response(original: u64) -> Op {
 
 fn aeth(syndrome: Syndrome) -> Aeth {
     Aeth { syndrome, msn: 0 }
-}
-
-/// The engine that owns a QP: numbers are dealt out so that this needs no table.
-pub(crate) fn shard_of(qpn: Qpn, shards: u32) -> u32 {
-    qpn.value() % shards
 }

@@ -3,7 +3,8 @@
 use super::context::Context;
 use crate::capture::Capture;
 use crate::command::ContextId;
-use crate::packet::{Packet, shard_of};
+use crate::numbers::Numbers;
+use crate::packet::{Head, Packet};
 use crate::path::Routes;
 use crate::platform::{CompletionQueue, Overrun, Platform};
 use crate::qp::Core;
@@ -46,7 +47,8 @@ pub enum Event {
 
 pub(crate) struct Outputs<M> {
     pub(crate) shard: u32,
-    pub(crate) shards: u32,
+    /// Where the queue pairs of this host are.
+    pub(crate) numbers: Numbers,
     pub(crate) now: Time,
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].
     pub(crate) spent: u64,
@@ -70,10 +72,10 @@ pub(crate) struct Outputs<M> {
 }
 
 impl<M> Outputs<M> {
-    pub(crate) fn new(shard: u32, shards: u32) -> Self {
+    pub(crate) fn new(shard: u32, numbers: Numbers) -> Self {
         Self {
             shard,
-            shards,
+            numbers,
             now: Time::default(),
             spent: 0,
             moved: 0,
@@ -90,22 +92,28 @@ impl<M> Outputs<M> {
     }
 
     pub(crate) fn packet(&mut self, packet: Packet<M>) {
-        if packet.shard(self.shards) == self.shard {
+        if self.owner(&packet) == self.shard {
             self.inbox.push_back(packet);
         } else {
             self.outbox.push_back(packet);
         }
     }
 
-    /// The engine's index of a QP of its own.
-    pub(crate) fn index_of(&self, qpn: Qpn) -> Option<u32> {
-        (shard_of(qpn, self.shards) == self.shard).then(|| qpn.value() / self.shards).and_then(|n| n.checked_sub(FIRST))
+    /// A packet for another engine, and which that is.
+    pub(crate) fn next_packet(&mut self) -> Option<(u32, Packet<M>)> {
+        let packet = self.outbox.pop_front()?;
+        Some((self.owner(&packet), packet))
     }
 
-    /// The number of the QP with `index`; none beyond 24 bits.
-    pub(crate) fn qpn_of(&self, index: u32) -> Option<Qpn> {
-        let n = (index + FIRST).checked_mul(self.shards)?.checked_add(self.shard)?;
-        (n < Qpn::MULTICAST.value()).then(|| Qpn::new(n))
+    /// The engine that a packet is for: this one, if no queue pair ever had the number.
+    fn owner(&self, packet: &Packet<M>) -> u32 {
+        let Head { header, shard, .. } = &packet.head;
+        if header.dest == Qpn::MULTICAST { *shard } else { self.numbers.owner(header.dest).unwrap_or(self.shard) }
+    }
+
+    /// The engine's index of a QP of its own.
+    pub(crate) fn index_of(&self, qpn: Qpn) -> Option<u32> {
+        self.numbers.place(qpn, self.shard)
     }
 
     /// The QP has something to send, or to flush.
@@ -160,6 +168,3 @@ impl<M> Outputs<M> {
         Ok(())
     }
 }
-
-/// QP numbers 0 and 1 are special (IBA 3.5.10); a few more are kept free.
-const FIRST: u32 = 16;

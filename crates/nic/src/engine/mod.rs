@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod captures;
+mod free;
 mod inventory;
 mod management;
 mod objects;
@@ -20,6 +21,7 @@ pub use settle::Budget;
 use crate::command::{CommandError, ContextId, Remains};
 use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
+use crate::numbers::Numbers;
 use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::path::Integrity;
 use crate::path::Network;
@@ -31,6 +33,7 @@ use crate::transport::roce::TimeWait;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};
 use arrivals::Arrivals;
+use free::Free;
 use management::Management;
 use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
 use std::collections::BTreeMap;
@@ -40,8 +43,6 @@ use std::collections::BTreeMap;
 pub struct Config {
     /// Which of the host's engines this is, from 0.
     pub shard: u32,
-    /// Number of shards.
-    pub shards: u32,
     /// Seed of numbers that must be hard to predict.
     pub seed: u64,
     /// Limits of one context.
@@ -53,7 +54,7 @@ pub struct Engine<P: Platform> {
     config: Config,
     contexts: Slab<Context<P>>,
     qps: Vec<Option<Box<Qp<P>>>>,
-    free_qps: std::collections::VecDeque<u32>,
+    free: Free,
     groups: BTreeMap<(Vni, Gid), Vec<u32>>,
     arrivals: Arrivals<P::Memory>,
     time_wait: TimeWait,
@@ -64,20 +65,20 @@ pub struct Engine<P: Platform> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// An engine without any context.
-    pub fn new(config: Config) -> Self {
+    /// An engine without any context. All engines of a host share `numbers`.
+    pub fn new(config: Config, numbers: Numbers) -> Self {
         Self {
             config,
             contexts: Slab::new(u32::MAX),
             qps: Vec::new(),
-            free_qps: std::collections::VecDeque::new(),
+            free: Free::default(),
             groups: BTreeMap::new(),
             arrivals: Arrivals::new(),
             time_wait: TimeWait::new(),
             integrity: Integrity::new(),
             wire: WireCounters::default(),
             management: Management::default(),
-            out: Outputs::new(config.shard, config.shards),
+            out: Outputs::new(config.shard, numbers),
         }
     }
 
@@ -117,9 +118,9 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// A packet for another engine, if there is one; [`Packet::shard`] says which.
-    pub fn poll_packet(&mut self) -> Option<Packet<P::Memory>> {
-        self.out.outbox.pop_front()
+    /// A packet for another engine, if there is one, and which that is.
+    pub fn poll_packet(&mut self) -> Option<(u32, Packet<P::Memory>)> {
+        self.out.next_packet()
     }
 
     /// The next event for the program.

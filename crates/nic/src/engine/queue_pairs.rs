@@ -5,7 +5,7 @@ use crate::command::{CommandError, ContextId, QpCounters, QpInfo, QpInit, Remain
 use crate::path::Path;
 use crate::path::Route;
 use crate::platform::Platform;
-use crate::qp::{Core, RESTING_QPS, ReceiveSide, SendSide, WINDOW};
+use crate::qp::{Core, ReceiveSide, SendSide, WINDOW};
 use crate::time::Time;
 use crate::transport::Qp;
 use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, Vni, check_modify};
@@ -25,7 +25,8 @@ impl<P: Platform> Engine<P> {
         } else if init.recv.is_none() {
             return Err(Invalid);
         }
-        let (index, qpn) = self.next_qp().ok_or(Exhausted)?;
+        let next = self.free.next(&self.out.numbers, self.out.shard, self.qps.len() as u32);
+        let (index, qpn) = next.ok_or(Exhausted)?;
         let cx = self.context_mut(id)?;
         let handle = cx.qps.insert(index).ok_or(Exhausted)?;
         cx.enter_pd(init.pd);
@@ -36,25 +37,21 @@ impl<P: Platform> Engine<P> {
             cx.srqs.get_mut(srq).ok_or(NoSuchObject)?.users += 1;
         }
         let qp = Box::new(Qp::new(new_core(id, handle, qpn, init), self.out.next_epoch()));
-        match self.qps.get_mut(index as usize) {
-            Some(slot) => {
-                *slot = Some(qp);
-                self.free_qps.pop_front();
-                self.time_wait.forget(index);
-            }
-            None => self.qps.push(Some(qp)),
-        }
+        self.free.take_number(qpn);
+        self.time_wait.forget(qpn);
+        self.put_qp(index, qp);
         self.out.schedule.join(index, self.context(id)?.owner());
         Ok((handle, qpn))
     }
 
-    /// Index and number of the next queue pair. A peer that has not heard of the end of a connection takes the same number for
-    /// the old one's, and a new connection for stale (IBA 12.9.8.3.1): others are used first.
-    fn next_qp(&self) -> Option<(u32, Qpn)> {
-        let (fresh, free) = (self.qps.len() as u32, self.free_qps.front().copied());
-        let rested = free.filter(|_| self.free_qps.len() > RESTING_QPS);
-        let at = |index| Some((index, self.out.qpn_of(index)?));
-        at(rested.unwrap_or(fresh)).or_else(|| at(free?))
+    /// Puts a queue pair at the next place.
+    fn put_qp(&mut self, index: u32, qp: Box<Qp<P>>) {
+        self.free.take_place(index);
+        self.out.numbers.enter(qp.core().qpn, self.out.shard, index);
+        match self.qps.get_mut(index as usize) {
+            Some(place) => *place = Some(qp),
+            None => self.qps.push(Some(qp)),
+        }
     }
 
     /// Changes attributes and state. The mask is checked against the transition; values are the caller's to check.
@@ -112,8 +109,10 @@ impl<P: Platform> Engine<P> {
     pub(super) fn remove_qp(&mut self, id: ContextId, qp: u32) -> Result<Box<Qp<P>>> {
         let index = self.qp_index(id, qp)?;
         let qp = self.qps[index as usize].take().ok_or(NoSuchObject)?;
-        self.free_qps.push_back(index);
-        self.time_wait.add(index, &qp);
+        self.free.add_place(index);
+        self.free.add_number(qp.core().qpn);
+        self.out.numbers.leave(qp.core().qpn, self.out.shard);
+        self.time_wait.add(&qp);
         self.out.timers.stop(index);
         let owner = self.context(id)?.owner();
         self.out.schedule.leave(index, owner);

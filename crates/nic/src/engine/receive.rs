@@ -2,7 +2,7 @@
 
 use super::management::GSI;
 use super::{Engine, parts};
-use crate::packet::shard_of;
+use crate::numbers::Numbers;
 use crate::path::Opened;
 use crate::path::{Datagram, Origin, Routes};
 use crate::platform::Platform;
@@ -36,14 +36,13 @@ impl<P: Platform> Engine<P> {
             Qpn::MULTICAST => return self.handle_group(datagram.origin, &opened),
             _ => {}
         }
-        let index = self.out.index_of(opened.header.dest);
-        let found = index.and_then(|index| {
+        let found = self.out.index_of(opened.header.dest).and_then(|index| {
             let (qp, env) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index)?;
             qp.takes(&opened).then_some((qp, env))
         });
         let Some((qp, env)) = found else {
             let is_intact = || opened.is_intact(&mut self.integrity);
-            let is_late = index.is_some_and(|at| self.time_wait.handle(at, &opened, datagram.origin, is_intact));
+            let is_late = self.time_wait.handle(&opened, datagram.origin, is_intact);
             self.wire.unknown_qp += u64::from(!is_late);
             return;
         };
@@ -90,12 +89,12 @@ impl<P: Platform> Engine<P> {
         self.wire
     }
 
-    /// Which of `shards` engines a datagram is for.
-    pub fn owners_of_datagram(shards: u32, datagram: &Datagram<'_>) -> Owners {
+    /// Which of the engines that share `numbers` a datagram is for.
+    pub fn owners_of_datagram(numbers: &Numbers, datagram: &Datagram<'_>) -> Owners {
         match Opened::dest(datagram) {
             None | Some(GSI) => Owners::Any,
             Some(Qpn::MULTICAST) => Owners::All,
-            Some(dest) => Owners::One(shard_of(dest, shards)),
+            Some(dest) => numbers.owner(dest).map_or(Owners::Any, Owners::One),
         }
     }
 }
@@ -103,7 +102,7 @@ impl<P: Platform> Engine<P> {
 /// Which of a host's engines have to see a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owners {
-    /// Any engine.
+    /// Any engine: no queue pair is meant, or none that there is.
     Any,
     /// This one.
     One(u32),

@@ -6,7 +6,7 @@ use super::shard::Shard;
 use super::stats::add;
 use super::wait;
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Datagram, Engine, Owners};
+use rdmesh_nic::{Datagram, Engine, Numbers, Owners};
 use std::sync::Arc;
 
 /// Exchange of packets with the other workers, and delivery of received packets to the worker's engine.
@@ -14,12 +14,14 @@ use std::sync::Arc;
 pub(super) struct Exchange {
     links: Arc<[Arc<Link>]>,
     number: usize,
+    /// Where queue pairs are.
+    numbers: Numbers,
 }
 
 impl Exchange {
     /// That of worker `number`.
-    pub(super) fn new(links: Arc<[Arc<Link>]>, number: usize) -> Self {
-        Self { links, number }
+    pub(super) fn new(links: Arc<[Arc<Link>]>, number: usize, numbers: Numbers) -> Self {
+        Self { links, number, numbers }
     }
 
     /// The worker's own link.
@@ -44,7 +46,7 @@ impl Exchange {
 
     /// Gives the engine the datagrams from the network, and forwards those for other workers.
     pub(super) fn receive(&self, shard: &mut Shard) -> bool {
-        let Self { links, number } = self;
+        let Self { links, number, numbers } = self;
         let link = self.link();
         let now = shard.now();
         let (engine, sockets, mads) = shard.receiving();
@@ -54,7 +56,7 @@ impl Exchange {
         }
         worked
             | sockets.receive(now, &mut |now, datagram| {
-                match owners(links.len(), datagram) {
+                match owners(numbers, datagram) {
                     Owners::One(at) if at as usize != *number => {
                         return forward(link, &links[at as usize], datagram);
                     }
@@ -75,9 +77,8 @@ impl Exchange {
     pub(super) fn send_packets(&self, shard: &mut Shard) -> bool {
         let link = self.link();
         let mut sent = false;
-        let shards = self.links.len() as u32;
-        while let Some(packet) = shard.engine().poll_packet() {
-            let target = &self.links[packet.shard(shards) as usize];
+        while let Some((to, packet)) = shard.engine().poll_packet() {
+            let target = &self.links[to as usize];
             let mut next = packet;
             // A full queue empties as fast as the other worker runs; it never waits for this one.
             while let Err(back) = target.packets.push(next) {
@@ -95,9 +96,9 @@ impl Exchange {
     }
 }
 
-/// The workers, of `workers`, that a datagram is for.
-fn owners(workers: usize, datagram: &Datagram<'_>) -> Owners {
-    if workers == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(workers as u32, datagram) }
+/// The workers that a datagram is for.
+fn owners(numbers: &Numbers, datagram: &Datagram<'_>) -> Owners {
+    if numbers.shards() == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(numbers, datagram) }
 }
 
 /// Hands a datagram to the worker that it is for.

@@ -7,7 +7,7 @@ use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
 use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
+use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, Numbers, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::Qpn;
 use rustix::io;
@@ -29,9 +29,9 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(config: Config, clock: Clock, sockets: Sockets) -> Self {
+    pub(super) fn new(config: Config, numbers: Numbers, clock: Clock, sockets: Sockets) -> Self {
         Self {
-            engine: Engine::new(config),
+            engine: Engine::new(config, numbers),
             contexts: Contexts::new(),
             clock,
             sockets,

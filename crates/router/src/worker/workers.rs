@@ -10,7 +10,7 @@ use super::served::Served;
 use super::shard::Shard;
 use super::wait::{self, Waiter};
 use crate::io::{self as net, Clock, Faults, IoConfig, Sessions, Sockets, Tunnel};
-use rdmesh_nic::{Config, TUNNEL_PORT};
+use rdmesh_nic::{Config, Numbers, TUNNEL_PORT};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use std::net::IpAddr;
@@ -62,6 +62,7 @@ impl Workers {
     pub fn start(config: WorkerConfig) -> Result<Self, StartError> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let count = if config.count == 0 { (processors / 4).max(1) } else { config.count };
+        let count = count.min(Numbers::MAX_SHARDS as usize);
         let links = (0..count).map(|_| Link::new(count).map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
         let clock = net::Clock::start();
         let (sessions, tunnels) = open_tunnels(&config.io, count, clock)?;
@@ -72,16 +73,17 @@ impl Workers {
         let desk = |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, contention.clone());
         let shards = Desk::handles(links.iter().zip(senders).map(desk).collect());
         let links: Arc<[Arc<Link>]> = links.into();
+        let numbers = Numbers::new(count as u32);
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
-            let engine = Config { shard: number as u32, shards: count as u32, seed: seed()?, limits: config.limits };
+            let engine = Config { shard: number as u32, seed: seed()?, limits: config.limits };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd(), contention.clone())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
             waiter.watch().add_level(sockets.poll_fd())?;
-            let mut shard = Shard::new(engine, clock, sockets);
+            let mut shard = Shard::new(engine, numbers.clone(), clock, sockets);
             shard.engine().set_tunnel_sealed(workers.sessions.is_some());
-            let exchange = Exchange::new(Arc::clone(&links), number);
+            let exchange = Exchange::new(Arc::clone(&links), number, numbers.clone());
             let served = Served::new(shard, exchange, commands, waiter.watch());
             let handle = workers.shards[number].clone();
             *handle.desk().serve() = Some(served);

@@ -1,6 +1,6 @@
 //! Rings of a hostile tenant: arbitrary bytes, in any order with doorbells, polls and time.
 
-use rdmesh_nic::{Capabilities, Config, ContextId, CqInit, Engine, Network, QpInit, Time};
+use rdmesh_nic::{Capabilities, Config, ContextId, CqInit, Engine, Network, Numbers, QpInit, Time};
 use rdmesh_router::budget::{Budget, Limits};
 use rdmesh_router::disposal::{Disposal, Reclaimer};
 use rdmesh_router::memory::{ArenaFile, Arenas, HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
@@ -34,8 +34,8 @@ const BASE: u64 = 0x1000_0000;
 impl Tenants {
     /// RC, UC and UD queue pairs of both, connected pairwise.
     pub(crate) fn new() -> Self {
-        let config = Config { shard: 0, shards: 1, seed: 1, limits: DeviceLimits::default() };
-        let mut engine = Engine::new(config);
+        let config = Config { shard: 0, seed: 1, limits: DeviceLimits::default() };
+        let mut engine = Engine::new(config, Numbers::new(1));
         let gids = [1, 2].map(|host| Gid::from_ip([10, 0, 0, host].into()));
         let sides = gids.map(|gid| side(&mut engine, gid));
         for i in 0..3 {

@@ -5,7 +5,7 @@ use crate::coverage::Seen;
 use crate::model::{Check, violated};
 use crate::platform::Sim;
 use crate::trace::digest;
-use rdmesh_nic::{Budget, Config, Datagram, Engine, Origin, Owners, PlainId, Target, Time, Transmits};
+use rdmesh_nic::{Budget, Config, Datagram, Engine, Numbers, Origin, Owners, PlainId, Target, Time, Transmits};
 use rdmesh_verbs::DeviceLimits;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 /// A host.
 pub(super) struct Host {
     pub(super) engines: Vec<Engine<Sim>>,
+    numbers: Numbers,
     pub(super) alive: bool,
     pub(super) wake: Option<Time>,
     /// Counts its lives.
@@ -25,8 +26,10 @@ impl Host {
     pub(super) fn new(index: usize, shards: u32, seed: u64, generation: u32) -> Self {
         let limits = DeviceLimits::default();
         let seed = seed.wrapping_mul(31).wrapping_add(index as u64 + u64::from(generation) * 7919);
-        let engines = (0..shards).map(|shard| Engine::new(Config { shard, shards, seed, limits })).collect();
-        Self { engines, alive: true, wake: None, generation, inbox: VecDeque::new(), stalled_until: Time(0) }
+        let numbers = Numbers::new(shards.max(1));
+        let engine = |shard| Engine::new(Config { shard, seed, limits }, numbers.clone());
+        let engines = (0..shards).map(engine).collect();
+        Self { engines, numbers, alive: true, wake: None, generation, inbox: VecDeque::new(), stalled_until: Time(0) }
     }
 
     /// The address of its router.
@@ -93,8 +96,7 @@ impl World {
     fn handle(&mut self, host: usize, incoming: &Incoming) -> Check {
         let Incoming { origin, traffic_class, bytes, sent } = incoming;
         let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received: Some(self.now), bytes };
-        let shards = self.hosts[host].engines.len() as u32;
-        let owners = Engine::<Sim>::owners_of_datagram(shards, &datagram);
+        let owners = Engine::<Sim>::owners_of_datagram(&self.hosts[host].numbers, &datagram);
         let end = self.snoop.arrived(host, &datagram).and_then(|qpn| self.model.by_qpn.get(&(host, qpn)));
         if end.is_some_and(|&end| self.model.ends[end].born > *sent) {
             self.model.seen.count(Seen::StaleToSuccessor);
@@ -120,9 +122,8 @@ impl World {
         for shard in 0..shards {
             worked |= self.hosts[host].engines[shard].poll(self.now);
             self.check_effects(host)?;
-            while let Some(packet) = self.hosts[host].engines[shard].poll_packet() {
-                let to = packet.shard(shards as u32) as usize;
-                self.hosts[host].engines[to].handle_packet(packet);
+            while let Some((to, packet)) = self.hosts[host].engines[shard].poll_packet() {
+                self.hosts[host].engines[to as usize].handle_packet(packet);
                 worked = true;
             }
             while self.hosts[host].engines[shard].poll_event().is_some() {}
@@ -167,17 +168,15 @@ impl World {
     fn exchange(&mut self, host: usize) -> Check {
         let shards = self.hosts[host].engines.len();
         for shard in 0..shards {
-            while let Some(packet) = self.hosts[host].engines[shard].poll_packet() {
-                let to = packet.shard(shards as u32) as usize;
-                self.hosts[host].engines[to].handle_packet(packet);
+            while let Some((to, packet)) = self.hosts[host].engines[shard].poll_packet() {
+                self.hosts[host].engines[to as usize].handle_packet(packet);
             }
         }
         for shard in 0..shards {
             self.hosts[host].engines[shard].poll(self.now);
             self.check_effects(host)?;
-            while let Some(packet) = self.hosts[host].engines[shard].poll_packet() {
-                let to = packet.shard(shards as u32) as usize;
-                self.hosts[host].engines[to].handle_packet(packet);
+            while let Some((to, packet)) = self.hosts[host].engines[shard].poll_packet() {
+                self.hosts[host].engines[to as usize].handle_packet(packet);
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::world::*;
 use crate::engine::{Config, Engine, Event};
+use crate::numbers::Numbers;
 use crate::time::Time;
 use rdmesh_verbs::*;
 
@@ -65,10 +66,10 @@ fn an_answer_never_reaches_the_next_qp_of_the_same_number() {
     b.memory.put(0, b"secret");
     world.post(&a, wr(1, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 6)]));
     world.engines[0].poll(world.now);
-    let request = world.engines[0].poll_packet().unwrap();
+    let (_, request) = world.engines[0].poll_packet().unwrap();
     world.engines[1].handle_packet(request);
     world.engines[1].poll(world.now);
-    let answer = world.engines[1].poll_packet().unwrap();
+    let (_, answer) = world.engines[1].poll_packet().unwrap();
 
     world.engines[0].close(a.context);
     let next = loop {
@@ -90,10 +91,10 @@ fn an_answer_never_reaches_the_next_qp_of_the_same_number() {
 #[test]
 fn a_number_is_not_used_again_soon() {
     // The table of the second has room for fewer than a hundred.
-    for (shards, others) in [(1, 1024), (1 << 18, 40)] {
+    for (numbers, others) in [(Numbers::new(1), 1024), (Numbers::below(16 + 47), 40)] {
         let limits = DeviceLimits::default();
         let mut world = World::new(1);
-        world.engines[0] = Engine::new(Config { shard: 0, shards, seed: 7, limits });
+        world.engines[0] = Engine::new(Config { shard: 0, seed: 7, limits }, numbers);
         let mut seen = Vec::new();
         for _ in 0..2 * others + 100 {
             let node = world.node(0, 1, Setup::default());

@@ -2,6 +2,7 @@
 
 use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
+use crate::numbers::Numbers;
 use crate::path::Network;
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
@@ -195,6 +196,8 @@ pub(super) struct World {
     pub(super) engines: Vec<Engine<Test>>,
     /// Engines of a host.
     shards: usize,
+    /// Where queue pairs are, of each host.
+    numbers: Vec<Numbers>,
     pub(super) now: Time,
     pub(super) events: Vec<Event>,
     /// Routes to the addresses, if the engines are on two hosts.
@@ -273,12 +276,14 @@ impl World {
 
     fn of(hosts: usize, shards: u32, routes: Option<Routes>) -> Self {
         let limits = DeviceLimits::default();
-        let engines = (0..hosts as u64).flat_map(|host| {
-            (0..shards).map(move |shard| Engine::new(Config { shard, shards, seed: 7 + host, limits }))
+        let numbers: Vec<_> = (0..hosts).map(|_| Numbers::new(shards)).collect();
+        let engines = numbers.iter().zip(7..).flat_map(|(numbers, seed)| {
+            (0..shards).map(move |shard| Engine::new(Config { shard, seed, limits }, numbers.clone()))
         });
         Self {
             engines: engines.collect(),
             shards: shards as usize,
+            numbers: numbers.clone(),
             now: Time(1000),
             events: Vec::new(),
             routes,
@@ -425,9 +430,8 @@ impl World {
         let mut worked = false;
         for i in 0..self.engines.len() {
             worked |= self.engines[i].poll(self.now);
-            while let Some(packet) = self.engines[i].poll_packet() {
-                let to = i / self.shards * self.shards + packet.shard(self.shards as u32) as usize;
-                self.engines[to].handle_packet(packet);
+            while let Some((shard, packet)) = self.engines[i].poll_packet() {
+                self.engines[i / self.shards * self.shards + shard as usize].handle_packet(packet);
                 worked = true;
             }
             worked |= self.send_datagrams(i);
@@ -462,7 +466,7 @@ impl World {
         let (first, shards) = (to * self.shards, self.shards);
         let origin = Origin::Host(Self::host(from / shards));
         let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
-        match Engine::<Test>::owners_of_datagram(shards as u32, &datagram) {
+        match Engine::<Test>::owners_of_datagram(&self.numbers[to], &datagram) {
             Owners::One(shard) => self.receive(first + shard as usize, from, bytes),
             Owners::Any => self.receive(first + self.datagrams % shards, from, bytes),
             Owners::All => (first..first + shards).for_each(|engine| self.receive(engine, from, bytes)),

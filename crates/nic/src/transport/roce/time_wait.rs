@@ -19,13 +19,13 @@ use crate::wire::{Aeth, Header, Op, Service, Syndrome};
 use rdmesh_verbs::{Psn, QpType, Qpn};
 use std::collections::{HashMap, VecDeque};
 
-/// The latest connections that have ended, by the engine's index of their queue pair.
+/// The latest connections that have ended, by the number of their queue pair.
 pub(crate) struct TimeWait {
-    connections: HashMap<u32, FinalAck>,
+    connections: HashMap<Qpn, FinalAck>,
     /// The same from the oldest.
-    order: VecDeque<u32>,
+    order: VecDeque<Qpn>,
     /// Final ACKs that are to be repeated.
-    due: VecDeque<(u32, FinalAck)>,
+    due: VecDeque<(Qpn, FinalAck)>,
 }
 
 /// Final ACK of a closed connection.
@@ -46,39 +46,34 @@ impl TimeWait {
     }
 
     /// A queue pair goes. An acknowledgement that is due is sent now.
-    pub(crate) fn add<P: Platform>(&mut self, index: u32, qp: &Qp<P>) {
+    pub(crate) fn add<P: Platform>(&mut self, qp: &Qp<P>) {
         let Some(ack) = FinalAck::of(qp) else { return };
+        let qpn = qp.core().qpn;
         // As many as the numbers that rest before one is used again.
         if self.order.len() == RESTING_QPS
             && let Some(oldest) = self.order.pop_front()
         {
             self.connections.remove(&oldest);
         }
-        self.connections.insert(index, ack);
-        self.order.push_back(index);
+        self.connections.insert(qpn, ack);
+        self.order.push_back(qpn);
         if qp.connection().is_some_and(|connection| connection.responder.is_ack_due()) {
-            self.repeat(index);
+            self.repeat(qpn);
         }
     }
 
     /// Another queue pair takes the number.
-    pub(crate) fn forget(&mut self, index: u32) {
-        if self.connections.remove(&index).is_some() {
-            self.order.retain(|at| *at != index);
+    pub(crate) fn forget(&mut self, qpn: Qpn) {
+        if self.connections.remove(&qpn).is_some() {
+            self.order.retain(|at| *at != qpn);
         }
     }
 
     /// Takes a packet for a closed queue pair: returns whether it is a part of a message that was executed, if the packet is
     /// `intact`.
-    pub(crate) fn handle(
-        &mut self,
-        index: u32,
-        opened: &Opened<'_>,
-        origin: Origin,
-        intact: impl FnOnce() -> bool,
-    ) -> bool {
-        let Some(ack) = self.connections.get(&index).copied() else { return false };
+    pub(crate) fn handle(&mut self, opened: &Opened<'_>, origin: Origin, intact: impl FnOnce() -> bool) -> bool {
         let header = &opened.header;
+        let Some(ack) = self.connections.get(&header.dest).copied() else { return false };
         let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
             && header.service == Service::Rc
             && header.psn.since(ack.executed) <= 0
@@ -87,7 +82,7 @@ impl TimeWait {
             && is_from(&ack.envelope, origin, &opened.ip)
             && intact();
         if is_known {
-            self.repeat(index);
+            self.repeat(header.dest);
         }
         is_known
     }
@@ -111,14 +106,14 @@ impl TimeWait {
     }
 
     /// The peer repeats packets without an answer, so the queue need not hold more than are sent at once.
-    fn repeat(&mut self, index: u32) {
-        let is_due = self.due.iter().any(|(due, _)| *due == index);
+    fn repeat(&mut self, qpn: Qpn) {
+        let is_due = self.due.iter().any(|(due, _)| *due == qpn);
         if is_due || self.due.len() == MAX_DUE {
             return;
         }
-        if let Some(ack) = self.connections.get_mut(&index).filter(|ack| ack.left > 0) {
+        if let Some(ack) = self.connections.get_mut(&qpn).filter(|ack| ack.left > 0) {
             ack.left -= 1;
-            self.due.push_back((index, *ack));
+            self.due.push_back((qpn, *ack));
         }
     }
 }
