@@ -9,6 +9,10 @@ use super::bytes::{Reader, u24};
 use rdmesh_verbs::Vni;
 use std::ops::Range;
 
+/// Where the header says what follows it, in two bytes.
+pub const PROTOCOL: usize = 2;
+/// What follows where that is an IPv6 packet.
+pub const IPV6: u16 = 0x86dd;
 /// Bytes of the header that [`encode`] writes.
 pub const LEN: usize = 8;
 /// Bytes of the header with the seal, that [`encode_sealed`] writes.
@@ -33,7 +37,8 @@ pub struct Seal {
 pub fn encode(vni: Vni, is_v6: bool, out: &mut [u8]) {
     let [protocol_high, protocol_low] = if is_v6 { IPV6 } else { IPV4 }.to_be_bytes();
     let [a, b, c] = u24(vni.0);
-    out[..LEN].copy_from_slice(&[0, 0, protocol_high, protocol_low, a, b, c, 0]);
+    out[..LEN].copy_from_slice(&[0, 0, 0, 0, a, b, c, 0]);
+    out[PROTOCOL..PROTOCOL + 2].copy_from_slice(&[protocol_high, protocol_low]);
 }
 
 /// The same with room for the seal, to the first [`SEALED_LEN`] bytes. The tag and what [`write_seal`] writes are zero.
@@ -114,7 +119,6 @@ const SEAL: usize = 32;
 const SEAL_OPTION: [u8; OPTION] = [0xff, 0x6d, 0x81, (SEAL / 4) as u8];
 const CONTROL_OPTION: [u8; OPTION] = [0xff, 0x6d, 0x82, (CONTROL_BODY / 4) as u8];
 const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 
 #[cfg(test)]
 mod tests {

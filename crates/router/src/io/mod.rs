@@ -9,6 +9,7 @@
 //! * [`Faults`]: fault injection.
 //! * [`mod@probe`]: the check that the kernel supports plain RoCEv2.
 
+mod bpf;
 mod clock;
 mod control;
 mod counters;
@@ -22,6 +23,7 @@ mod probe;
 mod raw;
 mod socket;
 mod sockets;
+mod steering;
 mod tunnel;
 
 pub use clock::Clock;

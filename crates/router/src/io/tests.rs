@@ -209,15 +209,38 @@ fn each_worker_receives_what_is_for_its_queue_pairs() {
     const WORKERS: usize = 3;
     let tunnels = Tunnel::open(underlay(8), WORKERS, None).unwrap();
     let mut receivers: Vec<Receiver> = tunnels.into_iter().map(|tunnel| Receiver::new(Some(tunnel))).collect();
-    let sender = UdpSocket::bind((underlay(9), 0)).unwrap();
+    arrive_at(underlay(8), &mut receivers, |qpn| qpn as usize % WORKERS);
+}
+
+#[test]
+fn a_table_steers_each_queue_pair_to_any_worker() {
+    const WORKERS: usize = 3;
+    let tunnels = Tunnel::open(underlay(9), WORKERS, None).unwrap();
+    let Some(steering) = Tunnel::steer(&tunnels) else {
+        assert!(!rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(), "root may use bpf(2)");
+        return eprintln!("skipped: the kernel gives no table");
+    };
+    let mut receivers: Vec<Receiver> = tunnels.into_iter().map(|tunnel| Receiver::new(Some(tunnel))).collect();
+    for round in 0..WORKERS {
+        let worker = |qpn: u32| (qpn as usize / 2 + round) % WORKERS;
+        QUEUE_PAIRS.for_each(|qpn| steering.set(rdmesh_verbs::Qpn::new(qpn), worker(qpn) as u32));
+        arrive_at(underlay(9), &mut receivers, worker);
+    }
+}
+
+const QUEUE_PAIRS: std::ops::Range<u32> = 0x12_3450..0x12_3456;
+
+/// Sends datagrams for some queue pairs, over IPv4 and IPv6, and sees them arrive at the workers that `worker` tells.
+fn arrive_at(to: IpAddr, receivers: &mut [Receiver], worker: impl Fn(u32) -> usize) {
+    let sender = UdpSocket::bind((to, 0)).unwrap();
     for (protocol, transport) in [([0x08, 0x00], 36), ([0x86, 0xdd], 56)] {
-        for qpn in 0x12_3450..0x12_3456_u32 {
+        for qpn in QUEUE_PAIRS {
             let mut bytes = vec![0; transport + 16];
             bytes[2..4].copy_from_slice(&protocol);
             // The bits before the number are not part of it.
             bytes[transport + 4..transport + 8].copy_from_slice(&(qpn | 0xff00_0000).to_be_bytes());
-            sender.send_to(&bytes, (underlay(8), rdmesh_nic::TUNNEL_PORT)).unwrap();
-            let arrived = receivers[qpn as usize % WORKERS].next(1);
+            sender.send_to(&bytes, (to, rdmesh_nic::TUNNEL_PORT)).unwrap();
+            let arrived = receivers[worker(qpn)].next(1);
             assert_eq!(arrived[0].bytes, bytes, "{qpn:#x}");
         }
     }

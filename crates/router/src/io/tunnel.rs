@@ -27,8 +27,8 @@ pub use rehearsal::Rehearsal;
 pub(crate) use service::Sessions;
 pub use service::StrangersSeen;
 
-use super::raw::Instruction;
 use super::socket::{Purpose, Socket};
+use super::steering::{self, Steering};
 use rdmesh_nic::TUNNEL_PORT;
 use rdmesh_nic::wire::geneve;
 use rustix::io::{self, Errno};
@@ -63,10 +63,23 @@ impl Tunnel {
         if let Some(first) = tunnels.first()
             && workers > 1
         {
-            let header = if sessions.is_some() { geneve::SEALED_LEN } else { geneve::LEN };
-            first.receiver.choose_by(&program(workers as u32, header as u32))?;
+            first.receiver.choose_by(&steering::by_number(workers as u32, first.header()))?;
         }
         Ok(tunnels)
+    }
+
+    /// Has the kernel look up which of the workers a datagram is for, where it lets the router.
+    pub(crate) fn steer(tunnels: &[Self]) -> Option<Steering> {
+        let first = tunnels.first().filter(|_| tunnels.len() > 1)?;
+        let log = |error: &Errno| {
+            tracing::info!(%error, "the kernel steers datagrams without a table: for queue pairs that move, workers hand them on");
+        };
+        Steering::start(&first.receiver, first.header()).inspect_err(log).ok()
+    }
+
+    /// Bytes before the inner IP header.
+    fn header(&self) -> usize {
+        if self.guard.is_some() { geneve::SEALED_LEN } else { geneve::LEN }
     }
 }
 
@@ -82,30 +95,7 @@ fn sender(underlay: IpAddr, worker: usize) -> io::Result<Socket> {
     Err(Errno::ADDRINUSE)
 }
 
-/// Chooses a worker by the queue pair that a datagram is for, as the engine does. A datagram that is not laid out as
-/// routers lay them out goes to any of them.
-fn program(workers: u32, geneve: u32) -> [Instruction; 8] {
-    let op = |code: u32, k: u32| Instruction { code: code as u16, jt: 0, jf: 0, k };
-    let skip_unless = |k| Instruction { jf: 2, ..op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k) };
-    [
-        op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, GENEVE_PROTOCOL),
-        skip_unless(IPV6),
-        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, geneve + QUEUE_PAIR + 20),
-        op(libc::BPF_JMP | libc::BPF_JA, 1),
-        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, geneve + QUEUE_PAIR),
-        op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xff_ffff),
-        op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, workers),
-        op(libc::BPF_RET | libc::BPF_A, 0),
-    ]
-}
-
 /// IANA's dynamic ports begin here (RFC 6335).
 const FIRST_PORT: u16 = 49_152;
 const STEP: u16 = 97;
 const ATTEMPTS: u16 = 64;
-/// Where a Geneve header says what follows it.
-const GENEVE_PROTOCOL: u32 = 2;
-const IPV6: u32 = 0x86dd;
-/// Where, behind Geneve's header, the four bytes begin that end with the queue pair's number: IPv4, UDP, and the base
-/// transport header.
-const QUEUE_PAIR: u32 = 20 + 8 + 4;

@@ -66,6 +66,7 @@ impl Workers {
         let links = (0..count).map(|_| Link::new(count).map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
         let clock = net::Clock::start();
         let (sessions, tunnels) = open_tunnels(&config.io, count, clock)?;
+        let numbers = numbers(count as u32, &tunnels);
         let mut tunnels = tunnels.into_iter();
         let contention = Contention::new(links.iter().map(|link| link.page.clone()).collect());
         let probe = Probe::start(contention.clone())?;
@@ -73,7 +74,6 @@ impl Workers {
         let desk = |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, contention.clone());
         let shards = Desk::handles(links.iter().zip(senders).map(desk).collect());
         let links: Arc<[Arc<Link>]> = links.into();
-        let numbers = Numbers::new(count as u32);
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, seed: seed()?, limits: config.limits };
@@ -118,6 +118,14 @@ impl Drop for Workers {
             // A panic of the worker has been reported already.
             let _ = thread.join();
         }
+    }
+}
+
+/// The table of the queue pairs of so many workers. The kernel steers by it.
+fn numbers(workers: u32, tunnels: &[Tunnel]) -> Numbers {
+    match Tunnel::steer(tunnels) {
+        Some(steering) => Numbers::watched(workers, move |qpn, worker| steering.set(qpn, worker)),
+        None => Numbers::new(workers),
     }
 }
 

@@ -8,6 +8,11 @@ use std::net::Ipv4Addr;
 /// UDP port of RoCEv2 (IBA annex A17).
 pub const ROCE_PORT: u16 = 4791;
 
+/// Bytes of an IPv4 header with the UDP header behind it.
+pub const IPV4_LEN: usize = IPV4 + UDP;
+/// Bytes of an IPv6 header with the UDP header behind it.
+pub const IPV6_LEN: usize = IPV6 + UDP;
+
 /// The IP and UDP headers of a RoCEv2 packet: IPv4 without options, not to be fragmented, if both addresses are IPv4
 /// ones, else IPv6. The UDP checksum is sent as zero and not looked at: the invariant CRC covers more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +37,7 @@ impl IpUdp {
     /// Bytes of both headers.
     #[expect(clippy::len_without_is_empty, reason = "headers are never empty")]
     pub fn len(&self) -> usize {
-        if self.ipv4().is_some() { IPV4 + UDP } else { IPV6 + UDP }
+        if self.ipv4().is_some() { IPV4_LEN } else { IPV6_LEN }
     }
 
     /// Writes [`IpUdp::len`] bytes to `out`, which must have room for them, to precede `udp_payload_len` bytes.
