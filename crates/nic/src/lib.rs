@@ -43,6 +43,7 @@ pub use engine::{
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
-    Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
+    Datagram, Form, Network, Opened, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target,
+    Train, Transmits,
 };
 pub use time::Time;

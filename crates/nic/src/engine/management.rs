@@ -117,18 +117,16 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes a packet for queue pair 1.
-    pub(super) fn handle_mad(&mut self, origin: Origin, opened: &Opened<'_>) {
+    pub(super) fn handle_mad(&mut self, opened: &Opened<'_>) {
         let Some(bytes) = mad(&opened.header, opened.payload).filter(|_| opened.is_in_partition()) else {
             self.wire.unknown_qp += 1;
             return;
         };
-        let origin_plain = match origin {
+        let origin_plain = match opened.origin {
             Origin::Host(_) => None,
             Origin::Plain { id, .. } => Some(id),
         };
-        if opened.ip.dest.is_multicast()
-            || (origin_plain.is_none() && !opened.is_from_its_host(origin, &self.out.routes))
-        {
+        if opened.ip.dest.is_multicast() || (origin_plain.is_none() && !opened.is_from_its_host(&self.out.routes)) {
             self.wire.wrong_source += 1;
             return;
         }

@@ -4,7 +4,7 @@ use super::management::GSI;
 use super::{Engine, parts};
 use crate::numbers::Numbers;
 use crate::path::Opened;
-use crate::path::{Datagram, Origin, Routes};
+use crate::path::{Datagram, Routes};
 use crate::platform::Platform;
 use crate::time::Time;
 use crate::wire::Op;
@@ -25,28 +25,42 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a datagram from the network.
     pub fn handle_datagram(&mut self, now: Time, datagram: &Datagram<'_>) {
+        if let Some(opened) = self.open_datagram(datagram) {
+            self.handle_opened(now, &opened);
+        }
+    }
+
+    /// Parses a datagram from the network; none where that is no RoCEv2 packet. [`Owners::of`] says which engines it is for, all
+    /// of which take it by [`Engine::handle_opened`].
+    pub fn open_datagram<'a>(&mut self, datagram: &Datagram<'a>) -> Option<Opened<'a>> {
+        let opened = Opened::new(datagram).ok();
+        if opened.is_none() {
+            self.wire.received += 1;
+            self.wire.malformed += 1;
+        }
+        opened
+    }
+
+    /// Takes a packet from the network.
+    pub fn handle_opened(&mut self, now: Time, opened: &Opened<'_>) {
         self.out.now = now;
         self.wire.received += 1;
-        let Ok(opened) = Opened::new(datagram) else {
-            self.wire.malformed += 1;
-            return;
-        };
         match opened.header.dest {
-            GSI => return self.handle_mad(datagram.origin, &opened),
-            Qpn::MULTICAST => return self.handle_group(datagram.origin, &opened),
+            GSI => return self.handle_mad(opened),
+            Qpn::MULTICAST => return self.handle_group(opened),
             _ => {}
         }
         let found = self.out.index_of(opened.header.dest).and_then(|index| {
             let (qp, env) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index)?;
-            qp.takes(&opened).then_some((qp, env))
+            qp.takes(opened).then_some((qp, env))
         });
         let Some((qp, env)) = found else {
             let is_intact = || opened.is_intact(&mut self.integrity);
-            let is_late = self.time_wait.handle(&opened, datagram.origin, is_intact);
+            let is_late = self.time_wait.handle(opened, is_intact);
             self.wire.unknown_qp += u64::from(!is_late);
             return;
         };
-        if !qp.is_from_peer(&opened, datagram.origin, &env.cx.network, &env.out.routes) {
+        if !qp.is_from_peer(opened, &env.cx.network, &env.out.routes) {
             self.wire.wrong_source += 1;
             return;
         }
@@ -57,11 +71,11 @@ impl<P: Platform> Engine<P> {
         for capture in &mut env.out.captures {
             capture.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
         }
-        qp.handle_packet(env, &opened);
+        qp.handle_packet(env, opened);
     }
 
     /// Takes a datagram to a group, for the members in this engine.
-    fn handle_group(&mut self, origin: Origin, opened: &Opened<'_>) {
+    fn handle_group(&mut self, opened: &Opened<'_>) {
         let is_datagram = matches!(opened.header.op, Op::Datagram { .. }) && opened.is_in_partition();
         let Some(vni) = opened.vni.filter(|_| is_datagram) else {
             self.wire.unknown_qp += 1;
@@ -69,7 +83,7 @@ impl<P: Platform> Engine<P> {
         };
         // The sender does not know where members are.
         let Some(members) = self.groups.get(&(vni, opened.ip.dest)) else { return };
-        if !opened.is_from_its_host(origin, &self.out.routes) {
+        if !opened.is_from_its_host(&self.out.routes) {
             self.wire.wrong_source += 1;
             return;
         }
@@ -88,18 +102,9 @@ impl<P: Platform> Engine<P> {
     pub fn wire_counters(&self) -> WireCounters {
         self.wire
     }
-
-    /// Which of the engines that share `numbers` a datagram is for.
-    pub fn owners_of_datagram(numbers: &Numbers, datagram: &Datagram<'_>) -> Owners {
-        match Opened::dest(datagram) {
-            None | Some(GSI) => Owners::Any,
-            Some(Qpn::MULTICAST) => Owners::All,
-            Some(dest) => numbers.owner(dest).map_or(Owners::Any, Owners::One),
-        }
-    }
 }
 
-/// Which of a host's engines have to see a datagram.
+/// Which of a host's engines have to see a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owners {
     /// Any engine: no queue pair is meant, or none that there is.
@@ -108,6 +113,18 @@ pub enum Owners {
     One(u32),
     /// Every one: it is for a group, which may have members anywhere.
     All,
+}
+
+impl Owners {
+    /// Which of the engines that share `numbers` a packet is for.
+    #[inline]
+    pub fn of(numbers: &Numbers, opened: &Opened<'_>) -> Self {
+        match opened.header.dest {
+            GSI => Self::Any,
+            Qpn::MULTICAST => Self::All,
+            dest => numbers.owner(dest).map_or(Self::Any, Self::One),
+        }
+    }
 }
 
 /// Datagrams of one engine, and counts of drops by reason.

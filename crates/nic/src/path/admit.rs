@@ -7,7 +7,7 @@
 use super::Envelope;
 use super::{Datagram, Origin, Route, Routes, Target};
 use crate::wire::{DEFAULT_PKEY, Header, IdSolver, IpUdp, Malformed, geneve, icrc};
-use rdmesh_verbs::{Gid, Qpn, Vni};
+use rdmesh_verbs::{Gid, Vni};
 use std::net::IpAddr;
 
 /// Integrity checks of received packets: invariant CRC or the tunnel's seal.
@@ -24,7 +24,8 @@ impl Integrity {
 }
 
 /// A decapsulated packet. Only its form is checked.
-pub(crate) struct Opened<'a> {
+pub struct Opened<'a> {
+    pub(crate) origin: Origin,
     /// From the tunnel; plain packets have the network of the queue pair that they reach.
     pub(crate) vni: Option<Vni>,
     pub(crate) ip: IpUdp,
@@ -34,9 +35,20 @@ pub(crate) struct Opened<'a> {
     pub(crate) udp: &'a [u8],
 }
 
+/// A decapsulated packet without its bytes, which are kept elsewhere: with them it need not be parsed again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    origin: Origin,
+    vni: Option<Vni>,
+    ip: IpUdp,
+    header: Header,
+    /// Where in the bytes the payload is.
+    payload: (usize, usize),
+}
+
 impl<'a> Opened<'a> {
     /// Parses a datagram.
-    pub(crate) fn new(datagram: &Datagram<'a>) -> Result<Self, Malformed> {
+    pub fn new(datagram: &Datagram<'a>) -> Result<Self, Malformed> {
         let (vni, ip, udp) = match datagram.origin {
             Origin::Host(_) => {
                 let (vni, inner) = geneve::decode(datagram.bytes)?;
@@ -50,12 +62,15 @@ impl<'a> Opened<'a> {
             }
         };
         let (header, payload) = Header::decode(udp)?;
-        Ok(Self { vni, ip, header, payload, udp })
+        Ok(Self { origin: datagram.origin, vni, ip, header, payload, udp })
     }
 
-    /// The destination queue pair of a datagram, read without parsing the rest.
-    pub(crate) fn dest(datagram: &Datagram<'a>) -> Option<Qpn> {
-        Self::new(datagram).ok().map(|opened| opened.header.dest)
+    /// The packet without its bytes, and those.
+    pub fn apart(&self) -> (Form, &'a [u8]) {
+        let Self { origin, vni, ip, header, payload, udp } = *self;
+        // Behind the payload there are padding and check sum only, so its address tells its place.
+        let start = payload.as_ptr().addr() - udp.as_ptr().addr();
+        (Form { origin, vni, ip, header, payload: (start, start + payload.len()) }, udp)
     }
 
     /// Whether congestion was met on the way.
@@ -80,14 +95,23 @@ impl<'a> Opened<'a> {
     }
 
     /// Whether it came through the tunnel from the host that its sender is on.
-    pub(crate) fn is_from_its_host(&self, origin: Origin, routes: &Routes) -> bool {
-        let (Some(vni), Origin::Host(from)) = (self.vni, origin) else { return false };
+    pub(crate) fn is_from_its_host(&self, routes: &Routes) -> bool {
+        let (Some(vni), Origin::Host(from)) = (self.vni, self.origin) else { return false };
         routes.find(vni, self.ip.source) == Route::Host(from)
     }
 }
 
-pub(crate) fn is_from(peer: &Envelope, origin: Origin, ip: &IpUdp) -> bool {
-    let same_way = match (peer.target, origin) {
+impl Form {
+    /// The packet with these bytes again: those that it was taken apart from, or a copy; none for fewer bytes.
+    pub fn with<'a>(&self, udp: &'a [u8]) -> Option<Opened<'a>> {
+        let Self { origin, vni, ip, header, payload: (start, end) } = *self;
+        Some(Opened { origin, vni, ip, header, payload: udp.get(start..end)?, udp })
+    }
+}
+
+pub(crate) fn is_from(peer: &Envelope, opened: &Opened<'_>) -> bool {
+    let ip = &opened.ip;
+    let same_way = match (peer.target, opened.origin) {
         (Target::Host(host), Origin::Host(from)) => host == from,
         (Target::Plain { id, .. }, Origin::Plain { id: at, .. }) => id == at,
         _ => false,

@@ -10,7 +10,8 @@ mod envelope;
 mod routes;
 mod transmits;
 
-pub(crate) use admit::{Integrity, Opened, is_from};
+pub use admit::{Form, Opened};
+pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
 pub use routes::{Route, Routes};
 pub use transmits::{Train, Transmits};

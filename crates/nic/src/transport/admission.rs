@@ -29,19 +29,19 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Whether it came from the peer of `qp`.
-    pub(crate) fn is_from_peer(&self, opened: &Opened<'_>, origin: Origin, network: &Network, routes: &Routes) -> bool {
+    pub(crate) fn is_from_peer(&self, opened: &Opened<'_>, network: &Network, routes: &Routes) -> bool {
         if opened.vni.is_some_and(|vni| vni != network.vni) {
             return false;
         }
         if opened.header.service == Service::Ud {
-            let known = match (routes.find(network.vni, opened.ip.source), origin) {
+            let known = match (routes.find(network.vni, opened.ip.source), opened.origin) {
                 (Route::Host(host), Origin::Host(from)) => host == from,
                 (Route::Outside, Origin::Plain { id, .. }) => network.plain.is_some_and(|plain| plain.id == id),
                 _ => false,
             };
             return known && is_own(&network.gids, opened.ip.dest);
         }
-        self.connection().is_some_and(|connection| is_from(&connection.envelope, origin, &opened.ip))
+        self.connection().is_some_and(|connection| is_from(&connection.envelope, opened))
     }
 }
 

@@ -5,8 +5,7 @@ use super::mads;
 use super::shard::Shard;
 use super::stats::add;
 use super::wait;
-use crate::memory::HostPlatform;
-use rdmesh_nic::{Datagram, Engine, Numbers, Owners};
+use rdmesh_nic::{Numbers, Opened, Owners};
 use std::sync::Arc;
 
 /// Exchange of packets with the other workers, and delivery of received packets to the worker's engine.
@@ -51,23 +50,24 @@ impl Exchange {
         let now = shard.now();
         let (engine, sockets, mads) = shard.receiving();
         let mut worked = false;
-        while link.mailbox.take(|datagram| engine.handle_datagram(now, datagram)) {
+        while link.mailbox.take(|opened| engine.handle_opened(now, opened)) {
             worked = true;
         }
         worked
             | sockets.receive(now, &mut |now, datagram| {
-                match owners(numbers, datagram) {
+                let Some(opened) = engine.open_datagram(datagram) else { return };
+                match Owners::of(numbers, &opened) {
                     Owners::One(at) if at as usize != *number => {
-                        return forward(link, &links[at as usize], datagram);
+                        return forward(link, &links[at as usize], &opened);
                     }
-                    // A datagram from another worker is not forwarded again.
+                    // A packet from another worker is not forwarded again.
                     Owners::All => {
                         let others = links.iter().enumerate().filter(|(at, _)| at != number);
-                        others.for_each(|(_, other)| forward(link, other, datagram));
+                        others.for_each(|(_, other)| forward(link, other, &opened));
                     }
                     Owners::One(_) | Owners::Any => {}
                 }
-                engine.handle_datagram(now, datagram);
+                engine.handle_opened(now, &opened);
                 // At once: the engine's own queue is short, and shared by all origins.
                 mads::pass(engine, mads, &link.counters.mads);
             })
@@ -96,14 +96,9 @@ impl Exchange {
     }
 }
 
-/// The workers that a datagram is for.
-fn owners(numbers: &Numbers, datagram: &Datagram<'_>) -> Owners {
-    if numbers.shards() == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(numbers, datagram) }
-}
-
-/// Hands a datagram to the worker that it is for.
-pub(super) fn forward(from: &Link, to: &Link, datagram: &Datagram<'_>) {
-    if !to.mailbox.post(datagram) {
+/// Hands a packet to the worker that it is for.
+pub(super) fn forward(from: &Link, to: &Link, opened: &Opened<'_>) {
+    if !to.mailbox.post(opened) {
         return from.io.forward_drops.add(1);
     }
     from.io.forwarded.add(1);

@@ -91,15 +91,19 @@ fn a_worker_without_traffic_sleeps_on() {
 #[test]
 fn a_datagram_for_another_worker_is_handed_over_or_counted() {
     let (from, to) = (Link::new(2).unwrap(), Link::new(2).unwrap());
-    let origin = rdmesh_nic::Origin::Host(underlay(1));
-    let datagram = Datagram { origin, traffic_class: 0, received: None, bytes: &[7; 64] };
+    let origin =
+        rdmesh_nic::Origin::Plain { id: rdmesh_nic::PlainId(0), from: underlay(1), from_port: 1, to: underlay(2) };
+    // A SEND of one packet.
+    let bytes: [u8; 64] = std::array::from_fn(|at| if at == 0 { 4 } else { 0 });
+    let datagram = Datagram { origin, traffic_class: 0, received: None, bytes: &bytes };
+    let opened = rdmesh_nic::Opened::new(&datagram).unwrap();
     for _ in 0..DATAGRAMS + 3 {
-        forward(&from, &to, &datagram);
+        forward(&from, &to, &opened);
     }
     let stats = from.io.read();
     assert_eq!((stats.forwarded, stats.forward_drops), (DATAGRAMS as u64, 3));
-    assert!(to.mailbox.take(|datagram| assert_eq!(datagram.bytes, [7; 64])));
-    forward(&from, &to, &datagram);
+    assert!(to.mailbox.take(|opened| assert_eq!(opened.apart().1, bytes)));
+    forward(&from, &to, &opened);
     assert_eq!(from.io.read().forwarded, DATAGRAMS as u64 + 1);
 }
 

@@ -96,12 +96,15 @@ impl World {
     fn handle(&mut self, host: usize, incoming: &Incoming) -> Check {
         let Incoming { origin, traffic_class, bytes, sent } = incoming;
         let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received: Some(self.now), bytes };
-        let owners = Engine::<Sim>::owners_of_datagram(&self.hosts[host].numbers, &datagram);
         let end = self.snoop.arrived(host, &datagram).and_then(|qpn| self.model.by_qpn.get(&(host, qpn)));
         if end.is_some_and(|&end| self.model.ends[end].born > *sent) {
             self.model.seen.count(Seen::StaleToSuccessor);
         }
         self.note([4, host as u64, digest(bytes)], || super::snoop::packet(&format!("→ host {host}"), bytes, origin));
+        let Some(opened) = self.hosts[host].engines[0].open_datagram(&datagram) else {
+            return self.check_effects(host);
+        };
+        let owners = Owners::of(&self.hosts[host].numbers, &opened);
         for (shard, engine) in self.hosts[host].engines.iter_mut().enumerate() {
             let is_owner = match owners {
                 Owners::Any => shard == 0,
@@ -109,7 +112,7 @@ impl World {
                 Owners::All => true,
             };
             if is_owner {
-                engine.handle_datagram(self.now, &datagram);
+                engine.handle_opened(self.now, &opened);
             }
         }
         self.check_effects(host)

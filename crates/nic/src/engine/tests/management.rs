@@ -4,7 +4,7 @@ use super::world::*;
 use crate::cm::{CmPath, Mad};
 use crate::engine::{MadError, Owners, ReceivedMad};
 use crate::numbers::Numbers;
-use crate::path::{Datagram, Origin, Plain, PlainId, Target, Transmits};
+use crate::path::{Datagram, Opened, Origin, Plain, PlainId, Target, Transmits};
 use crate::wire::{Header, IpUdp, Op, Service, geneve, icrc};
 use crate::{CaptureFilter, Engine};
 use rdmesh_verbs::*;
@@ -71,7 +71,7 @@ fn they_are_what_any_connection_manager_sends() {
         assert_eq!((header.service, header.op, header.dest, header.pkey), (Service::Ud, op, Qpn::new(1), 0xffff));
         assert_eq!(header.psn, Psn::new(n as u32));
         let datagram = Datagram { origin: Origin::Host(World::host(0)), traffic_class: 0, received: None, bytes };
-        assert_eq!(Engine::<Test>::owners_of_datagram(&Numbers::new(4), &datagram), Owners::Any);
+        assert_eq!(Owners::of(&Numbers::new(4), &Opened::new(&datagram).unwrap()), Owners::Any);
     }
     assert_eq!(sent.len(), 3);
 }

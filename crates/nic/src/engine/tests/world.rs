@@ -466,11 +466,17 @@ impl World {
         let (first, shards) = (to * self.shards, self.shards);
         let origin = Origin::Host(Self::host(from / shards));
         let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
-        match Engine::<Test>::owners_of_datagram(&self.numbers[to], &datagram) {
-            Owners::One(shard) => self.receive(first + shard as usize, from, bytes),
-            Owners::Any => self.receive(first + self.datagrams % shards, from, bytes),
-            Owners::All => (first..first + shards).for_each(|engine| self.receive(engine, from, bytes)),
-        }
+        let any = first + self.datagrams % shards;
+        let Some(opened) = self.engines[any].open_datagram(&datagram) else { return };
+        let owners = match Owners::of(&self.numbers[to], &opened) {
+            Owners::One(shard) => first + shard as usize..first + shard as usize + 1,
+            Owners::Any => any..any + 1,
+            Owners::All => first..first + shards,
+        };
+        // As a router hands a packet to another worker: apart, with a copy of its bytes.
+        let (form, udp) = opened.apart();
+        let copy = udp.to_vec();
+        self.engines[owners].iter_mut().for_each(|engine| engine.handle_opened(self.now, &form.with(&copy).unwrap()));
     }
 
     /// Engine `to` receives a datagram as if it came from the host of engine `from`.

@@ -9,8 +9,8 @@
 
 use crate::capture::Capture;
 use crate::path::Envelope;
+use crate::path::Transmits;
 use crate::path::{Opened, is_from};
-use crate::path::{Origin, Transmits};
 use crate::platform::Platform;
 use crate::qp::RESTING_QPS;
 use crate::time::Time;
@@ -71,7 +71,7 @@ impl TimeWait {
 
     /// Takes a packet for a closed queue pair: returns whether it is a part of a message that was executed, if the packet is
     /// `intact`.
-    pub(crate) fn handle(&mut self, opened: &Opened<'_>, origin: Origin, intact: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn handle(&mut self, opened: &Opened<'_>, intact: impl FnOnce() -> bool) -> bool {
         let header = &opened.header;
         let Some(ack) = self.connections.get(&header.dest).copied() else { return false };
         let is_known = matches!(header.op, Op::Send { .. } | Op::Write { .. })
@@ -79,7 +79,7 @@ impl TimeWait {
             && header.psn.since(ack.executed) <= 0
             && opened.is_in_partition()
             && opened.vni.is_none_or(|vni| vni == ack.envelope.vni)
-            && is_from(&ack.envelope, origin, &opened.ip)
+            && is_from(&ack.envelope, opened)
             && intact();
         if is_known {
             self.repeat(header.dest);
