@@ -11,6 +11,7 @@
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
 //! * `netlink`: messages of NETLINK_RDMA.
 //! * [`process`]: the router as a process.
+//! * [`routes`]: the host's routes, which all parts share.
 //! * [`session`]: the control path between tenants and the engine.
 //! * `turns`: round robin over groups.
 //! * [`worker`]: the threads that run the engine, and the work done on them.
@@ -26,6 +27,7 @@ pub mod io;
 pub mod memory;
 mod netlink;
 pub mod process;
+pub mod routes;
 pub mod session;
 mod turns;
 pub mod worker;

@@ -3,6 +3,7 @@
 use rdmesh_verbs::{Gid, Vni};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,51 +17,61 @@ pub enum Route {
 }
 
 /// Location of every known address of every tenant network. Unknown addresses are external.
+///
+/// A copy costs little, and so does a change of a copy: they share what they have in common.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Routes {
-    places: HashMap<(Vni, Gid), Route>,
-    /// The hosts to which some address of a network leads, in order.
-    hosts: HashMap<Vni, Vec<IpAddr>>,
+    places: Tree<Route>,
+    /// The hosts to which some address of a network leads. Their keys have no address.
+    hosts: Tree<Hosts>,
+}
+
+/// Hosts in order, each with the number of addresses that lead to it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Hosts {
+    hosts: Vec<IpAddr>,
+    counts: Vec<usize>,
 }
 
 impl Routes {
     /// Sets the location of an address.
     pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
-        let before = self.places.insert((vni, gid), route);
+        let before = self.places.leaf((vni, gid)).insert((vni, gid), route);
         if before == Some(route) {
             return;
         }
         if let Route::Host(host) = route {
-            let hosts = self.hosts.entry(vni).or_default();
-            if let Err(at) = hosts.binary_search(&host) {
-                hosts.insert(at, host);
-            }
+            self.hosts.leaf((vni, Gid::default())).entry((vni, Gid::default())).or_default().add(host);
         }
-        if let Some(Route::Host(host)) = before {
-            self.leave(vni, host);
-        }
+        self.leave(vni, before);
+    }
+
+    /// Forgets the location of an address.
+    pub fn remove(&mut self, vni: Vni, gid: Gid) {
+        let before = self.places.leaf((vni, gid)).remove(&(vni, gid));
+        self.leave(vni, before);
     }
 
     /// The location of an address.
     pub fn find(&self, vni: Vni, gid: Gid) -> Route {
-        self.places.get(&(vni, gid)).copied().unwrap_or(Route::Outside)
+        self.places.get((vni, gid)).copied().unwrap_or(Route::Outside)
     }
 
     /// The hosts that the addresses of a tenant network lead to, in order. This host is among them only where its own
     /// addresses lead into the tunnel.
     pub fn hosts(&self, vni: Vni) -> &[IpAddr] {
-        self.hosts.get(&vni).map_or(&[], Vec::as_slice)
+        self.hosts.get((vni, Gid::default())).map_or(&[], |hosts| hosts.hosts.as_slice())
     }
 
-    /// Forgets that a network has addresses on `host`, if it has none any more.
-    fn leave(&mut self, vni: Vni, host: IpAddr) {
-        if self.places.iter().any(|((network, _), route)| *network == vni && *route == Route::Host(host)) {
-            return;
-        }
-        let Some(hosts) = self.hosts.get_mut(&vni) else { return };
-        hosts.retain(|other| *other != host);
-        if hosts.is_empty() {
-            self.hosts.remove(&vni);
+    /// An address of a network has this route no more.
+    fn leave(&mut self, vni: Vni, route: Option<Route>) {
+        let Some(Route::Host(host)) = route else { return };
+        let leaf = self.hosts.leaf((vni, Gid::default()));
+        if let Some(hosts) = leaf.get_mut(&(vni, Gid::default())) {
+            hosts.remove(host);
+            if hosts.hosts.is_empty() {
+                leaf.remove(&(vni, Gid::default()));
+            }
         }
     }
 
@@ -72,6 +83,74 @@ impl Routes {
         places.into_iter().for_each(|(vni, gid)| self.insert(vni, gid, Route::Local));
     }
 }
+
+impl Hosts {
+    fn add(&mut self, host: IpAddr) {
+        match self.hosts.binary_search(&host) {
+            Ok(at) => self.counts[at] += 1,
+            Err(at) => {
+                self.hosts.insert(at, host);
+                self.counts.insert(at, 1);
+            }
+        }
+    }
+
+    fn remove(&mut self, host: IpAddr) {
+        let Ok(at) = self.hosts.binary_search(&host) else { return };
+        self.counts[at] -= 1;
+        if self.counts[at] == 0 {
+            self.hosts.remove(at);
+            self.counts.remove(at);
+        }
+    }
+}
+
+type Key = (Vni, Gid);
+type Leaf<V> = HashMap<Key, V>;
+
+/// A map in two levels of branches, of which copies share all that neither has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Tree<V>(Vec<Arc<Vec<Arc<Leaf<V>>>>>);
+
+impl<V> Tree<V> {
+    fn get(&self, key: Key) -> Option<&V> {
+        let (branch, leaf) = way(key);
+        self.0[branch][leaf].get(&key)
+    }
+
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = (&Key, &V)> {
+        self.0.iter().flat_map(|branch| branch.iter()).flat_map(|leaf| leaf.iter())
+    }
+}
+
+impl<V: Clone> Tree<V> {
+    /// The part with `key`, to be changed.
+    fn leaf(&mut self, key: Key) -> &mut Leaf<V> {
+        let (branch, leaf) = way(key);
+        Arc::make_mut(&mut Arc::make_mut(&mut self.0[branch])[leaf])
+    }
+}
+
+impl<V> Default for Tree<V> {
+    fn default() -> Self {
+        let leaf = Arc::new(Leaf::new());
+        let branch = Arc::new(vec![leaf; WIDTH]);
+        Self(vec![branch; WIDTH])
+    }
+}
+
+/// Numbers of the branch and the leaf with a key.
+fn way((vni, gid): Key) -> (usize, usize) {
+    let (words, _) = gid.0.as_chunks::<4>();
+    let mix = |hash: u32, word: u32| (hash ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15);
+    let hash = words.iter().fold(vni.0, |hash, word| mix(hash, u32::from_be_bytes(*word)));
+    let hash = mix(hash, 0) as usize;
+    (hash % WIDTH, hash / WIDTH % WIDTH)
+}
+
+/// Branches of a tree, and leaves of a branch.
+const WIDTH: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -96,5 +175,38 @@ mod tests {
         routes.localize(first);
         assert_eq!((routes.hosts(Vni(1)), routes.hosts(Vni(2)).len()), (&[] as &[IpAddr], 0));
         assert_eq!(routes.find(Vni(2), gid(1)), Route::Local);
+    }
+
+    #[test]
+    fn a_copy_shares_all_but_what_is_changed() {
+        let gid = |n: u32| Gid::from_ip(std::net::Ipv4Addr::from(0x0a00_0000 + n).into());
+        let host = Route::Host([192, 0, 2, 1].into());
+        let mut routes = Routes::default();
+        (0..10_000).for_each(|n| routes.insert(Vni(n % 7), gid(n), host));
+        let mut copy = routes.clone();
+        copy.insert(Vni(1), gid(20_000), host);
+        copy.remove(Vni(3), gid(3));
+        assert_eq!((routes.find(Vni(3), gid(3)), copy.find(Vni(3), gid(3))), (host, Route::Outside));
+        assert_eq!((routes.find(Vni(1), gid(20_000)), copy.find(Vni(1), gid(20_000))), (Route::Outside, host));
+        assert!((10..10_000).all(|n| copy.find(Vni(n % 7), gid(n)) == host));
+        let leaves = |routes: &Routes| routes.places.0.iter().flat_map(|branch| branch.to_vec()).collect::<Vec<_>>();
+        let pairs = || leaves(&routes).into_iter().zip(leaves(&copy));
+        assert!(pairs().filter(|(a, b)| !Arc::ptr_eq(a, b)).count() <= 2);
+        assert!(pairs().all(|(leaf, _)| leaf.len() < 60), "leaves are of about the same size");
+    }
+
+    #[test]
+    fn a_host_is_of_a_network_until_its_last_address_goes() {
+        let gid = |n| Gid::from_ip([10, 0, 0, n].into());
+        let host: IpAddr = [192, 0, 2, 1].into();
+        let mut routes = Routes::default();
+        (1..4).for_each(|n| routes.insert(Vni(1), gid(n), Route::Host(host)));
+        routes.insert(Vni(1), gid(1), Route::Host(host));
+        for n in 1..4 {
+            assert_eq!(routes.hosts(Vni(1)), [host]);
+            routes.remove(Vni(1), gid(n));
+            routes.remove(Vni(1), gid(n));
+        }
+        assert_eq!(routes, Routes::default());
     }
 }

@@ -34,18 +34,18 @@ pub(crate) use node::NodeSpec;
 pub(crate) use queries::Query;
 
 use crate::endpoint::EndpointId;
+use crate::routes::SharedRoutes;
 use channel::Channel;
 use event::{Event, Pending};
 use id::Id;
 use node::{Group, ID_MEMORY, Node};
 use rdmesh_nic::cm::{Cm, CmPath, CommId, Mad};
-use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
+use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Time};
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qpn, Vni};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use vacancy::Vacancies;
 
 /// Connection manager of a router: all identifiers of its endpoints, and their connections.
@@ -61,7 +61,7 @@ pub(crate) struct ConnectionManager {
     connections: HashMap<CommId, u32>,
     /// Endpoints that receive from the sockets of a namespace, with the number of channels and devices of each.
     ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
-    routes: Arc<Routes>,
+    routes: SharedRoutes,
     /// Identifiers that wait for address resolution of a peer.
     queries: BTreeMap<u32, Query>,
     /// Messages to other machines.
@@ -73,7 +73,7 @@ pub(crate) struct ConnectionManager {
 
 impl ConnectionManager {
     /// A manager without endpoints. Numbers that a peer should not guess are drawn from `seed`.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, routes: SharedRoutes) -> Self {
         Self {
             protocol: Cm::new(seed),
             nodes: HashMap::new(),
@@ -84,17 +84,12 @@ impl ConnectionManager {
             vacancies: Vacancies::default(),
             connections: HashMap::new(),
             ways: HashMap::new(),
-            routes: Arc::default(),
+            routes,
             queries: BTreeMap::new(),
             outgoing: VecDeque::new(),
             random: seed | 1,
             rejected: BTreeMap::new(),
         }
-    }
-
-    /// Sets the routes to the addresses of tenant networks.
-    pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) {
-        self.routes = routes;
     }
 
     /// Adds an endpoint.

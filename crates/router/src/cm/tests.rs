@@ -8,7 +8,8 @@ use super::census::Census;
 use super::event::Kind;
 use super::{ConnectionManager, NodeSpec};
 use crate::endpoint::EndpointId;
-use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes, Time};
+use crate::routes::SharedRoutes;
+use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Time};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Gid, Vni};
@@ -16,7 +17,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const A: &str = "10.7.0.2";
@@ -65,12 +65,11 @@ impl Got {
 impl World {
     /// Endpoints `A` and `B` of one host.
     fn one_host() -> Self {
-        let mut routes = Routes::default();
+        let routes = SharedRoutes::default();
         for address in [A, B, "fd00::2", "fd00::3"] {
-            routes.insert(VNI, gid(address), Route::Local);
+            routes.change(|routes| routes.insert(VNI, gid(address), Route::Local));
         }
-        let mut manager = ConnectionManager::new(1);
-        manager.set_routes(Arc::new(routes));
+        let mut manager = ConnectionManager::new(1, routes);
         add(&mut manager, 0, &[A, "fd00::2"]);
         add(&mut manager, 1, &[B, "fd00::3"]);
         Self { managers: vec![manager], now: Time(1), lose: 0, carried: 0 }
@@ -80,11 +79,12 @@ impl World {
     fn two_hosts() -> Self {
         let hosts = ["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
         let managers = [(A, B), (B, A)].into_iter().enumerate().map(|(at, (own, other))| {
-            let mut routes = Routes::default();
-            routes.insert(VNI, gid(own), Route::Local);
-            routes.insert(VNI, gid(other), Route::Host(hosts[1 - at]));
-            let mut manager = ConnectionManager::new(at as u64 + 1);
-            manager.set_routes(Arc::new(routes));
+            let routes = SharedRoutes::default();
+            routes.change(|routes| {
+                routes.insert(VNI, gid(own), Route::Local);
+                routes.insert(VNI, gid(other), Route::Host(hosts[1 - at]));
+            });
+            let mut manager = ConnectionManager::new(at as u64 + 1, routes);
             add(&mut manager, at as u32, &[own]);
             manager
         });

@@ -103,8 +103,8 @@ impl Host {
             (LocalPath::Plain, _) => Route::Outside,
             (LocalPath::Tunnel, underlay) => Route::Host(underlay.ok_or(HostError::NoUnderlay)?),
         };
-        let (host, shards, overlay_too) = (config.host.clone(), workers.shards().to_vec(), overlay.clone());
-        let targets = Targets { host, shards, overlay: overlay_too, local };
+        let (host, routes, overlay_too) = (config.host.clone(), workers.shards()[0].routes().clone(), overlay.clone());
+        let targets = Targets { host, routes, overlay: overlay_too, local };
         let mesh =
             Mesh::start(registry.watch()?, targets).map_err(|source| HostError::Start { what: "mesh", source })?;
         let owners = Owners::new().map_err(started("watch over owners"))?;

@@ -1,12 +1,12 @@
 //! Distribution of the registry's contents: routes to the workers, locations of other hosts to the overlay.
 
 use crate::endpoint::gid_table;
-use crate::worker::ShardHandle;
+use crate::routes::SharedRoutes;
 use rdmesh_fabric::store::{Cancel, Revision};
 use rdmesh_fabric::{Endpoint, Name, Topology, TopologyWatch};
-use rdmesh_nic::{Route, Routes};
+use rdmesh_nic::Route;
 use rdmesh_overlay::Overlay;
-use rdmesh_verbs::Vni;
+use rdmesh_verbs::{Gid, Vni};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -35,8 +35,8 @@ struct Progress {
 pub(super) struct Targets {
     /// Name of this host.
     pub(super) host: Name,
-    /// The workers.
-    pub(super) shards: Vec<ShardHandle>,
+    /// The routes of the workers.
+    pub(super) routes: SharedRoutes,
     /// The kernel's part of the networks.
     pub(super) overlay: Option<Arc<Overlay>>,
     /// The way to endpoints of this host.
@@ -89,15 +89,10 @@ impl Progress {
 }
 
 fn follow(mut watch: TopologyWatch, targets: &Targets, progress: &Progress) {
-    let mut known = Routes::default();
+    let mut placed = Placed::default();
     loop {
         let hosts = hosts(watch.topology());
-        let routes = routes(watch.topology(), &hosts, (&targets.host, targets.local));
-        if routes != known {
-            let routes = Arc::new(routes);
-            targets.shards.iter().for_each(|shard| shard.set_routes(Arc::clone(&routes)));
-            known = Routes::clone(&routes);
-        }
+        placed.update(watch.topology(), &hosts, targets);
         if let Some(overlay) = &targets.overlay {
             let elsewhere = watch.topology().endpoints().filter(|endpoint| endpoint.host != targets.host);
             let placed = elsewhere.filter_map(|endpoint| Some((endpoint, *hosts.get(&endpoint.host)?)));
@@ -132,21 +127,75 @@ fn hosts(topology: &Topology) -> HashMap<Name, IpAddr> {
     topology.hosts().map(|host| (host.name.clone(), host.address)).collect()
 }
 
-/// Every address that an endpoint answers to, of those whose host is known.
-fn routes(topology: &Topology, hosts: &HashMap<Name, IpAddr>, (own, local): (&Name, Route)) -> Routes {
-    let vnis: HashMap<&Name, Vni> = topology.networks().map(|network| (&network.name, Vni(network.vni))).collect();
-    let route = |endpoint: &Endpoint| match hosts.get(&endpoint.host) {
-        _ if endpoint.host == *own => Some(local),
-        host => host.copied().map(Route::Host),
-    };
-    let mut routes = Routes::default();
-    for endpoint in topology.endpoints() {
-        let (Some(&vni), Some(route)) = (vnis.get(&endpoint.network), route(endpoint)) else { continue };
-        for gid in gid_table(endpoint).into_iter().filter(|gid| !gid.is_zero()) {
-            routes.insert(vni, gid, route);
+/// The endpoints that have routes, by network and name.
+#[derive(Default)]
+struct Placed {
+    networks: HashMap<Name, HashMap<Name, Place>>,
+    round: u64,
+}
+
+/// Where an endpoint is, and with what addresses, in the last round of updates in which it was there.
+struct Place {
+    addresses: Vec<IpAddr>,
+    vni: Vni,
+    route: Route,
+    gids: Vec<Gid>,
+    round: u64,
+}
+
+impl Placed {
+    /// Changes the routes of the endpoints that have come, gone or changed: every address that an endpoint answers to, of those
+    /// whose host is known, leads to that host.
+    fn update(&mut self, topology: &Topology, hosts: &HashMap<Name, IpAddr>, targets: &Targets) {
+        self.round += 1;
+        let vnis: HashMap<&Name, Vni> = topology.networks().map(|network| (&network.name, Vni(network.vni))).collect();
+        let route = |endpoint: &Endpoint| match hosts.get(&endpoint.host) {
+            _ if endpoint.host == targets.host => Some(targets.local),
+            host => host.copied().map(Route::Host),
+        };
+        let mut come = Vec::new();
+        for endpoint in topology.endpoints() {
+            let (Some(&vni), Some(route)) = (vnis.get(&endpoint.network), route(endpoint)) else { continue };
+            if !self.keep(endpoint, vni, route) {
+                let gids = gid_table(endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
+                let addresses = endpoint.addresses.clone();
+                come.push((endpoint, Place { addresses, vni, route, gids, round: self.round }));
+            }
+        }
+        let gone = self.forget();
+        if come.is_empty() && gone.is_empty() {
+            return;
+        }
+        targets.routes.change(|routes| {
+            // Another endpoint may have an address that one had before.
+            gone.iter().for_each(|place| place.gids.iter().for_each(|gid| routes.remove(place.vni, *gid)));
+            come.iter().for_each(|(_, place)| {
+                place.gids.iter().for_each(|gid| routes.insert(place.vni, *gid, place.route));
+            });
+        });
+        for (endpoint, place) in come {
+            self.networks.entry(endpoint.network.clone()).or_default().insert(endpoint.name.clone(), place);
         }
     }
-    routes
+
+    /// Whether an endpoint is where it was, with the same addresses: then it stays.
+    fn keep(&mut self, endpoint: &Endpoint, vni: Vni, route: Route) -> bool {
+        let Self { networks, round } = self;
+        let place = networks.get_mut(&endpoint.network).and_then(|network| network.get_mut(&endpoint.name));
+        let is_same =
+            |place: &&mut Place| place.vni == vni && place.route == route && place.addresses == endpoint.addresses;
+        place.filter(is_same).map(|place| place.round = *round).is_some()
+    }
+
+    /// Takes out what has not been seen in this round.
+    fn forget(&mut self) -> Vec<Place> {
+        let Self { networks, round } = self;
+        networks
+            .values_mut()
+            .flat_map(|network| network.extract_if(|_, place| place.round != *round))
+            .map(|(_, place)| place)
+            .collect()
+    }
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -156,7 +205,6 @@ mod tests {
     use super::*;
     use rdmesh_fabric::store::Embedded;
     use rdmesh_fabric::{EndpointRequest, Host, Isolation, PeerEndpoint, Quota, Registry};
-    use rdmesh_verbs::Gid;
 
     fn gid(address: &str) -> Gid {
         Gid::from_ip(address.parse().unwrap())
@@ -185,7 +233,14 @@ mod tests {
         let addresses = vec!["10.7.0.3".parse().unwrap(), "fd00::3".parse().unwrap()];
         registry.add_peer_endpoint(&there, PeerEndpoint { network, vni: None, addresses }).unwrap();
         let watch = registry.watch().unwrap();
-        let routes = routes(watch.topology(), &hosts(watch.topology()), (&here, Route::Local));
+        let routes = SharedRoutes::default();
+        let targets = Targets { host: here.clone(), routes: routes.clone(), overlay: None, local: Route::Local };
+        let mut placed = Placed::default();
+        placed.update(watch.topology(), &hosts(watch.topology()), &targets);
+        let first = routes.current();
+        placed.update(watch.topology(), &hosts(watch.topology()), &targets);
+        assert!(Arc::ptr_eq(&first, &routes.current()), "nothing has changed");
+        let routes = first;
         for local in ["10.7.0.2", "fd00::2", "fe80::52:aff:fe07:2"] {
             assert_eq!(routes.find(Vni(7), gid(local)), Route::Local, "{local}");
         }
@@ -195,5 +250,11 @@ mod tests {
         assert_eq!(routes.hosts(Vni(7)), [address]);
         assert_eq!(routes.find(Vni(7), gid("10.7.0.4")), Route::Outside);
         assert_eq!(routes.find(Vni(8), gid("10.7.0.2")), Route::Outside);
+        // Without the other host its endpoints are out of reach; those of this one stay.
+        placed.update(watch.topology(), &HashMap::new(), &targets);
+        let later = targets.routes.current();
+        assert_eq!(later.find(Vni(7), gid("10.7.0.3")), Route::Outside);
+        assert_eq!((later.find(Vni(7), gid("10.7.0.2")), later.hosts(Vni(7)).len()), (Route::Local, 0));
+        assert_eq!(routes.find(Vni(7), gid("10.7.0.3")), Route::Host(address), "a reader keeps its version");
     }
 }

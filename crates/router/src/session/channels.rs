@@ -118,7 +118,6 @@ impl CmServer {
     /// Begins to look for the path to external peers that a command needs. Returns whether the message has to wait for it.
     fn look_first(&mut self, id: u64, channel: u32, body: &[u8]) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
-        self.cm.set_routes(self.shards[0].routes());
         if connection.found.is_some() || !self.cm.needs_way(channel, body) {
             return Ok(false);
         }
@@ -175,7 +174,6 @@ impl CmServer {
             return;
         }
         self.settle_connections(number, &self.cm.queue_pairs(number));
-        self.cm.set_routes(self.shards[0].routes());
         self.cm.close(self.clock.now(), number);
         // While its sockets are still there.
         self.send_cm();
@@ -184,7 +182,6 @@ impl CmServer {
 
     /// Takes a connection manager's message from another machine.
     pub(super) fn receive_mad(&mut self, mad: &ReceivedMad) {
-        self.cm.set_routes(self.shards[0].routes());
         if self.cm.is_end(mad) {
             // The peer's earlier packets may be with another worker, or in another socket.
             self.settle_workers();
@@ -198,7 +195,6 @@ impl CmServer {
         let look_again = self.run_cm_queries();
         let now = self.clock.now();
         if self.cm.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.cm.set_routes(self.shards[0].routes());
             self.cm.handle_timeout(now);
             self.send_cm();
         }

@@ -74,7 +74,7 @@ impl CmServer {
             pace: Pace::new(mode, &shards),
             clients,
             nodes: HashMap::new(),
-            cm: ConnectionManager::new(seed()?),
+            cm: ConnectionManager::new(seed()?, shards[0].routes().clone()),
             channels: HashMap::new(),
             shards,
             plains,

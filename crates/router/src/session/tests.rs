@@ -11,7 +11,7 @@ use crate::io::IoConfig;
 use crate::worker::{WorkerConfig, Workers};
 use client::Client;
 use rdmesh_fabric::Quota;
-use rdmesh_nic::{Route, Routes};
+use rdmesh_nic::Route;
 use rdmesh_uverbs::abi::{AllocPd, CmHeader, CreateId, CreateIdResponse, RegMr, ResolveIp, cm_command, number};
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
@@ -23,7 +23,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel as channel_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -85,9 +84,7 @@ impl World {
     /// Checks that another endpoint's program opens a device, makes objects and resolves an address.
     fn others_go_on(&self, n: u8) {
         let path = self.endpoint(n);
-        let mut routes = Routes::default();
-        routes.insert(Vni(7), gid(n), Route::Local);
-        self.workers.shards()[0].set_routes(Arc::new(routes));
+        self.workers.shards()[0].routes().change(|routes| routes.insert(Vni(7), gid(n), Route::Local));
         let mut client = Client::device(&path);
         let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(4));
         client.create_qp(pd, cq, 2);

@@ -7,7 +7,7 @@ use super::served::{Command, Served};
 use super::shard::Shard;
 use super::stats::WorkerStats;
 use super::wait;
-use rdmesh_nic::Routes;
+use crate::routes::SharedRoutes;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
@@ -26,8 +26,8 @@ pub(super) struct Desk {
     /// The shard that the worker serves, as long as it runs.
     served: Mutex<Option<Served>>,
     commands: mpsc::Sender<Command>,
-    /// The routes that the engine has.
-    routes: Mutex<Arc<Routes>>,
+    /// The routes of all workers.
+    routes: SharedRoutes,
     contention: Arc<Contention>,
 }
 
@@ -106,15 +106,10 @@ impl ShardHandle {
         let _ = self.desk().send(command);
     }
 
-    /// Sets the routes to the addresses of tenant networks.
-    pub fn set_routes(&self, routes: Arc<Routes>) {
-        *self.desk().routes() = Arc::clone(&routes);
-        self.call(move |shard| shard.engine().set_routes(routes));
-    }
-
-    /// The routes to the addresses of tenant networks that the worker has.
-    pub fn routes(&self) -> Arc<Routes> {
-        Arc::clone(&self.desk().routes())
+    /// The routes to the addresses of tenant networks, of all workers. A command, and a datagram that arrives, finds what was
+    /// changed before it.
+    pub fn routes(&self) -> &SharedRoutes {
+        &self.desk().routes
     }
 
     /// Whether other programs want the processors.
@@ -141,8 +136,13 @@ impl ShardHandle {
 
 impl Desk {
     /// That of the worker with this link, which takes commands from the other end of `commands`.
-    pub(super) fn new(link: Arc<Link>, commands: mpsc::Sender<Command>, contention: Arc<Contention>) -> Self {
-        Self { link, served: Mutex::default(), commands, routes: Mutex::default(), contention }
+    pub(super) fn new(
+        link: Arc<Link>,
+        commands: mpsc::Sender<Command>,
+        routes: SharedRoutes,
+        contention: Arc<Contention>,
+    ) -> Self {
+        Self { link, served: Mutex::default(), commands, routes, contention }
     }
 
     /// Handles of all workers.
@@ -176,10 +176,6 @@ impl Desk {
     /// Waits for a thread that runs a command inline.
     pub(super) fn serve(&self) -> Serving<'_> {
         self.served.lock().expect("no command fails")
-    }
-
-    fn routes(&self) -> MutexGuard<'_, Arc<Routes>> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The end of the worker: its shard goes, since no caller waits for an answer any more.

@@ -6,6 +6,7 @@
 use super::exchange::Exchange;
 use super::shard::Shard;
 use super::wait::Watch;
+use crate::routes::SharedRoutes;
 use rdmesh_nic::{Budget, ContextId, Time};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -19,6 +20,9 @@ pub(super) struct Served {
     pub(super) shard: Shard,
     exchange: Exchange,
     commands: mpsc::Receiver<Command>,
+    routes: SharedRoutes,
+    /// Version of the routes that the engine has.
+    version: u64,
     watch: Watch,
     /// Time of the last datagram from the network.
     arrived_at: Option<Time>,
@@ -29,13 +33,20 @@ pub(super) struct Served {
 
 impl Served {
     /// Wakes by `watch` when the programs of `shard` ask for it.
-    pub(super) fn new(shard: Shard, exchange: Exchange, commands: mpsc::Receiver<Command>, watch: Watch) -> Self {
-        Self { shard, exchange, commands, watch, arrived_at: None, looked_at: Time::default(), passes: 0 }
+    pub(super) fn new(
+        shard: Shard,
+        exchange: Exchange,
+        (commands, routes): (mpsc::Receiver<Command>, SharedRoutes),
+        watch: Watch,
+    ) -> Self {
+        let (arrived_at, looked_at) = (None, Time::default());
+        Self { shard, exchange, commands, routes, version: 0, watch, arrived_at, looked_at, passes: 0 }
     }
 
     /// One pass: looks for work of every kind once, and does it.
     pub(super) fn pass(&mut self) -> bool {
         self.look_at_eventfds();
+        self.take_routes();
         let Self { shard, exchange, looked_at, .. } = self;
         // The clock is read once in a pass.
         let mut worked = shard.take_doorbells(*looked_at);
@@ -57,6 +68,14 @@ impl Served {
         shard.deliver();
         shard.flush_events(now);
         worked | self.run_commands()
+    }
+
+    /// Gives the engine the routes, if they have changed.
+    #[inline]
+    fn take_routes(&mut self) {
+        if let Some(routes) = self.routes.newer(&mut self.version) {
+            self.shard.engine().set_routes(routes);
+        }
     }
 
     /// The worker has slept, and the programs of these contexts have written their eventfds.
@@ -126,6 +145,7 @@ impl Served {
     /// packet, long before a command has made its way to it. Packets to other workers that the change itself causes have been
     /// handed over when this returns.
     pub(super) fn change_settled<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        self.take_routes();
         let Self { shard, exchange, .. } = self;
         shard.take_all_doorbells();
         exchange.take_packets(shard);
@@ -152,6 +172,7 @@ impl Served {
 
     /// Changes the shard, and tells programs of it.
     pub(super) fn change<R>(&mut self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        self.take_routes();
         let result = f(&mut self.shard);
         let Self { shard, watch, .. } = self;
         shard.contexts().watch_new(|id, wake| {

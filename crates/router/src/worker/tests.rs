@@ -4,7 +4,7 @@ use super::*;
 use crate::io::IoConfig;
 use rdmesh_nic::cm::{CmPath, Mad};
 use rdmesh_nic::wire::{Header, IpUdp, Op, Service, geneve};
-use rdmesh_nic::{Datagram, Network, ReceivedMad, Route, Routes, TUNNEL_PORT};
+use rdmesh_nic::{Datagram, Network, ReceivedMad, Route, TUNNEL_PORT};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
@@ -145,15 +145,19 @@ fn send_mads(from: &ShardHandle, count: usize) {
     });
 }
 
+/// Has addresses lead to the hosts with these numbers.
+fn set_routes(workers: &Workers, places: &[(u8, u8)]) {
+    workers.shards()[0].routes().change(|routes| {
+        places.iter().for_each(|(n, host)| routes.insert(Vni(1), gid(*n), Route::Host(underlay(*host))));
+    });
+}
+
 #[test]
 fn a_management_datagram_reaches_whoever_waits_on_another_host() {
     let (here, there) = (workers(1, 104), workers(2, 105));
-    let mut routes = Routes::default();
-    routes.insert(Vni(1), gid(1), Route::Host(underlay(104)));
-    routes.insert(Vni(1), gid(2), Route::Host(underlay(105)));
-    let routes = Arc::new(routes);
-    here.shards().iter().chain(there.shards()).for_each(|shard| shard.set_routes(routes.clone()));
-    assert!(Arc::ptr_eq(&here.shards()[0].routes(), &routes));
+    for workers in [&here, &there] {
+        set_routes(workers, &[(1, 104), (2, 105)]);
+    }
     let (received, wake) = mad_queue(&there);
     for _ in 0..3 {
         send_mads(&here.shards()[0], 1);
@@ -171,10 +175,7 @@ fn a_management_datagram_reaches_whoever_waits_on_another_host() {
 #[test]
 fn last_words_leave_before_their_sockets() {
     let here = workers(1, 108);
-    let mut routes = Routes::default();
-    routes.insert(Vni(1), gid(1), Route::Host(underlay(108)));
-    routes.insert(Vni(1), gid(2), Route::Host(underlay(109)));
-    here.shards()[0].set_routes(Arc::new(routes));
+    set_routes(&here, &[(1, 108), (2, 109)]);
     let has_more = here.shards()[0].call(|shard| {
         let (now, path) = (shard.now(), CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None });
         for _ in 0..200 {
@@ -233,10 +234,7 @@ fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
 fn whoever_has_a_command_stands_in_for_a_worker_that_sleeps() {
     let here = workers(1, 110);
     let shard = &here.shards()[0];
-    let mut routes = Routes::default();
-    routes.insert(Vni(1), gid(1), Route::Host(underlay(110)));
-    routes.insert(Vni(1), gid(2), Route::Host(underlay(111)));
-    shard.set_routes(Arc::new(routes));
+    set_routes(&here, &[(1, 110), (2, 111)]);
     let stands_in = || shard.call(|_| std::thread::current().id()) == std::thread::current().id();
     wait_until("a command is run and the worker sleeps on", || {
         let before = shard.stats();

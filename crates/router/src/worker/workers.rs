@@ -10,6 +10,7 @@ use super::served::Served;
 use super::shard::Shard;
 use super::wait::{self, Waiter};
 use crate::io::{self as net, Clock, Faults, IoConfig, Sessions, Sockets, Tunnel};
+use crate::routes::SharedRoutes;
 use rdmesh_nic::{Config, Numbers, TUNNEL_PORT};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
@@ -71,7 +72,9 @@ impl Workers {
         let contention = Contention::new(links.iter().map(|link| link.page.clone()).collect());
         let probe = Probe::start(contention.clone())?;
         let (senders, receivers): (Vec<_>, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
-        let desk = |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, contention.clone());
+        let routes = SharedRoutes::default();
+        let desk =
+            |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, routes.clone(), contention.clone());
         let shards = Desk::handles(links.iter().zip(senders).map(desk).collect());
         let links: Arc<[Arc<Link>]> = links.into();
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
@@ -84,7 +87,7 @@ impl Workers {
             let mut shard = Shard::new(engine, numbers.clone(), clock, sockets);
             shard.engine().set_tunnel_sealed(workers.sessions.is_some());
             let exchange = Exchange::new(Arc::clone(&links), number, numbers.clone());
-            let served = Served::new(shard, exchange, commands, waiter.watch());
+            let served = Served::new(shard, exchange, (commands, routes.clone()), waiter.watch());
             let handle = workers.shards[number].clone();
             *handle.desk().serve() = Some(served);
             let worker = Worker::new(handle, waiter);

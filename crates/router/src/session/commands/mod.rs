@@ -188,7 +188,7 @@ impl Call<'_> {
     /// Records a path of the program that cannot work.
     fn note_path(&mut self, av: &AddressVector) {
         let Scope { context, endpoint, peer, .. } = &mut self.scope;
-        endpoint.account.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
+        endpoint.account.note_path(av, &context.shard.routes().current(), context.plain.as_ref().err().copied(), peer);
     }
 
     /// Records the failure of a queue pair with this final state, if any.
