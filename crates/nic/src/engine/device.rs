@@ -111,6 +111,12 @@ impl<P: Platform> Device<'_, P> {
         self.cx.qps_from(0).map(|(handle, _)| handle).collect()
     }
 
+    /// Handles of the queue pairs whose completions go to `cq`.
+    pub fn qps_of_cq(&self, cq: u32) -> Vec<u32> {
+        let cores = self.cx.qps_from(0).filter_map(|(_, index)| self.qps.get(index)).map(Qp::core);
+        cores.filter(|core| core.send_cq == cq || core.recv_cq == cq).map(|core| core.handle).collect()
+    }
+
     /// Attributes, sizes and counters of each queue pair.
     pub fn infos(&self) -> impl Iterator<Item = QpInfo> {
         self.cx.qps_from(0).filter_map(|(handle, _)| self.query_qp(handle).ok())
