@@ -186,8 +186,7 @@ impl World {
             send: sends.clone(),
             recv: srq.is_none().then(|| self.model.queues[queue].recvs.clone()),
         };
-        let engine = &mut self.hosts[at.host].engines[at.shard as usize];
-        let mut device = engine.device(context).or_else(refused)?;
+        let mut device = self.hosts[at.host].engines[at.shard as usize].device(context).or_else(refused)?;
         let (handle, qpn) = device.create_qp(init).or_else(refused)?;
         let other = self.plan.nodes[plan.nodes[1 - side]].gid;
         let ah = device.create_ah(pd, AddressVector { dgid: other, ..vector() }).or_else(refused)?;
