@@ -31,14 +31,13 @@ mod timer;
 mod transport;
 pub mod wire;
 
-pub use capture::{CaptureFilter, Captured};
+pub use capture::{CaptureFilter, Captured, Captures};
 pub use command::{
-    Capabilities, CommandError, ContextId, CqInit, MwType, QpCounters, QpInfo, QpInit, Remains, SrqAttr, SrqInit,
+    Capabilities, CommandError, ContextId, CqEntry, CqInit, MwType, PdEntry, QpCounters, QpEntry, QpInfo, QpInit,
+    Remains, SrqAttr, SrqEntry, SrqInit,
 };
-pub use device::Event;
-pub use engine::{
-    Budget, Config, CqEntry, Engine, MadError, Owners, PdEntry, QpEntry, ReceivedMad, SrqEntry, WireCounters,
-};
+pub use device::{Context, Event};
+pub use engine::{Budget, Config, Device, Engine, MadError, Owners, ReceivedMad, WireCounters};
 pub use packet::Packet;
 pub use path::{
     Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,

@@ -2,16 +2,16 @@
 
 use super::context::Context;
 use super::inbox::Inbox;
-use crate::capture::Capture;
+use crate::capture::Captures;
 use crate::command::ContextId;
 use crate::packet::{Packet, shard_of};
 use crate::path::Routes;
-use crate::platform::{CompletionQueue, Overrun, Platform};
+use crate::platform::{Overrun, Platform};
 use crate::qp::Core;
 use crate::schedule::{NumberList, Order, Schedule, cost};
 use crate::time::Time;
 use crate::timer::Deadlines;
-use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
+use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(crate) struct Outputs<M> {
     /// Routes to the addresses of tenant networks.
     pub(crate) routes: Arc<Routes>,
     /// Packet captures in progress.
-    pub(crate) captures: Vec<Capture>,
+    pub(crate) captures: Captures,
     pub(crate) timers: Deadlines,
     /// QPs in error, whose receive queues are watched for requests to flush.
     pub(crate) failed: NumberList,
@@ -83,7 +83,7 @@ impl<M> Outputs<M> {
             events: VecDeque::with_capacity(64),
             schedule: Schedule::default(),
             routes: Arc::default(),
-            captures: Vec::new(),
+            captures: Captures::default(),
             timers: Deadlines::default(),
             failed: NumberList::default(),
             epoch: 0,
@@ -146,18 +146,16 @@ impl<M> Outputs<M> {
         completion: &Completion,
         solicited: bool,
     ) -> Result<(), Overrun> {
-        let Some(cq) = cx.cqs.get_mut(handle) else { return Err(Overrun) };
-        if cq.overrun {
-            return Err(Overrun);
-        }
-        if cq.queue.push(completion).is_err() {
-            cq.overrun = true;
-            self.async_event(context, AsyncEvent::CqError, handle);
-            return Err(Overrun);
-        }
-        let failed = completion.status != WcStatus::Success;
-        if cq.queue.take_arm(handle, solicited || failed) {
-            self.events.push_back(Event::Completion { context, cq: handle });
+        let Some(cq) = cx.cq(handle) else { return Err(Overrun) };
+        match cq.push(handle, completion, solicited) {
+            Ok(true) => self.events.push_back(Event::Completion { context, cq: handle }),
+            Ok(false) => {}
+            Err(full) => {
+                if full.is_first {
+                    self.async_event(context, AsyncEvent::CqError, handle);
+                }
+                return Err(Overrun);
+            }
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl<P: Platform> Engine<P> {
         mut to: Option<&mut Transmits>,
     ) -> bool {
         self.out.now = now;
-        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
+        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qp(qp)) else { return false };
         while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
             let moved = self.out.moved;
             self.take_arrived_of(index);
@@ -79,17 +79,9 @@ impl<P: Platform> Engine<P> {
         false
     }
 
-    /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.
-    pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
-        let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
-        let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
-        qp.is_some_and(|qp| qp.has_packets_away())
-    }
-
     /// The queue pair with this number: its context, and its handle there.
     pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
-        let index = self.out.index_of(qpn)?;
-        let qp = self.qps.get(index as usize)?.as_ref()?;
+        let qp = self.qps.get(self.out.index_of(qpn)?)?;
         Some((qp.core().context, qp.core().handle))
     }
 

@@ -11,8 +11,8 @@ impl<P: Platform> Engine<P> {
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
         let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
-        let has_mads = self.transmit_mads(to);
-        self.time_wait.transmit(now, to, &mut self.out.captures);
+        self.wire.mads_sent += self.management.transmit(now, to, &mut self.out.captures);
+        self.qps.time_wait().transmit(now, to, &mut self.out.captures);
         let start = self.out.spent;
         // Not every posted request becomes a packet: the number of turns is limited too.
         for _ in 0..TURNS_PER_POLL {
@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
         self.wire.sent += sent as u64;
         // Members of a group on other engines of this host.
         let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
-        sent != 0 || has_mads || is_delivering || self.time_wait.is_due() || !self.out.schedule.is_empty(Order::Wire)
+        sent != 0 || is_delivering || self.has_final_packets() || !self.out.schedule.is_empty(Order::Wire)
     }
 
     /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
@@ -39,9 +39,7 @@ impl<P: Platform> Engine<P> {
         if has_more {
             self.out.make_wire_ready(index);
         }
-        for capture in &mut self.out.captures {
-            capture.sent(self.out.now, vni, port, to, mark);
-        }
+        self.out.captures.sent(self.out.now, vni, port, to, mark);
         // A turn without a packet is not free, and members of a group on this host get theirs at the sender's expense.
         let packets = (to.count() - count).max(1);
         let sent = cost(packets as u64, (to.mark() - mark) as u64);
@@ -54,6 +52,6 @@ impl<P: Platform> Engine<P> {
     /// Whether management datagrams or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
     /// follows.
     pub fn has_final_packets(&self) -> bool {
-        self.has_mads_to_send() || self.time_wait.is_due()
+        self.management.has_outgoing() || self.qps.has_final_acks()
     }
 }

@@ -1,4 +1,8 @@
-//! Timers: the next deadline of each queue pair.
+//! Timers: those of a connection, and the next deadline of each queue pair.
+
+mod table;
+
+pub(crate) use table::{Timer, TimerTable};
 
 use crate::time::Time;
 use std::collections::BTreeSet;

@@ -138,9 +138,9 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Takes a datagram to a group from this host.
-    pub(crate) fn handle_group(&mut self, mut env: Env<'_, P>, head: &Head, payload: &Payload<P::Memory>) {
+    pub(crate) fn handle_group(&mut self, env: &mut Env<'_, P>, head: &Head, payload: &Payload<P::Memory>) {
         let request = Request { op: head.header.op, solicited: head.header.solicited, payload };
-        self.exec(&mut env).receive_datagram(head.vni, &head.ip, &request);
+        self.exec(env).receive_datagram(head.vni, &head.ip, &request);
     }
 
     /// A deadline has passed that may be this queue pair's.

@@ -13,7 +13,7 @@ use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
 use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
+use rdmesh_nic::{ContextId, Device, Network, Plain, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -185,8 +185,8 @@ impl Context {
         self.note_bad_indices(account);
         let id = self.id;
         let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
-            let engine = shard.engine();
-            let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
+            let device = shard.engine().device(id).ok();
+            let infos = device.iter().flat_map(Device::infos);
             infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
         });
         account.mistakes(|known| {
@@ -197,9 +197,8 @@ impl Context {
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
         let qps = self.shard.call(move |shard| {
-            let engine = shard.engine();
-            let handles = engine.qps(id);
-            handles.into_iter().filter_map(|qp| engine.query_qp(id, qp).ok()).map(QpRow::from).collect()
+            let device = shard.engine().device(id).ok();
+            device.iter().flat_map(Device::infos).map(QpRow::from).collect()
         });
         ContextInfo {
             endpoint: self.endpoint,

@@ -8,8 +8,9 @@ use super::control::CmControl;
 use super::peer::Process;
 use super::server::Server;
 use crate::endpoint::EndpointId;
+use crate::memory::HostPlatform;
 use crate::netlink::{CmId, Kind, Resource};
-use rdmesh_nic::QpEntry;
+use rdmesh_nic::{Device, QpEntry};
 use std::sync::Arc;
 
 /// An object in a list.
@@ -106,7 +107,7 @@ impl Context {
             owner: owner.clone(),
             resource,
         };
-        let (id, context) = (self.id, self.number);
+        let context = self.number;
         match kind {
             Kind::Ctx if from == 0 => vec![row(0, Resource::Ctx { number: context })],
             Kind::Ctx | Kind::CmId => Vec::new(),
@@ -120,7 +121,7 @@ impl Context {
                 regions.map(|(handle, region)| row(handle, resource(handle, region))).collect()
             }
             Kind::Pd => {
-                let pds = self.shard.call(move |shard| shard.engine().list_pds(id, from, limit));
+                let pds = self.on_device(move |device| device.list_pds(from, limit));
                 let users = |pd| u64::from(self.regions.in_domain(pd));
                 let resource = |handle, in_engine: u32| Resource::Pd {
                     number: self.number_of(handle),
@@ -130,7 +131,7 @@ impl Context {
                 pds.into_iter().map(|pd| row(pd.handle, resource(pd.handle, pd.users))).collect()
             }
             Kind::Cq => {
-                let cqs = self.shard.call(move |shard| shard.engine().list_cqs(id, from, limit));
+                let cqs = self.on_device(move |device| device.list_cqs(from, limit));
                 let resource = |handle, cqe, users: u32| Resource::Cq {
                     number: self.number_of(handle),
                     cqe,
@@ -140,17 +141,26 @@ impl Context {
                 cqs.into_iter().map(|cq| row(cq.handle, resource(cq.handle, cq.cqe, cq.users))).collect()
             }
             Kind::Qp => {
-                let qps = self.shard.call(move |shard| shard.engine().list_qps(id, from, limit));
+                let qps = self.on_device(move |device| device.list_qps(from, limit));
                 qps.into_iter().map(|qp| row(qp.handle, self.queue_pair(&qp))).collect()
             }
             Kind::Srq => {
-                let srqs = self.shard.call(move |shard| shard.engine().list_srqs(id, from, limit));
+                let srqs = self.on_device(move |device| device.list_srqs(from, limit));
                 let resource =
                     |handle, pd, qps| Resource::Srq { number: self.number_of(handle), pd: self.number_of(pd), qps };
                 let numbers = |qps: Vec<rdmesh_verbs::Qpn>| qps.into_iter().map(|qpn| qpn.value()).collect();
                 srqs.into_iter().map(|s| row(s.handle, resource(s.handle, s.pd, numbers(s.qps)))).collect()
             }
         }
+    }
+
+    /// A list of objects in the engine; none where the device is gone.
+    fn on_device<T: Send + 'static>(
+        &self,
+        list: impl FnOnce(Device<'_, HostPlatform>) -> Vec<T> + Send + 'static,
+    ) -> Vec<T> {
+        let id = self.id;
+        self.shard.call(move |shard| shard.engine().device(id).map_or_else(|_| Vec::new(), list))
     }
 
     fn queue_pair(&self, qp: &QpEntry) -> Resource {

@@ -1,7 +1,7 @@
 //! Traffic totals of an endpoint: counters of its present and destroyed queue pairs.
 
 use super::context::Context;
-use rdmesh_nic::{QpCounters, Time};
+use rdmesh_nic::{Device, QpCounters, Time};
 
 /// A sum over queue pairs.
 #[derive(Clone, Copy, Default)]
@@ -31,13 +31,9 @@ impl Traffic {
     pub(super) fn add_context(&mut self, context: &Context) {
         let id = context.id;
         let sum = context.shard.call(move |shard| {
-            let engine = shard.engine();
             let mut sum = Self::default();
-            for qp in engine.qps(id) {
-                if let Ok(info) = engine.query_qp(id, qp) {
-                    sum.add(&info.counters);
-                }
-            }
+            let device = shard.engine().device(id).ok();
+            device.iter().flat_map(Device::infos).for_each(|info| sum.add(&info.counters));
             sum
         });
         self.add(&sum.0);

@@ -235,13 +235,15 @@ impl Shard {
     /// The same for all queue pairs whose completions go to a queue, before a command that depends on how many it has.
     pub fn settle_cq(&mut self, id: ContextId, cq: u32) -> bool {
         let mut budget = Budget::of_command();
-        self.engine.qps_of_cq(id, cq).into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+        let qps = self.engine.device(id).map_or_else(|_| Vec::new(), |device| device.qps_of_cq(cq));
+        qps.into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
     }
 
     /// The same for all queue pairs of a context that is about to be closed.
     pub fn settle_context(&mut self, id: ContextId) -> bool {
         let mut budget = Budget::of_end();
-        self.engine.qps(id).into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+        let qps = self.engine.device(id).map_or_else(|_| Vec::new(), |device| device.qps());
+        qps.into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
     }
 
     /// The same for the queue pair with a number, if it is in one of `contexts`.
@@ -259,7 +261,7 @@ impl Shard {
             let has_more = engine.settle_qp(now, id, qp, budget, to);
             sockets.flush(now);
             if !has_more || sockets.is_blocked() {
-                return engine.has_packets_away(id, qp);
+                return engine.device(id).is_ok_and(|device| device.has_packets_away(qp));
             }
         }
     }

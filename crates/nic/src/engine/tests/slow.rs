@@ -170,7 +170,7 @@ fn others_go_on_meanwhile() {
 const ENDS: [fn(&mut World, &Node); 4] = [
     |world, node| world.modify_state(node, QpState::Error),
     |world, node| world.modify_state(node, QpState::Reset),
-    |world, node| drop(world.engines[node.engine].destroy_qp(node.context, node.qp).unwrap()),
+    |world, node| drop(world.engines[node.engine].device(node.context).unwrap().destroy_qp(node.qp).unwrap()),
     |world, node| drop(world.engines[node.engine].close(node.context)),
 ];
 
@@ -194,15 +194,15 @@ fn what_waits_can_be_ended_and_leaves_nothing() {
                 assert!(done.len() <= 1 && done.iter().all(|(_, status)| *status == WcStatus::FlushError), "{done:?}");
                 assert_eq!(
                     *a.sends.taken.lock().unwrap() as usize,
-                    usize::from(done.is_empty() && is_gone(&world, &a))
+                    usize::from(done.is_empty() && is_gone(&mut world, &a))
                 );
             }
         }
     }
 }
 
-fn is_gone(world: &World, node: &Node) -> bool {
-    world.engines[node.engine].query_qp(node.context, node.qp).is_err()
+fn is_gone(world: &mut World, node: &Node) -> bool {
+    world.engines[node.engine].device(node.context).and_then(|device| device.query_qp(node.qp)).is_err()
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_datagram_is_lost_where_the_receivers_memory_is_slow_and_its_receive_is_not(
         let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
         let (a, b) = world.pair(setup);
         let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
-        let ah = world.engines[a.engine].create_ah(a.context, a.pd, av).unwrap();
+        let ah = world.engines[a.engine].device(a.context).unwrap().create_ah(a.pd, av).unwrap();
         b.post_recv(7, &[b.sge(0, 1000)]);
         let datagram = |id| {
             let op = SendOp::Datagram { ah: ah + 1, qpn: b.qpn, qkey: QKEY, imm: None };
@@ -305,7 +305,7 @@ fn a_datagram_to_another_host_waits_for_the_senders_memory() {
     let mut world = World::two_hosts();
     let (a, b) = world.pair(Setup { qp_type: QpType::Ud, ..Setup::default() });
     let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
-    let ah = world.engines[a.engine].create_ah(a.context, a.pd, av).unwrap();
+    let ah = world.engines[a.engine].device(a.context).unwrap().create_ah(a.pd, av).unwrap();
     b.post_recv(7, &[b.sge(0, 1000)]);
     a.memory.be_slow(5);
     let op = SendOp::Datagram { ah: ah + 1, qpn: b.qpn, qkey: QKEY, imm: None };

@@ -81,7 +81,7 @@ impl<P: Platform> Local<'_, P> {
     /// Destination and path of the request at the cursor.
     fn destination(&self) -> Option<(Qpn, &AddressVector)> {
         match self.qp.send.window[self.qp.send.cursor].wr.op {
-            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|ah| (qpn, &ah.av)),
+            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|av| (qpn, av)),
             _ => Some((self.qp.attr.dest_qpn, &self.qp.attr.av)),
         }
     }

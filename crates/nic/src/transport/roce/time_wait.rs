@@ -7,7 +7,7 @@
 //! the sockets are open to which the peer sends. Requests that were not executed, and requests that have a response of their
 //! own (READ, atomics), are not answered.
 
-use crate::capture::Capture;
+use crate::capture::Captures;
 use crate::path::Envelope;
 use crate::path::{Opened, is_from};
 use crate::path::{Origin, Transmits};
@@ -98,15 +98,13 @@ impl TimeWait {
     }
 
     /// Appends final ACKs.
-    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
+    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut Captures) {
         while to.has_room()
             && let Some((_, ack)) = self.due.pop_front()
         {
             let mark = to.mark();
             let Ok(()) = ack.envelope.emit(to, &ack.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
-            for capture in captures.iter_mut() {
-                capture.sent(now, ack.envelope.vni, ack.envelope.ip.source_port, to, mark);
-            }
+            captures.sent(now, ack.envelope.vni, ack.envelope.ip.source_port, to, mark);
         }
     }
 

@@ -99,7 +99,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
-        let cq = shard.engine().create_cq(c, CqInit { queue, cqe })?;
+        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe })?;
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
@@ -133,7 +133,7 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = request.cq_handle;
     // Whether the entries fit depends on what had been posted.
     call.settle_cq(cq);
-    let remains = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
+    let remains = call.on_shard(move |shard, c| shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe }))?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
@@ -152,7 +152,7 @@ pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
     let ((completions, asynchronous), remains) = call.destroy_on_shard(move |shard, c| {
-        let remains = shard.engine().destroy_cq(c, cq)?;
+        let remains = shard.engine().device(c)?.destroy_cq(cq)?;
         Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.

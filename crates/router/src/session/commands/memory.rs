@@ -21,14 +21,14 @@ const PAGE_MASK: u64 = 4095;
 pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<AllocPd>()?;
     let charge = call.charge(ObjectKind::Pd)?;
-    let pd_handle = call.on_shard(|shard, c| shard.engine().alloc_pd(c))?;
+    let pd_handle = call.on_shard(|shard, c| shard.engine().device(c)?.alloc_pd())?;
     call.created(charge);
     Ok(Reply::new(&AllocPdResponse { pd_handle }))
 }
 
 pub(super) fn dealloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let pd = call.request::<DeallocPd>()?.pd_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_pd(c, pd))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_pd(pd))?;
     call.destroyed(ObjectKind::Pd);
     Ok(Reply::default())
 }
@@ -50,7 +50,8 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         region_memory(call, &request, is_on_demand)?
     };
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
-    let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
+    let (mr_handle, key) =
+        call.on_shard(move |shard, c| shard.engine().device(c)?.reg_mr(pd, iova, len, access, memory))?;
     call.created(charge);
     call.scope.context.holdings.add(pages);
     call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
@@ -111,7 +112,7 @@ fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
 
 pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
-    drop(call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?);
+    drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dereg_mr(mr))?);
     call.destroyed(ObjectKind::Mr);
     if let Some(region) = call.scope.context.regions.remove(mr) {
         call.scope.context.holdings.give_back(Item::Pinned, region.pinned);
@@ -127,14 +128,15 @@ pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
         _ => return Err(Errno::INVAL),
     };
     let charge = call.charge(ObjectKind::Mw)?;
-    let (mw_handle, key) = call.on_shard(move |shard, c| shard.engine().alloc_mw(c, request.pd_handle, kind))?;
+    let (mw_handle, key) =
+        call.on_shard(move |shard, c| shard.engine().device(c)?.alloc_mw(request.pd_handle, kind))?;
     call.created(charge);
     Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
 }
 
 pub(super) fn dealloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mw = call.request::<DeallocMw>()?.mw_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_mw(c, mw))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_mw(mw))?;
     call.destroyed(ObjectKind::Mw);
     Ok(Reply::default())
 }

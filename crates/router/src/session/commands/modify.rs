@@ -39,10 +39,10 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
     }
     call.on_shard(move |shard, c| {
         let (now, qp) = (shard.now(), request.qp_handle);
-        check_present(&request, &mut mask, &mut attr, &shard.engine().query_qp(c, qp)?)?;
-        shard.engine().modify_qp(now, c, qp, &attr, mask)?;
+        check_present(&request, &mut mask, &mut attr, &shard.engine().device(c)?.query_qp(qp)?)?;
+        shard.engine().device(c)?.modify_qp(now, qp, &attr, mask)?;
         // Before the program hears of its success, since it may post at once.
-        let state = shard.engine().query_qp(c, qp)?.state();
+        let state = shard.engine().device(c)?.query_qp(qp)?.state();
         page.set_qp_state(qp, state as u8);
         Ok(())
     })?;

@@ -89,7 +89,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
     };
     let (user_handle, page) = (request.user_handle, call.scope.context.page.clone());
     let (qp_handle, qpn) = call.on_shard(move |shard, c| {
-        let (qp, qpn) = shard.engine().create_qp(c, init)?;
+        let (qp, qpn) = shard.engine().device(c)?.create_qp(init)?;
         page.set_qp_state(qp, QpState::Reset as u8);
         shard.watch_qp(c, qp, user_handle);
         Ok((qp, qpn))
@@ -178,7 +178,7 @@ fn make_rings(
 
 pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<QueryQp>()?.qp_handle;
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
+    let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
     Ok(Reply::new(&describe(&info)))
 }
 
@@ -235,7 +235,7 @@ fn destination(av: &AddressVector) -> QpDest {
 /// The library rings doorbells without a message; this is for one that does not.
 pub(super) fn post_send(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<PostSend>()?.qp_handle;
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
+    let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
     if matches!(info.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Errno::INVAL);
     }
@@ -253,8 +253,8 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     }
     call.settle_qp(qp);
     let (events_reported, info, remains) = call.destroy_on_shard(move |shard, c| {
-        let info = shard.engine().query_qp(c, qp)?;
-        let remains = shard.engine().destroy_qp(c, qp)?;
+        let info = shard.engine().device(c)?.query_qp(qp)?;
+        let remains = shard.engine().device(c)?.destroy_qp(qp)?;
         Ok((shard.unwatch_qp(c, qp), info, remains))
     })?;
     call.scope.endpoint.traffic.add(&info.counters);
