@@ -21,5 +21,5 @@ pub use instance::InstanceError;
 
 // What a host tells of itself is in terms of its parts.
 pub use crate::io::{Faults, IoStats};
-pub use crate::session::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, MistakeInfo, QpRow, SessionTotals};
+pub use crate::session::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, QpRow, SessionTotals};
 pub use crate::worker::WorkerStats;

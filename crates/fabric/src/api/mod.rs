@@ -168,9 +168,9 @@ pub struct ConnectionInfo {
     pub qpn: Option<u32>,
 }
 
-/// A failed request of a program (`GET /v1/mistakes`).
+/// A failed request of a program (`GET /v1/failed-requests`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Mistake {
+pub struct FailedRequest {
     /// Name of its endpoint, which may have gone.
     pub endpoint: Name,
     /// Name of the endpoint's network.

@@ -10,7 +10,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post};
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Mistake, Stats, Status};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, Stats, Status};
 use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
 
@@ -47,10 +47,10 @@ fn own_operations() -> Vec<Operation> {
         read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", schema::<Vec<ConnectionInfo>>(), get(connections)),
         read(
-            "/v1/mistakes",
+            "/v1/failed-requests",
             "What programs asked for lately that could not work",
-            schema::<Vec<Mistake>>(),
-            get(mistakes),
+            schema::<Vec<FailedRequest>>(),
+            get(failed_requests),
         ),
         read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
         read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
@@ -106,8 +106,8 @@ async fn connections(State(api): State<Api>) -> Result<Json<Vec<ConnectionInfo>>
     Ok(Json(api.blocking(convert::connections).await?))
 }
 
-async fn mistakes(State(api): State<Api>) -> Result<Json<Vec<Mistake>>, Refusal> {
-    Ok(Json(api.blocking(convert::mistakes).await?))
+async fn failed_requests(State(api): State<Api>) -> Result<Json<Vec<FailedRequest>>, Refusal> {
+    Ok(Json(api.blocking(convert::failed_requests).await?))
 }
 
 async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {

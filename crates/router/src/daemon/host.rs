@@ -10,7 +10,7 @@ use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::io::Faults;
 use crate::session::{
-    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointSpec, MistakeInfo, SessionServer, SessionTotals,
+    BadIndices, CmTotals, ConnectionInfo, ContextInfo, EndpointSpec, FailedRequestInfo, SessionServer, SessionTotals,
 };
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};
@@ -211,8 +211,8 @@ impl Host {
     }
 
     /// Recent failed requests of programs.
-    pub fn mistakes(&self) -> Vec<MistakeInfo> {
-        self.sessions.mistakes()
+    pub fn failed_requests(&self) -> Vec<FailedRequestInfo> {
+        self.sessions.failed_requests()
     }
 
     /// Indices beyond the ends of their queues, for each endpoint.

@@ -56,7 +56,7 @@ pub(super) struct Outbox<T = Transmits> {
     unsegmented: Vec<Way>,
     /// Trains that must not be sent, a bit for each.
     withheld: u64,
-    complaints: Vec<Errno>,
+    logged: Vec<Errno>,
 }
 
 /// A place in the trains.
@@ -79,7 +79,7 @@ impl<T: Trains> Outbox<T> {
             split: None,
             unsegmented: Vec::new(),
             withheld: 0,
-            complaints: Vec::new(),
+            logged: Vec::new(),
         }
     }
 
@@ -218,8 +218,8 @@ impl<T: Trains> Outbox<T> {
             self.split = Some(self.at.train);
             return;
         }
-        if !self.complaints.contains(&error) {
-            self.complaints.push(error);
+        if !self.logged.contains(&error) {
+            self.logged.push(error);
             let target = train.target;
             tracing::warn!(%error, ?target, "a datagram cannot be sent; others with this error are only counted");
         }

@@ -4,8 +4,8 @@
 //! budget, and gives back when it is dropped. The quota is given back when an object is destroyed, the budget when what it took
 //! has really gone.
 
+use super::failed_requests::{FailedRequest, FailedRequests};
 use super::lookups::Seeker;
-use super::mistakes::{Mistake, Mistakes};
 use super::objects::{ObjectCounts, ObjectKind};
 use super::peer::Peer;
 use super::spec::EndpointSpec;
@@ -39,11 +39,11 @@ pub(super) struct Shared {
 struct State {
     held: Held,
     /// Recent failed requests of its programs.
-    mistakes: Mistakes,
+    failed_requests: FailedRequests,
     /// The limit that was reached last, until it has been recorded.
     refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
-    complaints: u32,
+    log_messages: u32,
     /// Indices beyond the ends of their queues that its programs have written.
     bad_indices: u64,
 }
@@ -157,13 +157,13 @@ impl Account {
     }
 
     /// Records a failed request.
-    pub(super) fn note(&self, mistake: Mistake, peer: &Peer) {
-        self.lock().mistakes.note(mistake, peer.pid, || peer.comm());
+    pub(super) fn note(&self, request: FailedRequest, peer: &Peer) {
+        self.lock().failed_requests.note(request, peer.pid, || peer.comm());
     }
 
     /// Looks at, or changes, its failed requests.
-    pub(super) fn mistakes<R>(&self, f: impl FnOnce(&mut Mistakes) -> R) -> R {
-        f(&mut self.lock().mistakes)
+    pub(super) fn failed_requests<R>(&self, f: impl FnOnce(&mut FailedRequests) -> R) -> R {
+        f(&mut self.lock().failed_requests)
     }
 
     /// Logs, once, why programs do not reach external peers.
@@ -183,10 +183,10 @@ impl Account {
     }
 
     /// Whether a message about a program may still be logged: the number is limited for each endpoint.
-    pub(super) fn may_complain(&self) -> bool {
+    pub(super) fn may_log(&self) -> bool {
         let mut state = self.lock();
-        state.complaints = state.complaints.saturating_add(1);
-        state.complaints <= MAX_COMPLAINTS
+        state.log_messages = state.log_messages.saturating_add(1);
+        state.log_messages <= MAX_LOG_MESSAGES
     }
 
     fn limit(&self, item: Item) -> (u64, &'static str) {
@@ -335,7 +335,7 @@ impl BudgetCharge {
 /// Bytes of the router's memory that a connection takes, with an answer that waits to be read, or a message that waits for room.
 pub(super) const CONNECTION_MEMORY: u64 = 40 << 10;
 /// Maximum number of log messages about an endpoint's programs.
-const MAX_COMPLAINTS: u32 = 32;
+const MAX_LOG_MESSAGES: u32 = 32;
 /// Channels of rdma_cm: more than programs with one for each of a thousand connections need. Each takes three descriptors.
 const MAX_CHANNELS: u32 = 4096;
 /// Memberships in multicast groups, of all queue pairs.

@@ -360,7 +360,7 @@ impl Clients {
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.expelled += 1;
         if let Some(Connection { account, peer, .. }) = self.connections.get(&id)
-            && account.may_complain()
+            && account.may_log()
         {
             tracing::warn!(endpoint = account.spec.name, pid = peer.pid, "connection closed: {reason}");
         }

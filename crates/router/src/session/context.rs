@@ -2,9 +2,9 @@
 
 use super::account::{Account, Item};
 use super::device::OpenDevice;
+use super::failed_requests::FailedRequest;
 use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
-use super::mistakes::Mistake;
 use super::peer::Peer;
 use super::regions::Regions;
 use super::reply::Reply;
@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const RDEV: u64 = 231 << 8 | 192;
 
 /// Maximum number of failed queue pairs that are recorded for one context.
-const MAX_MISTAKES: usize = 4;
+const MAX_FAILED_REQUESTS: usize = 4;
 
 const PAGE: u64 = 4096;
 
@@ -176,21 +176,23 @@ impl Context {
         let count = self.queues.take_bad_indices();
         if count != 0 {
             account.note_bad_indices(count);
-            account.mistakes(|known| known.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone()));
+            account.failed_requests(|known| {
+                known.note_all(FailedRequest::BadIndex, count, self.pid, || self.comm.clone())
+            });
         }
     }
 
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_mistakes(&self, account: &Account) {
+    pub(super) fn note_failed_requests(&self, account: &Account) {
         self.note_bad_indices(account);
         let id = self.id;
-        let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
+        let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
             let engine = shard.engine();
             let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
-            infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
+            infos.filter_map(|info| FailedRequest::of_queue_pair(&info)).take(MAX_FAILED_REQUESTS).collect()
         });
-        account.mistakes(|known| {
-            mistakes.into_iter().for_each(|mistake| known.note(mistake, self.pid, || self.comm.clone()));
+        account.failed_requests(|known| {
+            failed_requests.into_iter().for_each(|request| known.note(request, self.pid, || self.comm.clone()));
         });
     }
 

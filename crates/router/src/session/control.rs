@@ -3,8 +3,8 @@
 use super::account::Account;
 use super::connection::Connection;
 use super::device::OpenDevice;
+use super::failed_requests::FailedRequestInfo;
 use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
-use super::mistakes::MistakeInfo;
 use super::peer::Process;
 use super::spec::EndpointSpec;
 use crate::endpoint::EndpointId;
@@ -20,7 +20,7 @@ pub(super) enum Control {
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
-    Mistakes(Sender<Vec<MistakeInfo>>),
+    FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),
     /// The thread of rdma_cm needs room for the command of one of its connections.
     Evict(u64),

@@ -18,7 +18,6 @@ mod clients;
 mod cm_server;
 mod cm_state;
 mod commands;
-mod complaints;
 mod connection;
 mod context;
 mod control;
@@ -26,12 +25,13 @@ mod counters;
 mod device;
 mod devices;
 mod endpoint;
+mod failed_requests;
+mod failure_notes;
 mod holdings;
 mod info;
 mod lookups;
 mod mads;
 mod messages;
-mod mistakes;
 mod neighbours;
 mod netlink;
 mod objects;
@@ -49,8 +49,8 @@ mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
+pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
-pub use mistakes::{Mistake, MistakeInfo};
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
@@ -122,8 +122,8 @@ impl SessionServer {
     }
 
     /// Recent failed requests of programs.
-    pub fn mistakes(&self) -> Vec<MistakeInfo> {
-        self.sessions.ask(Control::Mistakes).unwrap_or_default()
+    pub fn failed_requests(&self) -> Vec<FailedRequestInfo> {
+        self.sessions.ask(Control::FailedRequests).unwrap_or_default()
     }
 
     /// Indices beyond the ends of their queues, for each endpoint.

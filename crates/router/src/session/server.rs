@@ -139,9 +139,9 @@ impl Server {
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
-                Control::Mistakes(answer) => {
+                Control::FailedRequests(answer) => {
                     self.note_bad_indices();
-                    drop(answer.send(self.accounts.mistakes()));
+                    drop(answer.send(self.accounts.failed_requests()));
                 }
                 Control::BadIndices(answer) => {
                     self.note_bad_indices();
@@ -328,7 +328,7 @@ impl Server {
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.holdings.objects().total();
         endpoint.traffic.add_context(&context);
-        context.note_mistakes(&endpoint.account);
+        context.note_failed_requests(&endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
         // The path to external peers goes at once.

@@ -165,8 +165,8 @@ impl Shared {
             self.follow(peer, outcome);
             if let Some(reference) = peer.link.take_lost() {
                 has_lost = true;
-                let complaint = peer.handshake.lost(now, reference);
-                complaint.iter().for_each(|packet| self.send(peer, packet));
+                let notice = peer.handshake.lost(now, reference);
+                notice.iter().for_each(|packet| self.send(peer, packet));
             }
         }
         (peers.values().filter_map(|peer| peer.handshake.deadline()).min(), has_lost)

@@ -16,8 +16,8 @@ use super::account::{Charge, Item};
 use super::connection::Frame;
 use super::context::Context;
 use super::endpoint::Endpoint;
+use super::failed_requests::FailedRequest;
 use super::info::SessionTotals;
-use super::mistakes::Mistake;
 use super::objects::ObjectKind;
 use super::peer::Peer;
 use super::reply::Reply;
@@ -194,7 +194,7 @@ impl Call<'_> {
     /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
         let Scope { endpoint, peer, .. } = &mut self.scope;
-        Mistake::of_queue_pair(info).into_iter().for_each(|mistake| endpoint.account.note(mistake, peer));
+        FailedRequest::of_queue_pair(info).into_iter().for_each(|request| endpoint.account.note(request, peer));
     }
 
     fn created(&mut self, charge: Charge) {
