@@ -13,7 +13,7 @@ mod refusal;
 mod routes;
 mod state;
 
-pub use state::Peer;
+pub use state::Caller;
 
 use crate::daemon::Host;
 use axum::Router;

@@ -2,7 +2,7 @@
 
 use super::operation::{Operation, parse_name, read, schema};
 use super::refusal::Refusal;
-use super::state::{Api, Peer};
+use super::state::{Api, Caller};
 use super::{capture, convert, metrics, openapi, peers};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -85,11 +85,11 @@ async fn endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result
 
 async fn create_endpoint(
     State(api): State<Api>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
     request: Result<Json<CreateEndpoint>, JsonRejection>,
 ) -> Result<(StatusCode, Json<EndpointInfo>), Refusal> {
     let Json(request) = request?;
-    let info = api.blocking(move |host| host.create_endpoint(request, peer.pid.unwrap_or(0))).await??;
+    let info = api.blocking(move |host| host.create_endpoint(request, caller.pid.unwrap_or(0))).await??;
     Ok((StatusCode::CREATED, Json(info)))
 }
 

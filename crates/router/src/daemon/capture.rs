@@ -82,7 +82,7 @@ impl Captures {
 
 impl Table {
     fn end_abandoned(&mut self) {
-        let abandoned = |open: &Open| open.read_at.elapsed() > PATIENCE;
+        let abandoned = |open: &Open| open.read_at.elapsed() > READ_TIMEOUT;
         let gone: Vec<_> = self.open.iter().filter(|(_, open)| abandoned(open)).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(open) = self.open.remove(&id) {
@@ -134,4 +134,4 @@ fn file_header(snap_len: usize) -> Vec<u8> {
 }
 
 /// Time after which an unread capture ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);

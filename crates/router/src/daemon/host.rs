@@ -15,7 +15,7 @@ use crate::session::{
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Mode, Netns, Status};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Endpoint, EndpointRequest, Host as Place, Isolation, Name, Network, Registry, RegistryError};
+use rdmesh_fabric::{Endpoint, EndpointRequest, Host as HostRecord, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_nic::{CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Errors, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
@@ -96,7 +96,7 @@ impl Host {
         let removed = restore::remove_stale_directories(&config.state, &survivors);
         removed.map_err(|source| HostError::Store { path: config.state.endpoints(), source })?;
         if let Some(address) = config.io.underlay {
-            registry.set_host(&Place { name: config.host.clone(), address })?;
+            registry.set_host(&HostRecord { name: config.host.clone(), address })?;
         }
         let local = match (config.local_path, config.io.underlay) {
             (LocalPath::Memory, _) => Route::Local,

@@ -2,7 +2,7 @@
 
 use super::error::HostError;
 use crate::io::pair_key;
-use rdmesh_fabric::{Host as Place, KEYS, Name, StateDir, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, KEYS, Name, StateDir, TunnelKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ impl Keyring {
     }
 
     /// Removes the keys of unknown hosts.
-    pub(super) fn retain(&mut self, hosts: &[Place]) -> Result<(), HostError> {
+    pub(super) fn retain(&mut self, hosts: &[HostRecord]) -> Result<(), HostError> {
         let is_known = |name: &Name| hosts.iter().any(|host| host.name == *name);
         let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
             self.own.clone().into_iter().partition(|(name, _)| is_known(name));

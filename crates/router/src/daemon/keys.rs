@@ -4,7 +4,7 @@ use super::error::HostError;
 use super::host::Host;
 use super::keyring::Keyring;
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Host as Place, Name, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, Name, TunnelKey};
 use rdmesh_overlay::Firewall;
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
@@ -79,7 +79,7 @@ impl Host {
     /// State of the tunnel to other hosts, and senders that were refused.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
-        let of_host = |Place { name, address }| {
+        let of_host = |HostRecord { name, address }| {
             // A host without a key has no state.
             let state = states.get(&address).copied().unwrap_or_default();
             TunnelHost { name, address, state }
@@ -94,7 +94,7 @@ impl Host {
         })
     }
 
-    fn other_hosts(&self) -> Result<Vec<Place>, HostError> {
+    fn other_hosts(&self) -> Result<Vec<HostRecord>, HostError> {
         Ok(self.registry.hosts()?.into_iter().filter(|host| host.name != self.config.host).collect())
     }
 

@@ -3,7 +3,7 @@
 use super::error::HostError;
 use super::host::Host;
 use crate::io::Faults;
-use rdmesh_fabric::{Host as Place, Name, Network, Peer, PeerEndpoint, Peers, RegistryError, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, Name, Network, Peer, PeerEndpoint, Peers, RegistryError, TunnelKey};
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
@@ -14,7 +14,7 @@ impl Host {
     }
 
     /// Adds another host, or changes its address or its key.
-    pub fn set_peer(&self, name: Name, address: IpAddr, key: Option<TunnelKey>) -> Result<Place, HostError> {
+    pub fn set_peer(&self, name: Name, address: IpAddr, key: Option<TunnelKey>) -> Result<HostRecord, HostError> {
         let own = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         if name == self.config.host {
             return Err(HostError::OwnHost(name));
@@ -24,12 +24,12 @@ impl Host {
         }
         let shared = self.key_for(&name, address, key.as_ref())?;
         let before = self.registry.hosts()?.into_iter().find(|host| host.name == name).map(|host| host.address);
-        let place = Place { name, address };
+        let record = HostRecord { name, address };
         // Before the host: a router that dies in between leaves a key without a host, never a host with another key.
-        let kept = key.map(|key| self.keep_key(&place.name, Some(key))).transpose()?;
-        let revision = self.registry.set_host(&place).inspect_err(|_| {
-            if let Some(Err(error)) = kept.map(|previous| self.keep_key(&place.name, previous)) {
-                tracing::error!(%error, host = %place.name, "a key that was refused is still noted");
+        let kept = key.map(|key| self.keep_key(&record.name, Some(key))).transpose()?;
+        let revision = self.registry.set_host(&record).inspect_err(|_| {
+            if let Some(Err(error)) = kept.map(|previous| self.keep_key(&record.name, previous)) {
+                tracing::error!(%error, host = %record.name, "a key that was refused is still noted");
             }
         })?;
         if let Some(before) = before.filter(|before| *before != address) {
@@ -37,8 +37,8 @@ impl Host {
         }
         shared.iter().for_each(|key| self.workers.set_tunnel_key(address, key));
         self.mesh.wait_for(revision);
-        tracing::info!(host = %place.name, %address, "peer added");
-        Ok(place)
+        tracing::info!(host = %record.name, %address, "peer added");
+        Ok(record)
     }
 
     /// Removes another host with its endpoints; returns what it was.

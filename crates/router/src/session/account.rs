@@ -7,11 +7,11 @@
 use super::failed_requests::{FailedRequest, FailedRequests};
 use super::lookups::Seeker;
 use super::objects::{ObjectCounts, ObjectKind};
-use super::peer::Peer;
+use super::program::Program;
 use super::spec::EndpointSpec;
 use crate::budget::{self, Exhausted, Resource, Share};
 use crate::disposal::Disposal;
-use crate::io::PlainError;
+use crate::io::ExternalPathError;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -157,8 +157,8 @@ impl Account {
     }
 
     /// Records a failed request.
-    pub(super) fn note(&self, request: FailedRequest, peer: &Peer) {
-        self.lock().failed_requests.note(request, peer.pid, || peer.comm());
+    pub(super) fn note(&self, request: FailedRequest, program: &Program) {
+        self.lock().failed_requests.note(request, program.pid, || program.comm());
     }
 
     /// Looks at, or changes, its failed requests.
@@ -167,12 +167,12 @@ impl Account {
     }
 
     /// Logs, once, why programs do not reach external peers.
-    pub(super) fn report_outside(&self, error: Option<&PlainError>) {
+    pub(super) fn report_external(&self, error: Option<&ExternalPathError>) {
         let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
         let (endpoint, network) = (&self.spec.name, &self.spec.network);
         match error {
             // An endpoint without such an address is not expected to be reachable there.
-            PlainError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
+            ExternalPathError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
             _ => tracing::warn!(endpoint, network, "RDMA stays within rdmesh: {error}"),
         }
     }
@@ -267,7 +267,7 @@ impl Item {
 
     fn descriptors(self) -> u64 {
         match self {
-            // The socket and the peer's pidfd.
+            // The socket and the program's pidfd.
             Self::Connection => 2,
             // The wake-up, both ends of the asynchronous events, the queue memory.
             Self::Context => 4,

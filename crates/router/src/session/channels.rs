@@ -4,12 +4,12 @@ use super::account::Account;
 use super::cm_server::CmServer;
 use super::cm_state::{CmChannel, Node};
 use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
-use super::context::{random_token, way};
+use super::context::{external_port, random_token};
 use super::control::Control;
 use super::device::OpenDevice;
 use super::info::{CmTotals, ConnectionInfo};
 use super::lookups::Found;
-use super::peer::Process;
+use super::program::Process;
 use super::reply::Reply;
 use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
@@ -50,8 +50,8 @@ impl CmServer {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
         node.devices.push(device);
         self.cm.set_mtu(endpoint, device.mtu);
-        if let Some(plain) = device.way {
-            self.cm.add_way(endpoint, plain);
+        if let Some(external) = device.external {
+            self.cm.add_way(endpoint, external);
         }
     }
 
@@ -59,8 +59,8 @@ impl CmServer {
     pub(super) fn device_closed(&mut self, endpoint: EndpointId, device: &OpenDevice) {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
         node.devices.retain(|other| (other.shard, other.id) != (device.shard, device.id));
-        if let Some(plain) = device.way {
-            self.cm.remove_way(endpoint, plain.id);
+        if let Some(external) = device.external {
+            self.cm.remove_way(endpoint, external.id);
         }
     }
 
@@ -122,8 +122,8 @@ impl CmServer {
         if connection.found.is_some() || !self.cm.needs_way(channel, body) {
             return Ok(false);
         }
-        let (account, process) = (connection.account.clone(), connection.peer.process());
-        let begun = self.lookups.find_place(id, &account.seeker, process, (self.plains.clone(), 0));
+        let (account, process) = (connection.account.clone(), connection.program.process());
+        let begun = self.lookups.find_uplink(id, &account.seeker, process, (self.external_paths.clone(), 0));
         if begun.is_err() {
             let refused = account.share.take_refusal();
             refused.into_iter().for_each(|resource| self.note_exhausted(&account, resource));
@@ -136,7 +136,7 @@ impl CmServer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let channel = CmChannel::new(id, &connection.account)?;
         let token = random_token()?;
-        let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
+        let (number, program) = self.cm.open(connection.endpoint, connection.program.pid, token)?;
         connection.subject = Some(Subject::Channel(number));
         self.channels.insert(number, channel);
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
@@ -242,12 +242,12 @@ impl CmServer {
     /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
     fn set_way(&mut self, id: u64, number: u32) {
         let Some(connection) = self.clients.get_mut(id) else { return };
-        let Some(Found::Place(place)) = connection.found.take() else { return };
-        connection.account.report_outside(place.plain.as_ref().err());
-        let plain = place.plain.ok();
-        self.cm.set_way(number, plain.as_ref().map(way));
+        let Some(Found::Uplink(uplink)) = connection.found.take() else { return };
+        connection.account.report_external(uplink.external.as_ref().err());
+        let external = uplink.external.ok();
+        self.cm.set_way(number, external.as_ref().map(external_port));
         if let Some(channel) = self.channels.get_mut(&number) {
-            channel.plain = plain;
+            channel.external = external;
         }
     }
 
@@ -283,7 +283,7 @@ impl CmServer {
     pub(super) fn list(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(Option<Arc<Process>>, CmId)> {
         let opener = |channel: u32| {
             let opener = self.channels.get(&channel)?.opener;
-            Some(self.clients.get(opener)?.peer.process())
+            Some(self.clients.get(opener)?.program.process())
         };
         self.cm.list_ids(endpoint, from, limit).into_iter().map(|(channel, id)| (opener(channel), id)).collect()
     }

@@ -4,9 +4,9 @@
 //! tenant with many endpoints, has one tenant's share of the thread. A socket is in the queue from the moment that it becomes
 //! readable until there is nothing left to read.
 
-use super::connection::{Answer, Attempt, Connection, Flow, Frame, Parked, Subject, Until};
+use super::connection::{Answer, Attempt, Flow, Frame, Parked, SessionConnection, Subject, Until};
 use super::lookups::Found;
-use super::peer::unread;
+use super::program::unread;
 use super::reply;
 use crate::disposal::{Disposal, Reclaimer};
 use crate::endpoint::EndpointId;
@@ -50,7 +50,7 @@ pub(super) enum Turn {
 pub(super) struct Clients {
     epoll: OwnedFd,
     listeners: HashMap<EndpointId, Listener>,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, SessionConnection>,
     next: u64,
     ready: Turns<Vni, Turns<EndpointId, VecDeque<Turn>>>,
     /// Connections with a message that waits.
@@ -232,7 +232,7 @@ impl Clients {
     }
 
     /// Serves a connection; returns its number. One that cannot be polled is closed.
-    pub(super) fn add(&mut self, connection: Connection) -> io::Result<u64> {
+    pub(super) fn add(&mut self, connection: SessionConnection) -> io::Result<u64> {
         let id = self.next;
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
             self.retire(connection.socket, &connection.account.disposal);
@@ -244,23 +244,23 @@ impl Clients {
     }
 
     /// A connection.
-    pub(super) fn get(&self, id: u64) -> Option<&Connection> {
+    pub(super) fn get(&self, id: u64) -> Option<&SessionConnection> {
         self.connections.get(&id)
     }
 
     /// A connection, to be changed.
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut SessionConnection> {
         self.connections.get_mut(&id)
     }
 
     /// All connections.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Connection)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &SessionConnection)> {
         self.connections.iter().map(|(id, connection)| (*id, connection))
     }
 
     /// Removes a connection and closes it. Returns what it opened.
     pub(super) fn remove(&mut self, id: u64) -> Option<Subject> {
-        let Connection { socket, subject, parked, account, .. } = self.connections.remove(&id)?;
+        let SessionConnection { socket, subject, parked, account, .. } = self.connections.remove(&id)?;
         if let Some(parked) = parked {
             self.parked.retain(|other| *other != id);
             parked.fds.into_iter().for_each(|fd| account.disposal.close(fd));
@@ -275,10 +275,10 @@ impl Clients {
     }
 
     /// Takes a connection out, for another thread to serve.
-    pub(super) fn take(&mut self, id: u64) -> Option<Connection> {
+    pub(super) fn take(&mut self, id: u64) -> Option<SessionConnection> {
         let connection = self.connections.remove(&id)?;
         let _ = epoll::delete(&self.epoll, &connection.socket);
-        Some(Connection { is_queued: false, ..connection })
+        Some(SessionConnection { is_queued: false, ..connection })
     }
 
     /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
@@ -317,7 +317,7 @@ impl Clients {
         let sent = match answer {
             Ok((reply, response)) => reply::send(socket, reply, response),
             Err(errno) => {
-                connection.account.note_failure(frame.kind, frame.body, *errno, &connection.peer);
+                connection.account.note_failure(frame.kind, frame.body, *errno, &connection.program);
                 reply::send_error(socket, *errno, wanted)
             }
         };
@@ -359,10 +359,10 @@ impl Clients {
     /// Logs that a connection is closed because of its program's messages. The caller closes it.
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.expelled += 1;
-        if let Some(Connection { account, peer, .. }) = self.connections.get(&id)
+        if let Some(SessionConnection { account, program, .. }) = self.connections.get(&id)
             && account.may_log()
         {
-            tracing::warn!(endpoint = account.spec.name, pid = peer.pid, "connection closed: {reason}");
+            tracing::warn!(endpoint = account.spec.name, pid = program.pid, "connection closed: {reason}");
         }
         Flow::Close
     }
@@ -433,7 +433,7 @@ impl Clients {
         let Some(connection) = self.connections.get_mut(&id) else { return Some(found) };
         match found {
             Found::Interface(interface) => connection.interface = Some(interface),
-            Found::Memory(Ok(memory)) => connection.peer.set_memory(memory),
+            Found::ProcessMemory(Ok(memory)) => connection.program.set_memory(memory),
             other => connection.found = Some(other),
         }
         if let Some(parked) = &mut connection.parked {

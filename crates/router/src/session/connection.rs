@@ -2,7 +2,7 @@
 
 use super::account::{Account, CONNECTION_MEMORY, Charge};
 use super::lookups::Found;
-use super::peer::Peer;
+use super::program::Program;
 use super::reply::Reply;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
 /// One connection of one process.
-pub(super) struct Connection {
+pub(super) struct SessionConnection {
     pub(super) socket: OwnedFd,
     pub(super) endpoint: EndpointId,
     /// The object that it opened or was attached to.
     pub(super) subject: Option<Subject>,
-    pub(super) peer: Peer,
+    pub(super) program: Program,
     /// The endpoint's tenant network.
     pub(super) tenant: Vni,
     /// The endpoint's account.
@@ -37,15 +37,15 @@ pub(super) struct Connection {
     pub(super) _charge: Charge,
 }
 
-impl Connection {
-    pub(super) fn new(socket: OwnedFd, account: Account, peer: Peer, charge: Charge) -> Self {
+impl SessionConnection {
+    pub(super) fn new(socket: OwnedFd, account: Account, program: Program, charge: Charge) -> Self {
         let (endpoint, tenant) = (account.spec.id, account.spec.vni);
         Self {
             socket,
             endpoint,
             account,
             subject: None,
-            peer,
+            program,
             tenant,
             is_queued: false,
             is_held: false,

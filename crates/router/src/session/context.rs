@@ -5,13 +5,13 @@ use super::device::OpenDevice;
 use super::failed_requests::FailedRequest;
 use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
-use super::peer::Peer;
+use super::program::Program;
 use super::regions::Regions;
 use super::reply::Reply;
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
-use crate::io::{Interface, Place, PlainError, PlainUse};
+use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
@@ -68,7 +68,7 @@ pub(super) struct Context {
     /// Multicast groups of each queue pair that has some.
     pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
     /// Its path to external peers.
-    pub(super) plain: Result<PlainUse, PlainError>,
+    pub(super) external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
     pub(super) mtu: Mtu,
     /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
@@ -86,10 +86,10 @@ impl Context {
     /// Opens a context on `shard`, with the page and the queue memory that the opener sent; also makes the answer for it.
     pub(super) fn open(
         account: &Account,
-        peer: &Peer,
+        program: &Program,
         fds: &[OwnedFd],
         (shard, shard_index): (&ShardHandle, usize),
-        place: Place,
+        uplink: Uplink,
     ) -> io::Result<(Self, Reply)> {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
         let holdings = Holdings::new(account.charge(Item::Context, 1)?);
@@ -107,10 +107,15 @@ impl Context {
             .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
             .with_open(program_wake);
 
-        let plain = place.plain.as_ref().ok().map(way);
-        let mtu = active_mtu(place.interface);
-        let network =
-            Network { vni: account.spec.vni, endpoint: account.spec.id.0, gids: account.spec.gids.clone(), plain, mtu };
+        let external = uplink.external.as_ref().ok().map(external_port);
+        let mtu = active_mtu(uplink.interface);
+        let network = Network {
+            vni: account.spec.vni,
+            endpoint: account.spec.id.0,
+            gids: account.spec.gids.clone(),
+            plain: external,
+            mtu,
+        };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
@@ -129,22 +134,22 @@ impl Context {
             channels: HashMap::new(),
             cqs: HashMap::new(),
             groups: HashMap::new(),
-            plain: place.plain,
+            external: uplink.external,
             mtu,
-            interface: place.interface.map_or(0, |interface| interface.index),
+            interface: uplink.interface.map_or(0, |interface| interface.index),
             opener: 0,
             number: 0,
-            pid: peer.pid,
-            uid: peer.uid,
-            comm: peer.comm(),
+            pid: program.pid,
+            uid: program.uid,
+            comm: program.comm(),
         };
         Ok((context, reply))
     }
 
     /// The device, as far as rdma_cm needs to know it.
     pub(super) fn open_device(&self) -> OpenDevice {
-        let way = self.plain.as_ref().ok().map(way);
-        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, way }
+        let external = self.external.as_ref().ok().map(external_port);
+        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, external }
     }
 
     /// Executes the requests that the program posted before its end.
@@ -154,16 +159,16 @@ impl Context {
     }
 
     /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
-    pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
+    pub(super) fn close(self, disposal: &Disposal) -> Option<ExternalPath> {
         let id = self.id;
         // The worker serves others between two slices.
         let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
         let mut remains: Vec<_> = slices.collect();
         remains.extend(self.shard.call(move |shard| shard.close(id)));
-        let Self { plain, holdings, page, queues, async_fd, .. } = self;
+        let Self { external, holdings, page, queues, async_fd, .. } = self;
         // Neither here nor on the worker, which both have others to serve.
         disposal.discard(((remains, page, queues, async_fd), holdings.end()));
-        plain.ok()
+        external.ok()
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -213,7 +218,7 @@ impl Context {
             shard: self.shard_index,
             objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
-            outside: self.plain.as_ref().map(drop).map_err(|error| *error),
+            external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
         }
     }
@@ -255,8 +260,8 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Resul
 }
 
 /// The same for the engine.
-pub(super) fn way(plain: &PlainUse) -> Plain {
-    Plain { id: plain.sockets().id(), source_port: ROCE_PORT }
+pub(super) fn external_port(external: &ExternalPath) -> Plain {
+    Plain { id: external.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

@@ -7,7 +7,7 @@ mod names;
 
 pub(super) use names::{Subject, subject};
 
-use crate::io::PlainError;
+use crate::io::ExternalPathError;
 use rdmesh_nic::{Path, QpInfo};
 use rdmesh_verbs::{Gid, QpState, Qpn};
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ pub enum FailedRequest {
         /// The peer.
         peer: IpAddr,
         /// Reason why there is no external path, where that is known.
-        external: Option<PlainError>,
+        external: Option<ExternalPathError>,
     },
     /// A connection whose peer never answered.
     NoAnswer {

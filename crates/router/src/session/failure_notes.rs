@@ -2,8 +2,8 @@
 
 use super::account::Account;
 use super::failed_requests::{FailedRequest, Subject, subject};
-use super::peer::Peer;
-use crate::io::PlainError;
+use super::program::Program;
+use crate::io::ExternalPathError;
 use rdmesh_nic::{Route, Routes};
 use rdmesh_uverbs::session::RequestKind;
 use rdmesh_verbs::{AddressVector, Gid};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 impl Account {
     /// Records a command that failed.
-    pub(super) fn note_failure(&self, kind: RequestKind, body: &[u8], errno: Errno, peer: &Peer) {
+    pub(super) fn note_failure(&self, kind: RequestKind, body: &[u8], errno: Errno, program: &Program) {
         let limit = self.take_refusal();
         let request = match subject(kind, body) {
             _ if errno == Errno::NOMEM && limit.is_some() => limit.map(FailedRequest::Limit),
@@ -28,12 +28,18 @@ impl Account {
             subject => Some(FailedRequest::Refused { what: subject.name(), errno }),
         };
         if let Some(request) = request {
-            self.note(request, peer);
+            self.note(request, program);
         }
     }
 
     /// Records an error in a path that was accepted as it is.
-    pub(super) fn note_path(&self, av: &AddressVector, routes: &Routes, external: Option<PlainError>, peer: &Peer) {
+    pub(super) fn note_path(
+        &self,
+        av: &AddressVector,
+        routes: &Routes,
+        external: Option<ExternalPathError>,
+        program: &Program,
+    ) {
         let gids = &self.spec.gids;
         let Some(gid) = gids.get(usize::from(av.sgid_index)).copied() else { return };
         let to = av.dgid.ip();
@@ -46,6 +52,6 @@ impl Account {
         } else {
             return;
         };
-        self.note(request, peer);
+        self.note(request, program);
     }
 }

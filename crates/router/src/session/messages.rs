@@ -108,14 +108,14 @@ impl Server {
         let number = connection.endpoint;
         let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
         let account = &endpoint.account;
-        let Some(Found::Place(place)) = connection.found.take() else {
+        let Some(Found::Uplink(uplink)) = connection.found.take() else {
             // Nothing was looked up for it, because its quota is reached.
             totals.refused_by_quota += 1;
             return Err(account.charge(Item::Context, 1).err().unwrap_or(Errno::AGAIN));
         };
-        account.report_outside(place.plain.as_ref().err());
+        account.report_external(uplink.external.as_ref().err());
         let worker = devices.least_loaded();
-        let (mut context, reply) = Context::open(account, &connection.peer, fds, worker, *place)?;
+        let (mut context, reply) = Context::open(account, &connection.program, fds, worker, *uplink)?;
         (context.opener, context.number) = (id, devices.free_number(number));
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
@@ -132,14 +132,14 @@ impl Server {
         if connection.found.is_some() {
             return Ok(false);
         }
-        let (seeker, process, lookups) = (&account.seeker, connection.peer.process(), &self.lookups);
+        let (seeker, process, lookups) = (&account.seeker, connection.program.process(), &self.lookups);
         match (frame.kind, connection.subject) {
             (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
                 let (_, shard) = self.devices.least_loaded();
-                lookups.find_place(id, seeker, process, (self.plains.clone(), shard))?;
+                lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
             }
             (RequestKind::Verbs, Some(Subject::Context(_)))
-                if commands::needs_memory(frame) && connection.peer.memory().is_none() =>
+                if commands::needs_memory(frame) && connection.program.memory().is_none() =>
             {
                 lookups.open_memory(id, seeker, process);
             }
@@ -170,8 +170,9 @@ impl Server {
 
     fn command(&mut self, id: u64, context: u32, frame: &Frame<'_>, fds: &[OwnedFd]) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let failed = || if let Some(Found::Memory(failed)) = connection.found.take() { Some(failed) } else { None };
-        let memory = if commands::needs_memory(frame) { connection.peer.memory().or_else(failed) } else { None };
+        let failed =
+            || if let Some(Found::ProcessMemory(failed)) = connection.found.take() { Some(failed) } else { None };
+        let memory = if commands::needs_memory(frame) { connection.program.memory().or_else(failed) } else { None };
         let limits = self.accounts.limits();
         let (endpoint, totals) = self.accounts.with_totals(connection.endpoint).ok_or(Errno::NODEV)?;
         let scope = Scope {
@@ -180,7 +181,7 @@ impl Server {
             endpoint,
             totals,
             limits: &limits,
-            peer: &connection.peer,
+            program: &connection.program,
             memory,
         };
         let answer = match frame.kind {

@@ -9,7 +9,7 @@
 //! * [`server`], [`messages`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
 //! * [`cm_server`], [`channels`], [`neighbours`], [`mads`]: the thread of rdma_cm.
 //! * [`account`], [`holdings`], [`objects`]: what endpoints and contexts are charged.
-//! * [`lookups`], [`peer`]: what a tenant controls, and who it is.
+//! * [`lookups`], [`program`]: what a tenant controls, and who it is.
 
 mod account;
 mod accounts;
@@ -36,8 +36,8 @@ mod neighbours;
 mod netlink;
 mod objects;
 mod pace;
-mod peer;
 mod post;
+mod program;
 mod regions;
 mod reply;
 mod resources;
@@ -56,7 +56,7 @@ pub use spec::EndpointSpec;
 
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Plains, probe};
+use crate::io::{ExternalPaths, probe};
 use crate::worker::{Mode, ShardHandle};
 use cm_server::CmServer;
 use control::{CmControl, Control};
@@ -83,7 +83,7 @@ impl SessionServer {
         }
         let (sessions, control) = Post::new()?;
         let (cm, inbox) = Post::new()?;
-        let shared = (Plains::new(probe(), Serving(shards.clone())), Reclaimer::new());
+        let shared = (ExternalPaths::new(probe(), Serving(shards.clone())), Reclaimer::new());
         let cm_server = CmServer::new((cm.clone(), inbox), sessions.clone(), shards.clone(), mode, shared.clone())?;
         let server = Server::new((sessions.wake(), control), cm.clone(), shards, (limits, mode), shared)?;
         let mut started = Self { sessions, cm, threads: Vec::new() };

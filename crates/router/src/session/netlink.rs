@@ -2,7 +2,7 @@
 
 use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
 use super::connection::Answer;
-use super::peer::Process;
+use super::program::Process;
 use super::reply::Reply;
 use super::resources::Row;
 use super::server::Server;
@@ -123,7 +123,7 @@ impl Server {
 
     /// The process id of `owner`, as the program on connection `id` sees it, if the process lives.
     fn pid_for(&self, id: u64, owner: Option<&Process>) -> Option<u32> {
-        owner?.number_for(&self.clients.get(id)?.peer)
+        owner?.number_for(&self.clients.get(id)?.program)
     }
 }
 

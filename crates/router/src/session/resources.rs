@@ -5,7 +5,7 @@
 use super::account::Item;
 use super::context::Context;
 use super::control::CmControl;
-use super::peer::Process;
+use super::program::Process;
 use super::server::Server;
 use crate::endpoint::EndpointId;
 use crate::netlink::{CmId, Kind, Resource};
@@ -93,7 +93,7 @@ impl Server {
     }
 
     fn resources_of(&self, context: &Context, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
-        let opener = self.clients.get(context.opener).map(|connection| connection.peer.process());
+        let opener = self.clients.get(context.opener).map(|connection| connection.program.process());
         context.resources(kind, from, limit, &opener)
     }
 }

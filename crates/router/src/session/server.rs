@@ -3,19 +3,19 @@
 use super::account::Item;
 use super::accounts::Accounts;
 use super::clients::{Clients, Input, Signal, Turn};
-use super::connection::{Connection, Flow, Subject};
+use super::connection::{Flow, SessionConnection, Subject};
 use super::context::Context;
 use super::control::{CmControl, Control};
 use super::devices::Devices;
 use super::info::{ContextInfo, SessionTotals};
 use super::lookups::Lookups;
 use super::pace::Pace;
-use super::peer::Peer;
 use super::post::Post;
+use super::program::Program;
 use super::spec::EndpointSpec;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, Plains};
+use crate::io::{Clock, ExternalPaths};
 use crate::worker::{Mode, ShardHandle};
 use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
@@ -38,7 +38,7 @@ pub(super) struct Server {
     pub(super) accounts: Accounts,
     pub(super) clients: Clients,
     pub(super) devices: Devices,
-    pub(super) plains: Plains,
+    pub(super) external_paths: ExternalPaths,
     pub(super) lookups: Lookups,
     /// The thread of rdma_cm.
     pub(super) cm: Post<CmControl>,
@@ -59,7 +59,7 @@ impl Server {
         cm: Post<CmControl>,
         shards: Vec<ShardHandle>,
         (limits, mode): (DeviceLimits, Mode),
-        (plains, reclaimer): (Plains, Reclaimer),
+        (external_paths, reclaimer): (ExternalPaths, Reclaimer),
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
@@ -77,7 +77,7 @@ impl Server {
             pace: Pace::new(mode, &shards),
             accounts: Accounts::new(limits, reclaimer),
             devices: Devices::new(shards),
-            plains,
+            external_paths,
             lookups: Lookups::new(found),
             cm,
             clock: Clock::start(),
@@ -159,8 +159,8 @@ impl Server {
     /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
         let is_broken = |id: &u32| self.devices.get(*id).is_some_and(|context| context.alarm.is_raised());
-        let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
-        let hit = |(_, c): &(u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
+        let subject = |c: &SessionConnection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
+        let hit = |(_, c): &(u64, &SessionConnection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
         for id in broken {
             self.clients.expel(id, "pages of its queues are missing");
@@ -245,13 +245,13 @@ impl Server {
     fn welcome(&mut self, id: EndpointId, socket: OwnedFd) {
         let Some((endpoint, totals)) = self.accounts.with_totals(id) else { return };
         let account = &endpoint.account;
-        let Ok(peer) = Peer::of(socket.as_fd()) else { return account.disposal.close(socket) };
-        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
+        let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
+        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
                 endpoint = account.spec.name,
-                pid = peer.pid,
-                uid = peer.uid,
+                pid = program.pid,
+                uid = program.uid,
                 "refused: not the endpoint's user"
             );
         }
@@ -264,7 +264,7 @@ impl Server {
             }
             return self.clients.retire(socket, &account.disposal);
         };
-        let connection = Connection::new(socket, account.clone(), peer, charge);
+        let connection = SessionConnection::new(socket, account.clone(), program, charge);
         match self.clients.add(connection) {
             Ok(_) => totals.connections_accepted += 1,
             Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),

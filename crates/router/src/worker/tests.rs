@@ -176,7 +176,7 @@ fn last_words_leave_before_their_sockets() {
         for _ in 0..200 {
             shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
         }
-        shard.remove_plain(rdmesh_nic::PlainId(1));
+        shard.remove_external(rdmesh_nic::PlainId(1));
         shard.engine().has_final_packets()
     });
     assert!(!has_more);

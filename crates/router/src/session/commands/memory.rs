@@ -5,7 +5,7 @@ use super::super::objects::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
 use super::Call;
-use crate::memory::{ArenaFile, Memory, ProcessMemory, RegionError};
+use crate::memory::{ArenaFile, HostMemory, ProcessMemory, RegionError};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
@@ -58,14 +58,14 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
 }
 
 /// All of the program's memory, present or not yet (implicit on-demand paging).
-fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
+fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<HostMemory, Errno> {
     if request.hca_va != 0 {
         return Err(Errno::INVAL);
     }
-    Ok(Memory::whole_process(process_memory(call)?))
+    Ok(HostMemory::whole_process(process_memory(call)?))
 }
 
-fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Result<Memory, Errno> {
+fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Result<HostMemory, Errno> {
     let (start, len) = (request.start, request.length);
     if len == 0 || start.checked_add(len).and_then(|end| end.checked_add(PAGE_MASK)).is_none() {
         return Err(Errno::INVAL);
@@ -80,14 +80,14 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     // The library sends its arena once, and again where more of it has to be mapped.
     let arena = match call.fds.first() {
         Some(fd) => Some(ArenaFile::sent(fd.as_fd()).map_err(region_errno)?),
-        None => scope.peer.arena.get().map(ArenaFile::known),
+        None => scope.program.arena.get().map(ArenaFile::known),
     };
     let arena = arena.filter(|_| call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32));
     let made = scope.endpoint.arenas.region(scope.number, (start, len), call.segments, arena, process);
     if made.is_ok()
         && let Some(arena) = arena
     {
-        scope.peer.arena.set(Some(arena.id()));
+        scope.program.arena.set(Some(arena.id()));
     }
     made.map_err(region_errno)
 }

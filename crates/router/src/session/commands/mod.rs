@@ -19,7 +19,7 @@ use super::endpoint::Endpoint;
 use super::failed_requests::FailedRequest;
 use super::info::SessionTotals;
 use super::objects::ObjectKind;
-use super::peer::Peer;
+use super::program::Program;
 use super::reply::Reply;
 use crate::memory::ProcessMemory;
 use crate::worker::Shard;
@@ -42,7 +42,7 @@ pub(super) struct Scope<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
-    pub(super) peer: &'a Peer,
+    pub(super) program: &'a Program,
     /// The memory of the process, or why it cannot be opened, where it is known.
     pub(super) memory: Option<Result<ProcessMemory, Errno>>,
 }
@@ -187,14 +187,14 @@ impl Call<'_> {
 
     /// Records a path of the program that cannot work.
     fn note_path(&mut self, av: &AddressVector) {
-        let Scope { context, endpoint, peer, .. } = &mut self.scope;
-        endpoint.account.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
+        let Scope { context, endpoint, program, .. } = &mut self.scope;
+        endpoint.account.note_path(av, &context.shard.routes(), context.external.as_ref().err().copied(), program);
     }
 
     /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
-        let Scope { endpoint, peer, .. } = &mut self.scope;
-        FailedRequest::of_queue_pair(info).into_iter().for_each(|request| endpoint.account.note(request, peer));
+        let Scope { endpoint, program, .. } = &mut self.scope;
+        FailedRequest::of_queue_pair(info).into_iter().for_each(|request| endpoint.account.note(request, program));
     }
 
     fn created(&mut self, charge: Charge) {

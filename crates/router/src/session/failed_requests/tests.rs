@@ -1,9 +1,9 @@
-use super::super::peer::Process;
+use super::super::program::Process;
 use super::*;
 use rdmesh_uverbs::session::RequestKind;
 use std::os::fd::AsFd;
 
-fn peer(pid: i32) -> Process {
+fn program(pid: i32) -> Process {
     let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut process = Process::of(end.as_fd()).unwrap();
     process.pid = pid;
@@ -17,7 +17,7 @@ fn refused(what: &'static str) -> FailedRequest {
 #[test]
 fn the_same_failure_is_counted_and_only_the_last_ones_are_kept() {
     let mut failed_requests = FailedRequests::default();
-    let me = peer(i32::try_from(std::process::id()).unwrap());
+    let me = program(i32::try_from(std::process::id()).unwrap());
     for number in 0..100 {
         failed_requests.note(FailedRequest::QpType(number), me.pid, || me.comm());
         failed_requests.note(refused("ibv_reg_mr"), me.pid, || me.comm());
@@ -46,7 +46,8 @@ fn a_failed_request_says_what_and_what_to_do() {
     let request = FailedRequest::WrongGid { index: 0, gid, better: Some(1), peer: "10.7.0.9".parse().unwrap() };
     assert_eq!(request.to_string(), "a path from GID index 0, which is fe80::1, does not lead to 10.7.0.9");
     assert!(request.fix().unwrap().starts_with("use GID index 1"));
-    let request = FailedRequest::NoPath { peer: "10.7.0.9".parse().unwrap(), external: Some(PlainError::NoInterface) };
+    let request =
+        FailedRequest::NoPath { peer: "10.7.0.9".parse().unwrap(), external: Some(ExternalPathError::NoInterface) };
     assert!(request.to_string().contains("no path to 10.7.0.9"));
     assert_eq!(FailedRequest::QpType(9).to_string(), "ibv_create_qp: type XRC_SEND is not supported");
     assert!(FailedRequest::BadIndex.fix().unwrap().contains("valgrind"));

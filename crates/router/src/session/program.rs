@@ -1,8 +1,8 @@
-//! Peer credentials: the process at the other end of a connection, as the kernel reports it.
+//! Programs: the process at the other end of a connection, as the kernel reports it.
 
 use crate::budget::Share;
 use crate::io::open_namespace;
-use crate::memory::{ArenaId, Patience, ProcessMemory};
+use crate::memory::{ArenaId, ProcessMemory, WaitAllowance};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// The process that connected, and what is known of its memory.
-pub(super) struct Peer {
+pub(super) struct Program {
     process: Arc<Process>,
     /// Its memory, once some of it has been registered: all regions share the descriptor.
     memory: Option<ProcessMemory>,
@@ -29,7 +29,7 @@ pub(super) struct Process {
     pidfd: Option<OwnedFd>,
 }
 
-impl Deref for Peer {
+impl Deref for Program {
     type Target = Process;
 
     fn deref(&self) -> &Process {
@@ -37,7 +37,7 @@ impl Deref for Peer {
     }
 }
 
-impl Peer {
+impl Program {
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { process: Arc::new(Process::of(socket)?), memory: None, arena: Cell::default() })
     }
@@ -71,8 +71,8 @@ impl Process {
     /// Opens its memory, of this process and no other, as long as it has no more privileges than when it connected. The
     /// descriptor is charged to `share`. The tenant controls how long this takes: opening waits for the lock of its address
     /// space.
-    pub(super) fn open_memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
-        let memory = ProcessMemory::open(self.pid, patience, share)?;
+    pub(super) fn open_memory(&self, allowance: &WaitAllowance, share: &Share) -> io::Result<ProcessMemory> {
+        let memory = ProcessMemory::open(self.pid, allowance, share)?;
         // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
         // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
         // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
@@ -175,25 +175,25 @@ mod tests {
     #[test]
     fn a_process_is_opened_once() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let (mut peer, share) = (Peer::of(a.as_fd()).unwrap(), share());
-        assert!(peer.memory().is_none());
-        peer.set_memory(peer.process().open_memory(&Patience::default(), &share).unwrap());
-        let regions: Vec<_> = (0..10).map(|_| peer.memory().unwrap().unwrap()).collect();
+        let (mut program, share) = (Program::of(a.as_fd()).unwrap(), share());
+        assert!(program.memory().is_none());
+        program.set_memory(program.process().open_memory(&WaitAllowance::default(), &share).unwrap());
+        let regions: Vec<_> = (0..10).map(|_| program.memory().unwrap().unwrap()).collect();
         assert_eq!(share.held(Resource::Descriptors), 1);
-        drop((peer, regions));
+        drop((program, regions));
         assert_eq!(share.held(Resource::Descriptors), 0);
     }
 
     #[test]
     fn the_kernel_names_the_peer() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let peer = Peer::of(a.as_fd()).unwrap();
-        assert_eq!(peer.pid, std::process::id().cast_signed());
-        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
-        assert!(!peer.has_exited());
-        assert!(peer.open_memory(&Patience::default(), &share()).is_ok());
-        assert!(peer.network_namespace().is_ok());
-        assert!(!peer.comm().is_empty());
+        let program = Program::of(a.as_fd()).unwrap();
+        assert_eq!(program.pid, std::process::id().cast_signed());
+        assert_eq!(program.uid, rustix::process::getuid().as_raw());
+        assert!(!program.has_exited());
+        assert!(program.open_memory(&WaitAllowance::default(), &share()).is_ok());
+        assert!(program.network_namespace().is_ok());
+        assert!(!program.comm().is_empty());
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let process = Process::of(a.as_fd()).unwrap();
         let changed = Process { uid: process.uid + 1, ..process };
-        assert_eq!(changed.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::ACCESS));
+        assert_eq!(changed.open_memory(&WaitAllowance::default(), &share()).err(), Some(io::Errno::ACCESS));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
@@ -221,7 +221,7 @@ mod tests {
         // The number is another's now.
         let pid = std::process::id().cast_signed();
         let reused = Process { pid, pidfd, uid: changed.uid - 1 };
-        assert_eq!(reused.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
+        assert_eq!(reused.open_memory(&WaitAllowance::default(), &share()).err(), Some(io::Errno::SRCH));
         assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }
 }
