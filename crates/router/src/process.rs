@@ -55,13 +55,13 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
     let served = thread::scope(|scope| {
-        scope.spawn(|| host.remove_orphans());
+        scope.spawn(|| host.endpoints().remove_orphans());
         let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
         runtime.shutdown_timeout(REQUEST_TIMEOUT);
-        host.stop_watching();
+        host.endpoints().stop_watching();
         served
     });
-    let cleared = host.clear();
+    let cleared = host.endpoints().clear();
     drop(host);
     let cleaned = instance.clean();
     Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])

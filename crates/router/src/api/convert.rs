@@ -8,19 +8,19 @@ use rdmesh_verbs::QpType;
 
 /// Every open context.
 pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
-    let known = host.contexts().into_iter().map(context);
+    let known = host.sessions().snapshot().into_iter().map(context);
     // Names come from endpoints, whose names were checked when they were made.
     known.filter_map(Result::ok).collect()
 }
 
 /// Every `rdma_cm_id`.
 pub(super) fn connections(host: &Host) -> Vec<api::ConnectionInfo> {
-    host.connections().into_iter().map(connection).filter_map(Result::ok).collect()
+    host.sessions().connections().into_iter().map(connection).filter_map(Result::ok).collect()
 }
 
 /// Recent failed requests of programs.
 pub(super) fn failed_requests(host: &Host) -> Vec<api::FailedRequest> {
-    host.failed_requests().into_iter().map(failed_request).filter_map(Result::ok).collect()
+    host.sessions().failed_requests().into_iter().map(failed_request).filter_map(Result::ok).collect()
 }
 
 fn failed_request(info: FailedRequestInfo) -> Result<api::FailedRequest, InvalidName> {

@@ -47,15 +47,15 @@ impl Family {
 }
 
 fn families(host: &Host) -> Vec<Family> {
-    let contexts = host.contexts();
+    let contexts = host.sessions().snapshot();
     let mut families = endpoints(host, &contexts);
-    let totals = host.session_totals();
+    let totals = host.sessions().totals();
     families.extend(SESSIONS.iter().map(|(name, kind, help, value)| {
         let mut family = Family::new(format!("rdmesh_{name}"), kind, help);
         family.push(&[], value(&totals) as f64);
         family
     }));
-    let totals = host.cm_totals();
+    let totals = host.sessions().cm_totals();
     families.extend(CM.iter().map(|(name, kind, help, value)| {
         let mut family = Family::new(format!("rdmesh_cm_{name}"), kind, help);
         family.push(&[], value(&totals) as f64);
@@ -103,7 +103,7 @@ fn tunnel(host: &Host) -> [Family; 7] {
     let mut strangers = family("stranger_packets_total", "counter", "Packets from addresses that are no host's");
     let mut unread = family("unread_messages_total", "counter", "Handshakes not read because too many came at once");
     // Without a tunnel, or with a failing store, there is nothing to tell.
-    let tunnel = host.tunnel().unwrap_or_default();
+    let tunnel = host.tunnel_keys().tunnel().unwrap_or_default();
     for host in &tunnel.hosts {
         let (name, state) = (("host", host.name.as_str()), &host.state);
         for TunnelRefusal { reason, count, .. } in state.counters.refusals() {
@@ -122,7 +122,7 @@ fn tunnel(host: &Host) -> [Family; 7] {
 }
 
 fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
-    let endpoints = host.endpoints();
+    let endpoints = host.endpoints().all();
     let mut families: Vec<Family> = HELD
         .iter()
         .map(|(name, help, held)| {
@@ -149,7 +149,7 @@ fn bad_indices(host: &Host) -> Family {
         "counter",
         "Indices beyond the ends of their queues that programs wrote",
     );
-    for BadIndices { name, network, count } in host.bad_indices() {
+    for BadIndices { name, network, count } in host.sessions().bad_indices() {
         family.push(&[("network", &network), ("endpoint", &name)], count as f64);
     }
     family

@@ -75,12 +75,12 @@ async fn networks(State(api): State<Api>) -> Result<Json<Vec<Network>>, Refusal>
 }
 
 async fn endpoints(State(api): State<Api>) -> Result<Json<Vec<EndpointInfo>>, Refusal> {
-    Ok(Json(api.blocking(|host| host.endpoints()).await?))
+    Ok(Json(api.blocking(|host| host.endpoints().all()).await?))
 }
 
 async fn endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
-    Ok(Json(api.blocking(|host| host.endpoint(network, name)).await??))
+    Ok(Json(api.blocking(|host| host.endpoints().get(network, name)).await??))
 }
 
 async fn create_endpoint(
@@ -89,13 +89,13 @@ async fn create_endpoint(
     request: Result<Json<CreateEndpoint>, JsonRejection>,
 ) -> Result<(StatusCode, Json<EndpointInfo>), Refusal> {
     let Json(request) = request?;
-    let info = api.blocking(move |host| host.create_endpoint(request, caller.pid.unwrap_or(0))).await??;
+    let info = api.blocking(move |host| host.endpoints().create(request, caller.pid.unwrap_or(0))).await??;
     Ok((StatusCode::CREATED, Json(info)))
 }
 
 async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
-    Ok(Json(api.blocking(|host| host.remove_endpoint(network, name)).await??))
+    Ok(Json(api.blocking(|host| host.endpoints().remove(network, name)).await??))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
