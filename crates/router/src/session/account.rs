@@ -168,7 +168,7 @@ impl Account {
 
     /// Logs, once, why programs do not reach external peers.
     pub(super) fn report_external(&self, error: Option<&ExternalPathError>) {
-        let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
+        let Some(error) = error.filter(|_| self.is_first("external")) else { return };
         let (endpoint, network) = (&self.spec.name, &self.spec.network);
         match error {
             // An endpoint without such an address is not expected to be reachable there.

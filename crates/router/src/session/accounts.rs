@@ -21,7 +21,7 @@ pub(super) struct Accounts {
     budget: Budget,
     reclaimer: Reclaimer,
     past_failed_requests: PastFailedRequests,
-    pub(super) totals: SessionTotals,
+    totals: SessionTotals,
 }
 
 impl Accounts {
@@ -67,6 +67,16 @@ impl Accounts {
     /// An endpoint and the counters of all, to be changed.
     pub(super) fn with_totals(&mut self, id: EndpointId) -> Option<(&mut Endpoint, &mut SessionTotals)> {
         Some((self.endpoints.get_mut(&id)?, &mut self.totals))
+    }
+
+    /// Counters of all.
+    pub(super) fn totals(&self) -> SessionTotals {
+        self.totals
+    }
+
+    /// Counters of all, to be changed.
+    pub(super) fn totals_mut(&mut self) -> &mut SessionTotals {
+        &mut self.totals
     }
 
     /// The names of all.

@@ -180,7 +180,7 @@ impl CmServer {
         let (bytes, attempt) = (message.to_vec(), Attempt::First);
         // It can be executed at once, in its turn.
         let parked = Parked { bytes, fds: Vec::new(), until: Until::Lookup, attempt, is_over: true };
-        match self.clients.add(SessionConnection { parked: Some(parked), ..connection }) {
+        match self.clients.add(connection, Some(parked)) {
             Ok(id) => self.clients.queue(id),
             Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }

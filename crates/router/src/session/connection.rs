@@ -23,18 +23,12 @@ pub(super) struct SessionConnection {
     pub(super) tenant: Vni,
     /// The endpoint's account.
     pub(super) account: Account,
-    /// It waits for its turn.
-    pub(super) is_queued: bool,
-    /// It has no turn until descriptors that were sent have been closed.
-    pub(super) is_held: bool,
-    /// A message that waits.
-    pub(super) parked: Option<Parked>,
     /// Result of the lookup that it has waited for.
     pub(super) found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     pub(super) interface: Option<Option<(u32, String)>>,
     /// Its charge.
-    pub(super) _charge: Charge,
+    _charge: Charge,
 }
 
 impl SessionConnection {
@@ -47,9 +41,6 @@ impl SessionConnection {
             subject: None,
             program,
             tenant,
-            is_queued: false,
-            is_held: false,
-            parked: None,
             found: None,
             interface: None,
             _charge: charge,

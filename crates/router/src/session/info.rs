@@ -47,7 +47,7 @@ pub struct QpRow {
     pub dest_qpn: Qpn,
     /// The peer's address, where connected.
     pub dgid: Gid,
-    /// Which way its packets go.
+    /// Path of its packets.
     pub path: Option<Path>,
     /// The next PSN that it sends.
     pub next_psn: Psn,

@@ -39,9 +39,9 @@ pub(super) enum Found {
 #[derive(Clone)]
 pub(super) struct Seeker {
     pub(super) errands: Errands,
-    pub(super) allowance: WaitAllowance,
-    pub(super) share: Share,
-    pub(super) addresses: Vec<IpAddr>,
+    allowance: WaitAllowance,
+    share: Share,
+    addresses: Vec<IpAddr>,
 }
 
 /// A lookup, until it is done.

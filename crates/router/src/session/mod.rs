@@ -6,7 +6,7 @@
 //! everything that a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the
 //! data path never comes here.
 //!
-//! * [`server`], [`messages`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
+//! * [`server`], [`executor`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
 //! * [`cm_server`], [`channels`], [`neighbours`], [`mads`]: the thread of rdma_cm.
 //! * [`account`], [`holdings`], [`objects`]: what endpoints and contexts are charged.
 //! * [`lookups`], [`program`]: what a tenant controls, and who it is.
@@ -18,20 +18,21 @@ mod clients;
 mod cm_server;
 mod cm_state;
 mod commands;
+mod completions;
 mod connection;
 mod context;
 mod control;
-mod counters;
 mod device;
 mod devices;
 mod endpoint;
+mod executor;
 mod failed_requests;
 mod failure_notes;
+mod groups;
 mod holdings;
 mod info;
 mod lookups;
 mod mads;
-mod messages;
 mod neighbours;
 mod netlink;
 mod objects;

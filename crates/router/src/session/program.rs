@@ -17,7 +17,7 @@ pub(super) struct Program {
     /// Its memory, once some of it has been registered: all regions share the descriptor.
     memory: Option<ProcessMemory>,
     /// The arena that it registered memory of last.
-    pub(super) arena: Cell<Option<ArenaId>>,
+    arena: Cell<Option<ArenaId>>,
 }
 
 /// A process, as the kernel named it when it connected.
@@ -51,6 +51,16 @@ impl Program {
     pub(super) fn memory(&self) -> Option<io::Result<ProcessMemory>> {
         let memory = self.memory.as_ref()?;
         Some(self.is_unchanged().map(|()| memory.clone()))
+    }
+
+    /// The arena that it registered memory of last.
+    pub(super) fn arena(&self) -> Option<ArenaId> {
+        self.arena.get()
+    }
+
+    /// It has registered memory of `arena`.
+    pub(super) fn set_arena(&self, arena: ArenaId) {
+        self.arena.set(Some(arena));
     }
 
     /// The process's memory has been opened.
