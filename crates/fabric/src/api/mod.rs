@@ -212,7 +212,7 @@ pub struct QpInfo {
     pub received_bytes: u64,
     /// Retries.
     pub retries: u64,
-    /// Path of its packets: `local`, `host ADDRESS` or `outside`; none before it is connected, and for datagrams.
+    /// Path of its packets: `local`, `host ADDRESS` or `external`; none before it is connected, and for datagrams.
     pub path: Option<String>,
     /// The packet sequence number that it sends next.
     pub next_psn: u32,

@@ -98,6 +98,6 @@ fn path(path: Path) -> String {
     match path {
         Path::Local => "local".to_owned(),
         Path::Host(address) => format!("host {address}"),
-        Path::Outside => "outside".to_owned(),
+        Path::Outside => "external".to_owned(),
     }
 }

@@ -180,7 +180,7 @@ const HELD: [Held; 15] = [
     ("pinned_bytes", "Bytes of registered memory", |c| c.pinned_bytes),
     ("qps_local", "Queue pairs connected on this host", |c| connected(c, |path| path == Path::Local)),
     ("qps_host", "Queue pairs connected to other hosts", |c| connected(c, |path| matches!(path, Path::Host(_)))),
-    ("qps_outside", "Queue pairs connected to machines outside", |c| connected(c, |path| path == Path::Outside)),
+    ("qps_external", "Queue pairs connected to external peers", |c| connected(c, |path| path == Path::Outside)),
     ("qp_retransmitted", "Packets that the queue pairs sent again", |c| of_qps(c, |q| q.retransmitted)),
     ("qp_rnr_naks", "Times a receiver of the queue pairs was not ready", |c| of_qps(c, |q| q.rnr_naks)),
     ("qp_duplicates", "Packets that the queue pairs received again", |c| of_qps(c, |q| q.duplicates)),
@@ -200,7 +200,7 @@ fn of_qps(context: &ContextInfo, count: fn(&QpCounters) -> u64) -> u64 {
 /// Metric of an engine's datagrams: name, help text, value.
 type Wire = (&'static str, &'static str, fn(&WireCounters) -> u64);
 const WIRE: [Wire; 6] = [
-    ("sent_total", "Datagrams sent to other hosts and outside", |w| w.sent),
+    ("sent_total", "Datagrams sent to other hosts and external peers", |w| w.sent),
     ("received_total", "Datagrams received from there", |w| w.received),
     ("malformed_total", "Datagrams that are no RoCEv2 packets", |w| w.malformed),
     ("bad_icrc_total", "Datagrams with a wrong check sum", |w| w.bad_icrc),

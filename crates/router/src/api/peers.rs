@@ -1,6 +1,6 @@
 //! API operations on other hosts, attached interfaces and injected faults.
 
-use super::operation::{Operation, SchemaOf, parse_name, read, schema};
+use super::operation::{Content, Operation, json, parse_name, read, schema};
 use super::refusal::Refusal;
 use super::state::Api;
 use crate::daemon::Faults;
@@ -17,23 +17,23 @@ use std::net::IpAddr;
 /// The API's operations on them.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        read(PEERS, "The other hosts", schema::<Peers>(), get(peers)),
+        read(PEERS, "The other hosts", json::<Peers>(), get(peers)),
         Operation {
             method: "put",
             path: PEER,
             summary: "Add another host, or change its address or its key",
             request: schema::<SetPeer>(),
-            response: schema::<Host>(),
+            response: json::<Host>(),
             handler: put(set_peer),
         },
-        removal(PEER, "Remove another host with its endpoints", schema::<Peer>(), delete(remove_peer)),
-        read("/v1/tunnel", "The tunnel to other hosts, and who tried to get in", schema::<Tunnel>(), get(tunnel)),
+        removal(PEER, "Remove another host with its endpoints", json::<Peer>(), delete(remove_peer)),
+        read("/v1/tunnel", "The tunnel to other hosts, and packets that were refused", json::<Tunnel>(), get(tunnel)),
         Operation {
             method: "put",
             path: "/v1/tunnel/key",
             summary: "Change the secret of the mesh",
             request: schema::<SetMeshKey>(),
-            response: schema::<Tunnel>(),
+            response: json::<Tunnel>(),
             handler: put(set_mesh_key),
         },
         Operation {
@@ -41,37 +41,37 @@ pub(super) fn operations() -> Vec<Operation> {
             path: "/v1/peers/{host}/endpoints",
             summary: "Add an endpoint of another host",
             request: schema::<PeerEndpoint>(),
-            response: schema::<PeerEndpoint>(),
+            response: json::<PeerEndpoint>(),
             handler: post(add_endpoint),
         },
         removal(
             "/v1/peers/{host}/endpoints/{network}/{address}",
             "Remove an endpoint of another host",
-            schema::<PeerEndpoint>(),
+            json::<PeerEndpoint>(),
             delete(remove_endpoint),
         ),
-        read(INTERFACES, "The host's interfaces that are part of a network", schema::<Vec<String>>(), get(interfaces)),
+        read(INTERFACES, "The host's interfaces that are part of a network", json::<Vec<String>>(), get(interfaces)),
         Operation {
             method: "post",
             path: INTERFACES,
             summary: "Make an interface of the host a part of a network",
             request: schema::<AttachInterface>(),
-            response: schema::<Vec<String>>(),
+            response: json::<Vec<String>>(),
             handler: post(attach),
         },
         removal(
             "/v1/networks/{network}/interfaces/{interface}",
             "Give an interface back to the host",
-            schema::<Vec<String>>(),
+            json::<Vec<String>>(),
             delete(detach),
         ),
-        read(FAULTS, "The faults that are made on purpose", schema::<FaultsText>(), get(faults)),
+        read(FAULTS, "The faults that are made on purpose", json::<FaultsText>(), get(faults)),
         Operation {
             method: "put",
             path: FAULTS,
             summary: "Make faults on purpose, or none",
             request: schema::<FaultsText>(),
-            response: schema::<FaultsText>(),
+            response: json::<FaultsText>(),
             handler: put(set_faults),
         },
     ]
@@ -80,7 +80,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn removal(
     path: &'static str,
     summary: &'static str,
-    response: Option<SchemaOf>,
+    response: Content,
     handler: axum::routing::MethodRouter<Api>,
 ) -> Operation {
     Operation { method: "delete", path, summary, request: None, response, handler }

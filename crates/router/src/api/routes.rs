@@ -1,6 +1,6 @@
 //! Operations of the API, as one table.
 
-use super::operation::{Operation, parse_name, read, schema};
+use super::operation::{Content, Operation, json, parse_name, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
 use super::{capture, convert, metrics, openapi, peers};
@@ -24,43 +24,43 @@ pub(super) fn operations() -> Vec<Operation> {
 
 fn own_operations() -> Vec<Operation> {
     vec![
-        read("/v1/status", "The router as a whole", schema::<Status>(), get(status)),
-        read("/v1/networks", "All networks", schema::<Vec<Network>>(), get(networks)),
-        read("/v1/endpoints", "All endpoints", schema::<Vec<EndpointInfo>>(), get(endpoints)),
+        read("/v1/status", "The router as a whole", json::<Status>(), get(status)),
+        read("/v1/networks", "All networks", json::<Vec<Network>>(), get(networks)),
+        read("/v1/endpoints", "All endpoints", json::<Vec<EndpointInfo>>(), get(endpoints)),
         Operation {
             method: "post",
             path: "/v1/endpoints",
             summary: "Make an endpoint",
             request: schema::<CreateEndpoint>(),
-            response: schema::<EndpointInfo>(),
+            response: json::<EndpointInfo>(),
             handler: post(create_endpoint),
         },
-        read(ENDPOINT, "One endpoint", schema::<EndpointInfo>(), get(endpoint)),
+        read(ENDPOINT, "One endpoint", json::<EndpointInfo>(), get(endpoint)),
         Operation {
             method: "delete",
             path: ENDPOINT,
             summary: "Remove an endpoint",
             request: None,
-            response: schema::<EndpointInfo>(),
+            response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
         },
-        read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
-        read("/v1/connections", "All identifiers of rdma_cm", schema::<Vec<ConnectionInfo>>(), get(connections)),
+        read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
+        read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
         read(
             "/v1/failed-requests",
-            "What programs asked for lately that could not work",
-            schema::<Vec<FailedRequest>>(),
+            "Recent failed requests of programs",
+            json::<Vec<FailedRequest>>(),
             get(failed_requests),
         ),
-        read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
-        read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
-        read("/v1/openapi.json", "This description", schema::<Value>(), get(description)),
+        read("/v1/stats", "All counters", json::<Stats>(), get(stats)),
+        read("/metrics", "All counters, for Prometheus", Content::Text, get(prometheus)),
+        read("/v1/openapi.json", "This description", json::<Value>(), get(description)),
         Operation {
             method: "post",
             path: "/v1/shutdown",
             summary: "Remove everything and end",
             request: None,
-            response: schema::<Status>(),
+            response: json::<Status>(),
             handler: post(shutdown),
         },
     ]
