@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its neighbours less and less;
 /// the allowance is refilled over time. The number of abandoned threads has a limit of its own.
 #[derive(Clone, Debug, Default)]
-pub struct WaitAllowance(Arc<State>);
+pub struct Patience(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -41,7 +41,7 @@ struct Away(Arc<State>, #[expect(dead_code, reason = "it is held, not looked at"
 /// Held as long as a thread is abandoned.
 pub(super) type Lease = Box<dyn Any + Send>;
 
-impl WaitAllowance {
+impl Patience {
     const ALLOWANCE: Duration = Duration::from_secs(1);
     /// The refill is this fraction of the time that passes.
     const REFILL: u32 = 8;
@@ -112,7 +112,7 @@ impl WaitAllowance {
 impl Spent {
     fn at(&self, now: Instant) -> Duration {
         let passed = self.as_of.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
-        self.time.saturating_sub(passed / WaitAllowance::REFILL)
+        self.time.saturating_sub(passed / Patience::REFILL)
     }
 }
 
@@ -185,24 +185,24 @@ const LOOKS: u32 = 500;
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. After a
 /// time-out, `lease` makes the lease that is held until the job has ended, and the result is [`Fault::Slow`].
 pub(super) fn run(
-    allowance: &WaitAllowance,
+    patience: &Patience,
     lease: impl FnOnce() -> Lease,
     fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
     drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let moment = allowance.moment_at(Instant::now()).ok_or(Fault::Slow)?;
+    let moment = patience.moment_at(Instant::now()).ok_or(Fault::Slow)?;
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault::Slow) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job), moment, allowance),
+            Ok(()) => present.execute(Box::new(job), moment, patience),
             Err(fault) => Outcome::Done(Err(fault)),
         };
         let result = match result {
             Outcome::Done(result) => result.and_then(|()| drain(&present.buffer)),
             Outcome::NotBegun => Err(Fault::Slow),
             Outcome::Left => {
-                present.shared.leave(allowance.leave(lease()));
+                present.shared.leave(patience.leave(lease()));
                 return Err(Fault::Slow);
             }
         };
@@ -227,7 +227,7 @@ impl Helper {
     }
 
     /// Runs `job` on the buffer. An abandoned helper must not be used again.
-    fn execute(&mut self, job: Job, moment: Duration, allowance: &WaitAllowance) -> Outcome {
+    fn execute(&mut self, job: Job, moment: Duration, patience: &Patience) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
@@ -239,13 +239,13 @@ impl Helper {
                 return Outcome::NotBegun;
             }
             if shared.pass(BUSY, GIVEN_UP) {
-                allowance.spend_copy(moment);
+                patience.spend_copy(moment);
                 return Outcome::Left;
             }
         }
         let Some(done) = lock(&shared.done).take() else { return Outcome::NotBegun };
         self.buffer = done.buffer;
-        allowance.spend_copy(done.took);
+        patience.spend_copy(done.took);
         Outcome::Done(done.result)
     }
 }
@@ -331,75 +331,75 @@ mod tests {
 
     #[test]
     fn what_never_ends_is_given_up_and_then_not_tried_again() {
-        let allowance = WaitAllowance::default();
+        let patience = Patience::default();
         let mut releases = Vec::new();
         let mut waited = Vec::new();
-        while !allowance.is_exhausted() {
+        while !patience.is_exhausted() {
             let (release, never) = stuck();
             releases.push(release);
-            waited.push(allowance.moment_at(Instant::now()).unwrap());
-            assert_eq!(run(&allowance, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
+            waited.push(patience.moment_at(Instant::now()).unwrap());
+            assert_eq!(run(&patience, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
         }
-        assert_eq!(releases.len(), WaitAllowance::AWAY as usize);
+        assert_eq!(releases.len(), Patience::AWAY as usize);
         assert!(waited.windows(2).all(|two| two[1] < two[0] * 2 / 3), "{waited:?}");
-        assert_eq!(run(&allowance, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
+        assert_eq!(run(&patience, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
         // Another endpoint is served.
-        assert_eq!(run(&WaitAllowance::default(), lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+        assert_eq!(run(&Patience::default(), lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
     }
 
     #[test]
     fn what_comes_back_is_tried_again_and_keeps_its_lease_until_then() {
-        let allowance = WaitAllowance::default();
+        let patience = Patience::default();
         let (release, slow) = stuck();
         let held = Arc::new(());
         let lent = held.clone();
-        assert_eq!(run(&allowance, move || Box::new(lent), |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
+        assert_eq!(run(&patience, move || Box::new(lent), |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
         assert_eq!(Arc::strong_count(&held), 2);
         drop(release);
         while Arc::strong_count(&held) != 1 {
             std::thread::yield_now();
         }
-        assert_eq!(allowance.0.away.load(Ordering::Relaxed), 0);
-        assert_eq!(run(&allowance, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+        assert_eq!(patience.0.away.load(Ordering::Relaxed), 0);
+        assert_eq!(run(&patience, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
     }
 
     #[test]
     fn the_allowance_is_refilled_and_threads_that_are_away_are_not_forgotten() {
-        let (allowance, start) = (WaitAllowance::default(), Instant::now());
-        let first = allowance.deadline_at(start);
+        let (patience, start) = (Patience::default(), Instant::now());
+        let first = patience.deadline_at(start);
         let mut strikes = 0;
-        while !allowance.is_exhausted_at(start) {
-            allowance.spend_at(start, allowance.deadline_at(start));
+        while !patience.is_exhausted_at(start) {
+            patience.spend_at(start, patience.deadline_at(start));
             strikes += 1;
         }
-        assert_eq!((strikes, first), (6, WaitAllowance::ALLOWANCE / 2));
-        assert!(!allowance.is_exhausted_at(start + WaitAllowance::LEAST * 2 * WaitAllowance::REFILL));
-        let later = start + WaitAllowance::ALLOWANCE * WaitAllowance::REFILL;
-        assert_eq!(allowance.deadline_at(later), first);
-        let mut away: Vec<Away> = (0..WaitAllowance::AWAY).map(|_| allowance.leave(lease())).collect();
-        assert!(allowance.is_exhausted_at(later));
+        assert_eq!((strikes, first), (6, Patience::ALLOWANCE / 2));
+        assert!(!patience.is_exhausted_at(start + Patience::LEAST * 2 * Patience::REFILL));
+        let later = start + Patience::ALLOWANCE * Patience::REFILL;
+        assert_eq!(patience.deadline_at(later), first);
+        let mut away: Vec<Away> = (0..Patience::AWAY).map(|_| patience.leave(lease())).collect();
+        assert!(patience.is_exhausted_at(later));
         away.pop();
-        assert!(!allowance.is_exhausted_at(later));
+        assert!(!patience.is_exhausted_at(later));
     }
 
     #[test]
     fn slow_copies_that_end_well_cost_their_time() {
-        let allowance = WaitAllowance::default();
-        let before = allowance.deadline();
+        let patience = Patience::default();
+        let before = patience.deadline();
         let job = |_: &mut Buffer| {
             let start = Instant::now();
-            while start.elapsed() < 4 * WaitAllowance::SHORT {
+            while start.elapsed() < 4 * Patience::SHORT {
                 std::thread::yield_now();
             }
             Ok(())
         };
-        assert_eq!(run(&allowance, lease, |_| Ok(()), job, |_| Ok(())), Ok(()));
-        assert!(allowance.deadline() < before);
+        assert_eq!(run(&patience, lease, |_| Ok(()), job, |_| Ok(())), Ok(()));
+        assert!(patience.deadline() < before);
     }
 
     #[test]
     fn every_copy_gets_its_own_result() {
-        let allowance = WaitAllowance::default();
+        let patience = Patience::default();
         for i in 0..20_000u32 {
             let fill = |buffer: &mut Buffer| {
                 buffer.clear();
@@ -411,7 +411,7 @@ mod tests {
                 if i % 7 == 0 { Err(Fault::Gone) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let result = run(&allowance, lease, fill, job, |buffer| {
+            let result = run(&patience, lease, fill, job, |buffer| {
                 seen = buffer.clone();
                 Ok(())
             });

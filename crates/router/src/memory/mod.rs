@@ -10,7 +10,7 @@ mod process;
 mod raw;
 
 pub use arenas::{ArenaFile, ArenaId, Arenas, Evicted};
-pub use helper::WaitAllowance;
+pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
 
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that the NIC may reach: a region, or a queue's inline data.
 #[derive(Clone)]
-pub enum HostMemory {
+pub enum Memory {
     /// A ring.
     Ring(SharedMemory),
     /// A registered region.
@@ -39,10 +39,10 @@ pub struct Region {
 struct Part {
     begin: u64,
     len: u64,
-    backing: Backing,
+    place: Place,
 }
 
-enum Backing {
+enum Place {
     Mapped(SharedMemory),
     Private { process: ProcessMemory, addr: u64 },
 }
@@ -79,7 +79,7 @@ enum Run<'a> {
     Private(&'a ProcessMemory, u64),
 }
 
-impl HostMemory {
+impl Memory {
     /// A region of `len` bytes at `start` in the tenant, made of `segments`, which must cover it without gap or overlap.
     /// `map` finds a piece of the arena, by offset and length.
     fn region(
@@ -95,23 +95,23 @@ impl HostMemory {
         let charge = if size == 0 { None } else { Some(share.take(Resource::Memory, size as u64)?) };
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in &pieces {
-            let backing = match piece.kind {
-                ARENA => Backing::Mapped(map(piece.offset, piece.len)?),
+            let place = match piece.kind {
+                ARENA => Place::Mapped(map(piece.offset, piece.len)?),
                 PRIVATE => {
                     let process = process.clone().ok_or(RegionError::NoProcess)?;
-                    Backing::Private { process, addr: piece.addr }
+                    Place::Private { process, addr: piece.addr }
                 }
                 _ => return Err(RegionError::Gap),
             };
-            parts.push(Part { begin: piece.addr - start, len: piece.len, backing });
+            parts.push(Part { begin: piece.addr - start, len: piece.len, place });
         }
         Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
     /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.
     pub fn whole_process(process: ProcessMemory) -> Self {
-        let backing = Backing::Private { process, addr: 0 };
-        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, backing }], _charge: None }))
+        let place = Place::Private { process, addr: 0 };
+        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, place }], _charge: None }))
     }
 
     /// The run of bytes at `offset`, and how many of the `len` wanted it holds.
@@ -163,14 +163,14 @@ impl Region {
         };
         let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault::Gone)?;
         let left = usize::try_from(part.len - within).unwrap_or(usize::MAX).min(len);
-        Ok(match &part.backing {
-            Backing::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
-            Backing::Private { process, addr } => (Run::Private(process, addr + within), left),
+        Ok(match &part.place {
+            Place::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
+            Place::Private { process, addr } => (Run::Private(process, addr + within), left),
         })
     }
 }
 
-impl rdmesh_nic::platform::Memory for HostMemory {
+impl rdmesh_nic::platform::Memory for Memory {
     fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault> {
         let mut done = 0;
         while done < len {
@@ -235,7 +235,7 @@ impl rdmesh_nic::platform::Memory for HostMemory {
     }
 }
 
-impl HostMemory {
+impl Memory {
     /// An atomic on eight bytes: the processor's on mapped memory. On private memory the router's atomics exclude each
     /// other, which is what a device of level `IBV_ATOMIC_HCA` promises.
     fn atomic(
@@ -294,15 +294,15 @@ mod tests {
         Segment { addr, len: PAGE, kind: ARENA, reserved: 0, offset }
     }
 
-    fn register(segments: &[Segment], start: u64, len: u64) -> Result<HostMemory, RegionError> {
+    fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
         let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
         arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 
-    fn parts(memory: &HostMemory) -> usize {
-        if let HostMemory::Region(region) = memory { region.parts.len() } else { 0 }
+    fn parts(memory: &Memory) -> usize {
+        if let Memory::Region(region) = memory { region.parts.len() } else { 0 }
     }
 
     #[test]

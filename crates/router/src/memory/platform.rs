@@ -1,6 +1,6 @@
 //! Platform of the engine in the router: rings and tenant memory.
 
-use super::HostMemory;
+use super::Memory;
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
@@ -10,7 +10,7 @@ use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 pub struct HostPlatform;
 
 impl Platform for HostPlatform {
-    type Memory = HostMemory;
+    type Memory = Memory;
     type SendQueue = HostSendQueue;
     type RecvQueue = HostRecvQueue;
     type CompletionQueue = HostCompletionQueue;
@@ -27,7 +27,7 @@ impl HostSendQueue {
 }
 
 impl SendQueue for HostSendQueue {
-    type Memory = HostMemory;
+    type Memory = Memory;
 
     fn is_ready(&self) -> bool {
         self.0.is_ready()
@@ -41,9 +41,9 @@ impl SendQueue for HostSendQueue {
         self.0.fetch(qp_type, wr).map(|fetched| fetched.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
     }
 
-    fn inline_data(&self) -> (HostMemory, u64) {
+    fn inline_data(&self) -> (Memory, u64) {
         let (memory, offset) = self.0.inline_data();
-        (HostMemory::Ring(memory.clone()), offset)
+        (Memory::Ring(memory.clone()), offset)
     }
 
     fn release(&mut self, n: u32) {

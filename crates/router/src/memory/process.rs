@@ -1,6 +1,6 @@
 //! Private memory of a tenant process, through `/proc/PID/mem`.
 
-use super::helper::{self, CHUNK, Lease, WaitAllowance};
+use super::helper::{self, CHUNK, Lease, Patience};
 use super::raw;
 use crate::budget::{Charge, Resource, Share};
 use rdmesh_nic::platform::Fault;
@@ -18,35 +18,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone)]
 pub struct ProcessMemory {
     file: Arc<File>,
-    allowance: WaitAllowance,
+    patience: Patience,
 }
 
 struct File {
     fd: OwnedFd,
-    away: Arc<BusyRanges>,
+    away: Arc<Places>,
     _charge: Charge,
 }
 
 /// Ranges that abandoned threads still read or write. Nothing else is copied there meanwhile: a late write would replace newer
 /// data.
 #[derive(Default)]
-struct BusyRanges {
+struct Places {
     count: AtomicUsize,
     ranges: Mutex<Vec<Range<u64>>>,
 }
 
 /// One of them, until it is dropped.
-struct BusyRange {
-    all: Arc<BusyRanges>,
+struct Place {
+    places: Arc<Places>,
     range: Range<u64>,
 }
 
-impl BusyRanges {
-    fn occupy(self: &Arc<Self>, range: Range<u64>) -> BusyRange {
+impl Places {
+    fn occupy(self: &Arc<Self>, range: Range<u64>) -> Place {
         let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         ranges.push(range.clone());
         self.count.store(ranges.len(), Ordering::Release);
-        BusyRange { all: self.clone(), range }
+        Place { places: self.clone(), range }
     }
 
     fn is_occupied(&self, range: &Range<u64>) -> bool {
@@ -56,23 +56,23 @@ impl BusyRanges {
     }
 }
 
-impl Drop for BusyRange {
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut ranges = self.all.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = self.places.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = ranges.iter().position(|range| *range == self.range) {
             ranges.swap_remove(at);
         }
-        self.all.count.store(ranges.len(), Ordering::Release);
+        self.places.count.store(ranges.len(), Ordering::Release);
     }
 }
 
 impl ProcessMemory {
     /// Opens the memory of process `pid`. The router must be allowed to trace it. Accesses that take too long count
-    /// against `allowance`, the descriptor against `share`.
-    pub fn open(pid: i32, allowance: &WaitAllowance, share: &Share) -> io::Result<Self> {
+    /// against `patience`, the descriptor against `share`.
+    pub fn open(pid: i32, patience: &Patience, share: &Share) -> io::Result<Self> {
         let charge = share.take(Resource::Descriptors, 1)?;
         let fd = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file: Arc::new(File { fd, away: Arc::default(), _charge: charge }), allowance: allowance.clone() })
+        Ok(Self { file: Arc::new(File { fd, away: Arc::default(), _charge: charge }), patience: patience.clone() })
     }
 
     /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
@@ -81,7 +81,7 @@ impl ProcessMemory {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
             let lease = self.lease(at, part)?;
             helper::run(
-                &self.allowance,
+                &self.patience,
                 lease,
                 |buffer| {
                     buffer.resize(part, 0);
@@ -100,7 +100,7 @@ impl ProcessMemory {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
             let lease = self.lease(at, part)?;
             helper::run(
-                &self.allowance,
+                &self.patience,
                 lease,
                 |buffer| {
                     buffer.resize(part, 0);
@@ -124,8 +124,8 @@ impl ProcessMemory {
         if self.is_occupied(addr, len) {
             return Err(Fault::Slow);
         }
-        let all = self.file.away.clone();
-        Ok(move || Box::new(all.occupy(addr..addr + len as u64)) as Lease)
+        let places = self.file.away.clone();
+        Ok(move || Box::new(places.occupy(addr..addr + len as u64)) as Lease)
     }
 }
 

@@ -128,8 +128,8 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_entries(call, request.cqe)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
-    let deferred = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
-    call.discard(deferred);
+    let remains = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
+    call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
 
@@ -146,13 +146,13 @@ pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
-    let ((completions, asynchronous), deferred) = call.destroy_on_shard(move |shard, c| {
-        let deferred = shard.engine().destroy_cq(c, cq)?;
-        Ok((shard.unwatch_cq(c, cq), deferred))
+    let ((completions, asynchronous), remains) = call.destroy_on_shard(move |shard, c| {
+        let remains = shard.engine().destroy_cq(c, cq)?;
+        Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.
     call.scope.context.page().take_arm(cq, true);
-    call.discard(deferred);
+    call.discard(remains);
     call.destroyed(ObjectKind::Cq);
     if let Some(channel) = call.scope.context.completions_mut().remove_queue(cq) {
         remove_unused_channel(&mut call.scope, channel)?;

@@ -252,15 +252,15 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::BUSY);
     }
     call.settle_qp(qp);
-    let (events_reported, info, deferred) = call.destroy_on_shard(move |shard, c| {
+    let (events_reported, info, remains) = call.destroy_on_shard(move |shard, c| {
         let info = shard.engine().query_qp(c, qp)?;
-        let deferred = shard.engine().destroy_qp(c, qp)?;
-        Ok((shard.unwatch_qp(c, qp), info, deferred))
+        let remains = shard.engine().destroy_qp(c, qp)?;
+        Ok((shard.unwatch_qp(c, qp), info, remains))
     })?;
     call.scope.endpoint.ended_traffic().add(&info.counters);
     call.note_end(&info);
     call.scope.context.page().set_qp_state(qp, QpState::Reset as u8);
-    call.discard(deferred);
+    call.discard(remains);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))
 }

@@ -92,11 +92,11 @@ pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let srq = call.request::<DestroySrq>()?.srq_handle;
-    let (events_reported, deferred) = call.destroy_on_shard(move |shard, c| {
-        let deferred = shard.engine().destroy_srq(c, srq)?;
-        Ok((shard.unwatch_srq(c, srq), deferred))
+    let (events_reported, remains) = call.destroy_on_shard(move |shard, c| {
+        let remains = shard.engine().destroy_srq(c, srq)?;
+        Ok((shard.unwatch_srq(c, srq), remains))
     })?;
-    call.discard(deferred);
+    call.discard(remains);
     call.destroyed(ObjectKind::Srq);
     Ok(Reply::new(&DestroySrqResponse { events_reported }))
 }
