@@ -125,7 +125,7 @@ async fn description() -> Json<Value> {
 
 async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
     let status = api.blocking(|host| host.status()).await?;
-    api.stop.notify_one();
+    api.stop();
     Ok(Json(status))
 }
 

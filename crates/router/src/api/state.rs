@@ -27,11 +27,21 @@ impl Connected<IncomingStream<'_, UnixListener>> for Caller {
 /// State shared by the handlers.
 #[derive(Clone)]
 pub(super) struct Api {
-    pub(super) host: Arc<Host>,
-    pub(super) stop: Arc<Notify>,
+    host: Arc<Host>,
+    stop: Arc<Notify>,
 }
 
 impl Api {
+    /// The state for the API of `host`; `stop` is notified when a caller wants the router to end.
+    pub(super) fn new(host: Arc<Host>, stop: Arc<Notify>) -> Self {
+        Self { host, stop }
+    }
+
+    /// Tells the router to end.
+    pub(super) fn stop(&self) {
+        self.stop.notify_one();
+    }
+
     /// Runs `work`, which may wait for the kernel or for other threads, on a thread for blocking work.
     pub(super) async fn blocking<R: Send + 'static>(
         &self,

@@ -47,7 +47,7 @@ pub(super) enum SocketKey {
 
 /// Trains, and how far they have been sent.
 pub(super) struct Outbox<T = Transmits> {
-    pub(super) transmits: T,
+    transmits: T,
     at: Position,
     /// The socket that has no room for more.
     blocked: Option<SocketKey>,
@@ -71,6 +71,16 @@ struct Position {
 type Batch<'a> = (ArrayVec<Message<'a>, BATCH>, ArrayVec<Position, BATCH>);
 
 impl<T: Trains> Outbox<T> {
+    /// The trains.
+    pub(super) fn transmits(&self) -> &T {
+        &self.transmits
+    }
+
+    /// The trains, to be added to or sealed.
+    pub(super) fn transmits_mut(&mut self) -> &mut T {
+        &mut self.transmits
+    }
+
     pub(super) fn new(transmits: T) -> Self {
         Self {
             transmits,

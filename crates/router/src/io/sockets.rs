@@ -151,12 +151,12 @@ impl Sockets {
 
     /// Buffer in which the engine puts trains to be sent; only while nothing is [blocked](Sockets::is_blocked).
     pub(crate) fn transmits(&mut self) -> &mut Transmits {
-        &mut self.outbox.transmits
+        self.outbox.transmits_mut()
     }
 
     /// Sends the trains in [`Sockets::transmits`]. Returns whether anything was sent.
     pub(crate) fn flush(&mut self, now: Time) -> bool {
-        if self.outbox.transmits.is_empty() {
+        if self.outbox.transmits().is_empty() {
             return false;
         }
         self.seal();
@@ -199,9 +199,9 @@ impl Sockets {
     fn seal(&mut self) {
         let Self { open, outbox, .. } = self;
         let Some(guard) = open.guard().filter(|_| outbox.is_untouched()) else { return };
-        for number in 0..outbox.transmits.trains().len() {
-            let Target::Host(to) = outbox.transmits.trains()[number].target else { continue };
-            let mut datagrams = outbox.transmits.datagrams_mut(number);
+        for number in 0..outbox.transmits().trains().len() {
+            let Target::Host(to) = outbox.transmits().trains()[number].target else { continue };
+            let mut datagrams = outbox.transmits_mut().datagrams_mut(number);
             if !datagrams.by_ref().all(|datagram| guard.seal(to, datagram)) {
                 let left = datagrams.count() as u64;
                 guard.count_unsent(to, 1 + left);
