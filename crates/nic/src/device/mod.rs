@@ -1,6 +1,7 @@
 //! A device as its program has opened it: its objects, and what the engine gives out for it.
 
 mod context;
+mod inbox;
 mod output;
 mod slab;
 

@@ -1,6 +1,7 @@
 //! Output queues of the engine: packets, events and queue pairs with work.
 
 use super::context::Context;
+use super::inbox::Inbox;
 use crate::capture::Capture;
 use crate::command::ContextId;
 use crate::packet::{Packet, shard_of};
@@ -53,7 +54,7 @@ pub(crate) struct Outputs<M> {
     /// Bytes of data in all packets.
     pub(crate) moved: u64,
     /// Packets between two QPs of this engine.
-    pub(crate) inbox: VecDeque<Packet<M>>,
+    pub(crate) inbox: Inbox<M>,
     /// Packets for other engines.
     pub(crate) outbox: VecDeque<Packet<M>>,
     pub(crate) events: VecDeque<Event>,
@@ -77,7 +78,7 @@ impl<M> Outputs<M> {
             now: Time::default(),
             spent: 0,
             moved: 0,
-            inbox: VecDeque::with_capacity(256),
+            inbox: Inbox::new(),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
             schedule: Schedule::default(),
@@ -89,9 +90,10 @@ impl<M> Outputs<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn packet(&mut self, packet: Packet<M>) {
         if packet.shard(self.shards) == self.shard {
-            self.inbox.push_back(packet);
+            self.inbox.push(packet);
         } else {
             self.outbox.push_back(packet);
         }

@@ -45,7 +45,7 @@ impl<P: Platform> Engine<P> {
                 self.arrivals.push(index, packet);
                 self.out.schedule.add(Order::Arrived, index);
             }
-            None => self.out.inbox.push_back(packet),
+            None => self.out.inbox.push(packet),
         }
     }
 
@@ -90,7 +90,7 @@ impl<P: Platform> Engine<P> {
             }
             let Some(packet) = self.arrivals.pop(index) else { break };
             self.out.spend(u64::from(packet.head.len));
-            self.out.inbox.push_back(packet);
+            self.out.inbox.push(packet);
             self.drain_inbox();
         }
         if self.arrivals.has_any(index) {

@@ -179,6 +179,13 @@ impl<P: Platform> Engine<P> {
         self.context(id).map_or_else(|_| Vec::new(), |cx| cx.qps.iter().map(|(handle, _)| handle).collect())
     }
 
+    /// Handles of the context's QPs whose completions go to `cq`.
+    pub fn qps_of_cq(&self, id: ContextId, cq: u32) -> Vec<u32> {
+        let Ok(cx) = self.context(id) else { return Vec::new() };
+        let cores = cx.qps.iter().filter_map(|(_, index)| self.qps.get(*index as usize)?.as_ref()).map(|qp| qp.core());
+        cores.filter(|core| core.send_cq == cq || core.recv_cq == cq).map(|core| core.handle).collect()
+    }
+
     /// Which way a connected QP's packets go.
     fn path(&self, qp: &Qp<P>) -> Option<Path> {
         if let Some(path) = qp.path() {

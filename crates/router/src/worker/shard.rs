@@ -232,6 +232,12 @@ impl Shard {
         self.settle(id, qp, &mut Budget::of_command())
     }
 
+    /// The same for all queue pairs whose completions go to a queue, before a command that depends on how many it has.
+    pub fn settle_cq(&mut self, id: ContextId, cq: u32) -> bool {
+        let mut budget = Budget::of_command();
+        self.engine.qps_of_cq(id, cq).into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+    }
+
     /// The same for all queue pairs of a context that is about to be closed.
     pub fn settle_context(&mut self, id: ContextId) -> bool {
         let mut budget = Budget::of_end();

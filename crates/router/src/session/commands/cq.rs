@@ -128,6 +128,8 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_entries(call, request.cqe)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
+    // Whether the entries fit depends on what had been posted.
+    call.settle_cq(cq);
     let remains = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))

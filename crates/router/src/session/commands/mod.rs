@@ -160,6 +160,13 @@ impl Call<'_> {
         shard.settle(move |shard| shard.settle_qp(id, qp));
     }
 
+    /// Executes the requests that the program posted before this command, where their completions go to a queue.
+    fn settle_cq(&self, cq: u32) {
+        let Context { id, shard, .. } = &*self.scope.context;
+        let id = *id;
+        shard.settle(move |shard| shard.settle_cq(id, cq));
+    }
+
     /// Like [`Call::on_shard`], for the destruction of an object, after all that had been posted before: that it does not
     /// exist is ENOENT there.
     fn destroy_on_shard<R: Send + 'static>(
