@@ -72,7 +72,7 @@ impl CmServer {
         };
         let Some(connection) = self.clients.get(id) else { return Ok(Flow::Close) };
         let may_wait = attempt == Attempt::First && frame.may_wait();
-        let answer = match (frame.kind, connection.subject) {
+        let answer = match (frame.kind, connection.subject()) {
             (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open(id))?,
             (RequestKind::AttachCm, None) => self.attach(id, frame.body),
             (RequestKind::Cm, Some(Subject::Channel(channel))) => match self.look_first(id, channel, frame.body) {
@@ -97,7 +97,7 @@ impl CmServer {
         command: impl FnOnce(&mut Self) -> Answer,
     ) -> Result<Answer, Until> {
         let answer = command(self);
-        let Some(account) = self.clients.get(id).map(|connection| connection.account.clone()) else {
+        let Some(account) = self.clients.get(id).map(|connection| connection.account().clone()) else {
             return Ok(answer);
         };
         let refused = account.share.take_refusal();
@@ -119,10 +119,10 @@ impl CmServer {
     fn look_first(&mut self, id: u64, channel: u32, body: &[u8]) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
         self.cm.set_routes(self.shards[0].routes());
-        if connection.found.is_some() || !self.cm.needs_way(channel, body) {
+        if connection.has_found() || !self.cm.needs_way(channel, body) {
             return Ok(false);
         }
-        let (account, process) = (connection.account.clone(), connection.program.process());
+        let (account, process) = (connection.account().clone(), connection.program().process());
         let begun = self.lookups.find_uplink(id, &account.seeker, process, (self.external_paths.clone(), 0));
         if begun.is_err() {
             let refused = account.share.take_refusal();
@@ -134,10 +134,10 @@ impl CmServer {
 
     fn open(&mut self, id: u64) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let channel = CmChannel::new(id, &connection.account)?;
+        let channel = CmChannel::new(id, connection.account())?;
         let token = random_token()?;
-        let (number, program) = self.cm.open(connection.endpoint, connection.program.pid, token)?;
-        connection.subject = Some(Subject::Channel(number));
+        let (number, program) = self.cm.open(connection.endpoint(), connection.program().pid, token)?;
+        connection.set_subject(Subject::Channel(number));
         self.channels.insert(number, channel);
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
@@ -147,9 +147,9 @@ impl CmServer {
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let number = self.cm.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
+        let number = self.cm.find(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
         self.channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
-        connection.subject = Some(Subject::Channel(number));
+        connection.set_subject(Subject::Channel(number));
         Ok((Reply::default(), Vec::new()))
     }
 
@@ -242,8 +242,8 @@ impl CmServer {
     /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
     fn set_way(&mut self, id: u64, number: u32) {
         let Some(connection) = self.clients.get_mut(id) else { return };
-        let Some(Found::Uplink(uplink)) = connection.found.take() else { return };
-        connection.account.report_external(uplink.external.as_ref().err());
+        let Some(Found::Uplink(uplink)) = connection.take_found() else { return };
+        connection.account().report_external(uplink.external.as_ref().err());
         let external = uplink.external.ok();
         self.cm.set_way(number, external.as_ref().map(external_port));
         if let Some(channel) = self.channels.get_mut(&number) {
@@ -283,7 +283,7 @@ impl CmServer {
     pub(super) fn list(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(Option<Arc<Process>>, CmId)> {
         let opener = |channel: u32| {
             let opener = self.channels.get(&channel)?.opener;
-            Some(self.clients.get(opener)?.program.process())
+            Some(self.clients.get(opener)?.program().process())
         };
         self.cm.list_ids(endpoint, from, limit).into_iter().map(|(channel, id)| (opener(channel), id)).collect()
     }

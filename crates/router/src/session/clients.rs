@@ -21,7 +21,7 @@ use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Eventfds that wake the thread.
@@ -185,7 +185,7 @@ impl Clients {
         let may_go_on = entry.parked.as_ref().is_none_or(|parked| parked.is_over) && !entry.is_held;
         if may_go_on && !entry.is_queued {
             entry.is_queued = true;
-            self.ready.group(entry.connection.tenant).group(entry.connection.endpoint).push_back(Turn::Serve(id));
+            self.ready.group(entry.connection.tenant()).group(entry.connection.endpoint()).push_back(Turn::Serve(id));
         }
     }
 
@@ -245,8 +245,9 @@ impl Clients {
     /// Serves a connection, of which a message may wait already; returns its number. One that cannot be polled is closed.
     pub(super) fn add(&mut self, connection: SessionConnection, parked: Option<Parked>) -> io::Result<u64> {
         let id = self.next;
-        if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
-            self.retire(connection.socket, &connection.account.disposal);
+        if let Err(errno) = epoll::add(&self.epoll, connection.socket(), Source::Connection(id).data(), READABLE) {
+            let (socket, _, account) = connection.end();
+            self.retire(socket, &account.disposal);
             return Err(errno);
         }
         self.next += 1;
@@ -271,8 +272,8 @@ impl Clients {
 
     /// Removes a connection and closes it. Returns what it opened.
     pub(super) fn remove(&mut self, id: u64) -> Option<Subject> {
-        let Entry { connection: SessionConnection { socket, subject, account, .. }, parked, .. } =
-            self.connections.remove(&id)?;
+        let Entry { connection, parked, .. } = self.connections.remove(&id)?;
+        let (socket, subject, account) = connection.end();
         if let Some(parked) = parked {
             self.parked.retain(|other| *other != id);
             parked.fds.into_iter().for_each(|fd| account.disposal.close(fd));
@@ -283,13 +284,13 @@ impl Clients {
 
     /// The connections of an endpoint.
     pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> Vec<u64> {
-        self.iter().filter(|(_, c)| c.endpoint == endpoint).map(|(id, _)| id).collect()
+        self.iter().filter(|(_, c)| c.endpoint() == endpoint).map(|(id, _)| id).collect()
     }
 
     /// Takes a connection out, for another thread to serve.
     pub(super) fn take(&mut self, id: u64) -> Option<SessionConnection> {
         let Entry { connection, .. } = self.connections.remove(&id)?;
-        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let _ = epoll::delete(&self.epoll, connection.socket());
         Some(connection)
     }
 
@@ -299,7 +300,7 @@ impl Clients {
         if let Some(Parked { bytes, fds, attempt, .. }) = parked.take() {
             return Input::Message(Incoming { bytes: bytes.into(), fds, attempt });
         }
-        let (len, is_whole, fds) = match session::receive_all(connection.socket.as_fd(), buffer) {
+        let (len, is_whole, fds) = match session::receive_all(connection.socket(), buffer) {
             Ok(Received { len, is_truncated, fds }) => (len, !is_truncated && fds.len() <= MAX_FDS, fds),
             Err(Errno::AGAIN) => return Input::Nothing,
             Err(Errno::CONNRESET) => return Input::Closed,
@@ -309,7 +310,7 @@ impl Clients {
             }
         };
         // Answers that wait are the router's memory: a program has one at a time.
-        let is_deaf = unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0);
+        let is_deaf = unread(connection.socket()).is_ok_and(|bytes| bytes > 0);
         if is_whole && len > 0 && !is_deaf {
             return Input::Message(Incoming { bytes: buffer[..len].into(), fds, attempt: Attempt::First });
         }
@@ -325,11 +326,11 @@ impl Clients {
     /// Sends the answer to a message. An error comes with the queue memory that is `wanted`.
     pub(super) fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer, wanted: Option<Extent>) -> Flow {
         let Some(connection) = self.get(id) else { return Flow::Close };
-        let socket = connection.socket.as_fd();
+        let socket = connection.socket();
         let sent = match answer {
             Ok((reply, response)) => reply::send(socket, reply, response),
             Err(errno) => {
-                connection.account.note_failure(frame.kind, frame.body, *errno, &connection.program);
+                connection.account().note_failure(frame.kind, frame.body, *errno, connection.program());
                 reply::send_error(socket, *errno, wanted)
             }
         };
@@ -371,10 +372,14 @@ impl Clients {
     /// Logs that a connection is closed because of its program's messages. The caller closes it.
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.expelled += 1;
-        if let Some(SessionConnection { account, program, .. }) = self.get(id)
-            && account.may_log()
+        if let Some(connection) = self.get(id)
+            && connection.account().may_log()
         {
-            tracing::warn!(endpoint = account.spec.name, pid = program.pid, "connection closed: {reason}");
+            tracing::warn!(
+                endpoint = connection.account().spec.name,
+                pid = connection.program().pid,
+                "connection closed: {reason}"
+            );
         }
         Flow::Close
     }
@@ -387,7 +392,7 @@ impl Clients {
     /// Closes the descriptors that came with a message. Returns whether so many wait that no more are to come.
     fn dispose(&self, id: u64, fds: Vec<OwnedFd>) -> bool {
         let Some(connection) = self.get(id) else { return false };
-        let disposal = &connection.account.disposal;
+        let disposal = &connection.account().disposal;
         fds.into_iter().for_each(|fd| disposal.close(fd));
         disposal.is_full()
     }
@@ -406,7 +411,7 @@ impl Clients {
     pub(super) fn unpark(&mut self, reclaimer: &Reclaimer, wake: &Arc<OwnedFd>) {
         for id in std::mem::take(&mut self.held) {
             let Some(entry) = self.connections.get_mut(&id) else { continue };
-            entry.is_held = entry.connection.account.disposal.ask_for_room(wake);
+            entry.is_held = entry.connection.account().disposal.ask_for_room(wake);
             if entry.is_held {
                 self.held.push(id);
             } else {
@@ -419,7 +424,7 @@ impl Clients {
         let is_reclaiming = reclaimer.ask_for_wake(wake);
         for id in std::mem::take(&mut self.parked) {
             let Some(Entry { connection, parked: Some(parked), .. }) = self.connections.get_mut(&id) else { continue };
-            let is_busy = connection.account.disposal.is_reclaiming();
+            let is_busy = connection.account().disposal.is_reclaiming();
             parked.is_over |= match &parked.until {
                 Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy,
                 Until::Eviction | Until::Lookup => false,
@@ -442,11 +447,7 @@ impl Clients {
     /// Takes the result of a lookup: the connection that waits for it can go on. Returns it where the connection has gone.
     pub(super) fn found(&mut self, id: u64, found: Found) -> Option<Found> {
         let Some(Entry { connection, parked, .. }) = self.connections.get_mut(&id) else { return Some(found) };
-        match found {
-            Found::Interface(interface) => connection.interface = Some(interface),
-            Found::ProcessMemory(Ok(memory)) => connection.program.set_memory(memory),
-            other => connection.found = Some(other),
-        }
+        connection.set_found(found);
         if let Some(parked) = parked {
             parked.is_over = true;
             self.parked.retain(|other| *other != id);

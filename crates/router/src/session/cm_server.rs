@@ -173,9 +173,9 @@ impl CmServer {
 
     /// Takes a connection over, and executes its first message.
     fn take(&mut self, connection: SessionConnection, message: &[u8]) {
-        let account = connection.account.clone();
-        if !self.nodes.contains_key(&connection.endpoint) {
-            return self.clients.retire(connection.socket, &account.disposal);
+        let account = connection.account().clone();
+        if !self.nodes.contains_key(&connection.endpoint()) {
+            return self.clients.retire(connection.end().0, &account.disposal);
         }
         let (bytes, attempt) = (message.to_vec(), Attempt::First);
         // It can be executed at once, in its turn.

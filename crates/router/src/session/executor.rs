@@ -16,6 +16,7 @@ use super::reply::Reply;
 use crate::budget::Resource;
 use crate::endpoint::counter;
 use crate::io::{Clock, ExternalPaths};
+use crate::memory::ProcessMemory;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::Errno;
@@ -92,13 +93,13 @@ impl Executor {
             Ok(false) => {}
             Ok(true) => return Err(Until::Lookup),
             Err(errno) => {
-                let refused = connection.account.share.take_refusal();
-                refused.into_iter().for_each(|resource| self.note_exhausted(&connection.account, resource));
+                let refused = connection.account().share.take_refusal();
+                refused.into_iter().for_each(|resource| self.note_exhausted(connection.account(), resource));
                 return Ok(Executed::Answer(Err(errno)));
             }
         }
         let may_wait = *attempt == Attempt::First && frame.may_wait();
-        let answer = match (frame.kind, connection.subject) {
+        let answer = match (frame.kind, connection.subject()) {
             (RequestKind::Open, None) => {
                 self.with_room(connection, may_wait, |executor, connection| executor.open(connection, fds))?
             }
@@ -173,7 +174,7 @@ impl Executor {
         command: impl FnOnce(&mut Self, &mut SessionConnection) -> Answer,
     ) -> Result<Answer, Until> {
         let answer = command(self, connection);
-        let account = &connection.account;
+        let account = connection.account();
         let refused = account.share.take_refusal();
         let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
         if may_wait {
@@ -194,44 +195,44 @@ impl Executor {
 
     fn open(&mut self, connection: &mut SessionConnection, fds: &[OwnedFd]) -> Answer {
         let Self { accounts, devices, cm, .. } = self;
-        let number = connection.endpoint;
+        let number = connection.endpoint();
         let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
         let account = &endpoint.account;
-        let Some(Found::Uplink(uplink)) = connection.found.take() else {
+        let Some(Found::Uplink(uplink)) = connection.take_found() else {
             // Nothing was looked up for it, because its quota is reached.
             totals.refused_by_quota += 1;
             return Err(account.charge(Item::Context, 1).err().unwrap_or(Errno::AGAIN));
         };
         account.report_external(uplink.external.as_ref().err());
         let worker = devices.least_loaded();
-        let (mut context, reply) = Context::open(account, &connection.program, fds, worker, *uplink)?;
+        let (mut context, reply) = Context::open(account, connection.program(), fds, worker, *uplink)?;
         context.set_number(devices.free_number(number));
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
-        connection.subject = Some(Subject::Context(devices.insert(context)));
+        connection.set_subject(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))
     }
 
     /// Begins the lookup that a message needs. Returns whether the message has to wait for it.
     fn look_first(&mut self, id: u64, connection: &SessionConnection, frame: &Frame<'_>) -> Result<bool, Errno> {
-        let account = &connection.account;
-        if connection.found.is_some() {
+        let account = connection.account();
+        if connection.has_found() {
             return Ok(false);
         }
-        let (seeker, process, lookups) = (&account.seeker, connection.program.process(), &self.lookups);
-        match (frame.kind, connection.subject) {
+        let (seeker, process, lookups) = (&account.seeker, connection.program().process(), &self.lookups);
+        match (frame.kind, connection.subject()) {
             (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
                 let (_, shard) = self.devices.least_loaded();
                 lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
             }
             (RequestKind::Verbs, Some(Subject::Context(_)))
-                if commands::needs_memory(frame) && connection.program.memory().is_none() =>
+                if commands::needs_memory(frame) && connection.program().memory().is_none() =>
             {
                 lookups.open_memory(id, seeker, process);
             }
-            (RequestKind::Netlink, _) if connection.interface.is_none() && asks_for_port(frame.body) => {
+            (RequestKind::Netlink, _) if connection.interface().is_none() && asks_for_port(frame.body) => {
                 lookups.find_interface(id, seeker, process);
             }
             _ => return Ok(false),
@@ -241,9 +242,9 @@ impl Executor {
 
     fn attach(&mut self, connection: &mut SessionConnection, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
-        let (number, context) = self.devices.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
+        let (number, context) = self.devices.find(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
         context.join();
-        connection.subject = Some(Subject::Context(number));
+        connection.set_subject(Subject::Context(number));
         Ok((Reply::default(), Vec::new()))
     }
 
@@ -254,18 +255,16 @@ impl Executor {
         frame: &Frame<'_>,
         fds: &[OwnedFd],
     ) -> Answer {
-        let failed =
-            || if let Some(Found::ProcessMemory(failed)) = connection.found.take() { Some(failed) } else { None };
-        let memory = if commands::needs_memory(frame) { connection.program.memory().or_else(failed) } else { None };
+        let memory = if commands::needs_memory(frame) { memory(connection) } else { None };
         let limits = self.accounts.limits();
-        let (endpoint, totals) = self.accounts.with_totals(connection.endpoint).ok_or(Errno::NODEV)?;
+        let (endpoint, totals) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
         let scope = Scope {
             context: self.devices.get_mut(context).ok_or(Errno::INVAL)?,
             number: context,
             endpoint,
             totals,
             limits: &limits,
-            program: &connection.program,
+            program: connection.program(),
             memory,
         };
         let answer = match frame.kind {
@@ -281,7 +280,7 @@ impl Executor {
     /// The content of a port counter's file in sysfs.
     fn counter(&mut self, connection: &SessionConnection, path: &[u8]) -> Answer {
         let counter = counter(path).ok_or(Errno::NOENT)?;
-        let endpoint = self.accounts.get_mut(connection.endpoint).ok_or(Errno::NODEV)?;
+        let endpoint = self.accounts.get_mut(connection.endpoint()).ok_or(Errno::NODEV)?;
         let sum = endpoint.present_traffic(&self.devices, &self.clock);
         Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))
     }
@@ -289,7 +288,15 @@ impl Executor {
     /// The answer to a netlink request.
     fn netlink(&mut self, connection: &SessionConnection, body: &[u8]) -> Answer {
         let Self { accounts, devices, cm, clock, .. } = self;
-        let endpoint = accounts.get_mut(connection.endpoint).ok_or(Errno::NODEV)?;
+        let endpoint = accounts.get_mut(connection.endpoint()).ok_or(Errno::NODEV)?;
         Asker::new(connection, endpoint, (devices, cm), clock).answer(body)
     }
+}
+
+/// The memory of a connection's process, or why it cannot be opened, where it is known.
+fn memory(connection: &mut SessionConnection) -> Option<Result<ProcessMemory, Errno>> {
+    connection.program().memory().or_else(|| match connection.take_found()? {
+        Found::ProcessMemory(failed) => Some(failed),
+        _ => None,
+    })
 }

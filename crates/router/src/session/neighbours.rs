@@ -69,7 +69,7 @@ impl CmServer {
             return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
         let seeker =
-            self.clients.get(opener).map(|connection| (&connection.account.seeker, connection.program.process()));
+            self.clients.get(opener).map(|connection| (&connection.account().seeker, connection.program().process()));
         match seeker {
             Some((seeker, process)) => {
                 self.lookups.read_neighbours(opener, seeker, process);

@@ -141,13 +141,13 @@ impl<'a> Asker<'a> {
     }
 
     fn port(&self) -> Port {
-        let interface = self.connection.interface.clone().flatten();
+        let interface = self.connection.interface().cloned().flatten();
         Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface }
     }
 
     /// The process id of `owner`, as the program sees it, if the process lives.
     fn pid_for(&self, owner: Option<&Process>) -> Option<u32> {
-        owner?.number_for(&self.connection.program)
+        owner?.number_for(self.connection.program())
     }
 }
 

@@ -161,7 +161,8 @@ impl Server {
     /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
         let is_broken = |id: &u32| self.executor.devices().get(*id).is_some_and(|context| context.is_broken());
-        let subject = |c: &SessionConnection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
+        let subject =
+            |c: &SessionConnection| if let Some(Subject::Context(id)) = c.subject() { Some(id) } else { None };
         let hit = |(_, c): &(u64, &SessionConnection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
         for id in broken {
@@ -319,7 +320,7 @@ impl Server {
         let Some(connection) = self.clients.get_mut(id) else { return Ok(Flow::Close) };
         match self.executor.execute(id, connection, &frame, incoming)? {
             Executed::Answer(answer) => {
-                let subject = connection.subject;
+                let subject = connection.subject();
                 let wanted = if answer.is_err() { self.executor.wanted(subject) } else { None };
                 Ok(self.clients.answer(id, &frame, &answer, wanted))
             }

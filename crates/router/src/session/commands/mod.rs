@@ -162,8 +162,7 @@ impl Call<'_> {
 
     /// Executes the requests that the program posted before this command, where their completions go to a queue.
     fn settle_cq(&self, cq: u32) {
-        let Context { id, shard, .. } = &*self.scope.context;
-        let id = *id;
+        let (id, shard) = (self.scope.context.id(), self.scope.context.shard());
         shard.settle(move |shard| shard.settle_cq(id, cq));
     }
 
