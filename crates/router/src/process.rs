@@ -55,13 +55,13 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
     let served = thread::scope(|scope| {
-        scope.spawn(|| host.remove_orphans());
+        scope.spawn(|| host.endpoints().remove_orphans());
         let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
-        runtime.shutdown_timeout(REQUEST_PATIENCE);
-        host.stop_watching();
+        runtime.shutdown_timeout(REQUEST_TIMEOUT);
+        host.endpoints().stop_watching();
         served
     });
-    let cleared = host.clear();
+    let cleared = host.endpoints().clear();
     drop(host);
     let cleaned = instance.clean();
     Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
@@ -82,7 +82,7 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = Arc::new(Notify::new());
-    let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Peer>();
+    let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
     tracing::info!(socket = %socket.display(), "serving");
     let asked = Arc::new(Notify::new());
     let graceful = Arc::clone(&asked);
@@ -95,7 +95,7 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
     }
     asked.notify_one();
     // Requests under way may finish; a client that merely stays connected does not hold the router.
-    let _ = tokio::time::timeout(REQUEST_PATIENCE, server).await;
+    let _ = tokio::time::timeout(REQUEST_TIMEOUT, server).await;
     Ok(())
 }
 
@@ -107,7 +107,7 @@ fn raise_open_file_limit() {
     }
 }
 
-const REQUEST_PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

@@ -82,11 +82,11 @@ impl Captures {
 
 impl Table {
     fn end_abandoned(&mut self) {
-        let abandoned = |open: &Open| open.read_at.elapsed() > PATIENCE;
+        let abandoned = |open: &Open| open.read_at.elapsed() > READ_TIMEOUT;
         let gone: Vec<_> = self.open.iter().filter(|(_, open)| abandoned(open)).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(open) = self.open.remove(&id) {
-                tracing::info!(capture = id, "a capture that nobody reads was ended");
+                tracing::info!(capture = id, "a capture that is not read was ended");
                 open.end();
             }
         }
@@ -137,4 +137,4 @@ fn file_header(snap_len: usize) -> Vec<u8> {
 }
 
 /// Time after which an unread capture ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,12 +2,12 @@
 //!
 //! A key is the position of an object in its list: its context and its handle there, or its number alone.
 
-use super::account::Item;
+use super::account::{Account, Item};
 use super::context::Context;
 use super::control::CmControl;
-use super::peer::Process;
-use super::server::Server;
-use crate::endpoint::EndpointId;
+use super::devices::Devices;
+use super::post::Post;
+use super::program::Process;
 use crate::memory::HostPlatform;
 use crate::netlink::{CmId, Kind, Resource};
 use rdmesh_nic::{Device, QpEntry};
@@ -23,22 +23,35 @@ pub(super) struct Row {
     pub(super) resource: Resource,
 }
 
-impl Server {
-    /// At most `limit` objects of an endpoint, from `from` on.
-    pub(super) fn resources(&self, endpoint: EndpointId, kind: Kind, from: u64, limit: usize) -> Vec<Row> {
+/// The objects of one endpoint.
+pub(super) struct Objects<'a> {
+    account: &'a Account,
+    devices: &'a Devices,
+    /// The thread that has the objects of rdma_cm.
+    cm: &'a Post<CmControl>,
+}
+
+impl<'a> Objects<'a> {
+    /// Those of the endpoint with this account.
+    pub(super) fn new(account: &'a Account, devices: &'a Devices, cm: &'a Post<CmControl>) -> Self {
+        Self { account, devices, cm }
+    }
+
+    /// At most `limit` of one kind, from `from` on.
+    pub(super) fn list(&self, kind: Kind, from: u64, limit: usize) -> Vec<Row> {
         if kind == Kind::CmId {
-            return self.cm_resources(endpoint, from, limit);
+            return self.list_cm_ids(from, limit);
         }
         let (first, mut handle) = ((from >> 32) as u32, from as u32);
-        let contexts = self.devices.of_endpoint(endpoint).filter(|context| context.number >= first);
+        let contexts = self.devices.of_endpoint(self.account.spec.id).filter(|context| context.number() >= first);
         let mut contexts: Vec<&Context> = contexts.collect();
-        contexts.sort_unstable_by_key(|context| context.number);
+        contexts.sort_unstable_by_key(|context| context.number());
         let mut rows = Vec::new();
         for context in contexts {
-            if context.number != first {
+            if context.number() != first {
                 handle = 0;
             }
-            rows.extend(self.resources_of(context, kind, handle, limit - rows.len()));
+            rows.extend(context.resources(kind, handle, limit - rows.len()));
             if rows.len() == limit {
                 break;
             }
@@ -47,33 +60,32 @@ impl Server {
     }
 
     /// The object with this number.
-    pub(super) fn find_resource(&self, endpoint: EndpointId, kind: Kind, number: u32) -> Option<Row> {
+    pub(super) fn find(&self, kind: Kind, number: u32) -> Option<Row> {
         match kind {
             Kind::CmId => {
-                let found = self.resources(endpoint, kind, number.into(), 1);
+                let found = self.list(kind, number.into(), 1);
                 found.into_iter().find(|row| row.key == u64::from(number))
             }
             Kind::Ctx => {
                 let key = u64::from(number) << 32;
-                self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
+                self.list(kind, key, 1).into_iter().find(|row| row.key == key)
             }
             Kind::Qp => {
-                let contexts = self.devices.of_endpoint(endpoint);
+                let contexts = self.devices.of_endpoint(self.account.spec.id);
                 contexts
-                    .flat_map(|context| self.resources_of(context, kind, 0, usize::MAX))
+                    .flat_map(|context| context.resources(kind, 0, usize::MAX))
                     .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
             }
             _ => {
                 let key = u64::from(number >> HANDLE_BITS) << 32 | u64::from(number & HANDLE_MASK);
-                self.resources(endpoint, kind, key, 1).into_iter().find(|row| row.key == key)
+                self.list(kind, key, 1).into_iter().find(|row| row.key == key)
             }
         }
     }
 
-    /// Number of an endpoint's objects of each kind.
-    pub(super) fn count_resources(&self, endpoint: EndpointId) -> Vec<(Kind, u64)> {
-        let counts = self.accounts.get(endpoint).map(|e| (e.account.objects(), e.account.held(Item::Context)));
-        let (objects, contexts) = counts.unwrap_or_default();
+    /// Number of those of each kind.
+    pub(super) fn count(&self) -> Vec<(Kind, u64)> {
+        let (objects, contexts) = (self.account.objects(), self.account.held(Item::Context));
         let count = |kind| match kind {
             Kind::Pd => objects.pds.into(),
             Kind::Cq => objects.cqs.into(),
@@ -81,38 +93,34 @@ impl Server {
             Kind::Mr => objects.mrs.into(),
             Kind::Srq => objects.srqs.into(),
             Kind::Ctx => contexts,
-            Kind::CmId => self.cm.ask(|answer| CmControl::Count(endpoint, answer)).unwrap_or(0),
+            Kind::CmId => self.cm.ask(|answer| CmControl::Count(self.account.spec.id, answer)).unwrap_or(0),
         };
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
     }
 
-    fn cm_resources(&self, endpoint: EndpointId, from: u64, limit: usize) -> Vec<Row> {
+    fn list_cm_ids(&self, from: u64, limit: usize) -> Vec<Row> {
         let Ok(from) = u32::try_from(from) else { return Vec::new() };
-        let ids = self.cm.ask(|answer| CmControl::List(endpoint, from, limit, answer)).unwrap_or_default();
+        let ids = self.cm.ask(|answer| CmControl::List(self.account.spec.id, from, limit, answer)).unwrap_or_default();
         let row = |(owner, id): (_, CmId)| Row { key: id.number.into(), owner, resource: Resource::CmId(id) };
         ids.into_iter().map(row).collect()
-    }
-
-    fn resources_of(&self, context: &Context, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
-        let opener = self.clients.get(context.opener).map(|connection| connection.peer.process());
-        context.resources(kind, from, limit, &opener)
     }
 }
 
 impl Context {
-    /// At most `limit` of its objects, from handle `from` on; its opener is `owner`.
-    fn resources(&self, kind: Kind, from: u32, limit: usize, owner: &Option<Arc<Process>>) -> Vec<Row> {
+    /// At most `limit` of its objects, from handle `from` on.
+    fn resources(&self, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
+        let owner = self.opener();
         let row = |handle: u32, resource| Row {
-            key: u64::from(self.number) << 32 | u64::from(handle),
+            key: u64::from(self.number()) << 32 | u64::from(handle),
             owner: owner.clone(),
             resource,
         };
-        let context = self.number;
+        let context = self.number();
         match kind {
             Kind::Ctx if from == 0 => vec![row(0, Resource::Ctx { number: context })],
             Kind::Ctx | Kind::CmId => Vec::new(),
             Kind::Mr => {
-                let regions = self.regions.from(from).take(limit);
+                let regions = self.regions().from(from).take(limit);
                 let resource = |handle, region: &super::regions::Region| Resource::Mr {
                     number: self.number_of(handle),
                     len: region.len,
@@ -122,7 +130,7 @@ impl Context {
             }
             Kind::Pd => {
                 let pds = self.on_device(move |device| device.list_pds(from, limit));
-                let users = |pd| u64::from(self.regions.in_domain(pd));
+                let users = |pd| u64::from(self.regions().in_domain(pd));
                 let resource = |handle, in_engine: u32| Resource::Pd {
                     number: self.number_of(handle),
                     users: u64::from(in_engine) + users(handle),
@@ -159,8 +167,8 @@ impl Context {
         &self,
         list: impl FnOnce(Device<'_, HostPlatform>) -> Vec<T> + Send + 'static,
     ) -> Vec<T> {
-        let id = self.id;
-        self.shard.call(move |shard| shard.engine().device(id).map_or_else(|_| Vec::new(), list))
+        let id = self.id();
+        self.shard().call(move |shard| shard.engine().device(id).map_or_else(|_| Vec::new(), list))
     }
 
     fn queue_pair(&self, qp: &QpEntry) -> Resource {
@@ -180,7 +188,7 @@ impl Context {
 
     /// Number of an object in lists: handles are unique within a context only.
     fn number_of(&self, handle: u32) -> u32 {
-        self.number << HANDLE_BITS | handle & HANDLE_MASK
+        self.number() << HANDLE_BITS | handle & HANDLE_MASK
     }
 }
 

@@ -70,7 +70,7 @@ impl ShardHandle {
         if let Some(mut guard) = standing_in
             && let Some(served) = guard.as_mut()
         {
-            let (result, must_wake) = served.stand_in(f);
+            let (result, must_wake) = served.run_inline(f);
             drop(guard);
             if must_wake {
                 wait::notify(&self.desk().link.inbox);

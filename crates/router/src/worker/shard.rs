@@ -5,7 +5,7 @@ use super::contexts::Contexts;
 use super::events::EventSocket;
 use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
-use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
+use crate::io::{Clock, ExternalSockets, Faults, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
@@ -67,12 +67,12 @@ impl Shard {
     }
 
     /// Takes the sockets of a namespace into use.
-    pub fn add_plain(&mut self, plain: Arc<PlainSockets>) -> io::Result<()> {
-        self.sockets.add_plain(plain)
+    pub fn add_external(&mut self, plain: Arc<ExternalSockets>) -> io::Result<()> {
+        self.sockets.add_external(plain)
     }
 
     /// Removes the sockets of a namespace, after the final ACKs of connections there (TIME-WAIT).
-    pub fn remove_plain(&mut self, id: PlainId) {
+    pub fn remove_external(&mut self, id: PlainId) {
         let now = self.now();
         self.sockets.flush(now);
         for _ in 0..LAST_TURNS {
@@ -82,7 +82,7 @@ impl Shard {
             self.engine.poll_transmit(now, self.sockets.transmits());
             self.sockets.flush(now);
         }
-        self.sockets.remove_plain(id);
+        self.sockets.remove_external(id);
     }
 
     /// The engine, the sockets that it is connected to, and the receiver of management datagrams.

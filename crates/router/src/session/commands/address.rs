@@ -72,7 +72,7 @@ pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: AttachMcast = call.request()?;
     let (qp, gid) = (request.qp_handle, Gid(request.gid));
     let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
-    let groups = call.scope.context.groups.get(&qp).map_or(&[][..], Vec::as_slice);
+    let groups = call.scope.context.groups().of(qp);
     if groups.contains(&(gid, request.mlid)) {
         return Ok(Reply::default());
     }
@@ -84,22 +84,16 @@ pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     }
     let charge = call.scope.charge(Item::Group, 1)?;
     call.on_shard(move |shard, c| shard.engine().device(c)?.attach_mcast(qp, gid))?;
-    call.scope.context.holdings.add(charge);
-    call.scope.context.groups.entry(qp).or_default().push((gid, request.mlid));
+    call.scope.context.holdings_mut().add(charge);
+    call.scope.context.groups_mut().join(qp, (gid, request.mlid));
     Ok(Reply::default())
 }
 
 pub(super) fn detach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: AttachMcast = call.request()?;
     let (qp, gid) = (request.qp_handle, Gid(request.gid));
-    let groups = call.scope.context.groups.get_mut(&qp).ok_or(Errno::INVAL)?;
-    let found = groups.iter().position(|group| *group == (gid, request.mlid)).ok_or(Errno::INVAL)?;
-    groups.swap_remove(found);
-    let is_last = groups.iter().all(|(other, _)| *other != gid);
-    if groups.is_empty() {
-        call.scope.context.groups.remove(&qp);
-    }
-    call.scope.context.holdings.give_back(Item::Group, 1);
+    let is_last = call.scope.context.groups_mut().leave(qp, (gid, request.mlid)).ok_or(Errno::INVAL)?;
+    call.scope.context.holdings_mut().give_back(Item::Group, 1);
     if is_last {
         call.on_shard(move |shard, c| shard.engine().device(c)?.detach_mcast(qp, gid))?;
     }

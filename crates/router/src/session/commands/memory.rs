@@ -53,8 +53,8 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let (mr_handle, key) =
         call.on_shard(move |shard, c| shard.engine().device(c)?.reg_mr(pd, iova, len, access, memory))?;
     call.created(charge);
-    call.scope.context.holdings.add(pages);
-    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
+    call.scope.context.holdings_mut().add(pages);
+    call.scope.context.regions_mut().insert(mr_handle, Region { pd, key, iova, len, access, pinned });
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
@@ -81,14 +81,14 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     // The library sends its arena once, and again where more of it has to be mapped.
     let arena = match call.fds.first() {
         Some(fd) => Some(ArenaFile::sent(fd.as_fd()).map_err(region_errno)?),
-        None => scope.peer.arena.get().map(ArenaFile::known),
+        None => scope.program.arena().map(ArenaFile::known),
     };
     let arena = arena.filter(|_| call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32));
     let made = scope.endpoint.arenas.region(scope.number, (start, len), call.segments, arena, process);
     if made.is_ok()
         && let Some(arena) = arena
     {
-        scope.peer.arena.set(Some(arena.id()));
+        scope.program.set_arena(arena.id());
     }
     made.map_err(region_errno)
 }
@@ -114,8 +114,8 @@ pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
     drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dereg_mr(mr))?);
     call.destroyed(ObjectKind::Mr);
-    if let Some(region) = call.scope.context.regions.remove(mr) {
-        call.scope.context.holdings.give_back(Item::Pinned, region.pinned);
+    if let Some(region) = call.scope.context.regions_mut().remove(mr) {
+        call.scope.context.holdings_mut().give_back(Item::Pinned, region.pinned);
     }
     Ok(Reply::default())
 }

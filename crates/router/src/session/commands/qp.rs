@@ -87,7 +87,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         send,
         recv,
     };
-    let (user_handle, page) = (request.user_handle, call.scope.context.page.clone());
+    let (user_handle, page) = (request.user_handle, call.scope.context.page().clone());
     let (qp_handle, qpn) = call.on_shard(move |shard, c| {
         let (qp, qpn) = shard.engine().device(c)?.create_qp(init)?;
         page.set_qp_state(qp, QpState::Reset as u8);
@@ -154,7 +154,7 @@ fn make_rings(
 ) -> Result<(Capabilities, HostSendQueue, Option<HostRecvQueue>, RxeCreateQpResponse), Errno> {
     let max_inline = SendRing::max_inline(asked.max_send_sge, asked.max_inline);
     let max_send_sge = max_inline / SGE_LEN;
-    let queues = &call.scope.context.queues;
+    let queues = call.scope.context.queues();
     let send = SendRing::create(queues, asked.max_send_wr, max_send_sge, max_inline)?;
     let sq_mi = MmapInfo { offset: send.offset, size: send.len, pad: 0 };
     let mut driver = RxeCreateQpResponse { sq_mi, ..Default::default() };
@@ -248,7 +248,7 @@ pub(super) fn post_send(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<DestroyQp>()?.qp_handle;
-    if call.scope.context.groups.contains_key(&qp) {
+    if call.scope.context.groups().has_any(qp) {
         return Err(Errno::BUSY);
     }
     call.settle_qp(qp);
@@ -257,9 +257,9 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
         let remains = shard.engine().device(c)?.destroy_qp(qp)?;
         Ok((shard.unwatch_qp(c, qp), info, remains))
     })?;
-    call.scope.endpoint.traffic.add(&info.counters);
+    call.scope.endpoint.ended_traffic().add(&info.counters);
     call.note_end(&info);
-    call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
+    call.scope.context.page().set_qp_state(qp, QpState::Reset as u8);
     call.discard(remains);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))

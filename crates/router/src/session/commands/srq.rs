@@ -42,7 +42,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     }
     let charge = call.charge(ObjectKind::Srq)?;
     let max_sge = asked.max_sge.max(1);
-    let ring = RecvRing::create(&call.scope.context.queues, asked.max_wr, max_sge)?;
+    let ring = RecvRing::create(call.scope.context.queues(), asked.max_wr, max_sge)?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let attr = SrqAttr { max_wr: ring.slots, max_sge, limit: asked.limit };
     let init = SrqInit { pd, queue: HostRecvQueue::new(ring.ring), attr };
@@ -77,7 +77,7 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
         call.on_shard(move |shard, c| shard.engine().device(c)?.modify_srq(srq, None, limit))?;
         return Ok(Reply::default());
     };
-    let ring = RecvRing::create(&call.scope.context.queues, max_wr, present.max_sge)?;
+    let ring = RecvRing::create(call.scope.context.queues(), max_wr, present.max_sge)?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let resize = (HostRecvQueue::new(ring.ring), ring.slots);
     call.on_shard(move |shard, c| shard.engine().device(c)?.modify_srq(srq, Some(resize), limit))?;

@@ -4,9 +4,9 @@
 //! never fragments it is 0, and the datagrams of one segmented message have 0, 1, 2 and so on. The probe verifies that without
 //! privilege: a socket filter cuts every datagram to as many bytes as its identification says.
 
-use super::control::Control;
-use super::raw::{self, Instruction, Message, Name, Slot};
-use super::socket::{Purpose, Socket};
+use crate::io::control::Control;
+use crate::io::raw::{self, Instruction, Message, Name, Slot};
+use crate::io::socket::{Purpose, Socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{self, Errno};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,7 +39,7 @@ pub fn probe() -> Result<(), ProbeError> {
         [Slot { bytes: [0; SEGMENT].into(), len: 0, is_cut: false, name: Name::EMPTY, control: Control::EMPTY }];
     for number in &mut numbers {
         // On this interface it has arrived already, as a rule.
-        if poll(&mut [PollFd::new(&receiver, PollFlags::IN)], Some(&PATIENCE))? == 0 {
+        if poll(&mut [PollFd::new(&receiver, PollFlags::IN)], Some(&TIMEOUT))? == 0 {
             return Err(ProbeError::Lost);
         }
         receiver.receive(&mut slot)?;
@@ -62,7 +62,7 @@ fn receiver() -> io::Result<(Socket, SocketAddr)> {
 }
 
 /// Has `socket` receive only as many bytes of a datagram as its identification says.
-pub(super) fn cut_to_identification(socket: &Socket) -> io::Result<()> {
+pub(in crate::io) fn cut_to_identification(socket: &Socket) -> io::Result<()> {
     let program = [
         op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, IDENTIFICATION),
         op(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, UDP_HEADER),
@@ -81,7 +81,7 @@ const SEGMENT: usize = 64;
 /// Bytes 4 and 5 of the IP header (`SKF_NET_OFF` of `linux/filter.h`).
 const IDENTIFICATION: u32 = (-0x10_0000_i32).cast_unsigned() + 4;
 const UDP_HEADER: u32 = 8;
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+const TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 pub(in crate::session) enum Subject {
     /// The creation of a queue pair of this type.
     QueuePair(u8),
-    /// The way to a peer.
+    /// The path to a peer.
     Resolution(Option<IpAddr>),
     /// Something else, by its function's name.
     Other(&'static str),

@@ -4,8 +4,8 @@
 //! for moments only; meanwhile a namespace is *busy*: another search there waits, and an end does not, because a search counts
 //! as a user.
 
-use super::plain::{self, Interface, NamespaceKey, PlainError, PlainSockets};
 use super::probe::ProbeError;
+use super::sockets::{self, ExternalPathError, ExternalSockets, Interface, NamespaceKey};
 use crate::budget::Charge;
 use rdmesh_nic::PlainId;
 use rustix::io::Errno;
@@ -18,12 +18,12 @@ use std::time::Duration;
 
 /// The namespaces whose programs have a device open. Sockets go with their last user. Clones share the table.
 #[derive(Clone, Debug)]
-pub struct Plains(Arc<Shared>);
+pub struct ExternalPaths(Arc<Shared>);
 
 /// Part of the router that serves the sockets.
-pub trait PlainWatcher: Send + Sync {
+pub trait ExternalPathWatcher: Send + Sync {
     /// Sockets were opened: they are to be served before this returns.
-    fn opened(&self, sockets: &Arc<PlainSockets>);
+    fn opened(&self, sockets: &Arc<ExternalSockets>);
 
     /// Sockets have no user any more: nothing holds them when this returns.
     fn closed(&self, id: PlainId);
@@ -31,7 +31,7 @@ pub trait PlainWatcher: Send + Sync {
 
 struct Shared {
     probed: Result<(), ProbeError>,
-    watcher: Box<dyn PlainWatcher>,
+    watcher: Box<dyn ExternalPathWatcher>,
     table: Mutex<Table>,
     changed: Condvar,
 }
@@ -47,7 +47,7 @@ struct Table {
 /// Sockets and their users. The open descriptor keeps the namespace's number from being given to another.
 #[derive(Debug)]
 struct Entry {
-    sockets: Arc<PlainSockets>,
+    sockets: Arc<ExternalSockets>,
     users: u32,
     _namespace: OwnedFd,
     _charge: Option<Charge>,
@@ -55,17 +55,17 @@ struct Entry {
 
 /// A path to external peers; the sockets are given back when it is dropped.
 #[derive(Debug)]
-pub struct PlainUse {
-    plains: Plains,
+pub struct ExternalPath {
+    external_paths: ExternalPaths,
     key: NamespaceKey,
     /// None only at its end.
-    sockets: Option<Arc<PlainSockets>>,
+    sockets: Option<Arc<ExternalSockets>>,
 }
 
 /// Conditions of the search in a namespace.
 #[derive(Debug)]
 pub struct Terms {
-    /// For [`Plains::DESCRIPTORS`], kept where sockets are opened.
+    /// For [`ExternalPaths::DESCRIPTORS`], kept where sockets are opened.
     pub charge: Option<Charge>,
     /// Time-out of the search.
     pub wait: Duration,
@@ -73,22 +73,22 @@ pub struct Terms {
 
 /// Plain RoCEv2 path of a context, found in its program's namespace.
 #[derive(Debug)]
-pub struct Place {
+pub struct Uplink {
     /// The interface that has the endpoint's address.
     pub interface: Option<Interface>,
     /// Its external path.
-    pub plain: Result<PlainUse, PlainError>,
+    pub external: Result<ExternalPath, ExternalPathError>,
 }
 
 /// A busy namespace, until it is dropped.
 struct Busy<'a>(&'a Shared, NamespaceKey);
 
-impl Plains {
+impl ExternalPaths {
     /// Descriptors for one namespace: two sockets, and the namespace.
     pub const DESCRIPTORS: u64 = 3;
 
     /// An empty table; `probed` says whether the kernel supports plain RoCEv2, `watcher` serves the sockets.
-    pub fn new(probed: Result<(), ProbeError>, watcher: impl PlainWatcher + 'static) -> Self {
+    pub fn new(probed: Result<(), ProbeError>, watcher: impl ExternalPathWatcher + 'static) -> Self {
         Self(Arc::new(Shared { probed, watcher: Box::new(watcher), table: Mutex::default(), changed: Condvar::new() }))
     }
 
@@ -100,38 +100,38 @@ impl Plains {
         addresses: Vec<IpAddr>,
         worker: usize,
         terms: Terms,
-    ) -> Place {
-        let nothing = |error| Place { interface: None, plain: Err(error) };
+    ) -> Uplink {
+        let nothing = |error| Uplink { interface: None, external: Err(error) };
         let opened = namespace.and_then(|fd| Ok((NamespaceKey::of(fd.as_fd())?, io_clone(&fd)?, fd)));
         let (key, copy, namespace) = match opened {
             Ok(opened) => opened,
-            Err(error) => return nothing(PlainError::Unknown(error)),
+            Err(error) => return nothing(ExternalPathError::Unknown(error)),
         };
-        let Some((_busy, known)) = self.occupy(key, terms.wait) else { return nothing(PlainError::TooSlow) };
-        let found = match plain::visit(copy, addresses, known.is_none() && self.0.probed.is_ok(), terms.wait) {
+        let Some((_busy, known)) = self.occupy(key, terms.wait) else { return nothing(ExternalPathError::TooSlow) };
+        let found = match sockets::visit(copy, addresses, known.is_none() && self.0.probed.is_ok(), terms.wait) {
             Ok(found) => found,
             Err(error) => return nothing(error),
         };
-        let Some(interface) = found.interface else { return nothing(PlainError::NoInterface) };
-        let plain = match (known, found.sockets) {
+        let Some(interface) = found.interface else { return nothing(ExternalPathError::NoInterface) };
+        let external = match (known, found.sockets) {
             (Some(known), _) => Ok(known),
             (None, Some(Ok((v4, v6)))) => {
                 let id = PlainId(self.0.lock().next_id());
-                let sockets = Arc::new(PlainSockets::new(id, worker, (v4, v6), interface));
+                let sockets = Arc::new(ExternalSockets::new(id, worker, (v4, v6), interface));
                 self.0.watcher.opened(&sockets);
                 let entry = Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge };
                 self.0.lock().namespaces.insert(key, entry);
-                Ok(PlainUse { plains: self.clone(), key, sockets: Some(sockets) })
+                Ok(ExternalPath { external_paths: self.clone(), key, sockets: Some(sockets) })
             }
             (None, Some(Err(error))) => Err(error),
-            (None, None) => Err(self.0.probed.err().map_or(PlainError::NoInterface, PlainError::from)),
+            (None, None) => Err(self.0.probed.err().map_or(ExternalPathError::NoInterface, ExternalPathError::from)),
         };
-        Place { interface: Some(interface), plain }
+        Uplink { interface: Some(interface), external }
     }
 
     /// Waits until a namespace is not busy, and makes it so; none where that takes longer than `wait`. Where it has sockets, they
     /// have one more use from then on, so that they are not closed meanwhile.
-    fn occupy(&self, key: NamespaceKey, wait: Duration) -> Option<(Busy<'_>, Option<PlainUse>)> {
+    fn occupy(&self, key: NamespaceKey, wait: Duration) -> Option<(Busy<'_>, Option<ExternalPath>)> {
         let is_busy = |table: &mut Table| table.busy.contains(&key);
         let waited = self.0.changed.wait_timeout_while(self.0.lock(), wait, is_busy);
         let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -140,22 +140,22 @@ impl Plains {
         }
         let known = table.namespaces.get_mut(&key).map(|entry| {
             entry.users += 1;
-            PlainUse { plains: self.clone(), key, sockets: Some(entry.sockets.clone()) }
+            ExternalPath { external_paths: self.clone(), key, sockets: Some(entry.sockets.clone()) }
         });
         Some((Busy(&self.0, key), known))
     }
 }
 
-impl PlainUse {
+impl ExternalPath {
     /// The sockets.
-    pub fn sockets(&self) -> &Arc<PlainSockets> {
+    pub fn sockets(&self) -> &Arc<ExternalSockets> {
         self.sockets.as_ref().expect("they are there until the end")
     }
 }
 
-impl Drop for PlainUse {
+impl Drop for ExternalPath {
     fn drop(&mut self) {
-        let shared = &self.plains.0;
+        let shared = &self.external_paths.0;
         let mut table = shared.lock();
         let Some(entry) = table.namespaces.get_mut(&self.key) else { return };
         entry.users -= 1;
@@ -197,7 +197,10 @@ impl Drop for Busy<'_> {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plains").field("probed", &self.probed).field("table", &self.table).finish_non_exhaustive()
+        f.debug_struct("ExternalPaths")
+            .field("probed", &self.probed)
+            .field("table", &self.table)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,9 @@
 //! Fault injection: faults in received datagrams, to test programs and the engine.
 
+mod injector;
+
+pub(super) use injector::Injector;
+
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;

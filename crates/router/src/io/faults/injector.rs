@@ -1,11 +1,11 @@
 //! Fault injector: applies faults to a stream of datagrams.
 
-use super::faults::{Chance, Faults};
+use super::{Chance, Faults};
 use rdmesh_nic::{Datagram, Origin, Time};
 use std::time::Duration;
 
 /// Fault injector. Its behaviour is a function of its seed and the datagrams that it is given.
-pub(super) struct Injector {
+pub(in crate::io) struct Injector {
     faults: Faults,
     chance: Random,
     in_burst: bool,
@@ -27,13 +27,13 @@ struct Held {
 
 impl Injector {
     /// Each of several injectors has its own `stream` of random numbers.
-    pub(super) fn new(faults: Faults, stream: u64) -> Self {
+    pub(in crate::io) fn new(faults: Faults, stream: u64) -> Self {
         let chance = Random(faults.seed ^ stream.wrapping_mul(STREAMS));
         Self { faults, chance, in_burst: false, held: None, scratch: Vec::new(), count: 0 }
     }
 
     /// Applies the faults to `datagram`, and gives the resulting datagrams to `deliver`.
-    pub(super) fn apply(&mut self, now: Time, datagram: &Datagram<'_>, deliver: &mut impl FnMut(&Datagram<'_>)) {
+    pub(in crate::io) fn apply(&mut self, now: Time, datagram: &Datagram<'_>, deliver: &mut impl FnMut(&Datagram<'_>)) {
         if self.is_lost() {
             return;
         }
@@ -65,7 +65,7 @@ impl Injector {
     }
 
     /// Gives datagrams that have been held long enough to `deliver`.
-    pub(super) fn release(&mut self, now: Time, deliver: &mut impl FnMut(&Datagram<'_>)) {
+    pub(in crate::io) fn release(&mut self, now: Time, deliver: &mut impl FnMut(&Datagram<'_>)) {
         if let Some(held) = self.held.take_if(|held| held.overtaken_by == 0 || now >= held.until) {
             let (origin, traffic_class, received) = (held.origin, held.traffic_class, held.received);
             deliver(&Datagram { origin, traffic_class, received, bytes: &held.bytes });
@@ -73,12 +73,12 @@ impl Injector {
     }
 
     /// When [`Injector::release`] has something to do even if nothing arrives.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    pub(in crate::io) fn deadline(&self) -> Option<Time> {
         self.held.as_ref().map(|held| held.until)
     }
 
     /// Faults since this was last asked.
-    pub(super) fn take_count(&mut self) -> u64 {
+    pub(in crate::io) fn take_count(&mut self) -> u64 {
         std::mem::take(&mut self.count)
     }
 

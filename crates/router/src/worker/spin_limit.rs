@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Spin limit of one thread.
-pub(crate) struct Patience {
+pub(crate) struct SpinLimit {
     mode: Mode,
     yields: bool,
     spin_for: Duration,
@@ -27,7 +27,7 @@ pub(crate) struct Patience {
     contention: Arc<Contention>,
 }
 
-impl Patience {
+impl SpinLimit {
     /// A limit of `spin_for`, where `pollers` threads, this one included, may poll at a time.
     pub(crate) fn new(mode: Mode, pollers: usize, spin_for: Duration, contention: Arc<Contention>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -7,7 +7,7 @@ mod names;
 
 pub(super) use names::{Subject, subject};
 
-use crate::io::PlainError;
+use crate::io::ExternalPathError;
 use rdmesh_nic::{Path, QpInfo};
 use rdmesh_verbs::{Gid, QpState, Qpn};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// A request that cannot work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mistake {
+pub enum FailedRequest {
     /// A path that begins at an address of another family than the peer's.
     WrongGid {
         /// Index of the GID that it begins at.
@@ -30,17 +30,17 @@ pub enum Mistake {
         peer: IpAddr,
     },
     /// A path to an address that no endpoint has, from an endpoint that cannot reach external peers.
-    NoWay {
+    NoPath {
         /// The peer.
         peer: IpAddr,
         /// Reason why there is no external path, where that is known.
-        outside: Option<PlainError>,
+        external: Option<ExternalPathError>,
     },
     /// A connection whose peer never answered.
     NoAnswer {
         /// The peer.
         peer: IpAddr,
-        /// Which way it was looked for.
+        /// Path by which it was looked for.
         path: Option<Path>,
         /// The number of its queue pair.
         qpn: Qpn,
@@ -62,7 +62,7 @@ pub enum Mistake {
 
 /// A failed request, with its program and count.
 #[derive(Clone, Debug)]
-pub struct MistakeInfo {
+pub struct FailedRequestInfo {
     /// The endpoint's name.
     pub name: String,
     /// The endpoint's network.
@@ -72,7 +72,7 @@ pub struct MistakeInfo {
     /// That process's name.
     pub comm: String,
     /// The failed request.
-    pub mistake: Mistake,
+    pub request: FailedRequest,
     /// Number of times it failed.
     pub count: u64,
     /// Time since it failed last.
@@ -81,29 +81,29 @@ pub struct MistakeInfo {
 
 /// The last distinct failed requests of one endpoint, the latest at the end.
 #[derive(Default)]
-pub(super) struct Mistakes(Vec<Entry>);
+pub(super) struct FailedRequests(Vec<Entry>);
 
 #[derive(Clone)]
 struct Entry {
-    mistake: Mistake,
+    request: FailedRequest,
     pid: i32,
     comm: String,
     count: u64,
     last: Instant,
 }
 
-impl Mistakes {
+impl FailedRequests {
     /// Records a failed request.
-    pub(super) fn note(&mut self, mistake: Mistake, pid: i32, comm: impl FnOnce() -> String) {
-        self.note_all(mistake, 1, pid, comm);
+    pub(super) fn note(&mut self, request: FailedRequest, pid: i32, comm: impl FnOnce() -> String) {
+        self.note_all(request, 1, pid, comm);
     }
 
     /// Records `count` failures of one kind.
-    pub(super) fn note_all(&mut self, mistake: Mistake, count: u64, pid: i32, comm: impl FnOnce() -> String) {
-        let known = self.0.iter().position(|entry| entry.mistake == mistake);
+    pub(super) fn note_all(&mut self, request: FailedRequest, count: u64, pid: i32, comm: impl FnOnce() -> String) {
+        let known = self.0.iter().position(|entry| entry.request == request);
         let mut entry = match known {
             Some(at) => self.0.remove(at),
-            None => Entry { mistake, pid: -1, comm: String::new(), count: 0, last: Instant::now() },
+            None => Entry { request, pid: -1, comm: String::new(), count: 0, last: Instant::now() },
         };
         if entry.pid != pid {
             (entry.pid, entry.comm) = (pid, comm());
@@ -117,13 +117,13 @@ impl Mistakes {
     }
 
     /// All of them, with the names of their endpoint.
-    pub(super) fn infos(&self, name: &str, network: &str) -> impl Iterator<Item = MistakeInfo> {
-        self.0.iter().map(move |entry| MistakeInfo {
+    pub(super) fn infos(&self, name: &str, network: &str) -> impl Iterator<Item = FailedRequestInfo> {
+        self.0.iter().map(move |entry| FailedRequestInfo {
             name: name.to_owned(),
             network: network.to_owned(),
             pid: entry.pid,
             comm: entry.comm.clone(),
-            mistake: entry.mistake,
+            request: entry.request,
             count: entry.count,
             age: entry.last.elapsed(),
         })
@@ -132,27 +132,27 @@ impl Mistakes {
 
 /// Those of endpoints that are gone: a program's endpoint often goes with it.
 #[derive(Default)]
-pub(super) struct PastMistakes(Vec<(String, String, Mistakes)>);
+pub(super) struct PastFailedRequests(Vec<(String, String, FailedRequests)>);
 
-impl PastMistakes {
+impl PastFailedRequests {
     /// Keeps those of an endpoint that is removed.
-    pub(super) fn keep(&mut self, name: &str, network: &str, mistakes: Mistakes) {
-        if mistakes.0.is_empty() {
+    pub(super) fn keep(&mut self, name: &str, network: &str, failed_requests: FailedRequests) {
+        if failed_requests.0.is_empty() {
             return;
         }
         if self.0.len() == MAX {
             self.0.remove(0);
         }
-        self.0.push((name.to_owned(), network.to_owned(), mistakes));
+        self.0.push((name.to_owned(), network.to_owned(), failed_requests));
     }
 
     /// All of them.
-    pub(super) fn infos(&self) -> impl Iterator<Item = MistakeInfo> {
-        self.0.iter().flat_map(|(name, network, mistakes)| mistakes.infos(name, network))
+    pub(super) fn infos(&self) -> impl Iterator<Item = FailedRequestInfo> {
+        self.0.iter().flat_map(|(name, network, failed_requests)| failed_requests.infos(name, network))
     }
 }
 
-impl Mistake {
+impl FailedRequest {
     /// The failure of a queue pair in this state at its end, if any.
     pub(super) fn of_queue_pair(info: &QpInfo) -> Option<Self> {
         let is_unanswered = info.unacked_psn == info.attr.sq_psn && info.counters.rx_messages == 0;
@@ -173,7 +173,7 @@ impl Mistake {
             Self::WrongGid { better: None, peer, .. } => Some(format!(
                 "give the endpoint an address of the family of {peer} too: rdmesh run --ip ADDRESS --ip ADDRESS"
             )),
-            Self::NoWay { peer, .. } => Some(format!(
+            Self::NoPath { peer, .. } => Some(format!(
                 "is the address right? `rdmesh endpoint ls` and `rdmesh peer ls` list those that are known; for a machine outside rdmesh, see `rdmesh doctor --to {peer}`"
             )),
             Self::NoAnswer { path: Some(Path::Local), .. } => {
@@ -196,28 +196,28 @@ impl Mistake {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for FailedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WrongGid { index, gid, peer, .. } => {
                 write!(f, "a path from GID index {index}, which is {gid}, does not lead to {peer}")
             }
-            Self::NoWay { peer, outside } => {
+            Self::NoPath { peer, external } => {
                 write!(
                     f,
-                    "no path to {peer}: no endpoint of its network has the address, and the program has no way outside"
+                    "no path to {peer}: no endpoint of its network has the address, and the program has no external path"
                 )?;
-                outside.iter().try_for_each(|error| write!(f, " ({error})"))
+                external.iter().try_for_each(|error| write!(f, " ({error})"))
             }
             Self::NoAnswer { peer, path, qpn } => {
-                let way = match path {
+                let place = match path {
                     Some(Path::Local) => "an endpoint of this host".to_owned(),
                     Some(Path::Host(address)) => format!("an endpoint of the host at {address}"),
                     Some(Path::Outside) | None => {
                         "outside rdmesh: no endpoint of its network has the address".to_owned()
                     }
                 };
-                write!(f, "queue pair {} of {peer} never answered; the address is {way}", qpn.value())
+                write!(f, "queue pair {} of {peer} never answered; the address is {place}", qpn.value())
             }
             Self::QpType(number) => write!(f, "ibv_create_qp: type {} is not supported", names::qp_type(*number)),
             Self::Limit(what) => write!(f, "no more {what}"),

@@ -1,8 +1,8 @@
 //! UDP sockets for plain RoCEv2, in the network namespaces of the programs.
 
 use super::probe::ProbeError;
-use super::raw;
-use super::socket::{Purpose, Socket};
+use crate::io::raw;
+use crate::io::socket::{Purpose, Socket};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use rdmesh_nic::{PlainId, ROCE_PORT};
@@ -17,20 +17,19 @@ use std::time::Duration;
 
 /// The sockets for plain RoCEv2 of one network namespace.
 #[derive(Debug)]
-pub struct PlainSockets {
-    pub(super) id: PlainId,
-    /// Receives for all.
-    pub(super) worker: usize,
-    pub(super) v4: Socket,
+pub struct ExternalSockets {
+    id: PlainId,
+    /// The worker that receives for all.
+    worker: usize,
+    v4: Socket,
     /// None where the namespace has no IPv6.
-    pub(super) v6: Option<Socket>,
-    /// The interface, for addresses that mean something only together with it.
-    pub(super) scope: u32,
+    v6: Option<Socket>,
+    scope: u32,
 }
 
 /// A network namespace, as long as it is open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct NamespaceKey {
+pub(in crate::io) struct NamespaceKey {
     device: u64,
     inode: u64,
 }
@@ -46,7 +45,7 @@ pub struct Interface {
 
 /// Reason why an endpoint's programs cannot reach external peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PlainError {
+pub enum ExternalPathError {
     /// The program's namespace is not known.
     #[error("the program's network namespace cannot be opened: {0}")]
     Unknown(Errno),
@@ -76,12 +75,12 @@ pub(super) struct Found {
     pub(super) interface: Option<Interface>,
     /// Its name there.
     pub(super) name: String,
-    pub(super) sockets: Option<Result<(Socket, Option<Socket>), PlainError>>,
+    pub(super) sockets: Option<Result<(Socket, Option<Socket>), ExternalPathError>>,
 }
 
 impl NamespaceKey {
     /// The identity of `namespace`.
-    pub(super) fn of(namespace: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(in crate::io) fn of(namespace: BorrowedFd<'_>) -> io::Result<Self> {
         let stat = fstat(namespace)?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }
@@ -95,7 +94,7 @@ pub(super) fn visit(
     addresses: Vec<IpAddr>,
     with_sockets: bool,
     wait: Duration,
-) -> Result<Found, PlainError> {
+) -> Result<Found, ExternalPathError> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let visit = move || {
         let found = enter(namespace.as_fd()).and_then(|()| look(&addresses, with_sockets));
@@ -103,8 +102,8 @@ pub(super) fn visit(
         let _ = sender.send(found);
     };
     let thread = std::thread::Builder::new().name("rdmesh-namespace".into()).stack_size(STACK);
-    thread.spawn(visit).map_err(|_| PlainError::Unknown(Errno::AGAIN))?;
-    receiver.recv_timeout(wait).map_err(|_| PlainError::TooSlow)?
+    thread.spawn(visit).map_err(|_| ExternalPathError::Unknown(Errno::AGAIN))?;
+    receiver.recv_timeout(wait).map_err(|_| ExternalPathError::TooSlow)?
 }
 
 /// Index and name of the interface with one of `addresses` in `namespace`.
@@ -112,19 +111,19 @@ pub(crate) fn find_interface(
     namespace: OwnedFd,
     addresses: Vec<IpAddr>,
     wait: Duration,
-) -> Result<Option<(u32, String)>, PlainError> {
+) -> Result<Option<(u32, String)>, ExternalPathError> {
     let found = visit(namespace, addresses, false, wait)?;
     Ok(found.interface.map(|interface| (interface.index, found.name)))
 }
 
 /// Moves the calling thread into `namespace`; where it is already, no privilege is asked for.
-fn enter(namespace: BorrowedFd<'_>) -> Result<(), PlainError> {
-    let own = open_namespace("/proc/thread-self/ns/net").map_err(PlainError::Unknown)?;
-    let key = |fd| NamespaceKey::of(fd).map_err(PlainError::Unknown);
+fn enter(namespace: BorrowedFd<'_>) -> Result<(), ExternalPathError> {
+    let own = open_namespace("/proc/thread-self/ns/net").map_err(ExternalPathError::Unknown)?;
+    let key = |fd| NamespaceKey::of(fd).map_err(ExternalPathError::Unknown);
     if key(own.as_fd())? == key(namespace)? {
         return Ok(());
     }
-    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network)).map_err(PlainError::Enter)
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network)).map_err(ExternalPathError::Enter)
 }
 
 /// Opens a network namespace that `/proc` shows.
@@ -133,8 +132,8 @@ pub(crate) fn open_namespace(path: &str) -> io::Result<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn look(addresses: &[IpAddr], with_sockets: bool) -> Result<Found, PlainError> {
-    let (interface, name) = interface(addresses).map_err(PlainError::Socket)?.unzip();
+fn look(addresses: &[IpAddr], with_sockets: bool) -> Result<Found, ExternalPathError> {
+    let (interface, name) = interface(addresses).map_err(ExternalPathError::Socket)?.unzip();
     let sockets = (with_sockets && interface.is_some()).then(sockets);
     Ok(Found { interface, name: name.unwrap_or_default(), sockets })
 }
@@ -158,12 +157,13 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 
-fn sockets() -> Result<(Socket, Option<Socket>), PlainError> {
+fn sockets() -> Result<(Socket, Option<Socket>), ExternalPathError> {
     let open = |ip| {
         // Path MTU discovery is on, because only then the datagrams are numbered from zero.
         Socket::open(SocketAddr::new(ip, ROCE_PORT), Purpose { is_shared: false, heeds_path: true })
     };
-    let failed = |error| if error == Errno::ADDRINUSE { PlainError::PortTaken } else { PlainError::Socket(error) };
+    let failed =
+        |error| if error == Errno::ADDRINUSE { ExternalPathError::PortTaken } else { ExternalPathError::Socket(error) };
     let v4 = open(Ipv4Addr::UNSPECIFIED.into()).map_err(failed)?;
     let v6 = match open(Ipv6Addr::UNSPECIFIED.into()) {
         Ok(v6) => Some(v6),
@@ -173,7 +173,7 @@ fn sockets() -> Result<(Socket, Option<Socket>), PlainError> {
     Ok((v4, v6))
 }
 
-impl PlainSockets {
+impl ExternalSockets {
     /// The sockets `(v4, v6)` as number `id`, which `worker` receives from.
     pub(super) fn new(id: PlainId, worker: usize, (v4, v6): (Socket, Option<Socket>), interface: Interface) -> Self {
         Self { id, worker, v4, v6, scope: interface.index }
@@ -184,8 +184,18 @@ impl PlainSockets {
         self.id
     }
 
+    /// The worker that receives from them.
+    pub(in crate::io) fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// The interface, for addresses that mean something only together with it.
+    pub(in crate::io) fn scope(&self) -> u32 {
+        self.scope
+    }
+
     /// Probes a machine, so that the kernel resolves its address: an empty datagram to the discard port (RFC 863).
-    pub fn knock(&self, dest: Ipv4Addr) -> io::Result<()> {
+    pub fn probe(&self, dest: Ipv4Addr) -> io::Result<()> {
         const DISCARD: u16 = 9;
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendto(self.v4.as_fd(), &[], flags, &SocketAddrV4::new(dest, DISCARD)) {
@@ -195,7 +205,8 @@ impl PlainSockets {
         }
     }
 
-    pub(super) fn socket(&self, is_v4: bool) -> Option<&Socket> {
+    /// The socket of one family; none where the namespace has no such addresses.
+    pub(in crate::io) fn socket(&self, is_v4: bool) -> Option<&Socket> {
         if is_v4 { Some(&self.v4) } else { self.v6.as_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! Peer credentials: the process at the other end of a connection, as the kernel reports it.
+//! Programs: the process at the other end of a connection, as the kernel reports it.
 
 use crate::budget::Share;
 use crate::io::open_namespace;
@@ -12,12 +12,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// The process that connected, and what is known of its memory.
-pub(super) struct Peer {
+pub(super) struct Program {
     process: Arc<Process>,
     /// Its memory, once some of it has been registered: all regions share the descriptor.
     memory: Option<ProcessMemory>,
     /// The arena that it registered memory of last.
-    pub(super) arena: Cell<Option<ArenaId>>,
+    arena: Cell<Option<ArenaId>>,
 }
 
 /// A process, as the kernel named it when it connected.
@@ -29,7 +29,7 @@ pub(super) struct Process {
     pidfd: Option<OwnedFd>,
 }
 
-impl Deref for Peer {
+impl Deref for Program {
     type Target = Process;
 
     fn deref(&self) -> &Process {
@@ -37,7 +37,7 @@ impl Deref for Peer {
     }
 }
 
-impl Peer {
+impl Program {
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { process: Arc::new(Process::of(socket)?), memory: None, arena: Cell::default() })
     }
@@ -51,6 +51,16 @@ impl Peer {
     pub(super) fn memory(&self) -> Option<io::Result<ProcessMemory>> {
         let memory = self.memory.as_ref()?;
         Some(self.is_unchanged().map(|()| memory.clone()))
+    }
+
+    /// The arena that it registered memory of last.
+    pub(super) fn arena(&self) -> Option<ArenaId> {
+        self.arena.get()
+    }
+
+    /// It has registered memory of `arena`.
+    pub(super) fn set_arena(&self, arena: ArenaId) {
+        self.arena.set(Some(arena));
     }
 
     /// The process's memory has been opened.
@@ -175,25 +185,25 @@ mod tests {
     #[test]
     fn a_process_is_opened_once() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let (mut peer, share) = (Peer::of(a.as_fd()).unwrap(), share());
-        assert!(peer.memory().is_none());
-        peer.set_memory(peer.process().open_memory(&Patience::default(), &share).unwrap());
-        let regions: Vec<_> = (0..10).map(|_| peer.memory().unwrap().unwrap()).collect();
+        let (mut program, share) = (Program::of(a.as_fd()).unwrap(), share());
+        assert!(program.memory().is_none());
+        program.set_memory(program.process().open_memory(&Patience::default(), &share).unwrap());
+        let regions: Vec<_> = (0..10).map(|_| program.memory().unwrap().unwrap()).collect();
         assert_eq!(share.held(Resource::Descriptors), 1);
-        drop((peer, regions));
+        drop((program, regions));
         assert_eq!(share.held(Resource::Descriptors), 0);
     }
 
     #[test]
     fn the_kernel_names_the_peer() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let peer = Peer::of(a.as_fd()).unwrap();
-        assert_eq!(peer.pid, std::process::id().cast_signed());
-        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
-        assert!(!peer.has_exited());
-        assert!(peer.open_memory(&Patience::default(), &share()).is_ok());
-        assert!(peer.network_namespace().is_ok());
-        assert!(!peer.comm().is_empty());
+        let program = Program::of(a.as_fd()).unwrap();
+        assert_eq!(program.pid, std::process::id().cast_signed());
+        assert_eq!(program.uid, rustix::process::getuid().as_raw());
+        assert!(!program.has_exited());
+        assert!(program.open_memory(&Patience::default(), &share()).is_ok());
+        assert!(program.network_namespace().is_ok());
+        assert!(!program.comm().is_empty());
     }
 
     #[test]
