@@ -11,7 +11,10 @@
 //!   handle_timeout(now) ──►└────────┘──► poll_event, poll_timeout
 //! ```
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod capture;
 pub mod cm;
@@ -26,6 +29,7 @@ mod path;
 pub mod platform;
 mod qp;
 mod schedule;
+mod seeded;
 mod time;
 mod timer;
 mod transport;

@@ -4,6 +4,7 @@ use super::mad::{Bytes, Kind};
 use super::messages::Req;
 use super::types::{CmPath, CmState, ConnectionInfo, Ends, ReqParams};
 use crate::time::Time;
+use alloc::boxed::Box;
 use core::time::Duration;
 use rdmesh_verbs::{Mtu, Psn, QpType, Qpn};
 

@@ -8,8 +8,8 @@ use crate::path::{Datagram, Origin, Routes};
 use crate::platform::Platform;
 use crate::time::Time;
 use crate::wire::Op;
+use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;
-use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
     /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.

@@ -5,7 +5,8 @@ mod table;
 pub(crate) use table::{Timer, TimerTable};
 
 use crate::time::Time;
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 /// Deadlines of an engine's queue pairs, at most one each. What is due is looked up by the queue pair when it expires.
 #[derive(Default)]
