@@ -7,7 +7,7 @@
 use crate::packet::{Body, Head, Packet};
 use crate::path::{Target, Transmits};
 use crate::platform::Memory;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Aeth, ICRC_LEN, IpUdp, NakCode, Op, Service, Syndrome, geneve, icrc, padded};
 use alloc::collections::VecDeque;
 use alloc::vec;

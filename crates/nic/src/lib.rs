@@ -30,7 +30,6 @@ pub mod platform;
 mod qp;
 mod schedule;
 mod seeded;
-mod time;
 mod timer;
 mod transport;
 pub mod wire;
@@ -46,4 +45,6 @@ pub use packet::Packet;
 pub use path::{
     Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
-pub use time::Time;
+pub use timer::Time;
+
+use timer as time;

@@ -19,6 +19,7 @@ impl Seeded {
 impl BuildHasher for Seeded {
     type Hasher = SipHasher13;
 
+    #[inline]
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.0, !self.0)
     }

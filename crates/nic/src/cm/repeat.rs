@@ -3,7 +3,7 @@
 use super::connection::{CmConnection, Repeat};
 use super::mad::Bytes;
 use super::{Cm, CmState, Event, Kind, Mad};
-use crate::time::Time;
+use crate::timer::Time;
 use alloc::boxed::Box;
 
 impl Cm {

@@ -2,7 +2,7 @@
 
 use super::connection::CmConnection;
 use super::types::{CmState, Ends};
-use crate::time::Time;
+use crate::timer::Time;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use rdmesh_verbs::{Gid, Qpn, Vni};

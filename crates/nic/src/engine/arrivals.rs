@@ -4,7 +4,7 @@ use super::{Budget, Engine};
 use crate::packet::Packet;
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
-use crate::time::Time;
+use crate::timer::Time;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 

@@ -6,7 +6,7 @@ use crate::device::{Context, Outputs};
 use crate::path::{Path, Route};
 use crate::platform::Platform;
 use crate::qp::Core;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::{Env, Qp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

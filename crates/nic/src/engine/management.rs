@@ -9,7 +9,7 @@ use crate::cm::Mad;
 use crate::path::{Envelope, Opened, flow};
 use crate::path::{Origin, PlainId, Route, Routes, Transmits};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Header, Op, Service};
 use alloc::collections::VecDeque;
 use core::convert::Infallible;

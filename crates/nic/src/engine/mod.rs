@@ -24,7 +24,7 @@ use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
 use crate::schedule::{FAILED_PER_POLL, Order, POLL_COST, TURNS_PER_POLL};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::local::drop_request;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};

@@ -6,7 +6,7 @@ use crate::packet::shard_of;
 use crate::path::Opened;
 use crate::path::{Datagram, Origin, Routes};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::Op;
 use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;

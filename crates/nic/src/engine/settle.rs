@@ -9,7 +9,7 @@ use super::Engine;
 use crate::command::ContextId;
 use crate::path::Transmits;
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::Qpn;
 
 /// Limit on the work of a settlement. A program may post without end, and others wait meanwhile; a NIC, too, would not have

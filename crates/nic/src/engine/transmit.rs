@@ -4,7 +4,7 @@ use super::Engine;
 use crate::path::Transmits;
 use crate::platform::Platform;
 use crate::schedule::{Order, PACKETS_PER_POLL, POLL_COST, TURNS_PER_POLL, cost};
-use crate::time::Time;
+use crate::timer::Time;
 
 impl<P: Platform> Engine<P> {
     /// Appends packets to be sent, for a bounded time or until `to` is full. Returns whether there were any, or are more.

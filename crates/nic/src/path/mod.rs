@@ -17,7 +17,7 @@ pub use transmits::{Train, Transmits};
 
 pub use crate::wire::ip::ROCE_PORT;
 
-use crate::time::Time;
+use crate::timer::Time;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Gid, Mtu, Vni};

@@ -1,10 +1,11 @@
 //! Timers: those of a connection, and the next deadline of each queue pair.
 
 mod table;
+mod time;
 
 pub(crate) use table::{Timer, TimerTable};
+pub use time::Time;
 
-use crate::time::Time;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 

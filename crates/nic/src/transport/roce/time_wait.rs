@@ -13,7 +13,7 @@ use crate::path::{Opened, is_from};
 use crate::path::{Origin, Transmits};
 use crate::platform::Platform;
 use crate::qp::RESTING_QPS;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::Qp;
 use crate::wire::{Aeth, Header, Op, Service, Syndrome};
 use alloc::collections::{BTreeMap, VecDeque};
