@@ -2,6 +2,7 @@
 
 mod context;
 mod cq;
+mod inbox;
 mod output;
 mod slab;
 mod srq;

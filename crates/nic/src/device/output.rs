@@ -1,6 +1,7 @@
 //! Output queues of the engine: packets, events and queue pairs with work.
 
 use super::context::Context;
+use super::inbox::Inbox;
 use crate::capture::Captures;
 use crate::command::ContextId;
 use crate::packet::{Packet, shard_of};
@@ -11,6 +12,7 @@ use crate::schedule::{NumberList, OUTBOX_LIMIT, Order, Schedule, cost};
 use crate::timer::{Deadlines, Time};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn};
 
 /// Event for the program, or for the operator.
@@ -52,7 +54,7 @@ pub(crate) struct Outputs<M> {
     /// Bytes of data in all packets.
     moved: u64,
     /// Packets between two QPs of this engine.
-    inbox: VecDeque<Packet<M>>,
+    inbox: Inbox<M>,
     /// Packets for other engines.
     outbox: VecDeque<Packet<M>>,
     events: VecDeque<Event>,
@@ -76,7 +78,7 @@ impl<M> Outputs<M> {
             now: Time::default(),
             spent: 0,
             moved: 0,
-            inbox: VecDeque::with_capacity(256),
+            inbox: Inbox::new(),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
             schedule: Schedule::default(),
@@ -88,9 +90,10 @@ impl<M> Outputs<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn packet(&mut self, packet: Packet<M>) {
         if packet.shard(self.shards) == self.shard {
-            self.inbox.push_back(packet);
+            self.inbox.push(packet);
         } else {
             self.outbox.push_back(packet);
         }
@@ -103,13 +106,19 @@ impl<M> Outputs<M> {
 
     /// Takes a packet for a QP of this engine.
     pub(crate) fn keep(&mut self, packet: Packet<M>) {
-        self.inbox.push_back(packet);
+        self.inbox.push(packet);
     }
 
-    /// The next packet for a QP of this engine.
+    /// All packets for QPs of this engine, if there are any; [`Outputs::give_back`] follows.
     #[inline]
-    pub(crate) fn next_kept(&mut self) -> Option<Packet<M>> {
-        self.inbox.pop_front()
+    pub(crate) fn take_kept(&mut self) -> Option<Vec<Packet<M>>> {
+        self.inbox.take()
+    }
+
+    /// Gives the list back whose packets have been delivered.
+    #[inline]
+    pub(crate) fn give_back(&mut self, packets: Vec<Packet<M>>) {
+        self.inbox.give_back(packets);
     }
 
     /// The next packet for another engine.
@@ -139,7 +148,7 @@ impl<M> Outputs<M> {
 
     /// Whether there are packets within the host, or events.
     pub(crate) fn has_any(&self) -> bool {
-        self.packets() != 0 || !self.events.is_empty()
+        !self.inbox.is_empty() || !self.outbox.is_empty() || !self.events.is_empty()
     }
 
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].

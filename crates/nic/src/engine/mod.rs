@@ -194,25 +194,34 @@ impl<P: Platform> Engine<P> {
 
     fn drain_inbox(&mut self) -> bool {
         let mut worked = false;
-        while let Some(packet) = self.out.next_kept() {
+        while let Some(mut packets) = self.out.take_kept() {
             worked = true;
-            self.out.captures.local(self.out.now, &packet);
-            let Packet { head, body } = packet;
-            let dest = head.header.dest;
-            if head.is_reply() {
-                if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
-                    qp.handle_reply(env, &head, body);
-                }
-            } else if dest == Qpn::MULTICAST {
-                self.deliver_to_group(&head, &body);
-            } else {
-                match self.out.index_of(dest).and_then(|index| self.qp(index)) {
-                    Some((qp, env)) => qp.handle_request(env, &head, &body),
-                    None => drop_request(&mut self.out, &head),
-                }
+            // Packets are large: they are executed where they are, and what they cause is collected elsewhere.
+            for packet in &mut packets {
+                self.deliver(packet);
             }
+            self.out.give_back(packets);
         }
         worked
+    }
+
+    /// Delivers a packet from this host.
+    fn deliver(&mut self, packet: &mut Packet<P::Memory>) {
+        self.out.captures.local(self.out.now, packet);
+        let Packet { head, body } = packet;
+        let dest = head.header.dest;
+        if head.is_reply() {
+            if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                qp.handle_reply(env, head, body);
+            }
+        } else if dest == Qpn::MULTICAST {
+            self.deliver_to_group(head, body);
+        } else {
+            match self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                Some((qp, env)) => qp.handle_request(env, head, body),
+                None => drop_request(&mut self.out, head),
+            }
+        }
     }
 
     /// Delivers a datagram to every member of a group in this engine.

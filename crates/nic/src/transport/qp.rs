@@ -113,7 +113,7 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Takes the reply to a request packet to this host.
-    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, body: Body<P::Memory>) {
+    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, body: &mut Body<P::Memory>) {
         if let Transport::Local(state) = &mut self.transport {
             Local::new(exec(&mut self.core, &mut env), state).handle_reply(head, body);
         }
