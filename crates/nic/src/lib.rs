@@ -3,7 +3,10 @@
 //! An [`Engine`] is one shard of a host's virtual NIC. It owns protection domains, memory keys, completion queues and
 //! queue pairs; it is told of commands, doorbells, packets and the time, and it is asked for packets, events and the
 //! next deadline. It reads no clock, opens no socket, starts no thread, and touches tenant memory only through the
-//! [`platform`] traits. The same engine runs in the router, in tests and under the fuzzer.
+//! [`platform`] traits. The same engine runs in the router, in tests and under the fuzzer. Commands go to a [`Device`], which
+//! the engine gives out for as long as a command takes.
+//!
+//! There is no standard library here; the feature `std` only lets the check sum of packets use what the processor has.
 //!
 //! ```text
 //!   commands, doorbells ──►┌────────┐──► completions (into CompletionQueue)
