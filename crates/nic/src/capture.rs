@@ -7,10 +7,12 @@
 use crate::packet::{Body, Head, Packet};
 use crate::path::{Target, Transmits};
 use crate::platform::Memory;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Aeth, ICRC_LEN, IpUdp, NakCode, Op, Service, Syndrome, geneve, icrc, padded};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Gid, Qpn, Vni};
-use std::collections::VecDeque;
 
 /// Selection of the packets to copy, and the maximum length of each copy.
 #[derive(Clone, Debug)]

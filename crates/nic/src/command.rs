@@ -2,6 +2,8 @@
 
 use crate::path::Path;
 use crate::platform::Platform;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn};
 
 /// One opened device, within one engine.

@@ -54,7 +54,7 @@ impl<M> Packet<M> {
 impl<M: Memory> Body<M> {
     /// The data, of which nothing is left here.
     pub(crate) fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::Lost)
+        core::mem::replace(self, Self::Lost)
     }
 
     /// Bytes of data.

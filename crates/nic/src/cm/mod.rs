@@ -37,10 +37,10 @@ pub use types::{
 };
 
 use crate::time::Time;
+use alloc::collections::VecDeque;
 use arrayvec::ArrayVec;
 use connection::CmConnection;
 use mad::Bytes;
-use std::collections::VecDeque;
 use table::Table;
 
 /// The connection manager of a host.

@@ -3,7 +3,8 @@
 use super::connection::{CmConnection, Repeat};
 use super::mad::Bytes;
 use super::{Cm, CmState, Event, Kind, Mad};
-use crate::time::Time;
+use crate::timer::Time;
+use alloc::boxed::Box;
 
 impl Cm {
     /// Handles expired deadlines: repetitions and time-outs happen only here.

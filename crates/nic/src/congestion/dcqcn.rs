@@ -4,7 +4,7 @@
 
 use super::window::SendWindow;
 use super::{Acked, Controller, Rtt};
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 
 /// A window, and a rate while the network reports congestion.
@@ -15,18 +15,22 @@ pub(crate) struct Dcqcn {
 }
 
 impl Controller for Dcqcn {
+    #[inline]
     fn window(&self) -> u32 {
         self.window.window()
     }
 
+    #[inline]
     fn pacing(&self) -> Option<Time> {
         self.rate.map(|rate| rate.next_send())
     }
 
+    #[inline]
     fn is_lossless(&self) -> bool {
         self.window.is_lossless()
     }
 
+    #[inline]
     fn on_sent(&mut self, now: Time, bytes: u64) {
         if let Some(rate) = &mut self.rate {
             rate.on_sent(now, bytes);

@@ -11,7 +11,7 @@ mod window;
 pub(crate) use dcqcn::Dcqcn;
 pub(crate) use rtt::Rtt;
 
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 
 /// Congestion control of one connection: what it may have in flight, and when it may send. It is told what happens; it sets no

@@ -5,7 +5,7 @@
 //! a peer whose time-out they exceed sends everything again, which makes them longer.
 
 use super::{Acked, Controller, Rtt};
-use crate::time::Time;
+use crate::timer::Time;
 
 /// The window, in packets.
 #[derive(Clone, Copy, Debug)]
@@ -23,18 +23,22 @@ impl Default for SendWindow {
 }
 
 impl Controller for SendWindow {
+    #[inline]
     fn window(&self) -> u32 {
         self.packets
     }
 
+    #[inline]
     fn pacing(&self) -> Option<Time> {
         None
     }
 
+    #[inline]
     fn is_lossless(&self) -> bool {
         !self.is_lossy || self.clean >= CLEAN
     }
 
+    #[inline]
     fn on_sent(&mut self, _: Time, _: u64) {}
 
     fn on_ack(&mut self, acked: Acked, rtt: &Rtt) {

@@ -1,6 +1,7 @@
 //! Queue of packets between two queue pairs of one engine.
 
 use crate::packet::Packet;
+use alloc::vec::Vec;
 use core::mem::take;
 
 /// Packets in the order in which they are delivered. They are taken all at once; those that they cause go into a second list

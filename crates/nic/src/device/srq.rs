@@ -2,6 +2,7 @@
 
 use crate::command::{CommandError, SrqAttr, SrqEntry, SrqInit};
 use crate::platform::{BadEntry, Platform, RecvQueue};
+use alloc::vec::Vec;
 use rdmesh_verbs::RecvWr;
 
 /// A shared receive queue.

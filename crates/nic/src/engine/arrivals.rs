@@ -4,8 +4,9 @@ use super::{Budget, Engine};
 use crate::packet::Packet;
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
-use crate::time::Time;
-use std::collections::VecDeque;
+use crate::timer::Time;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 /// Queues of packets, by the engine's index of the queue pair.
 pub(super) struct Arrivals<M>(Vec<VecDeque<Packet<M>>>);
@@ -32,7 +33,7 @@ impl<M> Arrivals<M> {
     }
 
     pub(super) fn take(&mut self, index: u32) -> VecDeque<Packet<M>> {
-        self.0.get_mut(index as usize).map(std::mem::take).unwrap_or_default()
+        self.0.get_mut(index as usize).map(core::mem::take).unwrap_or_default()
     }
 }
 
@@ -45,9 +46,9 @@ impl<P: Platform> Engine<P> {
     /// Lets the queue pair whose turn it is take its packets. Returns whether there was one.
     pub(super) fn take_arrived(&mut self) -> bool {
         let Some(index) = self.out.schedule.next(Order::Arrived) else { return false };
-        let before = self.out.spent;
+        let before = self.out.spent();
         self.take_arrived_of(index);
-        self.out.schedule.charge(Order::Arrived, index, self.out.spent - before);
+        self.out.schedule.charge(Order::Arrived, index, self.out.spent() - before);
         true
     }
 
@@ -55,24 +56,24 @@ impl<P: Platform> Engine<P> {
     pub fn settle_arrivals(&mut self, now: Time, budget: &mut Budget) {
         self.out.now = now;
         while !budget.is_spent() {
-            let before = self.out.moved;
+            let before = self.out.moved();
             if !self.take_arrived() {
                 break;
             }
-            budget.take(self.out.moved - before);
+            budget.take(self.out.moved() - before);
         }
     }
 
     /// Lets a queue pair take its packets, for one turn.
     pub(super) fn take_arrived_of(&mut self, index: u32) {
-        let end = self.out.spent + TURN_COST;
+        let end = self.out.spent() + TURN_COST;
         for _ in 0..TURN_PACKETS {
-            if self.out.spent >= end {
+            if self.out.spent() >= end {
                 break;
             }
             let Some(packet) = self.qps.arrivals().pop(index) else { break };
             self.out.spend(u64::from(packet.head.len));
-            self.out.inbox.push(packet);
+            self.out.keep(packet);
             self.drain_inbox();
         }
         if self.qps.arrivals().has_any(index) {

@@ -6,8 +6,10 @@ use crate::device::{Context, Outputs};
 use crate::path::{Path, Route};
 use crate::platform::Platform;
 use crate::qp::Core;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::{Env, Qp};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
 
@@ -162,7 +164,7 @@ impl<P: Platform> Device<'_, P> {
         let qp = self.qps.remove(index, owner.vni).ok_or(NoSuchObject)?;
         self.out.timers.stop(index);
         self.out.schedule.leave(index, owner);
-        self.out.failed.remove(index);
+        self.out.forget_failed(index);
         self.cx.remove_qp(qp.core());
         self.qps.drop_arrived(index, self.out);
         Ok(qp)

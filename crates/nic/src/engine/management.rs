@@ -9,11 +9,11 @@ use crate::cm::Mad;
 use crate::path::{Envelope, Opened, flow};
 use crate::path::{Origin, PlainId, Route, Routes, Transmits};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Header, Op, Service};
+use alloc::collections::VecDeque;
+use core::convert::Infallible;
 use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
-use std::collections::VecDeque;
-use std::convert::Infallible;
 
 /// A management datagram that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -23,8 +23,8 @@ use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
-use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
-use crate::time::Time;
+use crate::schedule::{FAILED_PER_POLL, Order, POLL_COST, TURNS_PER_POLL};
+use crate::timer::Time;
 use crate::transport::local::drop_request;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};
@@ -108,12 +108,12 @@ impl<P: Platform> Engine<P> {
 
     /// A packet for another engine, if there is one; [`Packet::shard`] says which.
     pub fn poll_packet(&mut self) -> Option<Packet<P::Memory>> {
-        self.out.outbox.pop_front()
+        self.out.poll_packet()
     }
 
     /// The next event for the program.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.out.events.pop_front()
+        self.out.poll_event()
     }
 
     /// Packet captures in progress.
@@ -125,16 +125,15 @@ impl<P: Platform> Engine<P> {
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
-        let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
+        let watch = self.out.has_failed().then(|| self.out.now.after(FAILED_WATCH));
         timer.into_iter().chain(watch).min()
     }
 
     /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
     pub fn has_work(&self) -> bool {
         let out = &self.out;
-        let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
         let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
-        has_packets || has_turns || !out.events.is_empty() || self.management.has_received()
+        out.has_any() || has_turns || self.management.has_received()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
@@ -145,11 +144,11 @@ impl<P: Platform> Engine<P> {
     /// Does the present work, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
-        let start = self.out.spent;
+        let start = self.out.spent();
         let mut worked = self.expire();
         worked |= self.drain_inbox();
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
-            if self.out.spent - start > POLL_COST / 2 {
+            if self.out.spent() - start > POLL_COST / 2 {
                 break;
             }
             worked |= self.take_arrived();
@@ -157,15 +156,15 @@ impl<P: Platform> Engine<P> {
         for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
             // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
             // rings while large messages are copied does not wait longer than this.
-            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.spent - start > POLL_COST {
+            if self.out.is_full() || self.out.spent() - start > POLL_COST {
                 break;
             }
             let Some(index) = self.out.schedule.next(Order::Local) else { break };
-            let before = self.out.spent;
+            let before = self.out.spent();
             worked |= self.run(index);
             // The cost of its packets at receivers on this engine is charged to the sender.
             self.drain_inbox();
-            self.out.schedule.charge(Order::Local, index, self.out.spent - before);
+            self.out.schedule.charge(Order::Local, index, self.out.spent() - before);
         }
         worked | self.flush_failed()
     }
@@ -195,13 +194,13 @@ impl<P: Platform> Engine<P> {
 
     fn drain_inbox(&mut self) -> bool {
         let mut worked = false;
-        while let Some(mut packets) = self.out.inbox.take() {
+        while let Some(mut packets) = self.out.take_kept() {
             worked = true;
             // Packets are large: they are executed where they are, and what they cause is collected elsewhere.
             for packet in &mut packets {
                 self.deliver(packet);
             }
-            self.out.inbox.give_back(packets);
+            self.out.give_back(packets);
         }
         worked
     }
@@ -242,11 +241,11 @@ impl<P: Platform> Engine<P> {
     /// Flushes what was posted to QPs in error, some of them in each poll.
     fn flush_failed(&mut self) -> bool {
         let mut worked = false;
-        for _ in 0..self.out.failed.len().min(FAILED_PER_POLL) {
-            let Some(index) = self.out.failed.pop_front() else { break };
+        for _ in 0..self.out.failed().min(FAILED_PER_POLL) {
+            let Some(index) = self.out.next_failed() else { break };
             let Some((qp, env)) = self.qp(index) else { continue };
             worked |= qp.flush_receives(env);
-            self.out.failed.push_back(index);
+            self.out.watch_failed(index);
         }
         worked
     }

@@ -6,10 +6,10 @@ use crate::packet::shard_of;
 use crate::path::Opened;
 use crate::path::{Datagram, Origin, Routes};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::Op;
+use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;
-use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
     /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.

@@ -9,8 +9,7 @@ use super::Engine;
 use crate::command::ContextId;
 use crate::path::Transmits;
 use crate::platform::Platform;
-use crate::schedule::OUTBOX_LIMIT;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::Qpn;
 
 /// Limit on the work of a settlement. A program may post without end, and others wait meanwhile; a NIC, too, would not have
@@ -55,8 +54,8 @@ impl<P: Platform> Engine<P> {
     ) -> bool {
         self.out.now = now;
         let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qp(qp)) else { return false };
-        while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
-            let moved = self.out.moved;
+        while !budget.is_spent() && !self.out.is_full() {
+            let moved = self.out.moved();
             self.take_arrived_of(index);
             self.drain_inbox();
             let mut worked = self.send_locally(index);
@@ -66,7 +65,7 @@ impl<P: Platform> Engine<P> {
                 worked |= to.count() != before;
                 self.wire.sent += (to.count() - before) as u64;
             }
-            budget.take(self.out.moved - moved);
+            budget.take(self.out.moved() - moved);
             if !worked {
                 break;
             }

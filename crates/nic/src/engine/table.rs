@@ -8,8 +8,10 @@ use crate::qp::RESTING_QPS;
 use crate::schedule::Order;
 use crate::transport::roce::TimeWait;
 use crate::transport::{Env, Qp};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use rdmesh_verbs::{Gid, Qpn, Vni};
-use std::collections::{BTreeMap, VecDeque};
 
 /// Queue pairs by index, from which their numbers follow.
 pub(super) struct QueuePairs<P: Platform> {
@@ -145,7 +147,7 @@ impl<P: Platform> QueuePairs<P> {
                 self.arrivals.push(index, packet);
                 out.schedule.add(Order::Arrived, index);
             }
-            None => out.inbox.push(packet),
+            None => out.keep(packet),
         }
     }
 

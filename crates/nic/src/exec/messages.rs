@@ -106,13 +106,14 @@ impl<P: Platform> Exec<'_, P> {
         if self.qp.recv.busy {
             return Ok(());
         }
+        let (context, srq) = (self.qp.context, self.qp.srq);
         let wr = &mut self.qp.recv.current;
-        let taken = match (self.qp.srq, &mut self.qp.recv.queue) {
+        let taken = match (srq, &mut self.qp.recv.queue) {
             (Some(handle), _) => {
                 let srq = self.cx.srq(handle).ok_or(Refusal::NotReady)?;
                 let taken = srq.take(wr);
                 if taken.is_some() && srq.take_limit_event() {
-                    self.out.async_event(self.qp.context, AsyncEvent::SrqLimitReached, handle);
+                    self.out.async_event(context, AsyncEvent::SrqLimitReached, handle);
                 }
                 taken
             }

@@ -9,12 +9,26 @@ pub(crate) use window::{Inflight, Window};
 use crate::command::{Capabilities, ContextId, QpCounters, QpInfo, QpInit};
 use crate::path::Path;
 use crate::platform::{Platform, RecvQueue, SendQueue};
-use crate::time::Time;
-use crate::timer::Deadlines;
+use crate::timer::{Deadlines, Time};
+use alloc::vec::Vec;
+use core::ops::Deref;
 use rdmesh_verbs::{AttrMask, Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 
 /// The part of a queue pair that does not depend on its transport: attributes, send side and receive side.
 pub(crate) struct Core<P: Platform> {
+    made: Made,
+    pub(crate) attr: QpAttr,
+    pub(crate) counters: QpCounters,
+    pub(crate) send: SendSide<P>,
+    pub(crate) recv: ReceiveSide<P>,
+    /// Whether it is connected to a QP on another host.
+    is_remote: bool,
+    /// Multicast groups that it is in.
+    groups: Vec<Gid>,
+}
+
+/// Properties with which a queue pair is made, and which never change. Handles are its context's.
+pub(crate) struct Made {
     pub(crate) context: ContextId,
     pub(crate) handle: u32,
     pub(crate) qpn: Qpn,
@@ -25,14 +39,16 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) srq: Option<u32>,
     pub(crate) caps: Capabilities,
     pub(crate) signal_all: bool,
-    pub(crate) attr: QpAttr,
-    pub(crate) counters: QpCounters,
-    pub(crate) send: SendSide<P>,
-    pub(crate) recv: ReceiveSide<P>,
-    /// Whether it is connected to a QP on another host.
-    pub(crate) is_remote: bool,
-    /// Multicast groups that it is in.
-    groups: Vec<Gid>,
+}
+
+/// Read and never written: a queue pair stays what it was made.
+impl<P: Platform> Deref for Core<P> {
+    type Target = Made;
+
+    #[inline]
+    fn deref(&self) -> &Made {
+        &self.made
+    }
 }
 
 /// The send side.
@@ -107,7 +123,7 @@ impl<P: Platform> Core<P> {
     /// In RESET.
     pub(crate) fn new(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>) -> Self {
         let window = WINDOW.min(init.caps.max_send_wr.max(1) as usize);
-        Self {
+        let made = Made {
             context,
             handle,
             qpn,
@@ -118,6 +134,9 @@ impl<P: Platform> Core<P> {
             srq: init.srq,
             caps: init.caps,
             signal_all: init.signal_all,
+        };
+        Self {
+            made,
             attr: QpAttr::default(),
             counters: QpCounters::default(),
             send: SendSide::new(init.send, window),
@@ -150,6 +169,11 @@ impl<P: Platform> Core<P> {
     /// Takes over the attributes that `mask` names, but for the state.
     pub(crate) fn assign(&mut self, attr: &QpAttr, mask: AttrMask) {
         assign(&mut self.attr, attr, mask);
+    }
+
+    /// Notes whether it is connected to a QP on another host.
+    pub(crate) fn set_remote(&mut self, is_remote: bool) {
+        self.is_remote = is_remote;
     }
 
     /// Multicast groups that it is in.

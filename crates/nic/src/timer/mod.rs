@@ -1,11 +1,13 @@
 //! Timers: those of a connection, and the next deadline of each queue pair.
 
 mod table;
+mod time;
 
 pub(crate) use table::{Timer, TimerTable};
+pub use time::Time;
 
-use crate::time::Time;
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 /// Deadlines of an engine's queue pairs, at most one each. What is due is looked up by the queue pair when it expires.
 #[derive(Default)]

@@ -13,6 +13,7 @@ use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
 use crate::wire::Service;
+use alloc::boxed::Box;
 use rdmesh_verbs::{Psn, QpState, QpType};
 
 /// A queue pair.
@@ -184,7 +185,7 @@ impl<P: Platform> Qp<P> {
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
         if let Some(peer) = self.find_peer(env) {
             self.transport = Transport::Roce(Box::new(Connection::new(peer, replies)));
-            self.core.is_remote = true;
+            self.core.set_remote(true);
         }
     }
 
@@ -197,7 +198,7 @@ impl<P: Platform> Qp<P> {
     fn disconnect(&mut self, env: &mut Env<'_, P>) {
         self.core.send.set_wait(env.index, Wait::None, &mut env.out.timers);
         self.transport = Transport::Local(local::State::new(env.out.next_epoch()));
-        self.core.is_remote = false;
+        self.core.set_remote(false);
         env.out.schedule.remove(Order::Wire, env.index);
     }
 

@@ -11,6 +11,7 @@ use crate::path::Network;
 use crate::platform::Platform;
 use crate::qp::Core;
 use crate::schedule::Owner;
+use alloc::vec::Vec;
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 
 /// The objects of one opened device, and the commands on them that concern no queue pair.

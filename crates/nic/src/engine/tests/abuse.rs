@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::engine::{Config, Engine, Event};
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 
 fn write(id: u64, a: &Node, b: &Node, length: u32) -> SendWr {

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::CommandError;
 use crate::engine::Event;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 
 fn has_event(world: &World, wanted: AsyncEvent) -> bool {

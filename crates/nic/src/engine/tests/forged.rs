@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::path::{Envelope, Transmits, flow};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Aeth, Header, Op, Part, Reth, Service, Syndrome};
 use rdmesh_verbs::*;
 use std::cell::Cell;

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::path::{Datagram, Origin};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{IpUdp, geneve};
 use rdmesh_verbs::*;
 use std::cell::RefCell;

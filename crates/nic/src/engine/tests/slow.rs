@@ -1,7 +1,7 @@
 //! Tests of slow memory: queue pairs wait for it, and fail only where that lasts.
 
 use super::world::*;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 use std::sync::{Arc, Mutex};
 

@@ -4,7 +4,7 @@ use super::world::*;
 use crate::CaptureFilter;
 use crate::path::Path;
 use crate::path::{Datagram, Origin};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Header, IpUdp, Op, Service, Syndrome, geneve, icrc};
 use proptest::prelude::*;
 use rdmesh_verbs::*;

@@ -5,7 +5,7 @@ use crate::engine::{Config, Engine, Event, Owners};
 use crate::path::Network;
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 use std::collections::VecDeque;
 use std::net::IpAddr;

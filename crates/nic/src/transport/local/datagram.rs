@@ -7,8 +7,8 @@ use crate::path::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::schedule::TURN_STEPS;
 use crate::wire::{Header, Op, Service};
+use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
-use std::net::IpAddr;
 
 impl<P: Platform> Local<'_, P> {
     fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Envelope> {
@@ -72,7 +72,7 @@ impl<P: Platform> Local<'_, P> {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[self.qp.send.cursor].wr.op else {
             return Err(WcStatus::LocalQpOperationError.into());
         };
-        let av = self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?.to_owned();
+        let av = *self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?;
         if av.dgid.is_multicast() {
             return self.send_to_group(to, &av);
         }

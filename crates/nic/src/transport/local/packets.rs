@@ -99,7 +99,7 @@ impl<P: Platform> Local<'_, P> {
         entry.started = true;
         entry.sent += u64::from(len);
         entry.complete = last;
-        entry.outstanding += if is_group { self.out.shards } else { 1 };
+        entry.outstanding += if is_group { self.out.shards() } else { 1 };
         send.next_psn = send.next_psn.add(1);
         if last {
             send.cursor += 1;
@@ -112,7 +112,7 @@ impl<P: Platform> Local<'_, P> {
             return Step::Done;
         }
         if let Body::Data(payload) = &body {
-            for shard in 1..self.out.shards {
+            for shard in 1..self.out.shards() {
                 self.out.packet(Packet { head: Head { shard, ..head }, body: Body::Data(payload.clone()) });
             }
         }

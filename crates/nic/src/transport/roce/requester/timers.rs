@@ -3,8 +3,7 @@
 use super::RequesterState;
 use crate::congestion::Controller;
 use crate::platform::Platform;
-use crate::time::Time;
-use crate::timer::Timer;
+use crate::timer::{Time, Timer};
 use crate::transport::roce::Requester;
 use core::time::Duration;
 use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
