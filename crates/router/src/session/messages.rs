@@ -45,7 +45,7 @@ impl Server {
             }
             (RequestKind::Counter, _) => self.counter(id, frame.body),
             (RequestKind::Netlink, _) => self.netlink(id, frame.body),
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
                 return Ok(self.clients.expel(id, "command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),

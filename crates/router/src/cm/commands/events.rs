@@ -1,13 +1,14 @@
-//! Event commands: GET_EVENT and WRITE_CM_EVENT.
+//! Event commands: GET_EVENT and WRITE_CM_EVENT; and the events that other commands take away.
 
 use super::{Call, DONE};
 use crate::cm::ConnectionManager;
 use crate::cm::channel::Channel;
 use crate::cm::event::{Event, Kind, Pending};
-use rdmesh_uverbs::abi::{EventResponse, WriteCmEvent};
+use rdmesh_nic::Time;
+use rdmesh_uverbs::abi::{CmHeader, DestroyId, EventResponse, MigrateId, WriteCmEvent, cm_command};
 use rustix::io::Errno;
 use std::mem::offset_of;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 impl ConnectionManager {
     /// The oldest event of the channel; EAGAIN where there is none. The library has waited already.
@@ -30,6 +31,32 @@ impl ConnectionManager {
         }
         let bytes = response.as_bytes();
         Ok(bytes[..bytes.len().min(call.room)].to_vec())
+    }
+
+    /// Whether a command takes events from a channel that the program has not read. A command that would fail takes none.
+    pub(crate) fn takes_events(&self, channel: u32, bytes: &[u8]) -> bool {
+        let Ok((header, body)) = CmHeader::read_from_prefix(bytes) else { return false };
+        let call = Call { now: Time::default(), channel, body, room: 0 };
+        match header.cmd {
+            cm_command::DESTROY_ID => call.read::<DestroyId>().is_ok_and(|c| self.has_events(&call, channel, c.id)),
+            cm_command::MIGRATE_ID => {
+                call.read::<MigrateId>().is_ok_and(|c| c.fd != channel && self.has_events(&call, c.fd, c.id))
+            }
+            cm_command::LEAVE_MCAST => call.read::<DestroyId>().is_ok_and(|c| self.has_events_of_group(&call, c.id)),
+            _ => false,
+        }
+    }
+
+    /// Whether events of an identifier wait in `from`, its channel.
+    fn has_events(&self, call: &Call<'_>, from: u32, number: u32) -> bool {
+        self.id(&Call { channel: from, ..*call }, number).is_ok_and(|id| self.is_ours(call, id))
+            && self.channels.get(&from).is_some_and(|channel| channel.has_events_of(number))
+    }
+
+    fn has_events_of_group(&self, call: &Call<'_>, number: u32) -> bool {
+        let Some(owner) = self.groups.get(&number).map(|group| group.owner) else { return false };
+        self.id(call, owner).is_ok()
+            && self.channels.get(&call.channel).is_some_and(|channel| channel.has_events_of_group(owner, number))
     }
 
     /// Queues an event that the program makes itself (`ucma_write_cm_event`).
