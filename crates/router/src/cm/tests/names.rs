@@ -222,10 +222,10 @@ fn events_of_a_group_go_when_it_is_left() {
     // In the order in which they came.
     assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[0]);
     assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[2]);
-    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 1);
+    assert_eq!(world.waiting_events(), 1);
     world.destroy(&other, id).unwrap();
     world.expect_none(&other);
-    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 0);
+    assert_eq!(world.waiting_events(), 0);
 }
 
 #[test]
