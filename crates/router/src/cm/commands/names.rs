@@ -123,12 +123,6 @@ pub(in crate::cm) fn listen(registry: &mut Registry, call: &Call<'_>) -> Result<
 
 /// Checks the length of an address as `ucma` does.
 pub(super) fn check_size(size: u16, address: &[u8], reserved: u16) -> Result<(), Errno> {
-    let family = u16::from_ne_bytes([address[0], address[1]]);
-    let expected = match family {
-        2 => 16,
-        10 => 28,
-        27 => 48,
-        _ => 0,
-    };
-    if reserved != 0 || size == 0 || size != expected { Err(Errno::INVAL) } else { Ok(()) }
+    let expected = address::len_of(address::family(address)?).unwrap_or_default();
+    if reserved != 0 || size == 0 || usize::from(size) != expected { Err(Errno::INVAL) } else { Ok(()) }
 }

@@ -8,8 +8,8 @@ use crate::cm::node::Node;
 use crate::cm::registry::Registry;
 use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
-    PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, UserPathRecord,
-    cm_query,
+    PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, SaPathRecord,
+    UserPathRecord, cm_query,
 };
 use rdmesh_verbs::{Gid, Mtu};
 use rustix::io::Errno;
@@ -69,20 +69,21 @@ impl PathRecord {
     }
 
     /// The record as the subnet administrator writes it (IBA 15.2.5.16).
-    fn packed(&self) -> [u8; 64] {
-        let mut bytes = [0; 64];
+    fn packed(&self) -> SaPathRecord {
         let selected = |value: u8| EXACTLY << 6 | value;
-        bytes[..8].copy_from_slice(&self.service_id.to_be_bytes());
-        bytes[8..24].copy_from_slice(&self.dgid.0);
-        bytes[24..40].copy_from_slice(&self.sgid.0);
-        bytes[47] = HOP_LIMIT;
-        bytes[48] = self.traffic_class;
-        bytes[49] = REVERSIBLE;
-        bytes[50..52].copy_from_slice(&PKEY.to_be_bytes());
-        bytes[54] = selected(self.mtu as u8);
-        bytes[55] = selected(RATE);
-        bytes[56] = selected(self.packet_life_time);
-        bytes
+        SaPathRecord {
+            service_id: self.service_id.to_be_bytes(),
+            dgid: self.dgid.0,
+            sgid: self.sgid.0,
+            hop_limit: HOP_LIMIT,
+            traffic_class: self.traffic_class,
+            reversible: REVERSIBLE,
+            pkey: PKEY.to_be_bytes(),
+            mtu: selected(self.mtu as u8),
+            rate: selected(RATE),
+            packet_life_time: selected(self.packet_life_time),
+            ..Default::default()
+        }
     }
 }
 
