@@ -75,12 +75,19 @@ impl CmServer {
         let answer = match (frame.kind, connection.subject()) {
             (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open(id))?,
             (RequestKind::AttachCm, None) => self.attach(id, frame.body),
-            (RequestKind::Cm, Some(Subject::Channel(channel))) => match self.look_first(id, channel, frame.body) {
-                Ok(true) => return Err(Until::Lookup),
-                Ok(false) => self.with_room(id, may_wait, |server| server.command(id, channel, frame.body))?,
-                Err(errno) => Err(errno),
-            },
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
+            (RequestKind::CmUnlessEvents, Some(Subject::Channel(channel)))
+                if self.cm.takes_events(channel, frame.body) =>
+            {
+                Err(Errno::AGAIN)
+            }
+            (RequestKind::Cm | RequestKind::CmUnlessEvents, Some(Subject::Channel(channel))) => {
+                match self.look_first(id, channel, frame.body) {
+                    Ok(true) => return Err(Until::Lookup),
+                    Ok(false) => self.with_room(id, may_wait, |server| server.command(id, channel, frame.body))?,
+                    Err(errno) => Err(errno),
+                }
+            }
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
                 return Ok(self.clients.expel(id, "command before the device was opened"));
             }
             _ => Err(Errno::INVAL),

@@ -112,7 +112,7 @@ impl Executor {
             }
             (RequestKind::Counter, _) => self.counter(connection, frame.body),
             (RequestKind::Netlink, _) => self.netlink(connection, frame.body),
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
                 return Ok(Executed::Broken("command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),

@@ -34,7 +34,7 @@ pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
         RequestKind::Attach | RequestKind::AttachCm => Subject::Other("the device of the parent process"),
         RequestKind::Verbs => verbs(body),
         RequestKind::Ioctl => Subject::Other(method(body)),
-        RequestKind::Cm => connection(body),
+        RequestKind::Cm | RequestKind::CmUnlessEvents => connection(body),
         RequestKind::Counter => Subject::Other("a counter of the port"),
         RequestKind::Netlink => Subject::Other("a question to the device's netlink socket"),
     }

@@ -1,15 +1,18 @@
-//! Commands that make and end connections: connect, accept, reject, disconnect.
+//! Commands that make and end connections: listen, connect, accept, reject, disconnect, destroy.
 
-use super::query::{HOP_LIMIT, PKEY, PathRecord, RATE};
-use super::{Call, DONE};
-use crate::cm::ConnectionManager;
+use super::Connections;
+use crate::cm::call::{Call, DONE};
+use crate::cm::commands::{self, HOP_LIMIT, PKEY, PathRecord, RATE};
 use crate::cm::connection::{self, DATAGRAM_QKEY, SERVICE_FOUND, SERVICE_REFUSED, cm_errno};
 use crate::cm::event::{Event, Kind};
 use crate::cm::header::{self, IpHeader};
 use crate::cm::id::{Id, State};
 use arrayvec::ArrayVec;
 use rdmesh_nic::cm::{CmError, CmPath, CmState, RejectReason, RepParams, ReqParams, SidrAnswer, SidrParams};
-use rdmesh_uverbs::abi::{Accept, ConnParam, Connect, Disconnect, InitQpAttr, Notify, Reject, UverbsQpAttr};
+use rdmesh_uverbs::abi::{
+    Accept, ConnParam, Connect, DestroyId, DestroyIdResponse, Disconnect, InitQpAttr, Notify, Reject, UverbsQpAttr,
+    cm_command,
+};
 use rdmesh_verbs::{Qkey, QpState, Qpn};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -27,17 +30,52 @@ const MAX_RETRY: u8 = 7;
 /// `IBV_EVENT_COMM_EST`.
 const COMMUNICATION_ESTABLISHED: u32 = 4;
 
-impl ConnectionManager {
-    pub(super) fn connect(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+impl Connections {
+    /// Executes a command; returns its response.
+    pub(in crate::cm) fn execute(&mut self, command: u32, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        match command {
+            cm_command::DESTROY_ID => self.destroy_id(call),
+            cm_command::LISTEN => self.listen(call),
+            cm_command::CONNECT => self.connect(call),
+            cm_command::ACCEPT => self.accept(call),
+            cm_command::REJECT => self.reject(call),
+            cm_command::DISCONNECT => self.disconnect(call),
+            cm_command::INIT_QP_ATTR => self.init_qp_attr(call),
+            cm_command::NOTIFY => self.notify(call),
+            _ => commands::execute(&mut self.registry, command, call),
+        }
+    }
+
+    fn destroy_id(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        call.needs_room(size_of::<DestroyIdResponse>())?;
+        let command: DestroyId = call.read()?;
+        let id = self.registry.id(call, command.id)?;
+        let gap = id.source.filter(|_| id.state == State::Listen).map(|source| (id.endpoint, id.space, source.port()));
+        let events_reported = self.destroy(call.now, command.id);
+        if let Some(place) = gap {
+            self.vacancies.open(call.now, place);
+        }
+        call.respond(&DestroyIdResponse { events_reported })
+    }
+
+    fn listen(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+        let place = commands::listen(&mut self.registry, call)?;
+        for (comm, event) in self.vacancies.close(place) {
+            self.handle_event(call.now, comm, event);
+        }
+        Ok(DONE)
+    }
+
+    fn connect(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: Connect = call.read_short()?;
         if command.conn_param.valid == 0 {
             return Err(Errno::INVAL);
         }
-        let (id, device) = self.id_with_device(call, command.id)?;
+        let (id, device) = self.registry.id_with_device(call, command.id)?;
         id.must_be(State::RouteResolved)?;
-        let node = self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?;
+        let node = self.registry.places.node(id.endpoint)?;
         let (Some(source), Some(dest)) = (id.source, id.dest) else { return Err(Errno::INVAL) };
-        let plain = self.channels.get(&call.channel).and_then(|channel| channel.plain.flatten());
+        let plain = self.registry.channels.way_of(call.channel);
         let path = CmPath { vni: node.spec.vni, local: device.local, remote: device.remote, plain };
         let private = private_of(&command.conn_param)?;
         let service_id = header::service_id(id.space, dest.port());
@@ -67,22 +105,22 @@ impl ConnectionManager {
             self.protocol.connect(call.now, path, &request)
         }
         .map_err(cm_errno)?;
-        let id = self.id_mut(call, command.id)?;
+        let id = self.registry.id_mut(call, command.id)?;
         id.qpn = Qpn::new(command.conn_param.qp_num);
         id.comm = Some(comm);
         id.state = State::Connect;
-        self.connections.insert(comm, command.id);
+        self.ids.insert(comm, command.id);
         Ok(DONE)
     }
 
-    pub(super) fn accept(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    fn accept(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: Accept = call.read_short()?;
-        let (id, _) = self.id_with_device(call, command.id)?;
+        let (id, _) = self.registry.id_with_device(call, command.id)?;
         id.must_be(State::Connect)?;
         let done = self.answer(call, &command);
         match done {
             Ok(()) if command.conn_param.valid != 0 => {
-                self.id_mut(call, command.id)?.uid = Some(command.uid);
+                self.registry.id_mut(call, command.id)?.uid = Some(command.uid);
                 Ok(DONE)
             }
             Ok(()) => Ok(DONE),
@@ -96,9 +134,9 @@ impl ConnectionManager {
     /// Accepts a request, or a reply (`rdma_accept`).
     fn answer(&mut self, call: &Call<'_>, command: &Accept) -> Result<(), Errno> {
         let param = &command.conn_param;
-        let id = self.id(call, command.id)?;
+        let id = self.registry.id(call, command.id)?;
         let comm = id.comm.ok_or(Errno::INVAL)?;
-        let guid = self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?.spec.guid;
+        let guid = self.registry.places.node(id.endpoint)?.spec.guid;
         let is_valid = param.valid != 0;
         if id.is_datagram() {
             if !is_valid {
@@ -113,7 +151,7 @@ impl ConnectionManager {
             let (status, qpn) = (SERVICE_FOUND, Qpn::new(param.qp_num));
             let answer = SidrAnswer { status, qpn, qkey: Qkey(qkey), service_id, private: private_of(param)? };
             self.protocol.answer_service(call.now, comm, &answer).map_err(cm_errno)?;
-            let id = self.id_mut(call, command.id)?;
+            let id = self.registry.id_mut(call, command.id)?;
             id.qkey = Some(qkey);
             id.qpn = qpn;
             return Ok(());
@@ -135,18 +173,18 @@ impl ConnectionManager {
             private: private_of(param)?,
         };
         self.protocol.accept(call.now, comm, &reply).map_err(cm_errno)?;
-        self.id_mut(call, command.id)?.qpn = reply.qpn;
+        self.registry.id_mut(call, command.id)?.qpn = reply.qpn;
         Ok(())
     }
 
-    pub(super) fn reject(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    fn reject(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: Reject = call.read()?;
         let reason = match RejectReason(command.reason.into()) {
             RejectReason(0) | RejectReason::CONSUMER_DEFINED => RejectReason::CONSUMER_DEFINED,
             RejectReason::VENDOR_OPTION_NOT_SUPPORTED => RejectReason::VENDOR_OPTION_NOT_SUPPORTED,
             _ => return Err(Errno::INVAL),
         };
-        self.id_with_device(call, command.id)?;
+        self.registry.id_with_device(call, command.id)?;
         let private = &command.private_data[..command.private_data_len.into()];
         self.refuse(call, command.id, reason, private)?;
         Ok(DONE)
@@ -154,7 +192,7 @@ impl ConnectionManager {
 
     /// Rejects a request or a reply (`rdma_reject`).
     fn refuse(&mut self, call: &Call<'_>, number: u32, reason: RejectReason, private: &[u8]) -> Result<(), Errno> {
-        let id = self.id(call, number)?;
+        let id = self.registry.id(call, number)?;
         let comm = id.comm.ok_or(Errno::INVAL)?;
         if id.is_datagram() {
             let (status, service_id) = (SERVICE_REFUSED, 0);
@@ -164,18 +202,18 @@ impl ConnectionManager {
         self.protocol.reject(call.now, comm, reason, &[], private).map_err(cm_errno)
     }
 
-    pub(super) fn disconnect(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    fn disconnect(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: Disconnect = call.read()?;
-        let (id, _) = self.id_with_device(call, command.id)?;
+        let (id, _) = self.registry.id_with_device(call, command.id)?;
         let comm = id.comm.ok_or(Errno::INVAL)?;
         // Disconnecting a connection that has ended, or never existed, succeeds.
         let _ = self.protocol.disconnect(call.now, comm, &[]);
         Ok(DONE)
     }
 
-    pub(super) fn notify(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    fn notify(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let command: Notify = call.read()?;
-        let id = self.id(call, command.id)?;
+        let id = self.registry.id(call, command.id)?;
         if id.device.is_none() {
             return Err(Errno::INVAL);
         }
@@ -185,7 +223,7 @@ impl ConnectionManager {
         }
         match self.protocol.notify_established(call.now, comm) {
             Ok(()) => {
-                self.post(command.id, &Event::new(Kind::Established));
+                self.registry.post(command.id, &Event::new(Kind::Established));
                 Ok(DONE)
             }
             Err(CmError::State(CmState::Established)) => Err(Errno::ISCONN),
@@ -193,11 +231,11 @@ impl ConnectionManager {
         }
     }
 
-    pub(super) fn init_qp_attr(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    fn init_qp_attr(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         call.needs_room(size_of::<UverbsQpAttr>())?;
         let command: InitQpAttr = call.read()?;
         let asked = u8::try_from(command.qp_state).ok().and_then(QpState::from_number).ok_or(Errno::INVAL)?;
-        let (id, device) = self.id_with_device(call, command.id)?;
+        let (id, device) = self.registry.id_with_device(call, command.id)?;
         let attr = match id.comm.filter(|_| !id.is_datagram()) {
             None => connection::unconnected_attr(id, asked),
             Some(comm) => {
@@ -205,7 +243,7 @@ impl ConnectionManager {
                 connection::connected_attr(id, device, &info, asked)?
             }
         };
-        self.id_mut(call, command.id)?.qkey = Some(attr.qkey).filter(|qkey| *qkey != 0);
+        self.registry.id_mut(call, command.id)?.qkey = Some(attr.qkey).filter(|qkey| *qkey != 0);
         call.respond(&attr)
     }
 }

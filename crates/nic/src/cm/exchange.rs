@@ -1,14 +1,108 @@
-//! Timers of the connection manager: retransmission, time-outs and TIME-WAIT.
+//! The messages of connections: sending, retransmission, time-outs and TIME-WAIT.
 
 use super::connection::{CmConnection, Repeat};
-use super::mad::Bytes;
-use super::{Cm, CmState, Event, Kind, Mad};
+use super::mad::{Bytes, Kind};
+use super::table::{Full, Table, mix};
+use super::types::{CmCounters, CmPath, CmState, CommId, Event, Mad};
 use crate::timer::Time;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 
-impl Cm {
+/// The connections of a host, with their messages and events that wait to be taken.
+pub(super) struct Exchange {
+    table: Table,
+    mads: VecDeque<Mad>,
+    events: VecDeque<(CommId, Event)>,
+    /// The high half of all transaction IDs.
+    transaction: u64,
+    sent: [u64; Kind::COUNT],
+    retried: [u64; Kind::COUNT],
+}
+
+impl Exchange {
+    /// No connections. The seed determines their communication IDs.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            table: Table::new(seed),
+            mads: VecDeque::new(),
+            events: VecDeque::new(),
+            transaction: mix(seed) << 32,
+            sent: [0; Kind::COUNT],
+            retried: [0; Kind::COUNT],
+        }
+    }
+
+    /// The connections.
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Adds a connection of this end's; returns its ID. `make` gets the ID of the transactions that it begins.
+    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> CmConnection) -> u32 {
+        let id = self.table.fresh_id();
+        let connection = make(self.tid(id));
+        let added = self.table.insert(id, connection);
+        debug_assert_ne!(added, Err(Full), "only what peers ask for is limited");
+        id
+    }
+
+    /// Adds a connection that a peer requests, unless too many wait for the owner already; returns its ID.
+    pub(super) fn admit(&mut self, connection: CmConnection) -> Result<u32, Full> {
+        let id = self.table.fresh_id();
+        self.table.insert(id, connection).map(|()| id)
+    }
+
+    /// Lets `change` work on a connection.
+    pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut CmConnection)) {
+        self.table.change(id, change);
+    }
+
+    /// Forgets a connection at once.
+    pub(super) fn remove(&mut self, id: u32) {
+        self.table.remove(id);
+    }
+
+    /// The next datagram to be sent.
+    pub(super) fn poll_mad(&mut self) -> Option<Mad> {
+        self.mads.pop_front()
+    }
+
+    /// The next event. Connections that the owner has destroyed have none.
+    pub(super) fn poll_event(&mut self) -> Option<(CommId, Event)> {
+        while let Some((id, event)) = self.events.pop_front() {
+            if self.table.get(id.0).is_some_and(|c| c.is_owned) {
+                return Some((id, event));
+            }
+        }
+        None
+    }
+
+    /// The counters of what it has, and has sent; the others are those of `received`.
+    pub(super) fn counters(&self, received: CmCounters) -> CmCounters {
+        let (live, time_wait) = (self.table.len(), self.table.time_waits());
+        CmCounters { live, time_wait, sent: self.sent, retried: self.retried, ..received }
+    }
+
+    /// The ID of the transactions that a connection begins.
+    pub(super) fn tid(&self, id: u32) -> u64 {
+        self.transaction | u64::from(id)
+    }
+
+    /// Sends a message once.
+    pub(super) fn send(&mut self, path: CmPath, kind: Kind, bytes: Bytes) {
+        self.sent[kind.index()] += 1;
+        self.mads.push_back(Mad { path, bytes });
+    }
+
+    /// Tells the owner of a connection.
+    pub(super) fn tell(&mut self, id: u32, event: Event) {
+        if self.table.get(id).is_some_and(|c| c.is_owned) {
+            self.events.push_back((CommId(id), event));
+        }
+    }
+
     /// Handles expired deadlines: repetitions and time-outs happen only here.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(super) fn handle_timeout(&mut self, now: Time) {
         while let Some(id) = self.table.due(now) {
             self.on_deadline(now, id);
         }
@@ -38,18 +132,11 @@ impl Cm {
         });
     }
 
-    /// A message came that had come before. Where this end has answered it, the answer was lost.
-    pub(super) fn on_duplicate(&mut self, kind: Kind, id: u32, is_answered: bool) {
-        self.counters.duplicate[kind.index()] += 1;
-        if is_answered {
-            self.send_again(id);
-        }
-    }
-
-    fn send_again(&mut self, id: u32) {
+    /// Sends the last message of a connection again, if it has to be kept.
+    pub(super) fn send_again(&mut self, id: u32) {
         let Some(c) = self.table.get(id) else { return };
         if let Some(last) = &c.last {
-            self.counters.retried[last.kind.index()] += 1;
+            self.retried[last.kind.index()] += 1;
             self.mads.push_back(Mad { path: c.path, bytes: *last.bytes });
         }
     }

@@ -1,10 +1,10 @@
 //! Requests and responses of peers, converted into events.
 
-use super::ConnectionManager;
-use super::connection::{NO_SUCH_SERVICE, SERVICE_FOUND, SERVICE_REFUSED, path_to};
-use super::event::{Event, Kind, Pending, datagram, padded};
-use super::header::{self, IpHeader};
-use super::id::{Id, State};
+use super::Connections;
+use crate::cm::connection::{NO_SUCH_SERVICE, SERVICE_FOUND, SERVICE_REFUSED, path_to};
+use crate::cm::event::{Event, Kind, Pending, datagram, padded};
+use crate::cm::header::{self, IpHeader};
+use crate::cm::id::{Id, State};
 use rdmesh_nic::Time;
 use rdmesh_nic::cm::{self, CmPath, CommId, RejectReason, Rep, Req, SidrAnswer, SidrRep, SidrReq};
 use rdmesh_uverbs::abi::{CM_PRIVATE_DATA, ConnParam};
@@ -53,14 +53,14 @@ struct Admitted {
     private: ([u8; CM_PRIVATE_DATA], u8),
 }
 
-impl ConnectionManager {
+impl Connections {
     /// Converts an event of the protocol into one for the program.
-    pub(super) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
+    pub(in crate::cm) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
         let Some(event) = self.let_wait(now, comm, event) else { return };
         match event {
             cm::Event::Request { path, req } => self.handle_request(now, comm, path, &req),
             cm::Event::ServiceRequest { path, sidr } => self.handle_service_request(now, comm, path, &sidr),
-            other => match self.connections.get(&comm).copied() {
+            other => match self.ids.get(&comm).copied() {
                 Some(number) => self.handle_progress(number, &other),
                 // Its identifier is gone, or there was none yet: the event is dropped.
                 None => {
@@ -78,14 +78,15 @@ impl ConnectionManager {
             cm::Event::ServiceRequest { path, sidr } => (path, sidr.service_id),
             _ => return Some(event),
         };
-        let found = self.places.get(&(path.vni, path.local)).zip(header::port_of(service_id));
+        let found = self.registry.places.at(path.vni, path.local).zip(header::port_of(service_id));
         let Some((endpoint, (space, port))) = found else { return Some(event) };
-        let is_served = self.nodes.get(endpoint).is_none_or(|node| !node.ports.listeners(space, port).is_empty());
-        if is_served { Some(event) } else { self.vacancies.wait(now, (*endpoint, space, port), comm, event) }
+        let node = self.registry.places.node(endpoint);
+        let is_served = node.map_or(true, |node| !node.ports.listeners(space, port).is_empty());
+        if is_served { Some(event) } else { self.vacancies.wait(now, (endpoint, space, port), comm, event) }
     }
 
     fn handle_progress(&mut self, number: u32, event: &cm::Event) {
-        let Some(id) = self.ids.get_mut(&number) else { return };
+        let Some(id) = self.registry.get_mut(number) else { return };
         let expected = match event {
             cm::Event::TimeWaitExit => State::Disconnect,
             _ => State::Connect,
@@ -116,7 +117,7 @@ impl ConnectionManager {
             cm::Event::ServiceResolved(answer) => service_event(id, answer),
             cm::Event::Request { .. } | cm::Event::ServiceRequest { .. } => return,
         };
-        self.post(number, &event);
+        self.registry.post(number, &event);
     }
 
     fn handle_request(&mut self, now: Time, comm: CommId, path: CmPath, req: &Req) {
@@ -158,9 +159,9 @@ impl ConnectionManager {
     /// Finds the listener, and makes an identifier for the new connection.
     fn admit(&mut self, comm: CommId, asked: &Asked<'_>) -> Result<Admitted, Refusal> {
         let path = asked.path;
-        let endpoint = *self.places.get(&(path.vni, path.local)).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let endpoint = self.registry.places.at(path.vni, path.local).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        let node = self.nodes.get(&endpoint).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let node = self.registry.places.node(endpoint).map_err(|_| RejectReason::INVALID_SERVICE_ID)?;
         let mut listeners = node.ports.listeners(space, port).iter().map(|binding| binding.owner).peekable();
         if listeners.peek().is_none() {
             return Err(RejectReason::INVALID_SERVICE_ID.into());
@@ -170,10 +171,10 @@ impl ConnectionManager {
             // The source address in it is not its sender's.
             return Err(RejectReason::CONSUMER_DEFINED.into());
         }
-        let matches = |number: &u32| self.ids.get(number).is_some_and(|id| id.listens_for(ip.dest, &path));
+        let matches = |number: &u32| self.registry.get(*number).is_some_and(|id| id.listens_for(ip.dest, &path));
         let listener = listeners.find(matches).ok_or(RejectReason::CONSUMER_DEFINED)?;
         let device = node.device_at(path.local.ip()).ok_or(RejectReason::INVALID_GID)?;
-        let parent = self.ids.get(&listener).ok_or(RejectReason::CONSUMER_DEFINED)?;
+        let parent = self.registry.get(listener).ok_or(RejectReason::CONSUMER_DEFINED)?;
         if parent.qp_type != asked.qp_type {
             return Err(RejectReason::CONSUMER_DEFINED.into());
         }
@@ -182,28 +183,28 @@ impl ConnectionManager {
         }
         let channel = parent.channel;
         let options = parent.options;
-        let psn = self.random_psn();
+        let psn = self.registry.psn();
         let child = Id {
             state: State::Connect,
             source: Some(SocketAddr::new(ip.dest, port)),
             dest: Some(ip.source),
-            device: Some(super::id::Device { remote: path.remote, ..device }),
+            device: Some(crate::cm::id::Device { remote: path.remote, ..device }),
             comm: Some(comm),
-            options: super::id::Options { ack_timeout: None, reuse: false, ..options },
+            options: crate::cm::id::Options { ack_timeout: None, reuse: false, ..options },
             ..Id::new(endpoint, channel, space, asked.qp_type, psn)
         };
-        let child = self.insert(child).map_err(|_| Refusal::Later)?;
-        self.connections.insert(comm, child);
+        let child = self.registry.insert(child).map_err(|_| Refusal::Later)?;
+        self.ids.insert(comm, child);
         Ok(Admitted { listener, child, private: padded(private) })
     }
 
     /// Queues a connection request event at a listener.
     fn announce(&mut self, listener: u32, child: u32, event: &Event) {
-        let Some(id) = self.ids.get_mut(&listener) else { return };
+        let Some(id) = self.registry.get_mut(listener) else { return };
         id.backlog -= 1;
         let (channel, uid) = (id.channel, id.uid.unwrap_or_default());
         let response = event.response(uid, child);
-        self.queue(channel, Pending { id: listener, group: None, response, child: Some(child) });
+        self.registry.channels.queue(channel, Pending { id: listener, group: None, response, child: Some(child) });
     }
 }
 
