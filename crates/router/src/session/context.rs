@@ -11,6 +11,7 @@ use super::reply::Reply;
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
+use crate::errands::Job;
 use crate::io::{Interface, Place, PlainError, PlainUse};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
@@ -153,17 +154,15 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
-    pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
-        let id = self.id;
-        // The worker serves others between two slices.
-        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
-        let mut remains: Vec<_> = slices.collect();
-        remains.extend(self.shard.call(move |shard| shard.close(id)));
-        let Self { plain, holdings, page, queues, async_fd, .. } = self;
-        // Neither here nor on the worker, which both have others to serve.
-        disposal.discard(((remains, page, queues, async_fd), holdings.end()));
-        plain.ok()
+    /// Reclaims everything, by way of `disposal`. A device with few queue pairs is closed when this returns, one with many on
+    /// another thread.
+    pub(super) fn close(self, disposal: &Disposal) {
+        let Self { shard, id, plain, holdings, page, queues, async_fd, regions, channels, cqs, groups, .. } = self;
+        let rest = Box::new(((page, queues, async_fd), (regions, channels, cqs, groups), holdings.end()));
+        let mut closing = Closing { shard, id, rest: Some((rest, plain)), disposal: disposal.clone() };
+        if closing.step() && closing.step() {
+            disposal.reclaim(closing);
+        }
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -214,6 +213,32 @@ impl Context {
             outside: self.plain.as_ref().map(drop).map_err(|error| *error),
             qps,
         }
+    }
+}
+
+/// A device that is being closed: its queue pairs in slices, then all else. What goes is dropped by `disposal`: who takes a
+/// step has others to serve.
+struct Closing<T> {
+    shard: ShardHandle,
+    id: ContextId,
+    rest: Option<(T, Result<PlainUse, PlainError>)>,
+    disposal: Disposal,
+}
+
+impl<T: Send + 'static> Job for Closing<T> {
+    fn step(&mut self) -> bool {
+        let id = self.id;
+        // The worker serves others between two slices; it may have ended, with the router.
+        if let Some(Some(remains)) = self.shard.try_call(move |shard| shard.close_some(id)) {
+            self.disposal.discard(remains);
+            return true;
+        }
+        let remains = self.shard.try_call(move |shard| shard.close(id)).flatten();
+        if let Some((rest, plain)) = self.rest.take() {
+            self.disposal.discard((remains, rest));
+            drop(plain);
+        }
+        false
     }
 }
 

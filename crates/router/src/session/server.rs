@@ -331,7 +331,6 @@ impl Server {
         context.note_mistakes(&endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
-        // The path to external peers goes at once.
-        drop(context.close(&endpoint.account.disposal));
+        context.close(&endpoint.account.disposal);
     }
 }
