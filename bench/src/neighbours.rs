@@ -59,7 +59,7 @@ const FLOOD: &str = "datagrams to the own plain socket";
 /// Names of figures; those of an attack have [`DURING`] behind them.
 const WRITE: &str = "WRITE, 8 B, median";
 const WRITE_WORST: &str = "WRITE, 8 B, worst";
-const RATE: &str = "WRITEs, 8 B, one at a time";
+const RATE: &str = "WRITEs, 8 B, 48 under way";
 const SETUP: &str = "set-up, median";
 const SETUP_WORST: &str = "set-up, worst";
 const CONNECTION: &str = "rdma_cm connection to another host";
@@ -152,10 +152,11 @@ fn sample(results: &mut Results, attack: &str, moment: &str, peer: &mut Peer, ef
         let figures: Vec<f64> = answer.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
         <[f64; 4]>::try_from(figures).expect("four figures")
     };
-    let [count, median, _, worst] = take("write");
+    let [_, median, _, worst] = take("write");
     let mut add = |what, unit, value| results.add(&group(attack), &name(what, moment), unit, value);
     add(WRITE, Unit::Microseconds, median);
     add(WRITE_WORST, Unit::Microseconds, worst);
+    let [count, ..] = take("stream");
     add(RATE, Unit::PerSecond, count / seconds);
     let [_, median, _, worst] = take("setup");
     add(SETUP, Unit::Microseconds, median);
@@ -177,5 +178,5 @@ fn name(what: &str, moment: &str) -> String {
 
 const NET: &str = "neighbours";
 /// Of one kind of sample.
-const SECONDS: f64 = 2.0;
+const SECONDS: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(120);

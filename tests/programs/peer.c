@@ -10,6 +10,7 @@
 //   flood OP LEN                 posts and reaps until one fails: "wc STATUS MILLISECONDS-SINCE-THE-LAST-SUCCESS"
 //   trickle OP LEN COUNT         posts and reaps COUNT, one at a time: "done"
 //   sample write SECONDS         8-byte WRITEs, one at a time: "sampled COUNT MEDIAN P99 WORST", in microseconds
+//   sample stream SECONDS        the same with many WRITEs under way; the times are those between completions
 //   sample setup SECONDS         the same of making and destroying a queue pair and a region, in four commands
 //   events                       prints the asynchronous events that are there, by name, then "end"; an error as "errno N"
 //   alloc                        asks the device for something: "done" or "errno N"
@@ -80,13 +81,22 @@ static void flood(const char *op, size_t len) {
     }
 }
 
-static void write_once(void) {
-    post("write", 8);
+static void complete_write(void) {
     // Without the sched_yield() of poll_one(), and for longer: an attack may last.
     struct ibv_wc wc;
     double end = now_seconds() + 60;
     while (ibv_poll_cq(side.cq, 1, &wc) == 0) CHECK(now_seconds() < end, "no completion");
     CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+}
+
+static void write_once(void) {
+    post("write", 8);
+    complete_write();
+}
+
+static void write_next(void) {
+    complete_write();
+    post("write", 8);
 }
 
 static void set_up_once(void) {
@@ -106,15 +116,19 @@ static int compare(const void *a, const void *b) {
 }
 
 static void sample(const char *what, double seconds) {
-    enum { MOST = 4 << 20 };
+    enum { MOST = 16 << 20 };
+    enum { WINDOW = 48 };
     static float samples[MOST];
-    void (*once)(void) = strcmp(what, "setup") == 0 ? set_up_once : write_once;
+    int ahead = strcmp(what, "stream") == 0 ? WINDOW : 0;
+    void (*once)(void) = ahead ? write_next : strcmp(what, "setup") == 0 ? set_up_once : write_once;
     size_t count = 0;
+    for (int i = 0; i < ahead; i++) post("write", 8);
     for (double begin = now_seconds(), last = begin, now; last < begin + seconds && count < MOST; last = now) {
         once();
         now = now_seconds();
         samples[count++] = (float)((now - last) * 1e6);
     }
+    for (int i = 0; i < ahead; i++) complete_write();
     qsort(samples, count, sizeof *samples, compare);
     printf("sampled %zu %.1f %.1f %.1f\n", count, samples[count / 2], samples[count * 99 / 100], samples[count - 1]);
 }
