@@ -198,3 +198,55 @@ pub(super) fn copy(
 
 /// Bytes of an atomic.
 const WORD: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Budget, Limits};
+    use rdmesh_nic::platform::PacketId;
+    use rdmesh_verbs::{Psn, Qpn};
+    use std::sync::atomic::AtomicU64;
+
+    fn own_memory() -> ProcessMemory {
+        let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
+        ProcessMemory::open(rustix::process::getpid().as_raw_nonzero().get(), &Patience::default(), &share).unwrap()
+    }
+
+    /// Tries again as a queue pair does.
+    fn patiently<T>(attempt: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+        std::iter::repeat_with(attempt).find(|result| !matches!(result, Err(Fault::Slow))).unwrap()
+    }
+
+    #[test]
+    fn an_atomic_is_executed_once_however_often_its_packet_comes() {
+        static WORD: AtomicU64 = AtomicU64::new(7);
+        let (memory, addr) = (own_memory(), WORD.as_ptr().addr() as u64);
+        let packet = |psn| Some(PacketId { qpn: Qpn::new(17), is_response: false, psn: Psn::new(psn) });
+        late::serve(packet(1));
+        // Another thread has the lock: no worker waits for it.
+        let excluded = memory.patience.exclude_atomics();
+        while !memory.patience.has_away() {
+            assert_eq!(memory.atomic(addr, |old| old + 1), Err(Fault::Slow));
+        }
+        drop(excluded);
+        assert_eq!(patiently(|| memory.atomic(addr, |old| old + 1)), Ok(7));
+        // The same again: what was kept for it.
+        assert_eq!((memory.atomic(addr, |old| old + 1), WORD.load(Ordering::Relaxed)), (Ok(7), 8));
+        late::serve(packet(2));
+        assert_eq!((patiently(|| memory.atomic(addr, |old| old + 1)), WORD.load(Ordering::Relaxed)), (Ok(8), 9));
+        late::serve(None);
+    }
+
+    #[test]
+    fn copies_of_any_length_arrive() {
+        let (memory, from) = (own_memory(), (0..3 * CHUNK + 5).map(|i| i as u8).collect::<Vec<_>>());
+        let mut to = vec![0u8; from.len()];
+        let (at, there) = (from.as_ptr().addr() as u64, to.as_mut_ptr());
+        assert_eq!(patiently(|| memory.read_raw(at, there, from.len())), Ok(()));
+        assert!(to == from);
+        to.fill(0);
+        let at = to.as_mut_ptr().addr() as u64;
+        assert_eq!(patiently(|| memory.write_raw(at, from.as_ptr(), from.len())), Ok(()));
+        assert!(to == from);
+    }
+}
