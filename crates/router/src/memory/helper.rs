@@ -6,7 +6,7 @@
 //! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
 //! again later (see [`super::late`]).
 
-use super::late::Late;
+use super::late::{Buffer, Late, Lease};
 use rdmesh_nic::platform::Fault;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,12 +43,6 @@ struct Spent {
 struct Away {
     state: Arc<State>,
     lease: Option<Box<dyn Lease>>,
-}
-
-/// Held as long as a thread is abandoned.
-pub(super) trait Lease: Send {
-    /// Takes the result of its job.
-    fn end(self: Box<Self>, result: Result<(), Fault>, buffer: Buffer);
 }
 
 impl Patience {
@@ -147,7 +141,6 @@ impl Drop for Away {
     }
 }
 
-pub(super) type Buffer = Vec<u8>;
 type Job = Box<dyn FnOnce(&mut Buffer) -> Result<(), Fault> + Send>;
 
 /// A thread that makes copies for one worker.

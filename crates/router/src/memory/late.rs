@@ -1,6 +1,5 @@
 //! Copies that take longer than a worker waits. Their results are kept for the packets that they belong to, which come again.
 
-use super::helper::{Buffer, Lease};
 use crate::budget::Charge;
 use rdmesh_nic::platform::{Fault, PacketId};
 use std::cell::Cell;
@@ -35,6 +34,15 @@ struct Done {
     result: Result<(), Fault>,
     buffer: Buffer,
     at: Instant,
+}
+
+/// Data of a copy.
+pub(super) type Buffer = Vec<u8>;
+
+/// Held as long as a thread is left alone with a copy.
+pub(super) trait Lease: Send {
+    /// Takes the result.
+    fn end(self: Box<Self>, result: Result<(), Fault>, buffer: Buffer);
 }
 
 /// A copy, as it is told from others.

@@ -1,7 +1,7 @@
 //! Private memory of a tenant process, through `/proc/PID/mem`.
 
-use super::helper::{self, Buffer, CHUNK, Lease, Patience};
-use super::late::{self, Copy, Found, Kind};
+use super::helper::{self, CHUNK, Patience};
+use super::late::{self, Buffer, Copy, Found, Kind, Lease};
 use super::raw;
 use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
