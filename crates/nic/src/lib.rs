@@ -49,5 +49,3 @@ pub use path::{
     Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
 pub use timer::Time;
-
-use timer as time;

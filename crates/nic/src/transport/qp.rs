@@ -9,10 +9,10 @@ use crate::memory::Payload;
 use crate::packet::{Body, Head};
 use crate::path::Path;
 use crate::path::{Envelope, Opened, Transmits, flow};
-use crate::platform::Platform;
+use crate::platform::{PacketId, Platform};
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
-use crate::wire::Service;
+use crate::wire::{Op, Service};
 use alloc::boxed::Box;
 use rdmesh_verbs::{Psn, QpState, QpType};
 
@@ -105,7 +105,9 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, body: &Body<P::Memory>) {
         match &mut self.transport {
             Transport::Local(state) => {
+                P::serve(Some(PacketId { qpn: self.core.qpn, is_response: false, psn: head.header.psn }));
                 Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
+                P::serve(None);
             }
             Transport::Roce(_) => local::drop_request(env.out, head),
         }
@@ -125,7 +127,19 @@ impl<P: Platform> Qp<P> {
         match &mut self.transport {
             _ if opened.header.service == Service::Ud => self.handle_datagram(&mut env, opened),
             Transport::Local(_) => {}
-            Transport::Roce(connection) => connection.handle_packet(exec(&mut self.core, &mut env), opened),
+            Transport::Roce(connection) => {
+                let header = &opened.header;
+                P::serve(Some(PacketId {
+                    qpn: self.core.qpn,
+                    is_response: matches!(
+                        header.op,
+                        Op::ReadResponse { .. } | Op::AtomicAcknowledge { .. } | Op::Acknowledge(_)
+                    ),
+                    psn: header.psn,
+                }));
+                connection.handle_packet(exec(&mut self.core, &mut env), opened);
+                P::serve(None);
+            }
         }
         self.follow(&mut env);
     }

@@ -14,6 +14,7 @@ use super::reply::Reply;
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
+use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::{ContextId, Device, Network, Plain, ROCE_PORT};
@@ -274,17 +275,15 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
-    pub(super) fn close(self, disposal: &Disposal) -> Option<ExternalPath> {
-        let id = self.id;
-        // The worker serves others between two slices.
-        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
-        let mut deferred: Vec<_> = slices.collect();
-        deferred.extend(self.shard.call(move |shard| shard.close(id)));
-        let Self { external, holdings, page, queues, async_fd, .. } = self;
-        // Neither here nor on the worker, which both have others to serve.
-        disposal.discard(((deferred, page, queues, async_fd), holdings.end()));
-        external.ok()
+    /// Reclaims everything, by way of `disposal`. A device with few queue pairs is closed when this returns, one with many on
+    /// another thread.
+    pub(super) fn close(self, disposal: &Disposal) {
+        let Self { shard, id, external, holdings, page, queues, async_fd, regions, completions, groups, .. } = self;
+        let rest = Box::new(((page, queues, async_fd), (regions, completions, groups), holdings.end()));
+        let mut closing = Closing { shard, id, rest: Some((rest, external)), disposal: disposal.clone() };
+        if closing.step() && closing.step() {
+            disposal.reclaim(closing);
+        }
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -336,6 +335,32 @@ impl Context {
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
         }
+    }
+}
+
+/// A device that is being closed: its queue pairs in slices, then all else. What goes is dropped by `disposal`: who takes a
+/// step has others to serve.
+struct Closing<T> {
+    shard: ShardHandle,
+    id: ContextId,
+    rest: Option<(T, Result<ExternalPath, ExternalPathError>)>,
+    disposal: Disposal,
+}
+
+impl<T: Send + 'static> Job for Closing<T> {
+    fn step(&mut self) -> bool {
+        let id = self.id;
+        // The worker serves others between two slices; it may have ended, with the router.
+        if let Some(Some(remains)) = self.shard.try_call(move |shard| shard.close_some(id)) {
+            self.disposal.discard(remains);
+            return true;
+        }
+        let remains = self.shard.try_call(move |shard| shard.close(id)).flatten();
+        if let Some((rest, external)) = self.rest.take() {
+            self.disposal.discard((remains, rest));
+            drop(external);
+        }
+        false
     }
 }
 

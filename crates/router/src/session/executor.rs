@@ -161,8 +161,7 @@ impl Executor {
         context.note_failed_requests(&endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
-        // The path to external peers goes at once.
-        drop(context.close(&endpoint.account.disposal));
+        context.close(&endpoint.account.disposal);
     }
 
     /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait

@@ -282,3 +282,48 @@ fn an_endpoint_goes_while_something_is_looked_up_for_it() {
     drop(held);
     world.others_go_on(3);
 }
+
+/// Keeps the reclaimer from going on, in its drop, until the sender is dropped.
+struct Gate(Receiver<()>);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.0.recv();
+    }
+}
+
+/// Number of queue pairs of the one device that has some.
+fn queue_pairs(world: &World) -> usize {
+    world.workers.shards()[0].call(|shard| {
+        let engine = shard.engine();
+        (0..16).filter_map(|id| Some(engine.device(rdmesh_nic::ContextId(id)).ok()?.qps().len())).max().unwrap_or(0)
+    })
+}
+
+#[test]
+fn a_device_with_many_queue_pairs_is_closed_while_others_go_on() {
+    const MANY: usize = 600;
+    const TWO_SLICES: usize = 512;
+    let world = World::new();
+    let path = world.endpoint(1);
+    let mut client = Client::device(&path);
+    let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(4));
+    for _ in 0..MANY {
+        client.create_qp(pd, cq, 2);
+    }
+    assert_eq!(queue_pairs(&world), MANY);
+    let (release, released) = channel_of();
+    world.account(1).disposal.discard(Gate(released));
+    drop(client);
+    while queue_pairs(&world) == MANY {
+        std::thread::yield_now();
+    }
+    world.others_go_on(2);
+    assert_eq!(queue_pairs(&world), MANY - TWO_SLICES, "the session thread did no more");
+    drop(release);
+    world.account(1).disposal.finish();
+    // Jobs may have added jobs.
+    while queue_pairs(&world) > 1 {
+        std::thread::yield_now();
+    }
+}

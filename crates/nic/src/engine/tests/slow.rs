@@ -341,3 +341,24 @@ fn a_peer_that_is_slow_for_ever_is_given_up() {
     assert_eq!(a.done(), Some((1, WcStatus::RnrRetryExceeded)));
     assert!((10 * SECOND..12 * SECOND).contains(&(world.now.0 - start)), "after {} ns", world.now.0 - start);
 }
+
+/// A platform that goes on with a copy meanwhile finds its packet again.
+#[test]
+fn a_packet_that_comes_again_has_the_same_identity() {
+    for mut world in World::kinds() {
+        let (a, b) = pair(&mut world, Setup::default());
+        let mut seen = Vec::new();
+        for request in 0..2 {
+            b.memory.be_slow(3);
+            world.post(&a, (CASES[1].1)(&a, &b));
+            world.run_until(Time(world.now.0 + SECOND));
+            assert_eq!(a.done(), Some((1, WcStatus::Success)));
+            let packets = slow_packets();
+            assert_eq!(packets.len(), 3);
+            let first = packets[0].expect("it can be told from others");
+            assert!(packets.iter().all(|packet| *packet == Some(first)), "{request}: {packets:?}");
+            assert!(!seen.contains(&first), "another request has another one");
+            seen.push(first);
+        }
+    }
+}

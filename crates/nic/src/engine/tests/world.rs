@@ -4,9 +4,10 @@ use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
 use crate::path::Network;
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
-use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
+use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::Time;
 use rdmesh_verbs::*;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +20,20 @@ impl Platform for Test {
     type SendQueue = Sends;
     type RecvQueue = Recvs;
     type CompletionQueue = Completions;
+
+    fn serve(packet: Option<PacketId>) {
+        SERVED.set(packet);
+    }
+}
+
+thread_local! {
+    static SERVED: Cell<Option<PacketId>> = const { Cell::new(None) };
+    static SLOW: RefCell<Vec<Option<PacketId>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The packets for which memory was slow, since the last call.
+pub(super) fn slow_packets() -> Vec<Option<PacketId>> {
+    SLOW.take()
 }
 
 /// Memory, and how many of the next accesses to it are slow.
@@ -37,7 +52,11 @@ impl Bytes {
 
     fn access(&self) -> Result<(), Fault> {
         let one_less = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        if one_less.is_ok() { Err(Fault::Slow) } else { Ok(()) }
+        if one_less.is_err() {
+            return Ok(());
+        }
+        SLOW.with_borrow_mut(|slow| slow.push(SERVED.get()));
+        Err(Fault::Slow)
     }
 
     pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {

@@ -4,7 +4,7 @@ use super::Local;
 use crate::exec::failure;
 use crate::memory::{CopyError, Source, scatter_bytes};
 use crate::packet::{Body, Head};
-use crate::platform::Platform;
+use crate::platform::{PacketId, Platform};
 use crate::qp::Wait;
 use crate::wire::{Aeth, NakCode, Op, Syndrome};
 use core::time::Duration;
@@ -27,6 +27,12 @@ impl<P: Platform> Local<'_, P> {
     }
 
     fn take_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
+        P::serve(Some(PacketId { qpn: self.qp.qpn, is_response: true, psn: head.header.psn }));
+        self.execute_reply(head, body);
+        P::serve(None);
+    }
+
+    fn execute_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
         // Within the host nothing is lost or reordered, so a reply is to the oldest request that lacks one.
         let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
         let Some(position) = position else { return };
