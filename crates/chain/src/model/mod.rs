@@ -22,7 +22,8 @@ use std::collections::VecDeque;
 /// When slots are copied. A chain is right if its result is the same for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fetch {
-    /// As soon as the rules allow: when a slot is enabled, even behind a WAIT, and no LOCAL request before it is left.
+    /// As soon as the rules allow, up to a lap ahead: when a slot is enabled, even behind a WAIT, and no LOCAL request before it
+    /// is left.
     Earliest,
     /// When the request starts.
     AtStart,
@@ -425,7 +426,8 @@ impl Model {
 impl SendQueue {
     fn can_fetch(&self) -> bool {
         let is_held = self.fetched.iter().any(|(_, request)| request.as_ref().map_or(true, Request::is_local));
-        self.next + (self.fetched.len() as u64) < self.limit && !is_held
+        let ahead = self.fetched.len() as u64;
+        ahead < self.cycle && self.next + ahead < self.limit && !is_held
     }
 }
 
