@@ -28,6 +28,8 @@ struct Lowering<'p> {
 
 struct Placed {
     queue: usize,
+    /// How many completions of its queue there are with its own, if it has one.
+    completion: Option<u64>,
     touches: Vec<Touch>,
     is_instant: bool,
 }
@@ -233,7 +235,8 @@ impl<'p> Lowering<'p> {
         slot.flags.set(ChainFlags::LOCAL, is_instant);
         slot.flags.set(ChainFlags::FENCE, needs.fence);
         self.signaled[queue] += u64::from(completes);
-        self.placed.push(Placed { queue, touches, is_instant });
+        let completion = completes.then_some(self.signaled[queue]);
+        self.placed.push(Placed { queue, completion, touches, is_instant });
         self.chain.queues[queue].slots.push(number);
         if queue != CONTROL {
             self.enable(queue);
@@ -242,7 +245,9 @@ impl<'p> Lowering<'p> {
 
     fn needs(&self, queue: usize, touches: &[Touch]) -> Needs {
         let mut needs = Needs::default();
-        for earlier in self.placed.iter().filter(|placed| !placed.is_instant) {
+        // What the control queue has waited for already is over.
+        let is_over = |placed: &Placed| placed.completion.is_some_and(|count| count <= self.waited[placed.queue]);
+        for earlier in self.placed.iter().filter(|placed| !placed.is_instant && !is_over(placed)) {
             for (a, b) in earlier.touches.iter().flat_map(|a| touches.iter().map(move |b| (a, b))) {
                 if !a.conflicts(b) {
                     continue;

@@ -54,6 +54,8 @@ pub(super) struct Outcome<'c> {
     bytes: HashMap<(Object, u64), Byte>,
     /// What filled bytes of a slot since its last fetch.
     filled: BTreeMap<usize, Vec<(u64, u64)>>,
+    /// What arguments filled: they stay until the next message replaces all of them.
+    arguments: BTreeMap<usize, Vec<(u64, u64)>>,
     /// Who changed the operation of a slot, and whether the slot was fetched since.
     changed: BTreeMap<usize, (String, bool)>,
     fresh: usize,
@@ -81,6 +83,7 @@ impl<'c> Outcome<'c> {
             forms: chain.slots.iter().map(|slot| slot.control).collect(),
             bytes: HashMap::new(),
             filled: BTreeMap::new(),
+            arguments: BTreeMap::new(),
             changed: BTreeMap::new(),
             fresh: 0,
             was_quiet: false,
@@ -136,6 +139,9 @@ impl<'c> Outcome<'c> {
                 receive.sges.iter().map(|span| Touch::new(Moment::Scatter, true, *span)).collect();
             for touch in &touches {
                 self.fill(touch, None);
+                if let Object::Slot(slot) = touch.object {
+                    self.arguments.entry(slot).or_default().push((touch.start, touch.end));
+                }
             }
             self.received[number].push(event);
             self.feeders[receive.cq].push(event);
@@ -251,7 +257,8 @@ impl<'c> Outcome<'c> {
             let cause = format!("still is what `{by}` made of it in an earlier lap");
             return Err(Refusal::new(&slot.label, &cause, "restore its control word by a WRITE of its pristine bytes"));
         }
-        let filled = self.filled.remove(&number).unwrap_or_default();
+        let mut filled = self.filled.remove(&number).unwrap_or_default();
+        filled.extend(self.arguments.get(&number).into_iter().flatten());
         for (at, length) in &slot.holes {
             let (start, end) = (*at as u64, (at + length) as u64);
             let is_filled = (start..end).all(|byte| filled.iter().any(|(first, last)| *first <= byte && byte < *last));
