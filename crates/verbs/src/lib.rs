@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod chain;
 mod event;
 mod ids;
 mod limits;
