@@ -22,6 +22,8 @@ pub trait Platform: Sized + 'static {
 pub struct PacketId {
     /// The queue pair that executes it.
     pub qpn: Qpn,
+    /// Its connection: the next one, after RESET, may begin with the same packet number.
+    pub connection: u32,
     /// Whether it is a response to a request of that queue pair.
     pub is_response: bool,
     /// Its number.

@@ -15,7 +15,10 @@ impl<P: Platform> Exec<'_, P> {
         }
         match state {
             QpState::Reset => self.reset(),
-            QpState::Rtr => self.qp.recv.expected_psn = self.qp.attr.rq_psn,
+            QpState::Rtr => {
+                self.qp.recv.expected_psn = self.qp.attr.rq_psn;
+                self.qp.begin_connection(self.out.next_epoch());
+            }
             QpState::Rts => {
                 if before == QpState::Rtr {
                     self.qp.send.next_psn = self.qp.attr.sq_psn;

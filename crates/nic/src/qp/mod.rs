@@ -8,7 +8,7 @@ pub(crate) use window::{Inflight, Window};
 
 use crate::command::{Capabilities, ContextId, QpCounters, QpInfo, QpInit};
 use crate::path::Path;
-use crate::platform::{Platform, RecvQueue, SendQueue};
+use crate::platform::{PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::{Deadlines, Time};
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -23,6 +23,8 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) recv: ReceiveSide<P>,
     /// Whether it is connected to a QP on another host.
     is_remote: bool,
+    /// Tells its connections, one after the other, from each other: their packet numbers may be the same.
+    connection: u32,
     /// Multicast groups that it is in.
     groups: Vec<Gid>,
 }
@@ -142,6 +144,7 @@ impl<P: Platform> Core<P> {
             send: SendSide::new(init.send, window),
             recv: ReceiveSide::new(if init.srq.is_some() { None } else { init.recv }),
             is_remote: false,
+            connection: 0,
             groups: Vec::new(),
         }
     }
@@ -190,6 +193,17 @@ impl<P: Platform> Core<P> {
     pub(crate) fn leave_group(&mut self, gid: Gid) -> bool {
         let found = self.groups.iter().position(|group| *group == gid);
         found.map(|at| self.groups.swap_remove(at)).is_some()
+    }
+
+    /// A connection begins. None of this number's has had this `number`.
+    pub(crate) fn begin_connection(&mut self, number: u32) {
+        self.connection = number;
+    }
+
+    /// Identity of a packet that it is about to execute.
+    #[inline]
+    pub(crate) fn packet_id(&self, is_response: bool, psn: Psn) -> PacketId {
+        PacketId { qpn: self.made.qpn, connection: self.connection, is_response, psn }
     }
 
     pub(crate) fn state(&self) -> QpState {

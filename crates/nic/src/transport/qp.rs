@@ -9,7 +9,7 @@ use crate::memory::Payload;
 use crate::packet::{Body, Head};
 use crate::path::Path;
 use crate::path::{Envelope, Opened, Transmits, flow};
-use crate::platform::{PacketId, Platform};
+use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
 use crate::wire::{Op, Service};
@@ -105,7 +105,7 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, body: &Body<P::Memory>) {
         match &mut self.transport {
             Transport::Local(state) => {
-                P::serve(Some(PacketId { qpn: self.core.qpn, is_response: false, psn: head.header.psn }));
+                P::serve(Some(self.core.packet_id(false, head.header.psn)));
                 Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
                 P::serve(None);
             }
@@ -129,14 +129,9 @@ impl<P: Platform> Qp<P> {
             Transport::Local(_) => {}
             Transport::Roce(connection) => {
                 let header = &opened.header;
-                P::serve(Some(PacketId {
-                    qpn: self.core.qpn,
-                    is_response: matches!(
-                        header.op,
-                        Op::ReadResponse { .. } | Op::AtomicAcknowledge { .. } | Op::Acknowledge(_)
-                    ),
-                    psn: header.psn,
-                }));
+                let is_response =
+                    matches!(header.op, Op::ReadResponse { .. } | Op::AtomicAcknowledge { .. } | Op::Acknowledge(_));
+                P::serve(Some(self.core.packet_id(is_response, header.psn)));
                 connection.handle_packet(exec(&mut self.core, &mut env), opened);
                 P::serve(None);
             }

@@ -176,7 +176,7 @@ mod tests {
     use rdmesh_verbs::{Psn, Qpn};
 
     fn copy(psn: u32) -> Copy {
-        let packet = PacketId { qpn: Qpn::new(17), is_response: false, psn: Psn::new(psn) };
+        let packet = PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(psn) };
         Copy { process: 1, range: 4096..8192, kind: Kind::Read, packet: Some(packet) }
     }
 
@@ -201,6 +201,10 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(late.find(&copy(5)), Found::Done(Ok(()), buffer) if buffer == [7]));
         }
+        // Nor for a later connection of the queue pair that begins with the same number.
+        let packet = copy(5).packet.map(|packet| PacketId { connection: 2, ..packet });
+        assert!(is_new(&late, &Copy { packet, ..copy(5) }) && is_new(&late, &copy(5)));
+        Box::new(late.begin(copy(5), None).0).end(Ok(()), vec![7]);
         // The queue pair goes on: what was kept is of no use.
         assert!(is_new(&late, &copy(6)) && is_new(&late, &copy(5)));
         assert_eq!(late.0.count.load(Ordering::Relaxed), 0);

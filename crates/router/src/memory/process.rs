@@ -221,7 +221,7 @@ mod tests {
     fn an_atomic_is_executed_once_however_often_its_packet_comes() {
         static WORD: AtomicU64 = AtomicU64::new(7);
         let (memory, addr) = (own_memory(), WORD.as_ptr().addr() as u64);
-        let packet = |psn| Some(PacketId { qpn: Qpn::new(17), is_response: false, psn: Psn::new(psn) });
+        let packet = |psn| Some(PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(psn) });
         late::serve(packet(1));
         // Another thread has the lock: no worker waits for it.
         let excluded = memory.patience.exclude_atomics();

@@ -4,7 +4,7 @@ use super::Local;
 use crate::exec::failure;
 use crate::memory::{CopyError, Source, scatter_bytes};
 use crate::packet::{Body, Head};
-use crate::platform::{PacketId, Platform};
+use crate::platform::Platform;
 use crate::qp::Wait;
 use crate::wire::{Aeth, NakCode, Op, Syndrome};
 use core::time::Duration;
@@ -27,7 +27,7 @@ impl<P: Platform> Local<'_, P> {
     }
 
     fn take_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
-        P::serve(Some(PacketId { qpn: self.qp.qpn, is_response: true, psn: head.header.psn }));
+        P::serve(Some(self.qp.packet_id(true, head.header.psn)));
         self.execute_reply(head, body);
         P::serve(None);
     }
