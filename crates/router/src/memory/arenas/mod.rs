@@ -356,5 +356,4 @@ const POPULATE_MAX: u64 = 64 << 20;
 const ENTRY: usize = 512;
 
 #[cfg(test)]
-#[path = "arenas/tests.rs"]
 mod tests;
