@@ -9,9 +9,10 @@
 //! There is a word for every number of 24 bits, which are zero until they are written. So they take addresses, but no memory
 //! for numbers that were never used.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
 use rdmesh_verbs::Qpn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::FromZeros;
 
 /// The table. Clones share it.

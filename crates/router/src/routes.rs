@@ -19,6 +19,12 @@ struct Shared {
 }
 
 impl SharedRoutes {
+    /// No routes yet, in tables whose order depends on `seed`.
+    pub fn new(seed: u64) -> Self {
+        let routes = Mutex::new(Arc::new(Routes::new(seed)));
+        Self(Arc::new(Shared { version: AtomicU64::new(0), routes }))
+    }
+
     /// Changes routes, for all.
     pub fn change(&self, f: impl FnOnce(&mut Routes)) {
         let mut routes = self.lock();

@@ -2,8 +2,8 @@
 
 use crate::numbers::Numbers;
 use crate::qp::RESTING_QPS;
+use alloc::collections::VecDeque;
 use rdmesh_verbs::Qpn;
-use std::collections::VecDeque;
 
 /// Places in the engine's table of queue pairs, and numbers, that were used before and are not in use. A number need not be one
 /// that this engine has dealt out: a queue pair may have come from another one.

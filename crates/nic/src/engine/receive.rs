@@ -1,15 +1,15 @@
 //! Dispatch of received datagrams: to queue pairs, groups, the connection manager, or nowhere.
 
+use super::Engine;
 use super::management::GSI;
-use super::{Engine, parts};
 use crate::numbers::Numbers;
 use crate::path::Opened;
 use crate::path::{Datagram, Routes};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::Op;
+use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;
-use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
     /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.
@@ -51,12 +51,12 @@ impl<P: Platform> Engine<P> {
             _ => {}
         }
         let found = self.out.index_of(opened.header.dest).and_then(|index| {
-            let (qp, env) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index)?;
+            let (qp, env) = self.qps.with(index, &mut self.contexts, &mut self.out)?;
             qp.takes(opened).then_some((qp, env))
         });
         let Some((qp, env)) = found else {
             let is_intact = || opened.is_intact(&mut self.integrity);
-            let is_late = self.time_wait.handle(opened, is_intact);
+            let is_late = self.qps.time_wait().handle(opened, is_intact);
             self.wire.unknown_qp += u64::from(!is_late);
             return;
         };
@@ -68,9 +68,7 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        for capture in &mut env.out.captures {
-            capture.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
-        }
+        env.out.captures.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
         qp.handle_packet(env, opened);
     }
 
@@ -82,7 +80,10 @@ impl<P: Platform> Engine<P> {
             return;
         };
         // The sender does not know where members are.
-        let Some(members) = self.groups.get(&(vni, opened.ip.dest)) else { return };
+        let group = (vni, opened.ip.dest);
+        if !self.qps.has_members(group) {
+            return;
+        }
         if !opened.is_from_its_host(&self.out.routes) {
             self.wire.wrong_source += 1;
             return;
@@ -91,11 +92,9 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        for &index in members {
-            if let Some((qp, mut env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
-                qp.handle_datagram(&mut env, opened);
-            }
-        }
+        self.qps.for_members(group, &mut self.contexts, &mut self.out, |qp, mut env| {
+            qp.handle_datagram(&mut env, opened);
+        });
     }
 
     /// Counters of packets from and to the network.

@@ -1,9 +1,11 @@
 //! Routes: where each address of each tenant network is.
 
+use crate::seeded::{HashMap, Seeded};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 use rdmesh_verbs::{Gid, Vni};
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 /// Route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +36,12 @@ struct Hosts {
 }
 
 impl Routes {
+    /// No routes yet, in tables whose order depends on `seed`.
+    pub fn new(seed: u64) -> Self {
+        let seeded = Seeded::new(seed);
+        Self { places: Tree::new(seeded), hosts: Tree::new(seeded) }
+    }
+
     /// Sets the location of an address.
     pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
         let before = self.places.leaf((vni, gid)).insert((vni, gid), route);
@@ -113,6 +121,12 @@ type Leaf<V> = HashMap<Key, V>;
 struct Tree<V>(Vec<Arc<Vec<Arc<Leaf<V>>>>>);
 
 impl<V> Tree<V> {
+    fn new(seeded: Seeded) -> Self {
+        let leaf = Arc::new(Leaf::with_hasher(seeded));
+        let branch = Arc::new(vec![leaf; WIDTH]);
+        Self(vec![branch; WIDTH])
+    }
+
     fn get(&self, key: Key) -> Option<&V> {
         let (branch, leaf) = way(key);
         self.0[branch][leaf].get(&key)
@@ -134,9 +148,7 @@ impl<V: Clone> Tree<V> {
 
 impl<V> Default for Tree<V> {
     fn default() -> Self {
-        let leaf = Arc::new(Leaf::new());
-        let branch = Arc::new(vec![leaf; WIDTH]);
-        Self(vec![branch; WIDTH])
+        Self::new(Seeded::default())
     }
 }
 

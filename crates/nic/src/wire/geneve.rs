@@ -6,8 +6,8 @@
 
 use super::Malformed;
 use super::bytes::{Reader, u24};
+use core::ops::Range;
 use rdmesh_verbs::Vni;
-use std::ops::Range;
 
 /// Where the header says what follows it, in two bytes.
 pub const PROTOCOL: usize = 2;

@@ -39,7 +39,7 @@ pub(super) struct Targets {
     pub(super) routes: SharedRoutes,
     /// The kernel's part of the networks.
     pub(super) overlay: Option<Arc<Overlay>>,
-    /// The way to endpoints of this host.
+    /// The route to endpoints of this host.
     pub(super) local: Route,
 }
 

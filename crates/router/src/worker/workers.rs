@@ -72,7 +72,7 @@ impl Workers {
         let contention = Contention::new(links.iter().map(|link| link.page.clone()).collect());
         let probe = Probe::start(contention.clone())?;
         let (senders, receivers): (Vec<_>, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
-        let routes = SharedRoutes::default();
+        let routes = SharedRoutes::new(seed()?);
         let desk =
             |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, routes.clone(), contention.clone());
         let shards = Desk::handles(links.iter().zip(senders).map(desk).collect());

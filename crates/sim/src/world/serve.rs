@@ -155,7 +155,7 @@ impl World {
             let to = (!is_stalled).then_some(&mut transmits);
             let engine = &mut self.hosts[at.host].engines[at.shard as usize];
             let has_more = engine.settle_qp(self.now, context, handle, &mut Budget::of_command(), to);
-            let is_away = engine.has_packets_away(context, handle);
+            let is_away = engine.device(context).is_ok_and(|device| device.has_packets_away(handle));
             self.check_effects(at.host)?;
             self.send_all(at.host, transmits);
             if is_away {

@@ -1,0 +1,81 @@
+//! Registered memory of the model, and its keys.
+
+use rdmesh_verbs::{Access, WcStatus};
+
+/// A range of memory with a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Region {
+    key: u32,
+    base: u64,
+    access: Access,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// All registered memory of one side.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Memory {
+    regions: Vec<Region>,
+}
+
+impl Memory {
+    /// Registers memory, and returns its key.
+    pub(super) fn register(&mut self, base: u64, bytes: Vec<u8>, access: Access) -> u32 {
+        let key = FIRST_KEY + self.regions.len() as u32;
+        self.regions.push(Region { key, base, access, bytes });
+        key
+    }
+
+    pub(super) fn region(&self, key: u32) -> Option<&Region> {
+        self.regions.iter().find(|region| region.key == key)
+    }
+
+    pub(super) fn region_mut(&mut self, key: u32) -> Option<&mut Region> {
+        self.regions.iter_mut().find(|region| region.key == key)
+    }
+
+    /// The bytes of a range, if the key gives the right.
+    pub(super) fn read(&self, key: u32, addr: u64, length: u64, right: Access) -> Option<&[u8]> {
+        let region = self.region(key)?;
+        let range = region.range(addr, length, right)?;
+        Some(&region.bytes[range])
+    }
+
+    /// The bytes of a range, to be changed.
+    pub(super) fn write(&mut self, key: u32, addr: u64, length: u64, right: Access) -> Option<&mut [u8]> {
+        let region = self.region_mut(key)?;
+        let range = region.range(addr, length, right)?;
+        Some(&mut region.bytes[range])
+    }
+
+    /// Gathers or scatters nothing where a list is empty; the status of a wrong key is the local one.
+    pub(super) fn gather(&self, list: &[rdmesh_verbs::Sge]) -> Result<Vec<u8>, WcStatus> {
+        let mut data = Vec::new();
+        for sge in list {
+            let bytes = self.read(sge.lkey.0, sge.addr, sge.length.into(), Access::empty());
+            data.extend_from_slice(bytes.ok_or(WcStatus::LocalProtectionError)?);
+        }
+        Ok(data)
+    }
+
+    /// Writes data through a scatter list that is long enough.
+    pub(super) fn scatter(&mut self, list: &[rdmesh_verbs::Sge], mut data: &[u8]) -> Result<(), WcStatus> {
+        for sge in list {
+            let (part, rest) = data.split_at(data.len().min(sge.length as usize));
+            let bytes = self.write(sge.lkey.0, sge.addr, part.len() as u64, Access::LOCAL_WRITE);
+            bytes.ok_or(WcStatus::LocalProtectionError)?.copy_from_slice(part);
+            data = rest;
+        }
+        if data.is_empty() { Ok(()) } else { Err(WcStatus::LocalLengthError) }
+    }
+}
+
+impl Region {
+    fn range(&self, addr: u64, length: u64, right: Access) -> Option<std::ops::Range<usize>> {
+        let start = addr.checked_sub(self.base)?;
+        let end = start.checked_add(length)?;
+        (self.access.contains(right) && end <= self.bytes.len() as u64).then_some(start as usize..end as usize)
+    }
+}
+
+/// Keys begin where no handle of a queue lies, so that one is not mistaken for the other.
+const FIRST_KEY: u32 = 0x100;
