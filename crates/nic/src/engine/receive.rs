@@ -23,13 +23,6 @@ impl<P: Platform> Engine<P> {
         self.integrity.is_tunnel_sealed = is_sealed;
     }
 
-    /// Takes a datagram from the network.
-    pub fn handle_datagram(&mut self, now: Time, datagram: &Datagram<'_>) {
-        if let Some(opened) = self.open_datagram(datagram) {
-            self.handle_opened(now, &opened);
-        }
-    }
-
     /// Parses a datagram from the network; none where that is no RoCEv2 packet. [`Owners::of`] says which engines it is for, all
     /// of which take it by [`Engine::handle_opened`].
     pub fn open_datagram<'a>(&mut self, datagram: &Datagram<'a>) -> Option<Opened<'a>> {

@@ -273,6 +273,15 @@ impl Default for Setup {
     }
 }
 
+impl<P: Platform> Engine<P> {
+    /// Takes a datagram from the network.
+    pub(super) fn handle_datagram(&mut self, now: Time, datagram: &Datagram<'_>) {
+        if let Some(opened) = self.open_datagram(datagram) {
+            self.handle_opened(now, &opened);
+        }
+    }
+}
+
 impl World {
     pub(super) fn new(shards: u32) -> Self {
         Self::of(1, shards, None)
