@@ -24,6 +24,8 @@ struct Lowering<'p> {
     signaled: Vec<u64>,
     waited: Vec<u64>,
     requests_cq: usize,
+    /// A lap ends when all of it has.
+    ends: bool,
 }
 
 struct Placed {
@@ -42,7 +44,18 @@ struct Needs {
 }
 
 pub(super) fn lower(program: &Program, design: Design) -> Chain {
+    let lean = attempt(program, design, false);
+    // The next lap may need that all of this one has ended; most do not.
+    if design == Design::Portable && crate::verify::verify(&lean).is_err() {
+        attempt(program, design, true)
+    } else {
+        lean
+    }
+}
+
+fn attempt(program: &Program, design: Design, ends: bool) -> Chain {
     let mut lowering = Lowering::new(program, design);
+    lowering.ends = ends;
     let copies = lowering.arguments();
     lowering.note_changes(&copies);
     for item in items(program) {
@@ -105,6 +118,7 @@ impl<'p> Lowering<'p> {
             signaled: vec![0; queues],
             waited: vec![0; queues],
             requests_cq: chain.cqs.len() - 1,
+            ends: false,
             chain,
         }
     }
@@ -288,7 +302,7 @@ impl<'p> Lowering<'p> {
 
     fn rearm(&mut self) {
         for queue in 0..self.chain.queues.len() {
-            if self.design == Design::Portable && queue != CONTROL || self.replies_are_overwritten() {
+            if queue != CONTROL || self.ends || self.design == Design::Local && self.replies_are_overwritten() {
                 self.wait_for(queue);
             }
         }

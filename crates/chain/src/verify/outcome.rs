@@ -5,7 +5,7 @@ use super::order::Events;
 use crate::access::{Moment, Object, Touch, is_hole, touches};
 use crate::program::{Chain, Content, Place, Remote, Slot};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Requests of the client that are tried, one after the other.
 const REQUESTS: u64 = 3;
@@ -460,10 +460,13 @@ impl<'c> Outcome<'c> {
             self.events.wait(event, count, self.feeders[cq].clone());
         }
         self.events.close();
+        // What is never read may be written in any order.
+        let all = || self.instances.iter().flat_map(|instance| &instance.touches);
+        let read: BTreeSet<Object> = all().filter(|touch| !touch.is_write).map(|touch| touch.object).collect();
         for (n, b) in self.instances.iter().enumerate() {
             for a in &self.instances[..n] {
                 for (x, y) in a.touches.iter().flat_map(|x| b.touches.iter().map(move |y| (x, y))) {
-                    if x.conflicts(y) && !self.are_ordered(a, x, b, y) {
+                    if x.conflicts(y) && read.contains(&x.object) && !self.are_ordered(a, x, b, y) {
                         return Err(race(self.chain, a, x, b, y));
                     }
                 }
