@@ -118,12 +118,14 @@ fn measure(results: &mut Results, effort: f64, site: Site, pair: &Pair<'_>, opti
 /// One on every processor, as long as they are held.
 fn busy_loops() -> Vec<Program> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let start = || {
-        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-        command.arg("busy-loop").current_dir(root());
-        Program::start(command)
-    };
-    std::iter::repeat_with(start).take(processors).collect()
+    std::iter::repeat_with(busy_loop).take(processors).collect()
+}
+
+/// One, as long as it is held.
+pub(crate) fn busy_loop() -> Program {
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    command.arg("busy-loop").current_dir(root());
+    Program::start(command)
 }
 
 const SERVER: &str = "10.7.0.2";

@@ -4,7 +4,7 @@ use crate::contention::{self, Load, Site};
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
-use crate::{copy, device, pingpong, registration, setup, tcp};
+use crate::{copy, device, neighbours, pingpong, registration, setup, tcp};
 use serde::{Deserialize, Serialize};
 
 /// A goal and what became of it.
@@ -25,7 +25,8 @@ pub(crate) struct Goal {
 /// Holds the figures to the goals. A goal whose figures are missing is left out.
 pub(crate) fn judge(results: &Results) -> Vec<Goal> {
     let contended = [Site::One, Site::Two].map(|site| beside_load(results, site));
-    one_host(results).into_iter().chain(two_hosts(results)).chain(contended.into_iter().flatten()).flatten().collect()
+    let whole = one_host(results).into_iter().chain(two_hosts(results)).chain(contended.into_iter().flatten());
+    whole.chain(neighbours::judge(results)).flatten().collect()
 }
 
 /// Latency under contention, and the fraction of the bandwidth that is left, against kernel TCP.
@@ -139,7 +140,7 @@ fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(a? / b?)
 }
 
-fn goal(what: &str, value: Option<f64>, bound: f64, at_least: bool) -> Option<Goal> {
+pub(crate) fn goal(what: &str, value: Option<f64>, bound: f64, at_least: bool) -> Option<Goal> {
     let value = value?;
     let met = if at_least { value >= bound } else { value <= bound };
     Some(Goal { what: what.to_owned(), value, bound, at_least, met })

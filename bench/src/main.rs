@@ -10,6 +10,7 @@ mod crc;
 mod device;
 mod goals;
 mod hosts;
+mod neighbours;
 mod page;
 mod perftest;
 mod pingpong;
@@ -40,7 +41,7 @@ struct Arguments {
     #[arg(long, global = true)]
     quick: bool,
     /// Copy the results to docs/ too, and write the figures into the page there; not of a quick run.
-    #[arg(long)]
+    #[arg(long, global = true)]
     publish: bool,
     /// Only what is measured on one host, or on two.
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "publish")]
@@ -78,6 +79,8 @@ enum Part {
     BusyLoop,
     /// Only latency and bandwidth beside other load, on one host and on two.
     Contention,
+    /// Only what attacks of a program leave to its neighbours.
+    Neighbours,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -92,8 +95,8 @@ fn main() -> ExitCode {
             println!("{}", client.measure().iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
         }
         Some(Part::BusyLoop) => contention::compute(),
-        Some(Part::Page) => page::update(&rdmesh_tests::root()),
-        Some(Part::Contention) | None => return benchmark(&arguments),
+        Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
+        Some(Part::Contention | Part::Neighbours) | None => return benchmark(&arguments),
     }
     ExitCode::SUCCESS
 }
@@ -104,7 +107,11 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
     let rounds = if arguments.quick { 1 } else { arguments.rounds.max(1) };
     let effort = if arguments.quick { 0.1 } else { 1.0 };
     let mut results = Results::new(&arguments.mode, rounds);
-    let files = Files::new(if arguments.part.is_some() { "contention" } else { "results" });
+    let files = Files::new(match arguments.part {
+        Some(Part::Contention) => "contention",
+        Some(Part::Neighbours) => "neighbours",
+        _ => "results",
+    });
     for round in 1..=rounds {
         let begin = Instant::now();
         eprint!("round {round} of {rounds}: ");
@@ -116,11 +123,19 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
     }
     let goals = goals::judge(&results);
     print!("{}", report::table(&results, &goals));
-    files.draw(&results);
-    match (arguments.publish, arguments.quick || arguments.part.is_some()) {
-        (true, true) => eprintln!("not published: a quick run, or a part, is not the benchmark"),
-        (true, false) => files.publish(),
-        (false, _) => {}
+    files.announce();
+    let page = match arguments.part {
+        None => Some(&page::BENCHMARK),
+        Some(Part::Neighbours) => Some(&page::NEIGHBOURS),
+        _ => None,
+    };
+    if arguments.part.is_none() {
+        files.draw(&results);
+    }
+    match page.filter(|_| !arguments.quick) {
+        _ if !arguments.publish => {}
+        Some(page) => files.publish(page),
+        None => eprintln!("not published: a quick run, or a part, is not the benchmark"),
     }
     if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -134,8 +149,15 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
     ];
     let setup: [(&str, Measure); 2] =
         [("setup, one host", device::measure_setup), ("setup, two hosts", hosts::measure_setup)];
-    if matches!(arguments.part, Some(Part::Contention)) {
-        return contention.to_vec();
+    match arguments.part {
+        Some(Part::Contention) => return contention.to_vec(),
+        Some(Part::Neighbours) => {
+            return vec![
+                ("neighbours, one host", neighbours::measure_one_host),
+                ("neighbours, two hosts", neighbours::measure_two_hosts),
+            ];
+        }
+        _ => {}
     }
     if arguments.setup {
         return setup.to_vec();

@@ -1,12 +1,13 @@
-//! The page `docs/benchmark.md`, generated from the results of the last published run.
+//! The pages `docs/benchmark.md` and `docs/neighbours.md`, generated from the results of the last published runs.
 
 use crate::goals::Goal;
+use crate::neighbours;
 use crate::report::number;
 use crate::results::Results;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// All that is kept of a run.
 #[derive(Serialize, Deserialize)]
@@ -17,20 +18,43 @@ pub(crate) struct Run {
 
 const BEGIN: &str = "<!-- figures: begin; `rdmesh-bench --publish` writes what follows -->\n";
 const END: &str = "<!-- figures: end -->\n";
-const PAGE: &str = "docs/benchmark.md";
-const RESULTS: &str = "docs/benchmark.json";
 
-/// Writes the figures of the published results into the page.
-pub(crate) fn update(root: &Path) {
-    let page = fs::read_to_string(root.join(PAGE)).expect("the page is there");
-    let (before, _, after) = split(&page).expect("the page has its marks");
-    let page = format!("{before}{BEGIN}{}{END}{after}", figures(&published(root)));
-    fs::write(root.join(PAGE), page).expect("the page can be written");
+/// A page, and the results beside it.
+pub(crate) struct Page {
+    /// Name of their files.
+    pub(crate) name: &'static str,
+    /// What follows the goals.
+    further: fn(&Results) -> String,
 }
 
-fn published(root: &Path) -> Run {
-    let text = fs::read_to_string(root.join(RESULTS)).expect("there are published results");
-    serde_json::from_str(&text).expect("they are this program's")
+/// That of the whole benchmark.
+pub(crate) const BENCHMARK: Page = Page { name: "benchmark", further: |_| String::new() };
+/// That of attacks.
+pub(crate) const NEIGHBOURS: Page = Page { name: "neighbours", further: neighbours::page };
+/// All pages.
+pub(crate) const PAGES: [Page; 2] = [BENCHMARK, NEIGHBOURS];
+
+impl Page {
+    /// Writes the figures of the published results into the page.
+    pub(crate) fn update(&self, root: &Path) {
+        let page = fs::read_to_string(self.path(root, "md")).expect("the page is there");
+        let (before, _, after) = split(&page).expect("the page has its marks");
+        let page = format!("{before}{BEGIN}{}{END}{after}", self.figures(&self.published(root)));
+        fs::write(self.path(root, "md"), page).expect("the page can be written");
+    }
+
+    fn published(&self, root: &Path) -> Run {
+        let text = fs::read_to_string(self.path(root, "json")).expect("there are published results");
+        serde_json::from_str(&text).expect("they are this program's")
+    }
+
+    fn figures(&self, run: &Run) -> String {
+        figures(self.name, run) + &(self.further)(&run.results)
+    }
+
+    fn path(&self, root: &Path, kind: &str) -> PathBuf {
+        root.join("docs").join(self.name).with_extension(kind)
+    }
 }
 
 /// The page in three parts: the text before the figures, the figures, and the text behind them.
@@ -40,11 +64,11 @@ fn split(page: &str) -> Option<(&str, &str, &str)> {
     Some((before, figures, after))
 }
 
-fn figures(run: &Run) -> String {
+fn figures(name: &str, run: &Run) -> String {
     let Run { results, goals } = run;
     let machine: Vec<_> = results.machine.iter().map(|(what, value)| format!("{what} {value}")).collect();
     let mut text = format!(
-        "The last published run ([all figures](benchmark.json)): {}, mode {}, {}; version {} of rdmesh.\n",
+        "The last published run ([all figures]({name}.json)): {}, mode {}, {}; version {} of rdmesh.\n",
         machine.join(", "),
         results.mode,
         if results.rounds == 1 { "one round".to_owned() } else { format!("medians of {} rounds", results.rounds) },
@@ -84,10 +108,12 @@ mod tests {
     #[test]
     fn the_page_says_what_the_published_results_say() {
         let root = rdmesh_tests::root();
-        let page = fs::read_to_string(root.join(PAGE)).unwrap();
-        let (before, shown, _) = split(&page).expect("the page has its marks");
-        assert_eq!(shown, figures(&published(&root)), "run `rdmesh-bench page`");
-        assert!(!before.contains("rounds were"), "rounds are told by the figures");
+        for page in PAGES {
+            let text = fs::read_to_string(page.path(&root, "md")).unwrap();
+            let (before, shown, _) = split(&text).expect("the page has its marks");
+            assert_eq!(shown, page.figures(&page.published(&root)), "run `rdmesh-bench page`");
+            assert!(!before.contains("rounds were"), "rounds are told by the figures");
+        }
     }
 
     #[test]
@@ -96,7 +122,7 @@ mod tests {
         let failure = Failure { part: "two hosts".into(), round: 2, reason: "no header\nin all its length".into() };
         results.failures.push(failure);
         let goal = |what: &str, met| Goal { what: what.into(), value: 2.0, bound: 1.0, at_least: false, met };
-        let text = figures(&Run { results, goals: vec![goal("this", true), goal("that", false)] });
+        let text = figures("benchmark", &Run { results, goals: vec![goal("this", true), goal("that", false)] });
         assert!(text.contains("medians of 3 rounds") && text.contains("1 of 2 goals were met."));
         assert!(text.contains("* that: 2.00 (at most 1)\n") && !text.contains("* this"));
         assert!(text.contains("* two hosts (round 2): no header\n"), "{text}");

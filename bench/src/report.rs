@@ -2,7 +2,7 @@
 
 use crate::chart;
 use crate::goals::Goal;
-use crate::page;
+use crate::page::Page;
 use crate::results::Results;
 use serde_json::json;
 use std::fmt::Write;
@@ -59,23 +59,27 @@ impl Files {
         fs::write(self.path("json"), text + "\n").expect("the file can be written");
     }
 
-    /// Draws the picture.
+    /// Says where the results are.
+    pub(crate) fn announce(&self) {
+        eprintln!("written: {}", self.path("json").display());
+    }
+
+    /// Draws the picture of the whole benchmark.
     pub(crate) fn draw(&self, results: &Results) {
         if let Err(error) = chart::draw(&self.path("svg"), results) {
             eprintln!("no picture: {error}");
         }
-        eprintln!("written: {}", self.path("json").display());
     }
 
-    /// Copies all to docs/, and writes the figures into the page there.
-    pub(crate) fn publish(&self) {
-        let docs = rdmesh_tests::root().join("docs");
-        for kind in ["json", "svg"] {
-            let to = docs.join("benchmark").with_extension(kind);
+    /// Copies all that there is to docs/, and writes the figures into the page there.
+    pub(crate) fn publish(&self, page: &Page) {
+        let root = rdmesh_tests::root();
+        for kind in ["json", "svg"].into_iter().filter(|kind| self.path(kind).exists()) {
+            let to = root.join("docs").join(page.name).with_extension(kind);
             fs::copy(self.path(kind), to).expect("docs/ is there");
         }
-        page::update(&rdmesh_tests::root());
-        eprintln!("published: docs/benchmark.json docs/benchmark.svg docs/benchmark.md");
+        page.update(&root);
+        eprintln!("published: docs/{}.md and what belongs to it", page.name);
     }
 
     fn path(&self, kind: &str) -> PathBuf {

@@ -20,19 +20,27 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Connections per second with many at a time, and the time of one alone. `connections` is their total number.
 pub(crate) fn connections(results: &mut Results, group: &str, pair: &Pair<'_>, connections: u64) {
+    let text = connect(pair, connections, 32);
+    results.add(group, RATE, Unit::PerSecond, figure(&text, "rate"));
+    let time = established(pair, connections / 10);
+    results.add(group, "from rdma_create_id to ESTABLISHED", Unit::Microseconds, time);
+}
+
+/// Time from the creation of an identifier to its connection, of `connections` one after another, in microseconds.
+pub(crate) fn established(pair: &Pair<'_>, connections: u64) -> f64 {
+    figure(&connect(pair, connections, 1), "established")
+}
+
+/// Makes, uses and ends connections, `flight` at a time; returns the client's report.
+fn connect(pair: &Pair<'_>, connections: u64, flight: u64) -> String {
     let ((site, at), (client_site, client)) = (&pair.server, &pair.client);
     let mut server = site.start_in(at, &words("connections", &format!("server {PORT}")));
     assert_eq!(server.next_line(LIMIT), "listening");
-    let run = |count: u64, flight: u64| {
-        let arguments = format!("client {PORT} {} {count} {flight}", pair.address);
-        client_site.run_in(client, LIMIT, &words("connections", &arguments)).ok().text
-    };
-    let text = run(connections, 32);
-    results.add(group, RATE, Unit::PerSecond, figure(&text, "rate"));
-    let text = run(connections / 10, 1);
-    results.add(group, "from rdma_create_id to ESTABLISHED", Unit::Microseconds, figure(&text, "established"));
+    let arguments = format!("client {PORT} {} {connections} {flight}", pair.address);
+    let text = client_site.run_in(client, LIMIT, &words("connections", &arguments)).ok().text;
     server.close_stdin();
     server.finish(LIMIT).ok();
+    text
 }
 
 /// Memory of each of 10,000 queue pairs of one program, measured at a router of its own.

@@ -9,6 +9,9 @@
 //   wait                         prints the next completion: "wc STATUS MILLISECONDS-SINCE-THE-LAST-POST"
 //   flood OP LEN                 posts and reaps until one fails: "wc STATUS MILLISECONDS-SINCE-THE-LAST-SUCCESS"
 //   trickle OP LEN COUNT         posts and reaps COUNT, one at a time: "done"
+//   sample write SECONDS         8-byte WRITEs, one at a time: "sampled COUNT MEDIAN P99 WORST", in microseconds
+//   sample stream SECONDS        the same with many WRITEs under way; the times are those between completions
+//   sample setup SECONDS         the same of making and destroying a queue pair and a region, in four commands
 //   events                       prints the asynchronous events that are there, by name, then "end"; an error as "errno N"
 //   alloc                        asks the device for something: "done" or "errno N"
 //   reopen                       closes the device, whatever has become of it, and begins anew: "local GID QPN RKEY ADDR"
@@ -78,6 +81,58 @@ static void flood(const char *op, size_t len) {
     }
 }
 
+static void complete_write(void) {
+    // Without the sched_yield() of poll_one(), and for longer: an attack may last.
+    struct ibv_wc wc;
+    double end = now_seconds() + 60;
+    while (ibv_poll_cq(side.cq, 1, &wc) == 0) CHECK(now_seconds() < end, "no completion");
+    CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+}
+
+static void write_once(void) {
+    post("write", 8);
+    complete_write();
+}
+
+static void write_next(void) {
+    complete_write();
+    post("write", 8);
+}
+
+static void set_up_once(void) {
+    struct ibv_qp_init_attr init = {.send_cq = side.cq, .recv_cq = side.cq, .qp_type = IBV_QPT_RC,
+                                    .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1}};
+    struct ibv_qp *qp = ibv_create_qp(side.pd, &init);
+    CHECK(qp);
+    struct ibv_mr *mr = ibv_reg_mr(side.pd, side.buffer, 4096, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(mr);
+    CHECK(ibv_dereg_mr(mr) == 0);
+    CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+static int compare(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static void sample(const char *what, double seconds) {
+    enum { MOST = 16 << 20 };
+    enum { WINDOW = 48 };
+    static float samples[MOST];
+    int ahead = strcmp(what, "stream") == 0 ? WINDOW : 0;
+    void (*once)(void) = ahead ? write_next : strcmp(what, "setup") == 0 ? set_up_once : write_once;
+    size_t count = 0;
+    for (int i = 0; i < ahead; i++) post("write", 8);
+    for (double begin = now_seconds(), last = begin, now; last < begin + seconds && count < MOST; last = now) {
+        once();
+        now = now_seconds();
+        samples[count++] = (float)((now - last) * 1e6);
+    }
+    for (int i = 0; i < ahead; i++) complete_write();
+    qsort(samples, count, sizeof *samples, compare);
+    printf("sampled %zu %.1f %.1f %.1f\n", count, samples[count / 2], samples[count * 99 / 100], samples[count - 1]);
+}
+
 static void print_events(void) {
     struct pollfd p = {.fd = side.context->async_fd, .events = POLLIN};
     while (poll(&p, 1, 0) == 1) {
@@ -118,6 +173,7 @@ static void reopen(void) {
 static bool obey(const char *line) {
     char op[16];
     unsigned long long a = 0, b = 0;
+    double seconds;
     if (strncmp(line, "connect ", 8) == 0) {
         connect_to(line + 8);
     } else if (sscanf(line, "fill %llu %llu", &a, &b) == 2) {
@@ -143,6 +199,8 @@ static bool obey(const char *line) {
             expect_wc(side.cq, IBV_WC_SUCCESS);
         }
         puts("done");
+    } else if (sscanf(line, "sample %15s %lf", op, &seconds) == 2) {
+        sample(op, seconds);
     } else if (strcmp(line, "events") == 0) {
         print_events();
     } else if (strcmp(line, "alloc") == 0) {

@@ -9,6 +9,7 @@ pub mod forge;
 pub mod guest;
 mod hosts;
 mod lab;
+pub mod methods;
 pub mod modules;
 mod pair;
 mod peer;

@@ -1,4 +1,4 @@
-//! Diagnosis of common mistakes by `rdmesh doctor`, with third-party programs.
+//! Diagnosis of common faults by `rdmesh doctor`, with third-party programs.
 
 use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Program, helper, until};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn assert_says(text: &str, wanted: &[&str]) {
 }
 
 #[test]
-fn a_router_without_mistakes_is_healthy() {
+fn a_router_without_failed_requests_is_healthy() {
     let lab = Lab::start();
     let text = lab.command(&["doctor"]).ok().text;
     for wanted in [

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// RDMA for unprivileged programs: a virtual device for every container, process and function of a host
 #[derive(Parser)]
-#[command(version, after_help = FIRST_STEPS)]
+#[command(name = "rdmesh", version, after_help = FIRST_STEPS)]
 pub(crate) struct Args {
     /// Directory of the router's files [default: $RDMESH_STATE; /run/rdmesh as root, else a directory of the user's own]
     #[arg(long, global = true, value_name = "DIR")]
@@ -110,7 +110,7 @@ pub(crate) enum LocalPath {
     Memory,
     /// Through the tunnel, as endpoints of two hosts; needs --underlay
     Tunnel,
-    /// By plain RoCEv2, as machines outside the mesh
+    /// By plain RoCEv2, as external peers
     Plain,
 }
 

@@ -12,6 +12,8 @@ mod faults;
 mod network;
 mod peer;
 mod program;
+#[cfg(test)]
+mod reference;
 mod run;
 mod show;
 mod table;

@@ -82,6 +82,12 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
+fn the_version_is_of_rdmesh() {
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmesh")).arg("--version").output().unwrap();
+    assert_eq!(text(&output.stdout), format!("rdmesh {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn the_program_is_the_process_that_was_started() {
     let router = Router::start(&["--rootless"]);
     let run = |script: &str| router.output(&["run", "--host-network", "--name", "a", "--", "sh", "-c", script]);

@@ -2,7 +2,7 @@
 
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
-    FaultsText, Mistake, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
+    FailedRequest, FaultsText, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -198,8 +198,8 @@ impl Client {
     }
 
     /// Recent failed requests of programs, the latest at the end.
-    pub fn mistakes(&self) -> Result<Vec<Mistake>, ClientError> {
-        self.get("/v1/mistakes")
+    pub fn failed_requests(&self) -> Result<Vec<FailedRequest>, ClientError> {
+        self.get("/v1/failed-requests")
     }
 
     /// All counters.

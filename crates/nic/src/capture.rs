@@ -7,10 +7,12 @@
 use crate::packet::{Body, Head, Packet};
 use crate::path::{Target, Transmits};
 use crate::platform::Memory;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Aeth, ICRC_LEN, IpUdp, NakCode, Op, Service, Syndrome, geneve, icrc, padded};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Gid, Qpn, Vni};
-use std::collections::VecDeque;
 
 /// Selection of the packets to copy, and the maximum length of each copy.
 #[derive(Clone, Debug)]
@@ -34,30 +36,73 @@ pub struct Captured {
     pub bytes: Vec<u8>,
 }
 
+/// Captures in progress.
+#[derive(Default)]
+pub struct Captures(Vec<Capture>);
+
+impl Captures {
+    /// Begins to copy the packets that `filter` describes. Returns a number for [`Captures::poll`].
+    pub fn start(&mut self, filter: CaptureFilter) -> u32 {
+        let id = self.0.iter().map(|capture| capture.id + 1).max().unwrap_or(0);
+        self.0.push(Capture::new(id, filter));
+        id
+    }
+
+    /// The next copy of a packet.
+    pub fn poll(&mut self, id: u32) -> Option<Captured> {
+        self.0.iter_mut().find(|capture| capture.id == id)?.next()
+    }
+
+    /// Ends a capture. Returns how many packets were not copied because the copies were not read in time.
+    pub fn stop(&mut self, id: u32) -> u64 {
+        let Some(at) = self.0.iter().position(|capture| capture.id == id) else { return 0 };
+        self.0.swap_remove(at).lost
+    }
+
+    /// Whether no packet is copied.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Copies a packet: `ip` and `udp`, which is everything behind the UDP header.
+    #[inline]
+    pub(crate) fn packet(&mut self, at: Time, vni: Vni, ip: &IpUdp, udp: &[u8]) {
+        self.0.iter_mut().for_each(|capture| capture.packet(at, vni, ip, udp));
+    }
+
+    /// Copies the packets that were added to `to` since `mark` in network `vni`; plain ones come from `source_port`.
+    #[inline]
+    pub(crate) fn sent(&mut self, at: Time, vni: Vni, source_port: u16, to: &Transmits, mark: usize) {
+        self.0.iter_mut().for_each(|capture| capture.sent(at, vni, source_port, to, mark));
+    }
+
+    /// Copies a packet between two queue pairs of this host.
+    #[inline]
+    pub(crate) fn local<M: Memory>(&mut self, at: Time, packet: &Packet<M>) {
+        self.0.iter_mut().for_each(|capture| capture.local(at, packet));
+    }
+}
+
 /// Copies that were made and not yet read.
-pub(crate) struct Capture {
-    pub(crate) id: u32,
+struct Capture {
+    id: u32,
     filter: CaptureFilter,
     waiting: VecDeque<Captured>,
     waiting_bytes: usize,
+    /// Packets that found no room.
     lost: u64,
 }
 
 impl Capture {
-    pub(crate) fn new(id: u32, filter: CaptureFilter) -> Self {
+    fn new(id: u32, filter: CaptureFilter) -> Self {
         Self { id, filter, waiting: VecDeque::new(), waiting_bytes: 0, lost: 0 }
     }
 
     /// The oldest copy.
-    pub(crate) fn next(&mut self) -> Option<Captured> {
+    fn next(&mut self) -> Option<Captured> {
         let captured = self.waiting.pop_front()?;
         self.waiting_bytes -= captured.bytes.len();
         Some(captured)
-    }
-
-    /// Packets that found no room.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
     }
 
     fn wants(&self, vni: Vni, ip: &IpUdp) -> bool {
@@ -65,7 +110,7 @@ impl Capture {
     }
 
     /// Copies a packet: `ip` and `udp`, which is everything behind the UDP header.
-    pub(crate) fn packet(&mut self, at: Time, vni: Vni, ip: &IpUdp, udp: &[u8]) {
+    fn packet(&mut self, at: Time, vni: Vni, ip: &IpUdp, udp: &[u8]) {
         if self.wants(vni, ip) {
             let mut bytes = vec![0; ip.len()];
             ip.encode(udp.len(), &mut bytes);
@@ -84,7 +129,7 @@ impl Capture {
     }
 
     /// Copies the packets that were added to `to` since `mark` in network `vni`; plain ones come from `source_port`.
-    pub(crate) fn sent(&mut self, at: Time, vni: Vni, source_port: u16, to: &Transmits, mark: usize) {
+    fn sent(&mut self, at: Time, vni: Vni, source_port: u16, to: &Transmits, mark: usize) {
         for (train, id, bytes) in to.since(mark) {
             match train.target {
                 Target::Host(_) => {
@@ -110,7 +155,7 @@ impl Capture {
     }
 
     /// Copies a packet between two queue pairs of this host.
-    pub(crate) fn local<M: Memory>(&mut self, at: Time, packet: &Packet<M>) {
+    fn local<M: Memory>(&mut self, at: Time, packet: &Packet<M>) {
         let Head { vni, ip, header, .. } = &packet.head;
         if !self.wants(*vni, ip) || !is_on_a_wire(packet) {
             return;

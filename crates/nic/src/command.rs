@@ -2,6 +2,8 @@
 
 use crate::path::Path;
 use crate::platform::Platform;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn};
 
 /// One opened device, within one engine.
@@ -167,4 +169,46 @@ impl QpInfo {
     pub fn state(&self) -> QpState {
         self.attr.state
     }
+}
+
+/// A queue pair in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct QpEntry {
+    /// Its handle.
+    pub handle: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// All else.
+    pub info: QpInfo,
+}
+
+/// A completion queue in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqEntry {
+    /// Its handle.
+    pub handle: u32,
+    /// Entries that it has room for.
+    pub cqe: u32,
+    /// Send and receive queues that report to it.
+    pub users: u32,
+}
+
+/// A protection domain in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PdEntry {
+    /// Its handle.
+    pub handle: u32,
+    /// Queue pairs, shared receive queues and address handles in it.
+    pub users: u32,
+}
+
+/// A shared receive queue in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SrqEntry {
+    /// Its handle.
+    pub handle: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// The queue pairs that receive from it, in ascending order.
+    pub qps: Vec<Qpn>,
 }

@@ -3,7 +3,10 @@
 //! An [`Engine`] is one shard of a host's virtual NIC. It owns protection domains, memory keys, completion queues and
 //! queue pairs; it is told of commands, doorbells, packets and the time, and it is asked for packets, events and the
 //! next deadline. It reads no clock, opens no socket, starts no thread, and touches tenant memory only through the
-//! [`platform`] traits. The same engine runs in the router, in tests and under the fuzzer.
+//! [`platform`] traits. The same engine runs in the router, in tests and under the fuzzer. Commands go to a [`Device`], which
+//! the engine gives out for as long as a command takes.
+//!
+//! There is no standard library here; the feature `std` only lets the check sum of packets use what the processor has.
 //!
 //! ```text
 //!   commands, doorbells ──►┌────────┐──► completions (into CompletionQueue)
@@ -11,7 +14,10 @@
 //!   handle_timeout(now) ──►└────────┘──► poll_event, poll_timeout
 //! ```
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod capture;
 pub mod cm;
@@ -26,21 +32,20 @@ mod path;
 pub mod platform;
 mod qp;
 mod schedule;
-mod time;
+mod seeded;
 mod timer;
 mod transport;
 pub mod wire;
 
-pub use capture::{CaptureFilter, Captured};
+pub use capture::{CaptureFilter, Captured, Captures};
 pub use command::{
-    Capabilities, CommandError, ContextId, CqInit, MwType, QpCounters, QpInfo, QpInit, Remains, SrqAttr, SrqInit,
+    Capabilities, CommandError, ContextId, CqEntry, CqInit, MwType, PdEntry, QpCounters, QpEntry, QpInfo, QpInit,
+    Remains, SrqAttr, SrqEntry, SrqInit,
 };
-pub use device::Event;
-pub use engine::{
-    Budget, Config, CqEntry, Engine, MadError, Owners, PdEntry, QpEntry, ReceivedMad, SrqEntry, WireCounters,
-};
+pub use device::{Context, Event};
+pub use engine::{Budget, Config, Device, Engine, MadError, Owners, ReceivedMad, WireCounters};
 pub use packet::Packet;
 pub use path::{
     Datagram, Network, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
-pub use time::Time;
+pub use timer::Time;

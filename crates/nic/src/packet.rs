@@ -52,6 +52,11 @@ impl<M> Packet<M> {
 }
 
 impl<M: Memory> Body<M> {
+    /// The data, of which nothing is left here.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::Lost)
+    }
+
     /// Bytes of data.
     pub(crate) fn len(&self) -> usize {
         match self {

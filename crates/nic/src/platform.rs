@@ -1,6 +1,6 @@
 //! Platform traits: memory and queues that the surroundings of the engine implement.
 
-use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
+use rdmesh_verbs::{Completion, Precedence, Psn, QpType, Qpn, RecvWr, SendWr};
 
 /// The types that one environment (router, test, simulator) plugs in.
 pub trait Platform: Sized + 'static {
@@ -12,6 +12,22 @@ pub trait Platform: Sized + 'static {
     type RecvQueue: RecvQueue;
     /// Completion queues.
     type CompletionQueue: CompletionQueue;
+    /// From now on the calling thread reaches memory for this packet; for none that can be told from others where there is
+    /// none.
+    fn serve(_packet: Option<PacketId>) {}
+}
+
+/// Identity of a packet for which memory is reached: the same when the packet comes again after [`Fault::Slow`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacketId {
+    /// The queue pair that executes it.
+    pub qpn: Qpn,
+    /// Its connection: the next one, after RESET, may begin with the same packet number.
+    pub connection: u32,
+    /// Whether it is a response to a request of that queue pair.
+    pub is_response: bool,
+    /// Its number.
+    pub psn: Psn,
 }
 
 /// A registered range cannot be reached.
@@ -19,8 +35,8 @@ pub trait Platform: Sized + 'static {
 pub enum Fault {
     /// For good: the program unmapped it, or died.
     Gone,
-    /// At present: the same is to be asked again later. A part of the bytes may have been copied, or be copied until then,
-    /// but an atomic has not been executed.
+    /// At present: the same is to be asked again later. A part of the bytes may have been copied, or be copied until then;
+    /// an atomic has not been executed, or its result is kept for the same packet.
     Slow,
 }
 

@@ -130,8 +130,8 @@ impl Shared {
 
 /// A thread that has nothing to do stays for a moment: jobs often come in groups.
 const LINGER: Duration = Duration::from_millis(100);
-/// The jobs call little more than `close` and `munmap`.
-const STACK: usize = 128 * 1024;
+/// The jobs call little more than `close`, `munmap` and the engine's destruction of queue pairs.
+const STACK: usize = 512 * 1024;
 
 #[cfg(test)]
 mod tests {

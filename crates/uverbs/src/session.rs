@@ -24,6 +24,8 @@
 //! * `Cm`: the program's own `write()` bytes, from `rdma_ucm_cmd_hdr` on. SET_OPTION's option bytes follow the command,
 //!   and MIGRATE_ID has in `fd` the [`OpenCmReply::number`] of the channel that the program's descriptor names. Reply: the
 //!   response bytes. GET_EVENT is answered at once, with EAGAIN if there is no event.
+//! * `CmUnlessEvents`: the same, of a command that takes events from a channel before they are read (DESTROY_ID, LEAVE_MCAST,
+//!   MIGRATE_ID). EAGAIN, and nothing is changed, as long as there are such events.
 //! * `Counter`: its name below `ports/1` in sysfs (`counters/port_xmit_data`). Reply: the text of its file.
 //! * `Netlink`: a [`NetlinkQuery`] and one request of NETLINK_RDMA as the program sent it. Reply: a [`NetlinkAnswer`] and at
 //!   most one netlink message.
@@ -81,13 +83,16 @@ pub enum RequestKind {
     Counter = 8,
     /// Forwards a request of a NETLINK_RDMA socket, on any connection.
     Netlink = 20,
+    /// A `write()` command of the rdma_cm ABI, unless it takes away events that have not been read.
+    CmUnlessEvents = 21,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
         use RequestKind::*;
-        [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink].into_iter().find(|k| *k as u32 == n)
+        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents];
+        all.into_iter().find(|k| *k as u32 == n)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Values and rules only: nothing here owns memory, reads a clock or performs I/O. Names and numbers follow the
 //! InfiniBand Architecture specification (IBA) and Linux's `ib_user_verbs.h`.
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 mod access;

@@ -2,28 +2,30 @@
 
 use super::Finding;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::Mistake;
+use rdmesh_fabric::api::FailedRequest;
 
 const SUBJECT: &str = "programs";
 
 pub(super) fn check(client: &Client) -> Vec<Finding> {
-    match client.mistakes() {
-        Ok(mistakes) if mistakes.is_empty() => vec![Finding::ok(SUBJECT, "none asked for what cannot work")],
-        Ok(mistakes) => mistakes.iter().map(finding).collect(),
+    match client.failed_requests() {
+        Ok(failed_requests) if failed_requests.is_empty() => {
+            vec![Finding::ok(SUBJECT, "none asked for what cannot work")]
+        }
+        Ok(failed_requests) => failed_requests.iter().map(finding).collect(),
         Err(error) => vec![Finding::warn(SUBJECT, error.to_string(), "see router.log in the state directory")],
     }
 }
 
-fn finding(mistake: &Mistake) -> Finding {
-    let Mistake { endpoint, network, pid, command, what, .. } = mistake;
-    let times = if mistake.count == 1 { "once".to_owned() } else { format!("{} times", mistake.count) };
+fn finding(request: &FailedRequest) -> Finding {
+    let FailedRequest { endpoint, network, pid, command, what, .. } = request;
+    let times = if request.count == 1 { "once".to_owned() } else { format!("{} times", request.count) };
     let message =
-        format!("{command} (process {pid}, endpoint {endpoint} of {network}): {what} ({times}, last {})", ago(mistake));
-    Finding { fix: mistake.fix.clone(), ..Finding::warn(SUBJECT, message, "") }
+        format!("{command} (process {pid}, endpoint {endpoint} of {network}): {what} ({times}, last {})", ago(request));
+    Finding { fix: request.fix.clone(), ..Finding::warn(SUBJECT, message, "") }
 }
 
-fn ago(mistake: &Mistake) -> String {
-    match mistake.seconds_ago as u64 {
+fn ago(request: &FailedRequest) -> String {
+    match request.seconds_ago as u64 {
         seconds @ ..120 => format!("{seconds} s ago"),
         seconds @ ..7200 => format!("{} min ago", seconds / 60),
         seconds => format!("{} h ago", seconds / 3600),
@@ -35,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_is_a_warning_with_its_own_fix() {
-        let mistake = Mistake {
+    fn a_failed_request_is_a_warning_with_its_own_fix() {
+        let request = FailedRequest {
             endpoint: "a".parse().unwrap(),
             network: "blue".parse().unwrap(),
             pid: 7,
@@ -46,7 +48,7 @@ mod tests {
             count: 2,
             seconds_ago: 130.0,
         };
-        let text = finding(&mistake).text();
+        let text = finding(&request).text();
         assert_eq!(
             text,
             "warn  programs: ib_write_bw (process 7, endpoint a of blue): ibv_create_qp: type XRC_SEND is not supported \

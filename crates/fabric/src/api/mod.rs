@@ -168,9 +168,9 @@ pub struct ConnectionInfo {
     pub qpn: Option<u32>,
 }
 
-/// A failed request of a program (`GET /v1/mistakes`).
+/// A failed request of a program (`GET /v1/failed-requests`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Mistake {
+pub struct FailedRequest {
     /// Name of its endpoint, which may have gone.
     pub endpoint: Name,
     /// Name of the endpoint's network.
@@ -212,7 +212,7 @@ pub struct QpInfo {
     pub received_bytes: u64,
     /// Retries.
     pub retries: u64,
-    /// Path of its packets: `local`, `host ADDRESS` or `outside`; none before it is connected, and for datagrams.
+    /// Path of its packets: `local`, `host ADDRESS` or `external`; none before it is connected, and for datagrams.
     pub path: Option<String>,
     /// The packet sequence number that it sends next.
     pub next_psn: u32,

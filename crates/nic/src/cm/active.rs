@@ -2,9 +2,8 @@
 
 use super::connection::{CmConnection, ack_timeout};
 use super::messages::{PathRecord, Rejected, Rep, Req, Rtu};
-use super::table::Full;
 use super::{Cm, CmError, CmPath, CmState, CommId, Event, Kind, Mad, RejectReason, ReqParams, private};
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::{Qkey, QpType};
 
 impl Cm {
@@ -14,12 +13,10 @@ impl Cm {
             return Err(CmError::QpType);
         }
         let private = private(req.private)?;
-        let id = self.table.fresh_id();
-        let tid = self.tid(id);
+        let id = self.exchange.open(|tid| CmConnection::active(path, req, tid));
+        let tid = self.exchange.tid(id);
         let message = Req { private, ..request(path, req, id) };
-        let added = self.table.insert(id, CmConnection::active(path, req, tid));
-        debug_assert_ne!(added, Err(Full), "only what peers ask for is limited");
-        self.send_until_answered(now, id, CmState::ReqSent, Kind::Req, message.encode(tid));
+        self.exchange.send_until_answered(now, id, CmState::ReqSent, Kind::Req, message.encode(tid));
         Ok(CommId(id))
     }
 
@@ -31,7 +28,7 @@ impl Cm {
         }
         let rtu = Rtu { local_comm_id: id.0, remote_comm_id: c.remote_id, private: private(data)? };
         let bytes = rtu.encode(c.tid);
-        self.send_and_keep(id.0, CmState::Established, Kind::Rtu, bytes);
+        self.exchange.send_and_keep(id.0, CmState::Established, Kind::Rtu, bytes);
         Ok(())
     }
 
@@ -39,7 +36,7 @@ impl Cm {
         use CmState::*;
         let rep = Rep::decode(&mad.bytes);
         let id = rep.remote_comm_id;
-        match self.table.find(mad.path.ends(), id) {
+        match self.exchange.table().find(mad.path.ends(), id) {
             Some(c) if matches!(c.state, ReqSent | MraReqRcvd) => self.on_first_rep(now, mad, rep),
             Some(c) if c.is_active && c.state != Idle && c.remote_id == rep.local_comm_id => {
                 let is_answered = matches!(c.state, Established | MraRepSent);
@@ -48,23 +45,23 @@ impl Cm {
             // Its sender assumes a connection that does not exist, and would repeat the message many times.
             _ => {
                 self.counters.unexpected += 1;
-                self.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::INVALID_COMM_ID);
+                self.exchange.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::INVALID_COMM_ID);
             }
         }
     }
 
     fn on_first_rep(&mut self, now: Time, mad: &Mad, rep: Rep) {
         let (ends, id) = (mad.path.ends(), rep.remote_comm_id);
-        if self.table.by_remote_id(ends, rep.ca_guid, rep.local_comm_id).is_some() {
+        if self.exchange.table().by_remote_id(ends, rep.ca_guid, rep.local_comm_id).is_some() {
             self.counters.unexpected += 1;
             return;
         }
-        if let Some(stale) = self.table.by_remote_qpn(ends, rep.ca_guid, rep.qpn) {
-            self.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::STALE_CONNECTION);
-            self.end_stale(now, stale);
+        if let Some(stale) = self.exchange.table().by_remote_qpn(ends, rep.ca_guid, rep.qpn) {
+            self.exchange.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::STALE_CONNECTION);
+            self.exchange.end_stale(now, stale);
             return;
         }
-        self.table.change(id, |c| {
+        self.exchange.change(id, |c| {
             c.state = CmState::RepRcvd;
             c.remote_id = rep.local_comm_id;
             c.remote_guid = rep.ca_guid;
@@ -78,7 +75,7 @@ impl Cm {
             c.deadline = None;
             c.last = None;
         });
-        self.tell(id, Event::Reply(rep));
+        self.exchange.tell(id, Event::Reply(rep));
     }
 }
 

@@ -3,7 +3,8 @@
 use super::mad::{Bytes, Kind};
 use super::messages::Req;
 use super::types::{CmPath, CmState, ConnectionInfo, Ends, ReqParams};
-use crate::time::Time;
+use crate::timer::Time;
+use alloc::boxed::Box;
 use core::time::Duration;
 use rdmesh_verbs::{Mtu, Psn, QpType, Qpn};
 

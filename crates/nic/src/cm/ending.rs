@@ -3,7 +3,7 @@
 use super::connection::CmConnection;
 use super::messages::{Apr, Drep, Dreq, Lap, Rej, Rejected};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, private};
-use crate::time::Time;
+use crate::timer::Time;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 
@@ -22,12 +22,12 @@ impl Cm {
         let (ari, private) = (private(ari)?, private(data)?);
         match state {
             ReqSent | MraReqRcvd | ReqRcvd | MraReqSent => {
-                self.send_rej(id.0, reason, ari, private);
-                self.end(id.0);
+                self.exchange.send_rej(id.0, reason, ari, private);
+                self.exchange.end(id.0);
             }
             RepRcvd | MraRepSent | RepSent | MraRepRcvd => {
-                self.send_rej(id.0, reason, ari, private);
-                self.enter_time_wait(now, id.0);
+                self.exchange.send_rej(id.0, reason, ari, private);
+                self.exchange.enter_time_wait(now, id.0);
             }
             _ => return Err(CmError::State(state)),
         }
@@ -37,8 +37,8 @@ impl Cm {
     /// Ends an established connection, or confirms that the peer has ended it.
     pub fn disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         match self.owned(id)?.state {
-            CmState::Established => self.send_dreq(now, id.0, private(data)?),
-            CmState::DreqRcvd => self.send_drep(now, id.0, private(data)?),
+            CmState::Established => self.exchange.send_dreq(now, id.0, private(data)?),
+            CmState::DreqRcvd => self.exchange.send_drep(now, id.0, private(data)?),
             state => return Err(CmError::State(state)),
         }
         Ok(())
@@ -52,21 +52,23 @@ impl Cm {
         let none = ArrayVec::new;
         match state {
             Idle | SidrReqSent => {}
-            SidrReqRcvd => self.refuse_service(id.0),
-            ReqSent | MraReqRcvd => self.send_timeout_rej(id.0, guid),
-            ReqRcvd | MraReqSent => self.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new()),
-            RepRcvd | MraRepSent | RepSent | MraRepRcvd => {
-                self.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new());
-                self.enter_time_wait(now, id.0);
+            SidrReqRcvd => self.exchange.refuse_service(id.0),
+            ReqSent | MraReqRcvd => self.exchange.send_timeout_rej(id.0, guid),
+            ReqRcvd | MraReqSent => {
+                self.exchange.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new())
             }
-            Established => self.send_dreq(now, id.0, ArrayVec::new()),
-            DreqRcvd => self.send_drep(now, id.0, ArrayVec::new()),
+            RepRcvd | MraRepSent | RepSent | MraRepRcvd => {
+                self.exchange.send_rej(id.0, RejectReason::CONSUMER_DEFINED, none(), ArrayVec::new());
+                self.exchange.enter_time_wait(now, id.0);
+            }
+            Established => self.exchange.send_dreq(now, id.0, ArrayVec::new()),
+            DreqRcvd => self.exchange.send_drep(now, id.0, ArrayVec::new()),
             DreqSent | TimeWait => {}
         }
-        self.table.change(id.0, |c| c.orphan(now));
-        let is_needed = self.table.get(id.0).is_some_and(|c| matches!(c.state, DreqSent | TimeWait));
-        if !is_needed || self.table.is_crowded(id.0) {
-            self.table.remove(id.0);
+        self.exchange.change(id.0, |c| c.orphan(now));
+        let is_needed = self.exchange.table().get(id.0).is_some_and(|c| matches!(c.state, DreqSent | TimeWait));
+        if !is_needed || self.exchange.table().is_crowded(id.0) {
+            self.exchange.remove(id.0);
         }
     }
 
@@ -75,71 +77,8 @@ impl Cm {
     /// retries"). Of an id in any other state nothing changes.
     pub fn forget(&mut self, id: CommId) {
         if self.owned(id).is_ok_and(|c| matches!(c.state, CmState::ReqRcvd | CmState::SidrReqRcvd)) {
-            self.table.remove(id.0);
+            self.exchange.remove(id.0);
         }
-    }
-
-    /// Ends a stale connection, whose peer's QP has appeared in another one (IBA 12.9.8.3.1): the peer does not know it any
-    /// more, or is sent a DREQ.
-    pub(super) fn end_stale(&mut self, now: Time, id: u32) {
-        if self.table.get(id).is_some_and(|c| c.state == CmState::Established) {
-            self.send_dreq(now, id, ArrayVec::new());
-        }
-    }
-
-    /// Rejects after a time-out, to tell the peer. The peer finds its end by the GUID.
-    pub(super) fn send_timeout_rej(&mut self, id: u32, guid: [u8; 8]) {
-        self.send_rej(id, RejectReason::TIMEOUT, guid.into_iter().collect(), ArrayVec::new());
-    }
-
-    fn send_rej(
-        &mut self,
-        id: u32,
-        reason: RejectReason,
-        ari: ArrayVec<u8, { Rej::ARI }>,
-        private: ArrayVec<u8, { Rej::PRIVATE }>,
-    ) {
-        use CmState::*;
-        let Some(c) = self.table.get(id) else { return };
-        let (local_comm_id, rejected) = match c.state {
-            // The peer does not know this end's communication ID.
-            ReqRcvd => (0, Rejected::Req),
-            MraReqSent => (id, Rejected::Req),
-            RepRcvd | MraRepSent => (id, Rejected::Rep),
-            _ => (id, Rejected::Other),
-        };
-        let rej = Rej { local_comm_id, remote_comm_id: c.remote_id, rejected, reason, ari, private };
-        let (path, bytes) = (c.path, rej.encode(c.tid));
-        self.send(path, Kind::Rej, bytes);
-    }
-
-    /// Rejects a message for which there is no connection. The ids are this end's and the peer's.
-    pub(super) fn answer_rej(&mut self, mad: &Mad, ids: (u32, u32), rejected: Rejected, reason: RejectReason) {
-        let rej = Rej {
-            local_comm_id: ids.0,
-            remote_comm_id: ids.1,
-            rejected,
-            reason,
-            ari: ArrayVec::new(),
-            private: ArrayVec::new(),
-        };
-        self.send(mad.path, Kind::Rej, rej.encode(super::mad::tid(&mad.bytes)));
-    }
-
-    fn send_dreq(&mut self, now: Time, id: u32, private: ArrayVec<u8, { Dreq::PRIVATE }>) {
-        let tid = self.tid(id);
-        let Some(c) = self.table.get(id) else { return };
-        let remote_qpn = c.qp.remote_qpn.value();
-        let dreq = Dreq { local_comm_id: id, remote_comm_id: c.remote_id, remote_qpn, private };
-        self.send_until_answered(now, id, CmState::DreqSent, Kind::Dreq, dreq.encode(tid));
-    }
-
-    fn send_drep(&mut self, now: Time, id: u32, private: ArrayVec<u8, { Drep::PRIVATE }>) {
-        let Some(c) = self.table.get(id) else { return };
-        let drep = Drep { local_comm_id: id, remote_comm_id: c.remote_id, private };
-        let bytes = drep.encode(c.tid);
-        self.send_and_keep(id, CmState::TimeWait, Kind::Drep, bytes);
-        self.enter_time_wait(now, id);
     }
 
     pub(super) fn on_rej(&mut self, now: Time, mad: &Mad) {
@@ -154,16 +93,16 @@ impl Cm {
             ReqSent | MraReqRcvd | RepSent | MraRepRcvd | ReqRcvd | MraReqSent
                 if reason != RejectReason::STALE_CONNECTION =>
             {
-                self.tell(id, Event::Rejected { reason, ari, private });
-                self.end(id);
+                self.exchange.tell(id, Event::Rejected { reason, ari, private });
+                self.exchange.end(id);
             }
             DreqSent => {
-                self.tell(id, Event::Disconnected);
-                self.enter_time_wait(now, id);
+                self.exchange.tell(id, Event::Disconnected);
+                self.exchange.enter_time_wait(now, id);
             }
             _ => {
-                self.tell(id, Event::Rejected { reason, ari, private });
-                self.enter_time_wait(now, id);
+                self.exchange.tell(id, Event::Rejected { reason, ari, private });
+                self.exchange.enter_time_wait(now, id);
             }
         }
     }
@@ -173,17 +112,18 @@ impl Cm {
         use CmState::*;
         let (ends, id) = (mad.path.ends(), rej.remote_comm_id);
         let guid = rej.ari.first_chunk::<8>().filter(|_| rej.reason == RejectReason::TIMEOUT);
-        let by_guid = guid.and_then(|guid| self.table.by_remote_id(ends, *guid, rej.local_comm_id));
+        let by_guid = guid.and_then(|guid| self.exchange.table().by_remote_id(ends, *guid, rej.local_comm_id));
         if let Some(id) = by_guid {
-            return self
-                .table
-                .get(id)
-                .map(|c| (id, c.state))
-                .filter(|(_, state)| !matches!(state, DreqRcvd | TimeWait));
+            let state = self.exchange.table().get(id)?.state;
+            return (!matches!(state, DreqRcvd | TimeWait)).then_some((id, state));
         }
         // A REJ of a REQ need not carry the sender's communication id.
         let is_req = rej.rejected == Rejected::Req;
-        let found = if is_req { self.table.find(ends, id) } else { self.table.find_both(ends, id, rej.local_comm_id) };
+        let found = if is_req {
+            self.exchange.table().find(ends, id)
+        } else {
+            self.exchange.table().find_both(ends, id, rej.local_comm_id)
+        };
         let state = found?.state;
         let fits = match state {
             ReqSent | MraReqRcvd => is_req,
@@ -200,7 +140,7 @@ impl Cm {
             return false;
         }
         let dreq = Dreq::decode(&mad.bytes);
-        let found = self.table.find_both(mad.path.ends(), dreq.remote_comm_id, dreq.local_comm_id);
+        let found = self.exchange.table().find_both(mad.path.ends(), dreq.remote_comm_id, dreq.local_comm_id);
         found.is_some_and(|c| matches!(c.state, RepSent | MraRepRcvd | Established | DreqSent))
     }
 
@@ -208,10 +148,11 @@ impl Cm {
         use CmState::*;
         let dreq = Dreq::decode(&mad.bytes);
         let id = dreq.remote_comm_id;
-        let found = self.table.find_both(mad.path.ends(), id, dreq.local_comm_id).filter(|c| c.state != Idle);
+        let found =
+            self.exchange.table().find_both(mad.path.ends(), id, dreq.local_comm_id).filter(|c| c.state != Idle);
         let Some(c) = found else {
             self.counters.unexpected += 1;
-            return self.answer_drep(mad, &dreq);
+            return self.exchange.answer_drep(mad, &dreq);
         };
         if c.qp.local_qpn.value() != dreq.remote_qpn {
             self.counters.unexpected += 1;
@@ -220,45 +161,38 @@ impl Cm {
         match c.state {
             RepSent | MraRepRcvd | Established => {
                 let tid = super::mad::tid(&mad.bytes);
-                self.table.change(id, |c| {
+                self.exchange.change(id, |c| {
                     c.rest(DreqRcvd);
                     c.tid = tid;
                 });
-                self.tell(id, Event::DisconnectRequested { private: dreq.private });
+                self.exchange.tell(id, Event::DisconnectRequested { private: dreq.private });
             }
             // Both ends disconnect at once: each answers the other.
             DreqSent => {
                 let tid = super::mad::tid(&mad.bytes);
-                self.table.change(id, |c| c.tid = tid);
-                self.tell(id, Event::Disconnected);
-                self.send_drep(now, id, ArrayVec::new());
+                self.exchange.change(id, |c| c.tid = tid);
+                self.exchange.tell(id, Event::Disconnected);
+                self.exchange.send_drep(now, id, ArrayVec::new());
             }
             TimeWait if c.last.as_ref().is_some_and(|last| last.kind == Kind::Drep) => {
                 self.on_duplicate(Kind::Dreq, id, true);
             }
             TimeWait => {
                 self.on_duplicate(Kind::Dreq, id, false);
-                self.answer_drep(mad, &dreq);
+                self.exchange.answer_drep(mad, &dreq);
             }
             DreqRcvd => self.on_duplicate(Kind::Dreq, id, false),
             _ => self.counters.unexpected += 1,
         }
     }
 
-    /// Answers a DREQ for a connection that does not exist here: it has ended.
-    fn answer_drep(&mut self, mad: &Mad, dreq: &Dreq) {
-        let (local_comm_id, remote_comm_id) = (dreq.remote_comm_id, dreq.local_comm_id);
-        let drep = Drep { local_comm_id, remote_comm_id, private: ArrayVec::new() };
-        self.send(mad.path, Kind::Drep, drep.encode(super::mad::tid(&mad.bytes)));
-    }
-
     pub(super) fn on_drep(&mut self, now: Time, mad: &Mad) {
         let drep = Drep::decode(&mad.bytes);
         let id = drep.remote_comm_id;
-        match self.table.find_both(mad.path.ends(), id, drep.local_comm_id).map(|c| c.state) {
+        match self.exchange.table().find_both(mad.path.ends(), id, drep.local_comm_id).map(|c| c.state) {
             Some(CmState::DreqSent) => {
-                self.tell(id, Event::Disconnected);
-                self.enter_time_wait(now, id);
+                self.exchange.tell(id, Event::Disconnected);
+                self.exchange.enter_time_wait(now, id);
             }
             Some(CmState::TimeWait) => self.counters.duplicate[Kind::Drep.index()] += 1,
             _ => self.counters.unexpected += 1,
@@ -269,10 +203,10 @@ impl Cm {
     pub(super) fn on_lap(&mut self, mad: &Mad) {
         let lap = Lap::decode(&mad.bytes);
         let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
-        match self.table.find_both(mad.path.ends(), local_comm_id, remote_comm_id).map(|c| c.state) {
+        match self.exchange.table().find_both(mad.path.ends(), local_comm_id, remote_comm_id).map(|c| c.state) {
             Some(CmState::Established) => {
                 let apr = Apr { local_comm_id, remote_comm_id, status: Apr::UNSUPPORTED };
-                self.send(mad.path, Kind::Apr, apr.encode(super::mad::tid(&mad.bytes)));
+                self.exchange.send(mad.path, Kind::Apr, apr.encode(super::mad::tid(&mad.bytes)));
             }
             _ => self.counters.unexpected += 1,
         }

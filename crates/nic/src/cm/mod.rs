@@ -17,11 +17,12 @@
 mod active;
 mod connection;
 mod ending;
+mod exchange;
+mod farewell;
 mod mad;
 mod messages;
 mod passive;
 mod receive;
-mod repeat;
 mod service;
 mod table;
 mod types;
@@ -36,83 +37,65 @@ pub use types::{
     ReqParams, SidrAnswer, SidrParams,
 };
 
-use crate::time::Time;
+use crate::timer::Time;
 use arrayvec::ArrayVec;
 use connection::CmConnection;
-use mad::Bytes;
-use std::collections::VecDeque;
-use table::Table;
+use exchange::Exchange;
 
 /// The connection manager of a host.
 pub struct Cm {
-    table: Table,
-    mads: VecDeque<Mad>,
-    events: VecDeque<(CommId, Event)>,
+    exchange: Exchange,
+    /// Those of what was received.
     counters: CmCounters,
-    /// The high half of all transaction IDs.
-    transaction: u64,
 }
 
 impl Cm {
     /// A manager without connections. The seed determines its communication IDs.
     pub fn new(seed: u64) -> Self {
-        Self {
-            table: Table::new(seed),
-            mads: VecDeque::new(),
-            events: VecDeque::new(),
-            counters: CmCounters::default(),
-            transaction: table::mix(seed) << 32,
-        }
+        Self { exchange: Exchange::new(seed), counters: CmCounters::default() }
     }
 
     /// QP attributes of a connection, while the owner has it.
     pub fn info(&self, id: CommId) -> Option<ConnectionInfo> {
-        self.table.get(id.0).filter(|c| c.is_owned).map(CmConnection::info)
+        self.owned(id).ok().map(CmConnection::info)
     }
 
     /// The next datagram to be sent.
     pub fn poll_mad(&mut self) -> Option<Mad> {
-        self.mads.pop_front()
+        self.exchange.poll_mad()
     }
 
     /// The next event. Connections that the owner has destroyed have none.
     pub fn poll_event(&mut self) -> Option<(CommId, Event)> {
-        while let Some((id, event)) = self.events.pop_front() {
-            if self.table.get(id.0).is_some_and(|c| c.is_owned) {
-                return Some((id, event));
-            }
-        }
-        None
+        self.exchange.poll_event()
     }
 
     /// Time at which [`Cm::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.table.next_deadline()
+        self.exchange.table().next_deadline()
+    }
+
+    /// Handles expired deadlines: repetitions and time-outs happen only here.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.exchange.handle_timeout(now);
     }
 
     /// The counters.
     pub fn counters(&self) -> CmCounters {
-        CmCounters { live: self.table.len(), time_wait: self.table.time_waits(), ..self.counters }
-    }
-
-    fn tid(&self, id: u32) -> u64 {
-        self.transaction | u64::from(id)
-    }
-
-    fn send(&mut self, path: CmPath, kind: Kind, bytes: Bytes) {
-        self.counters.sent[kind.index()] += 1;
-        self.mads.push_back(Mad { path, bytes });
-    }
-
-    fn tell(&mut self, id: u32, event: Event) {
-        if self.table.get(id).is_some_and(|c| c.is_owned) {
-            self.events.push_back((CommId(id), event));
-        }
+        self.exchange.counters(self.counters)
     }
 
     /// The owner's connection.
     fn owned(&self, id: CommId) -> Result<&CmConnection, CmError> {
-        self.table.get(id.0).filter(|c| c.is_owned).ok_or(CmError::Unknown)
+        self.exchange.table().get(id.0).filter(|c| c.is_owned).ok_or(CmError::Unknown)
+    }
+
+    /// A message came that had come before. Where this end has answered it, the answer was lost.
+    fn on_duplicate(&mut self, kind: Kind, id: u32, is_answered: bool) {
+        self.counters.duplicate[kind.index()] += 1;
+        if is_answered {
+            self.exchange.send_again(id);
+        }
     }
 }
 

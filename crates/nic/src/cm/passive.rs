@@ -3,7 +3,7 @@
 use super::connection::{CmConnection, MAX_SERVICE_TIMEOUT, duration};
 use super::messages::{Mra, Rejected, Rep, Req, Rtu, Unfit};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, RepParams, private};
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::Qkey;
 
 impl Cm {
@@ -30,14 +30,14 @@ impl Cm {
             private: private(rep.private)?,
         };
         let bytes = message.encode(c.tid);
-        self.table.change(id.0, |c| {
+        self.exchange.change(id.0, |c| {
             c.local_guid = rep.ca_guid;
             c.qp.local_qpn = rep.qpn;
             c.qp.rq_psn = rep.starting_psn;
             c.qp.responder_resources = rep.responder_resources;
             c.qp.initiator_depth = rep.initiator_depth;
         });
-        self.send_until_answered(now, id.0, CmState::RepSent, Kind::Rep, bytes);
+        self.exchange.send_until_answered(now, id.0, CmState::RepSent, Kind::Rep, bytes);
         Ok(())
     }
 
@@ -59,9 +59,9 @@ impl Cm {
         };
         let bytes = mra.encode(c.tid);
         if service_timeout & DELAY == 0 {
-            self.send_and_keep(id.0, state, Kind::Mra, bytes);
+            self.exchange.send_and_keep(id.0, state, Kind::Mra, bytes);
         } else {
-            self.keep(id.0, state, Kind::Mra, bytes);
+            self.exchange.keep(id.0, state, Kind::Mra, bytes);
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Cm {
     pub fn notify_established(&mut self, _now: Time, id: CommId) -> Result<(), CmError> {
         match self.owned(id)?.state {
             CmState::RepSent | CmState::MraRepRcvd => {
-                self.table.change(id.0, |c| c.rest(CmState::Established));
+                self.exchange.change(id.0, |c| c.rest(CmState::Established));
                 Ok(())
             }
             state => Err(CmError::State(state)),
@@ -82,46 +82,45 @@ impl Cm {
         let req = match Req::decode(&mad.bytes) {
             Ok(req) => req,
             Err(Unfit::Transport) => {
-                return self.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_TRANSPORT_TYPE);
+                return self.exchange.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_TRANSPORT_TYPE);
             }
-            Err(Unfit::Mtu) => return self.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_MTU),
+            Err(Unfit::Mtu) => return self.exchange.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_MTU),
         };
         let ends = mad.path.ends();
-        if let Some(id) = self.table.by_remote_id(ends, req.ca_guid, req.local_comm_id) {
+        if let Some(id) = self.exchange.table().by_remote_id(ends, req.ca_guid, req.local_comm_id) {
             return self.on_duplicate_req(mad, id);
         }
-        if let Some(stale) = self.table.by_remote_qpn(ends, req.ca_guid, req.qpn) {
-            self.answer_rej(mad, ids, Rejected::Req, RejectReason::STALE_CONNECTION);
-            return self.end_stale(now, stale);
+        if let Some(stale) = self.exchange.table().by_remote_qpn(ends, req.ca_guid, req.qpn) {
+            self.exchange.answer_rej(mad, ids, Rejected::Req, RejectReason::STALE_CONNECTION);
+            return self.exchange.end_stale(now, stale);
         }
         if (req.path.local_gid, req.path.remote_gid) != (ends.remote, ends.local) {
-            return self.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_GID);
+            return self.exchange.answer_rej(mad, ids, Rejected::Req, RejectReason::INVALID_GID);
         }
-        let id = self.table.fresh_id();
-        match self.table.insert(id, CmConnection::passive(mad.path, &req, super::mad::tid(&mad.bytes))) {
-            Ok(()) => self.tell(id, Event::Request { path: mad.path, req }),
+        match self.exchange.admit(CmConnection::passive(mad.path, &req, super::mad::tid(&mad.bytes))) {
+            Ok(id) => self.exchange.tell(id, Event::Request { path: mad.path, req }),
             // The peer will ask again.
             Err(_) => self.counters.overflow += 1,
         }
     }
 
     fn on_duplicate_req(&mut self, mad: &Mad, id: u32) {
-        let Some(c) = self.table.get(id) else { return };
+        let Some(c) = self.exchange.table().get(id) else { return };
         let (state, is_active, remote_id) = (c.state, c.is_active, c.remote_id);
         let is_answered = !is_active && matches!(state, CmState::MraReqSent | CmState::RepSent);
         self.on_duplicate(Kind::Req, id, is_answered);
         if !is_active && state == CmState::TimeWait {
-            self.answer_rej(mad, (0, remote_id), Rejected::Req, RejectReason::STALE_CONNECTION);
+            self.exchange.answer_rej(mad, (0, remote_id), Rejected::Req, RejectReason::STALE_CONNECTION);
         }
     }
 
     pub(super) fn on_rtu(&mut self, mad: &Mad) {
         let rtu = Rtu::decode(&mad.bytes);
         let id = rtu.remote_comm_id;
-        match self.table.find_both(mad.path.ends(), id, rtu.local_comm_id).map(|c| (c.state, c.is_active)) {
+        match self.exchange.table().find_both(mad.path.ends(), id, rtu.local_comm_id).map(|c| (c.state, c.is_active)) {
             Some((CmState::RepSent | CmState::MraRepRcvd, _)) => {
-                self.table.change(id, |c| c.rest(CmState::Established));
-                self.tell(id, Event::Established { private: rtu.private });
+                self.exchange.change(id, |c| c.rest(CmState::Established));
+                self.exchange.tell(id, Event::Established { private: rtu.private });
             }
             Some((CmState::Established, false)) => self.counters.duplicate[Kind::Rtu.index()] += 1,
             _ => self.counters.unexpected += 1,
@@ -133,8 +132,8 @@ impl Cm {
         let mra = Mra::decode(&mad.bytes);
         let (ends, id) = (mad.path.ends(), mra.remote_comm_id);
         let found = match mra.mraed {
-            Mra::REQ => self.table.find(ends, id),
-            _ => self.table.find_both(ends, id, mra.local_comm_id),
+            Mra::REQ => self.exchange.table().find(ends, id),
+            _ => self.exchange.table().find_both(ends, id, mra.local_comm_id),
         };
         let state = match (found.map(|c| c.state), mra.mraed) {
             (Some(CmState::ReqSent), Mra::REQ) => CmState::MraReqRcvd,
@@ -148,7 +147,7 @@ impl Cm {
                 return;
             }
         };
-        self.table.change(id, |c| {
+        self.exchange.change(id, |c| {
             let timeout = duration(mra.service_timeout.min(MAX_SERVICE_TIMEOUT)) + c.time_wait();
             c.state = state;
             c.deadline = Some(now.after(timeout));

@@ -1,7 +1,7 @@
 //! Received messages of the connection manager.
 
 use super::{Cm, Kind, Mad, mad};
-use crate::time::Time;
+use crate::timer::Time;
 
 impl Cm {
     /// Takes a datagram that arrived for QP 1. Its path is as this end sees it: `local` is where it arrived.

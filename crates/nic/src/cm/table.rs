@@ -2,21 +2,21 @@
 
 use super::connection::CmConnection;
 use super::types::{CmState, Ends};
-use crate::time::Time;
+use crate::timer::Time;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
 use rdmesh_verbs::{Gid, Qpn, Vni};
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 
 /// All connections by their local communication ids. Connections are changed only through [`Table::change`], which keeps the
 /// indexes consistent.
 pub(super) struct Table {
-    connections: HashMap<u32, CmConnection>,
+    connections: BTreeMap<u32, CmConnection>,
     /// By the peer's communication ID, from the first message that carries it to the end of time-wait.
-    remote_ids: HashMap<(Ends, [u8; 8], u32), u32>,
+    remote_ids: BTreeMap<(Ends, [u8; 8], u32), u32>,
     /// By the peer's QP, until the connection is at an end.
-    remote_qpns: HashMap<(Ends, [u8; 8], Qpn), u32>,
+    remote_qpns: BTreeMap<(Ends, [u8; 8], Qpn), u32>,
     /// SIDR requests by the requester's ID.
-    questions: HashMap<(Ends, u32), u32>,
+    questions: BTreeMap<(Ends, u32), u32>,
     deadlines: BTreeSet<(Time, u32)>,
     time_waits: BTreeSet<(Time, u32)>,
     pending: Counts,
@@ -26,7 +26,7 @@ pub(super) struct Table {
 }
 
 /// Number of connections of each local GID.
-type Counts = HashMap<(Vni, Gid), usize>;
+type Counts = BTreeMap<(Vni, Gid), usize>;
 
 /// A connection could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +35,14 @@ pub(super) struct Full;
 impl Table {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            connections: HashMap::new(),
-            remote_ids: HashMap::new(),
-            remote_qpns: HashMap::new(),
-            questions: HashMap::new(),
+            connections: BTreeMap::new(),
+            remote_ids: BTreeMap::new(),
+            remote_qpns: BTreeMap::new(),
+            questions: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             time_waits: BTreeSet::new(),
-            pending: HashMap::new(),
-            orphans: HashMap::new(),
+            pending: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             count: mix(!seed) as u32,
             key: mix(seed.wrapping_add(1)),
         }

@@ -4,9 +4,9 @@ use super::mad::Kind;
 use super::messages::{Rep, Req, SidrRep, SidrReq};
 use crate::path::Plain;
 use arrayvec::ArrayVec;
+use core::fmt;
 use core::time::Duration;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qkey, QpType, Qpn, Vni};
-use std::fmt;
 
 /// Path of a datagram: two GIDs on a tenant network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ impl CmPath {
 }
 
 /// Identity of a path: paths with equal ends are the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Ends {
     pub(super) vni: Vni,
     pub(super) local: Gid,
@@ -329,7 +329,7 @@ impl fmt::Display for CmError {
     }
 }
 
-impl std::error::Error for CmError {}
+impl core::error::Error for CmError {}
 
 /// Counters since the start, and the present numbers of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -2,12 +2,80 @@
 //!
 //! The paper's timers are evaluated when something is sent or arrives, so that a queue pair needs no timer of its own.
 
-use crate::time::Time;
+use super::window::SendWindow;
+use super::{Acked, Controller, Rtt};
+use crate::timer::Time;
 use core::time::Duration;
+
+/// A window, and a rate while the network reports congestion.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dcqcn {
+    window: SendWindow,
+    rate: Option<Rate>,
+}
+
+impl Controller for Dcqcn {
+    #[inline]
+    fn window(&self) -> u32 {
+        self.window.window()
+    }
+
+    #[inline]
+    fn pacing(&self) -> Option<Time> {
+        self.rate.map(|rate| rate.next_send())
+    }
+
+    #[inline]
+    fn is_lossless(&self) -> bool {
+        self.window.is_lossless()
+    }
+
+    #[inline]
+    fn on_sent(&mut self, now: Time, bytes: u64) {
+        if let Some(rate) = &mut self.rate {
+            rate.on_sent(now, bytes);
+            if rate.has_recovered(now) {
+                self.rate = None;
+            }
+        }
+    }
+
+    fn on_ack(&mut self, acked: Acked, rtt: &Rtt) {
+        self.window.on_ack(acked, rtt);
+    }
+
+    fn on_loss(&mut self, rtt: &Rtt) {
+        self.window.on_loss(rtt);
+    }
+
+    fn on_probed_loss(&mut self) {
+        self.window.on_probed_loss();
+    }
+
+    fn on_timeout(&mut self) {
+        self.window.on_timeout();
+    }
+
+    fn on_cnp(&mut self, now: Time, rtt: &Rtt, mtu: u32) {
+        match &mut self.rate {
+            Some(rate) => rate.on_notification(now),
+            None => {
+                // As fast as a full window in each round trip.
+                let window = f64::from(self.window.window()) * f64::from(mtu);
+                let round = rtt.smoothed().map_or(UNMEASURED, |rtt| rtt.as_secs_f64().max(SHORTEST));
+                self.rate = Some(Rate::new(now, window / round));
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.rate = None;
+    }
+}
 
 /// The reaction point of one queue pair. There is one only after a notification, until the rate has recovered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dcqcn {
+struct Rate {
     /// Bytes per second.
     current: f64,
     target: f64,
@@ -26,11 +94,11 @@ pub(crate) struct Dcqcn {
     free_at: Time,
 }
 
-impl Dcqcn {
+impl Rate {
     /// After the first notification, of a queue pair that has sent at `rate` bytes per second.
-    pub(crate) fn new(now: Time, rate: f64) -> Self {
+    fn new(now: Time, rate: f64) -> Self {
         let full = rate.max(LEAST_RATE);
-        let mut dcqcn = Self {
+        let mut rate = Self {
             current: full,
             target: full,
             full,
@@ -42,12 +110,12 @@ impl Dcqcn {
             byte_rounds: 0,
             free_at: now,
         };
-        dcqcn.on_notification(now);
-        dcqcn
+        rate.on_notification(now);
+        rate
     }
 
     /// A congestion notification packet arrived.
-    pub(crate) fn on_notification(&mut self, now: Time) {
+    fn on_notification(&mut self, now: Time) {
         self.advance(now);
         self.target = self.current;
         self.current = (self.current * (1.0 - self.alpha / 2.0)).max(LEAST_RATE);
@@ -57,7 +125,7 @@ impl Dcqcn {
     }
 
     /// `bytes` were sent.
-    pub(crate) fn on_sent(&mut self, now: Time, bytes: u64) {
+    fn on_sent(&mut self, now: Time, bytes: u64) {
         self.advance(now);
         self.bytes += bytes;
         while self.bytes >= BYTE_ROUND {
@@ -70,12 +138,12 @@ impl Dcqcn {
     }
 
     /// Time at which the next packet may be sent; some may go ahead of their time, so that they can go in one train.
-    pub(crate) fn next_send(&self) -> Time {
+    fn next_send(&self) -> Time {
         Time(self.free_at.0.saturating_sub(BURST.as_nanos() as u64))
     }
 
     /// Whether the rate is what it was before the first notification.
-    pub(crate) fn has_recovered(&mut self, now: Time) -> bool {
+    fn has_recovered(&mut self, now: Time) -> bool {
         self.advance(now);
         self.current >= self.full * 0.999
     }
@@ -125,6 +193,10 @@ const MANY_ROUNDS: u64 = 20_000;
 const LEAST_RATE: f64 = 1.25e6;
 /// Burst tolerance: how far ahead of their scheduled time packets may be sent.
 const BURST: Duration = Duration::from_micros(20);
+/// Seconds of a round trip that was never measured.
+const UNMEASURED: f64 = 100e-6;
+/// Shorter than any between two hosts.
+const SHORTEST: f64 = 10e-6;
 
 #[cfg(test)]
 mod tests {
@@ -134,38 +206,38 @@ mod tests {
 
     #[test]
     fn the_first_notification_halves_the_rate() {
-        let dcqcn = Dcqcn::new(Time(0), 10.0 * GIGABIT);
-        assert!((dcqcn.current / GIGABIT - 5.0).abs() < 0.01, "{dcqcn:?}");
+        let rate = Rate::new(Time(0), 10.0 * GIGABIT);
+        assert!((rate.current / GIGABIT - 5.0).abs() < 0.01, "{rate:?}");
     }
 
     #[test]
     fn the_rate_recovers_when_notifications_stop() {
-        let mut dcqcn = Dcqcn::new(Time(0), 10.0 * GIGABIT);
-        assert!(!dcqcn.has_recovered(Time(100_000)));
-        assert!(dcqcn.has_recovered(Time(1_000_000_000)), "{dcqcn:?}");
+        let mut rate = Rate::new(Time(0), 10.0 * GIGABIT);
+        assert!(!rate.has_recovered(Time(100_000)));
+        assert!(rate.has_recovered(Time(1_000_000_000)), "{rate:?}");
     }
 
     #[test]
     fn steady_notifications_hold_the_rate_down() {
-        let mut dcqcn = Dcqcn::new(Time(0), 10.0 * GIGABIT);
+        let mut rate = Rate::new(Time(0), 10.0 * GIGABIT);
         for i in 1..200 {
-            dcqcn.on_notification(Time(i * 50_000));
+            rate.on_notification(Time(i * 50_000));
         }
-        assert!(dcqcn.current < GIGABIT / 2.0, "{dcqcn:?}");
-        assert!(dcqcn.current >= LEAST_RATE);
+        assert!(rate.current < GIGABIT / 2.0, "{rate:?}");
+        assert!(rate.current >= LEAST_RATE);
     }
 
     #[test]
     fn what_is_sent_is_spread_over_time() {
-        let mut dcqcn = Dcqcn::new(Time(0), 2.0 * GIGABIT);
+        let mut rate = Rate::new(Time(0), 2.0 * GIGABIT);
         let mut now = Time(0);
         let mut sent = 0;
         while now < Time(50_000) {
-            now = now.max(dcqcn.next_send());
-            dcqcn.on_sent(now, 1000);
+            now = now.max(rate.next_send());
+            rate.on_sent(now, 1000);
             sent += 1000;
         }
-        let rate = f64::from(sent) / 70e-6;
-        assert!((rate / GIGABIT - 1.0).abs() < 0.2, "{rate}");
+        let per_second = f64::from(sent) / 70e-6;
+        assert!((per_second / GIGABIT - 1.0).abs() < 0.2, "{per_second}");
     }
 }

@@ -1,6 +1,6 @@
 //! Round-trip time (RFC 6298 with microsecond floors).
 
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 
 /// Round-trip time estimate of a peer.

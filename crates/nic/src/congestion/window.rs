@@ -4,6 +4,9 @@
 //! answers take longer and longer narrows it further, and so do silence, and queues that are long against the ACK time-out:
 //! a peer whose time-out they exceed sends everything again, which makes them longer.
 
+use super::{Acked, Controller, Rtt};
+use crate::timer::Time;
+
 /// The window, in packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWindow {
@@ -19,25 +22,57 @@ impl Default for SendWindow {
     }
 }
 
-impl SendWindow {
-    /// Packets that may be on their way.
-    pub(crate) fn packets(&self) -> u32 {
+impl Controller for SendWindow {
+    #[inline]
+    fn window(&self) -> u32 {
         self.packets
     }
 
-    /// Whether there was no loss for long, or ever.
-    pub(crate) fn is_lossless(&self) -> bool {
+    #[inline]
+    fn pacing(&self) -> Option<Time> {
+        None
+    }
+
+    #[inline]
+    fn is_lossless(&self) -> bool {
         !self.is_lossy || self.clean >= CLEAN
     }
 
-    /// Records a loss that a probe has found.
-    pub(crate) fn note_loss(&mut self) {
+    #[inline]
+    fn on_sent(&mut self, _: Time, _: u64) {}
+
+    fn on_ack(&mut self, acked: Acked, rtt: &Rtt) {
+        match (rtt.queueing() > acked.longest_queue, acked.is_timed) {
+            (false, _) => self.widen(acked.packets, rtt.is_inflated()),
+            (true, true) => self.narrow(),
+            (true, false) => {}
+        }
+    }
+
+    fn on_loss(&mut self, rtt: &Rtt) {
+        let lossy = self.packets.min(STEADY);
+        self.packets = if rtt.is_inflated() { (lossy - lossy / 4).max(LEAST) } else { lossy };
+        self.on_probed_loss();
+    }
+
+    fn on_probed_loss(&mut self) {
         (self.clean, self.is_lossy) = (0, true);
     }
 
-    /// Packets were acknowledged: a window's worth of them doubles it. Beyond the usual it grows only where nothing is lost and
-    /// no queue grows.
-    pub(crate) fn on_ack(&mut self, packets: u32, is_inflated: bool) {
+    fn on_timeout(&mut self) {
+        self.packets = (self.packets / 2).clamp(LEAST, STEADY);
+        self.clean = 0;
+    }
+
+    fn on_cnp(&mut self, _: Time, _: &Rtt, _: u32) {}
+
+    fn stop(&mut self) {}
+}
+
+impl SendWindow {
+    /// A window's worth of acknowledged packets doubles it. Beyond the usual it grows only where nothing is lost and no queue
+    /// grows.
+    fn widen(&mut self, packets: u32, is_inflated: bool) {
         self.clean = self.clean.saturating_add(packets);
         let most = if is_inflated || self.clean < CLEAN { STEADY } else { MOST };
         if self.packets < most {
@@ -45,22 +80,9 @@ impl SendWindow {
         }
     }
 
-    /// Something was lost, perhaps while packets wait in queues.
-    pub(crate) fn on_loss(&mut self, is_inflated: bool) {
-        let lossy = self.packets.min(STEADY);
-        self.packets = if is_inflated { (lossy - lossy / 4).max(LEAST) } else { lossy };
-        self.note_loss();
-    }
-
     /// A round trip took too long for the peer's time-outs, because packets wait in queues.
-    pub(crate) fn on_delay(&mut self) {
+    fn narrow(&mut self) {
         self.packets = (self.packets - self.packets / 4).max(LEAST);
-        self.clean = 0;
-    }
-
-    /// The peer was silent for its whole time-out.
-    pub(crate) fn on_timeout(&mut self) {
-        self.packets = (self.packets / 2).clamp(LEAST, STEADY);
         self.clean = 0;
     }
 }
@@ -76,6 +98,16 @@ const CLEAN: u32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
+
+    /// A path whose round trips are long against the shortest, or not.
+    fn path(is_inflated: bool) -> Rtt {
+        let mut rtt = Rtt::default();
+        rtt.sample(Time(0), Time(100_000));
+        (0..50).filter(|_| is_inflated).for_each(|_| rtt.sample(Time(0), Time(1_000_000)));
+        assert_eq!(rtt.is_inflated(), is_inflated);
+        rtt
+    }
 
     #[test]
     fn silence_narrows_and_answers_widen() {
@@ -83,34 +115,35 @@ mod tests {
         for _ in 0..10 {
             window.on_timeout();
         }
-        assert_eq!(window.packets(), LEAST);
+        assert_eq!(window.window(), LEAST);
         for _ in 0..STEADY {
-            window.on_ack(4, true);
+            window.widen(4, true);
         }
-        assert_eq!(window.packets(), STEADY);
+        assert_eq!(window.window(), STEADY);
         for _ in 0..CLEAN {
-            window.on_ack(4, false);
+            window.widen(4, false);
         }
-        assert_eq!(window.packets(), MOST);
+        assert_eq!(window.window(), MOST);
     }
 
     #[test]
     fn long_queues_narrow_to_the_least() {
         let mut window = SendWindow::default();
-        (0..20).for_each(|_| window.on_delay());
-        assert_eq!(window.packets(), LEAST);
+        let acked = Acked { packets: 1, is_timed: true, longest_queue: Duration::from_micros(100) };
+        (0..20).for_each(|_| window.on_ack(acked, &path(true)));
+        assert_eq!(window.window(), LEAST);
     }
 
     #[test]
     fn loss_without_delay_leaves_the_usual_window() {
         let mut window = SendWindow::default();
-        window.on_ack(CLEAN, false);
-        assert_eq!(window.packets(), MOST);
+        window.widen(CLEAN, false);
+        assert_eq!(window.window(), MOST);
         for _ in 0..100 {
-            window.on_loss(false);
+            window.on_loss(&path(false));
         }
-        assert_eq!(window.packets(), STEADY);
-        window.on_loss(true);
-        assert_eq!(window.packets(), STEADY * 3 / 4);
+        assert_eq!(window.window(), STEADY);
+        window.on_loss(&path(true));
+        assert_eq!(window.window(), STEADY * 3 / 4);
     }
 }

@@ -1,18 +1,19 @@
 //! Output queues of the engine: packets, events and queue pairs with work.
 
 use super::context::Context;
-use crate::capture::Capture;
+use super::inbox::Inbox;
+use crate::capture::Captures;
 use crate::command::ContextId;
 use crate::packet::{Packet, shard_of};
 use crate::path::Routes;
-use crate::platform::{CompletionQueue, Overrun, Platform};
+use crate::platform::{Overrun, Platform};
 use crate::qp::Core;
-use crate::schedule::{NumberList, Order, Schedule, cost};
-use crate::time::Time;
-use crate::timer::Deadlines;
-use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn, WcStatus};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use crate::schedule::{NumberList, OUTBOX_LIMIT, Order, Schedule, cost};
+use crate::timer::{Deadlines, Time};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn};
 
 /// Event for the program, or for the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,27 +46,27 @@ pub enum Event {
 }
 
 pub(crate) struct Outputs<M> {
-    pub(crate) shard: u32,
-    pub(crate) shards: u32,
+    shard: u32,
+    shards: u32,
     pub(crate) now: Time,
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].
-    pub(crate) spent: u64,
+    spent: u64,
     /// Bytes of data in all packets.
-    pub(crate) moved: u64,
+    moved: u64,
     /// Packets between two QPs of this engine.
-    pub(crate) inbox: VecDeque<Packet<M>>,
+    inbox: Inbox<M>,
     /// Packets for other engines.
-    pub(crate) outbox: VecDeque<Packet<M>>,
-    pub(crate) events: VecDeque<Event>,
+    outbox: VecDeque<Packet<M>>,
+    events: VecDeque<Event>,
     /// QPs with something to send.
     pub(crate) schedule: Schedule,
     /// Routes to the addresses of tenant networks.
     pub(crate) routes: Arc<Routes>,
     /// Packet captures in progress.
-    pub(crate) captures: Vec<Capture>,
+    pub(crate) captures: Captures,
     pub(crate) timers: Deadlines,
     /// QPs in error, whose receive queues are watched for requests to flush.
-    pub(crate) failed: NumberList,
+    failed: NumberList,
     epoch: u32,
 }
 
@@ -77,24 +78,113 @@ impl<M> Outputs<M> {
             now: Time::default(),
             spent: 0,
             moved: 0,
-            inbox: VecDeque::with_capacity(256),
+            inbox: Inbox::new(),
             outbox: VecDeque::with_capacity(256),
             events: VecDeque::with_capacity(64),
             schedule: Schedule::default(),
             routes: Arc::default(),
-            captures: Vec::new(),
+            captures: Captures::default(),
             timers: Deadlines::default(),
             failed: NumberList::default(),
             epoch: 0,
         }
     }
 
+    #[inline]
     pub(crate) fn packet(&mut self, packet: Packet<M>) {
         if packet.shard(self.shards) == self.shard {
-            self.inbox.push_back(packet);
+            self.inbox.push(packet);
         } else {
             self.outbox.push_back(packet);
         }
+    }
+
+    /// The host's number of engines.
+    pub(crate) fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// Takes a packet for a QP of this engine.
+    pub(crate) fn keep(&mut self, packet: Packet<M>) {
+        self.inbox.push(packet);
+    }
+
+    /// All packets for QPs of this engine, if there are any; [`Outputs::give_back`] follows.
+    #[inline]
+    pub(crate) fn take_kept(&mut self) -> Option<Vec<Packet<M>>> {
+        self.inbox.take()
+    }
+
+    /// Gives the list back whose packets have been delivered.
+    #[inline]
+    pub(crate) fn give_back(&mut self, packets: Vec<Packet<M>>) {
+        self.inbox.give_back(packets);
+    }
+
+    /// The next packet for another engine.
+    pub(crate) fn poll_packet(&mut self) -> Option<Packet<M>> {
+        self.outbox.pop_front()
+    }
+
+    /// Packets within the host that wait, for this engine or others.
+    pub(crate) fn packets(&self) -> usize {
+        self.inbox.len() + self.outbox.len()
+    }
+
+    /// Whether so many packets wait for other engines that no more should be made.
+    pub(crate) fn is_full(&self) -> bool {
+        self.outbox.len() > OUTBOX_LIMIT
+    }
+
+    /// Adds an event.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// The next event for the program.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether there are packets within the host, or events.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.inbox.is_empty() || !self.outbox.is_empty() || !self.events.is_empty()
+    }
+
+    /// Cost of all packets and of what else was executed, in the unit of [`cost`].
+    #[inline]
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Bytes of data in all packets.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// The receive queue of a QP in error is watched for requests to flush.
+    pub(crate) fn watch_failed(&mut self, index: u32) {
+        self.failed.push_back(index);
+    }
+
+    /// The QP is no longer in error.
+    pub(crate) fn forget_failed(&mut self, index: u32) {
+        self.failed.remove(index);
+    }
+
+    /// The QP in error that was not looked at for longest; it is watched no longer.
+    pub(crate) fn next_failed(&mut self) -> Option<u32> {
+        self.failed.pop_front()
+    }
+
+    /// Whether QPs in error are watched.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// QPs in error whose receive queues are watched.
+    pub(crate) fn failed(&self) -> usize {
+        self.failed.len()
     }
 
     /// The engine's index of a QP of its own.
@@ -144,18 +234,16 @@ impl<M> Outputs<M> {
         completion: &Completion,
         solicited: bool,
     ) -> Result<(), Overrun> {
-        let Some(cq) = cx.cqs.get_mut(handle) else { return Err(Overrun) };
-        if cq.overrun {
-            return Err(Overrun);
-        }
-        if cq.queue.push(completion).is_err() {
-            cq.overrun = true;
-            self.async_event(context, AsyncEvent::CqError, handle);
-            return Err(Overrun);
-        }
-        let failed = completion.status != WcStatus::Success;
-        if cq.queue.take_arm(handle, solicited || failed) {
-            self.events.push_back(Event::Completion { context, cq: handle });
+        let Some(cq) = cx.cq(handle) else { return Err(Overrun) };
+        match cq.push(handle, completion, solicited) {
+            Ok(true) => self.events.push_back(Event::Completion { context, cq: handle }),
+            Ok(false) => {}
+            Err(full) => {
+                if full.is_first {
+                    self.async_event(context, AsyncEvent::CqError, handle);
+                }
+                return Err(Overrun);
+            }
         }
         Ok(())
     }

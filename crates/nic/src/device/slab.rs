@@ -1,21 +1,25 @@
 //! Slab: a table of objects, each under a small handle.
 
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
 /// A table that hands out the lowest free handle.
 pub(crate) struct Slab<T> {
     slots: Vec<Option<T>>,
-    free: std::collections::BinaryHeap<std::cmp::Reverse<u32>>,
+    free: BinaryHeap<Reverse<u32>>,
     limit: u32,
 }
 
 impl<T> Slab<T> {
     /// A table for at most `limit` objects.
     pub(crate) fn new(limit: u32) -> Self {
-        Self { slots: Vec::new(), free: std::collections::BinaryHeap::new(), limit }
+        Self { slots: Vec::new(), free: BinaryHeap::new(), limit }
     }
 
     /// Adds `value`, or gives none where the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
-        if let Some(std::cmp::Reverse(handle)) = self.free.pop() {
+        if let Some(Reverse(handle)) = self.free.pop() {
             self.slots[handle as usize] = Some(value);
             return Some(handle);
         }
@@ -34,7 +38,7 @@ impl<T> Slab<T> {
 
     pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
         let value = self.slots.get_mut(handle as usize)?.take()?;
-        self.free.push(std::cmp::Reverse(handle));
+        self.free.push(Reverse(handle));
         Some(value)
     }
 

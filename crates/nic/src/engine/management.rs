@@ -4,15 +4,16 @@
 //! sender's host, and keeps it for the connection manager, which interprets it.
 
 use super::Engine;
+use crate::capture::Captures;
 use crate::cm::Mad;
 use crate::path::{Envelope, Opened, flow};
-use crate::path::{Origin, PlainId, Route, Transmits};
+use crate::path::{Origin, PlainId, Route, Routes, Transmits};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Header, Op, Service};
+use alloc::collections::VecDeque;
+use core::convert::Infallible;
 use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
-use std::collections::VecDeque;
-use std::convert::Infallible;
 
 /// A management datagram that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,73 +48,76 @@ pub(super) struct Management {
     psn: Psn,
 }
 
-impl<P: Platform> Engine<P> {
-    /// Sends a management datagram, as soon as [`Engine::poll_transmit`] is called. One for this host arrives at once.
-    pub fn send_mad(&mut self, now: Time, mad: &Mad) -> Result<(), MadError> {
-        self.out.now = now;
+impl Management {
+    /// Whether datagrams wait for [`Engine::poll_transmit`].
+    pub(super) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Whether datagrams wait for [`Engine::poll_mad`].
+    pub(super) fn has_received(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Appends waiting datagrams, for one turn. Returns how many.
+    pub(super) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut Captures) -> u64 {
+        let mut sent = 0;
+        while sent < MADS_PER_POLL && to.has_room() {
+            let Some((peer, bytes)) = self.outgoing.pop_front() else { break };
+            let op = Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
+            let header = Header::new(Service::Ud, op, GSI, self.psn);
+            self.psn = self.psn.add(1);
+            let mark = to.mark();
+            let Ok(()) = peer.emit(to, &header, MAD, |payload| {
+                payload.copy_from_slice(&bytes);
+                Ok::<_, Infallible>(())
+            });
+            captures.sent(now, peer.vni, peer.ip.source_port, to, mark);
+            sent += 1;
+        }
+        sent
+    }
+
+    fn send(&mut self, mad: &Mad, routes: &Routes) -> Result<(), MadError> {
         let path = &mad.path;
         let av = AddressVector { dgid: path.remote, ..AddressVector::default() };
-        let peer = match self.out.routes.find(path.vni, path.remote) {
-            Route::Local => return self.loop_back(mad),
+        let peer = match routes.find(path.vni, path.remote) {
+            Route::Local => {
+                let (vni, source, dest) = (Some(path.vni), path.local, path.remote);
+                return self.keep(ReceivedMad { origin_plain: None, vni, source, dest, bytes: mad.bytes });
+            }
             Route::Host(host) => Envelope::on_host(host, path.vni, path.local, &av, flow(GSI, GSI)),
             Route::Outside => {
                 let plain = path.plain.ok_or(MadError::Unreachable)?;
                 Envelope::outside(plain, path.vni, path.local, &av)
             }
         };
-        if self.management.outgoing.len() >= QUEUE {
+        if self.outgoing.len() >= QUEUE {
             return Err(MadError::Full);
         }
-        self.management.outgoing.push_back((peer, mad.bytes));
+        self.outgoing.push_back((peer, mad.bytes));
         Ok(())
+    }
+
+    fn keep(&mut self, mad: ReceivedMad) -> Result<(), MadError> {
+        if self.received.len() >= QUEUE {
+            return Err(MadError::Full);
+        }
+        self.received.push_back(mad);
+        Ok(())
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Sends a management datagram, as soon as [`Engine::poll_transmit`] is called. One for this host arrives at once.
+    pub fn send_mad(&mut self, now: Time, mad: &Mad) -> Result<(), MadError> {
+        self.out.now = now;
+        self.management.send(mad, &self.out.routes)
     }
 
     /// The next management datagram that arrived.
     pub fn poll_mad(&mut self) -> Option<ReceivedMad> {
         self.management.received.pop_front()
-    }
-
-    /// Whether management datagrams wait for [`Engine::poll_transmit`].
-    pub(super) fn has_mads_to_send(&self) -> bool {
-        !self.management.outgoing.is_empty()
-    }
-
-    /// Whether management datagrams wait for [`Engine::poll_mad`].
-    pub(super) fn has_mads(&self) -> bool {
-        !self.management.received.is_empty()
-    }
-
-    fn loop_back(&mut self, mad: &Mad) -> Result<(), MadError> {
-        if self.management.received.len() >= QUEUE {
-            return Err(MadError::Full);
-        }
-        let path = &mad.path;
-        let (vni, source, dest) = (Some(path.vni), path.local, path.remote);
-        self.management.received.push_back(ReceivedMad { origin_plain: None, vni, source, dest, bytes: mad.bytes });
-        Ok(())
-    }
-
-    /// Appends waiting datagrams, for one turn. Returns whether there are more.
-    pub(super) fn transmit_mads(&mut self, to: &mut Transmits) -> bool {
-        for _ in 0..MADS_PER_POLL {
-            if !to.has_room() {
-                break;
-            }
-            let Some((peer, bytes)) = self.management.outgoing.pop_front() else { break };
-            let op = Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
-            let header = Header::new(Service::Ud, op, GSI, self.management.psn);
-            self.management.psn = self.management.psn.add(1);
-            let mark = to.mark();
-            let Ok(()) = peer.emit(to, &header, MAD, |payload| {
-                payload.copy_from_slice(&bytes);
-                Ok::<_, Infallible>(())
-            });
-            self.wire.mads_sent += 1;
-            for capture in &mut self.out.captures {
-                capture.sent(self.out.now, peer.vni, peer.ip.source_port, to, mark);
-            }
-        }
-        self.has_mads_to_send()
     }
 
     /// Takes a packet for queue pair 1.
@@ -137,13 +141,11 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.capture_mad(origin_plain, opened);
-        if self.management.received.len() >= QUEUE {
-            self.wire.mads_dropped += 1;
-            return;
-        }
-        self.wire.mads_received += 1;
         let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
-        self.management.received.push_back(ReceivedMad { origin_plain, vni, source, dest, bytes });
+        match self.management.keep(ReceivedMad { origin_plain, vni, source, dest, bytes }) {
+            Ok(()) => self.wire.mads_received += 1,
+            Err(_) => self.wire.mads_dropped += 1,
+        }
     }
 
     fn capture_mad(&mut self, plain: Option<PlainId>, opened: &Opened<'_>) {
@@ -156,9 +158,7 @@ impl<P: Platform> Engine<P> {
         let mut owner =
             || networks.find(|n| n.plain.map(|plain| plain.id) == plain && n.gids.contains(&opened.ip.dest));
         let Some(vni) = opened.vni.or_else(|| owner().map(|network| network.vni)) else { return };
-        for capture in &mut self.out.captures {
-            capture.packet(self.out.now, vni, &opened.ip, opened.udp);
-        }
+        self.out.captures.packet(self.out.now, vni, &opened.ip, opened.udp);
     }
 }
 
@@ -178,4 +178,4 @@ const MAD: usize = 256;
 /// Management datagrams that wait to be sent, and as many to be taken away.
 pub(super) const QUEUE: usize = 256;
 /// Management datagrams that are sent before queue pairs have their turn.
-const MADS_PER_POLL: usize = 16;
+const MADS_PER_POLL: u64 = 16;

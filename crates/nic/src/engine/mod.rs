@@ -1,22 +1,21 @@
 //! The engine: one shard of the NIC.
 
 mod arrivals;
-mod captures;
-mod inventory;
+mod device;
 mod management;
-mod objects;
-mod queue_pairs;
 mod receive;
 mod settle;
+mod table;
 #[cfg(test)]
 mod tests;
 mod transmit;
 
-pub use inventory::{CqEntry, PdEntry, QpEntry, SrqEntry};
+pub use device::Device;
 pub use management::{MadError, ReceivedMad};
 pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 
+use crate::capture::Captures;
 use crate::command::{CommandError, ContextId, Remains};
 use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
@@ -24,16 +23,14 @@ use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
-use crate::schedule::{FAILED_PER_POLL, OUTBOX_LIMIT, Order, POLL_COST, TURNS_PER_POLL};
-use crate::time::Time;
+use crate::schedule::{FAILED_PER_POLL, Order, POLL_COST, TURNS_PER_POLL};
+use crate::timer::Time;
 use crate::transport::local::drop_request;
-use crate::transport::roce::TimeWait;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};
-use arrivals::Arrivals;
 use management::Management;
-use rdmesh_verbs::{DeviceLimits, Gid, Qpn, Vni};
-use std::collections::BTreeMap;
+use rdmesh_verbs::{DeviceLimits, Qpn};
+use table::QueuePairs;
 
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +49,7 @@ pub struct Config {
 pub struct Engine<P: Platform> {
     config: Config,
     contexts: Slab<Context<P>>,
-    qps: Vec<Option<Box<Qp<P>>>>,
-    free_qps: std::collections::VecDeque<u32>,
-    groups: BTreeMap<(Vni, Gid), Vec<u32>>,
-    arrivals: Arrivals<P::Memory>,
-    time_wait: TimeWait,
+    qps: QueuePairs<P>,
     integrity: Integrity,
     wire: WireCounters,
     management: Management,
@@ -69,11 +62,7 @@ impl<P: Platform> Engine<P> {
         Self {
             config,
             contexts: Slab::new(u32::MAX),
-            qps: Vec::new(),
-            free_qps: std::collections::VecDeque::new(),
-            groups: BTreeMap::new(),
-            arrivals: Arrivals::new(),
-            time_wait: TimeWait::new(),
+            qps: QueuePairs::new(),
             integrity: Integrity::new(),
             wire: WireCounters::default(),
             management: Management::default(),
@@ -91,7 +80,7 @@ impl<P: Platform> Engine<P> {
 
     /// Closes a device: all its objects are destroyed, in any state.
     pub fn close(&mut self, id: ContextId) -> Option<Remains> {
-        let qps = self.remove_qps(id, usize::MAX);
+        let qps = self.device(id).ok()?.remove_qps(usize::MAX);
         let context = self.contexts.remove(id.0)?;
         Some(Remains::new((qps, context)))
     }
@@ -99,48 +88,52 @@ impl<P: Platform> Engine<P> {
     /// Destroys some queue pairs of a device that is to be closed, in any state; none if none is left. Others are served between
     /// two slices.
     pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
-        let qps = self.remove_qps(id, CLOSED_AT_ONCE);
+        let qps = self.device(id).ok()?.remove_qps(CLOSED_AT_ONCE);
         (!qps.is_empty()).then(|| Remains::new(qps))
     }
 
-    fn remove_qps(&mut self, id: ContextId, limit: usize) -> Vec<Box<Qp<P>>> {
-        let Some(cx) = self.contexts.get(id.0) else { return Vec::new() };
-        let handles: Vec<u32> = cx.qps.iter().map(|(handle, _)| handle).take(limit).collect();
-        handles.into_iter().filter_map(|handle| self.remove_qp(id, handle).ok()).collect()
+    /// An open device, for commands.
+    pub fn device(&mut self, id: ContextId) -> Result<Device<'_, P>, CommandError> {
+        let cx = self.contexts.get_mut(id.0).ok_or(CommandError::NoSuchObject)?;
+        Ok(Device { id, cx, qps: &mut self.qps, out: &mut self.out })
     }
 
     /// The program has posted to the send queue of `qp`. Unknown handles are ignored.
     pub fn doorbell(&mut self, id: ContextId, qp: u32) {
-        let Some(&index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)) else { return };
-        if let Some(qp) = self.qps.get(index as usize).and_then(Option::as_ref) {
+        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qp(qp)) else { return };
+        if let Some(qp) = self.qps.get(index) {
             self.out.make_ready(index, qp.core());
         }
     }
 
     /// A packet for another engine, if there is one; [`Packet::shard`] says which.
     pub fn poll_packet(&mut self) -> Option<Packet<P::Memory>> {
-        self.out.outbox.pop_front()
+        self.out.poll_packet()
     }
 
     /// The next event for the program.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.out.events.pop_front()
+        self.out.poll_event()
+    }
+
+    /// Packet captures in progress.
+    pub fn captures(&mut self) -> &mut Captures {
+        &mut self.out.captures
     }
 
     /// Time at which [`Engine::poll`] has to be called at the latest, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
-        let watch = (!self.out.failed.is_empty()).then(|| self.out.now.after(FAILED_WATCH));
+        let watch = self.out.has_failed().then(|| self.out.now.after(FAILED_WATCH));
         timer.into_iter().chain(watch).min()
     }
 
     /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
     pub fn has_work(&self) -> bool {
         let out = &self.out;
-        let has_packets = !out.inbox.is_empty() || !out.outbox.is_empty();
         let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
-        has_packets || has_turns || !out.events.is_empty() || self.has_mads()
+        out.has_any() || has_turns || self.management.has_received()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
@@ -151,11 +144,11 @@ impl<P: Platform> Engine<P> {
     /// Does the present work, for a bounded time. Returns whether there was any.
     pub fn poll(&mut self, now: Time) -> bool {
         self.out.now = now;
-        let start = self.out.spent;
+        let start = self.out.spent();
         let mut worked = self.expire();
         worked |= self.drain_inbox();
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
-            if self.out.spent - start > POLL_COST / 2 {
+            if self.out.spent() - start > POLL_COST / 2 {
                 break;
             }
             worked |= self.take_arrived();
@@ -163,15 +156,15 @@ impl<P: Platform> Engine<P> {
         for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
             // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
             // rings while large messages are copied does not wait longer than this.
-            if self.out.outbox.len() > OUTBOX_LIMIT || self.out.spent - start > POLL_COST {
+            if self.out.is_full() || self.out.spent() - start > POLL_COST {
                 break;
             }
             let Some(index) = self.out.schedule.next(Order::Local) else { break };
-            let before = self.out.spent;
+            let before = self.out.spent();
             worked |= self.run(index);
             // The cost of its packets at receivers on this engine is charged to the sender.
             self.drain_inbox();
-            self.out.schedule.charge(Order::Local, index, self.out.spent - before);
+            self.out.schedule.charge(Order::Local, index, self.out.spent() - before);
         }
         worked | self.flush_failed()
     }
@@ -201,27 +194,34 @@ impl<P: Platform> Engine<P> {
 
     fn drain_inbox(&mut self) -> bool {
         let mut worked = false;
-        while let Some(packet) = self.out.inbox.pop_front() {
+        while let Some(mut packets) = self.out.take_kept() {
             worked = true;
-            for capture in &mut self.out.captures {
-                capture.local(self.out.now, &packet);
+            // Packets are large: they are executed where they are, and what they cause is collected elsewhere.
+            for packet in &mut packets {
+                self.deliver(packet);
             }
-            let Packet { head, body } = packet;
-            let dest = head.header.dest;
-            if head.is_reply() {
-                if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
-                    qp.handle_reply(env, &head, body);
-                }
-            } else if dest == Qpn::MULTICAST {
-                self.deliver_to_group(&head, &body);
-            } else {
-                match self.out.index_of(dest).and_then(|index| self.qp(index)) {
-                    Some((qp, env)) => qp.handle_request(env, &head, &body),
-                    None => drop_request(&mut self.out, &head),
-                }
-            }
+            self.out.give_back(packets);
         }
         worked
+    }
+
+    /// Delivers a packet from this host.
+    fn deliver(&mut self, packet: &mut Packet<P::Memory>) {
+        self.out.captures.local(self.out.now, packet);
+        let Packet { head, body } = packet;
+        let dest = head.header.dest;
+        if head.is_reply() {
+            if let Some((qp, env)) = self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                qp.handle_reply(env, head, body);
+            }
+        } else if dest == Qpn::MULTICAST {
+            self.deliver_to_group(head, body);
+        } else {
+            match self.out.index_of(dest).and_then(|index| self.qp(index)) {
+                Some((qp, env)) => qp.handle_request(env, head, body),
+                None => drop_request(&mut self.out, head),
+            }
+        }
     }
 
     /// Delivers a datagram to every member of a group in this engine.
@@ -230,13 +230,10 @@ impl<P: Platform> Engine<P> {
         let (Op::Datagram { .. }, Body::Data(payload)) = (head.header.op, body) else {
             return drop_request(&mut self.out, head);
         };
-        let members = self.groups.get(&(head.vni, head.ip.dest)).map_or(&[][..], Vec::as_slice);
-        for &index in members {
-            if let Some((qp, env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
-                qp.handle_group(env, head, payload);
-                self.out.spend(u64::from(head.len));
-            }
-        }
+        self.qps.for_members((head.vni, head.ip.dest), &mut self.contexts, &mut self.out, |qp, mut env| {
+            qp.handle_group(&mut env, head, payload);
+            env.out.spend(u64::from(head.len));
+        });
         let reply = head.reply(acknowledgement(Syndrome::ACK));
         self.out.packet(Packet { head: reply, body: Body::Data(Payload::empty()) });
     }
@@ -244,17 +241,17 @@ impl<P: Platform> Engine<P> {
     /// Flushes what was posted to QPs in error, some of them in each poll.
     fn flush_failed(&mut self) -> bool {
         let mut worked = false;
-        for _ in 0..self.out.failed.len().min(FAILED_PER_POLL) {
-            let Some(index) = self.out.failed.pop_front() else { break };
+        for _ in 0..self.out.failed().min(FAILED_PER_POLL) {
+            let Some(index) = self.out.next_failed() else { break };
             let Some((qp, env)) = self.qp(index) else { continue };
             worked |= qp.flush_receives(env);
-            self.out.failed.push_back(index);
+            self.out.watch_failed(index);
         }
         worked
     }
 
     fn qp(&mut self, index: u32) -> Option<(&mut Qp<P>, Env<'_, P>)> {
-        parts(&mut self.qps, &mut self.contexts, &mut self.out, index)
+        self.qps.with(index, &mut self.contexts, &mut self.out)
     }
 
     /// Deadlines that are kept.
@@ -262,26 +259,6 @@ impl<P: Platform> Engine<P> {
     fn deadlines(&self) -> usize {
         self.out.timers.len()
     }
-
-    fn context(&self, id: ContextId) -> Result<&Context<P>, CommandError> {
-        self.contexts.get(id.0).ok_or(CommandError::NoSuchObject)
-    }
-
-    fn context_mut(&mut self, id: ContextId) -> Result<&mut Context<P>, CommandError> {
-        self.contexts.get_mut(id.0).ok_or(CommandError::NoSuchObject)
-    }
-}
-
-/// A QP and what its work may touch, from tables that are borrowed apart.
-fn parts<'a, P: Platform>(
-    qps: &'a mut [Option<Box<Qp<P>>>],
-    contexts: &'a mut Slab<Context<P>>,
-    out: &'a mut Outputs<P::Memory>,
-    index: u32,
-) -> Option<(&'a mut Qp<P>, Env<'a, P>)> {
-    let qp = qps.get_mut(index as usize)?.as_mut()?;
-    let cx = contexts.get_mut(qp.core().context.0)?;
-    Some((qp, Env { index, cx, out }))
 }
 
 /// Queue pairs of a device that is to be closed, destroyed at once.

@@ -1,15 +1,15 @@
 //! Dispatch of received datagrams: to queue pairs, groups, the connection manager, or nowhere.
 
+use super::Engine;
 use super::management::GSI;
-use super::{Engine, parts};
 use crate::packet::shard_of;
 use crate::path::Opened;
 use crate::path::{Datagram, Origin, Routes};
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::Op;
+use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;
-use std::sync::Arc;
 
 impl<P: Platform> Engine<P> {
     /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.
@@ -38,12 +38,12 @@ impl<P: Platform> Engine<P> {
         }
         let index = self.out.index_of(opened.header.dest);
         let found = index.and_then(|index| {
-            let (qp, env) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index)?;
+            let (qp, env) = self.qps.with(index, &mut self.contexts, &mut self.out)?;
             qp.takes(&opened).then_some((qp, env))
         });
         let Some((qp, env)) = found else {
             let is_intact = || opened.is_intact(&mut self.integrity);
-            let is_late = index.is_some_and(|at| self.time_wait.handle(at, &opened, datagram.origin, is_intact));
+            let is_late = index.is_some_and(|at| self.qps.time_wait().handle(at, &opened, datagram.origin, is_intact));
             self.wire.unknown_qp += u64::from(!is_late);
             return;
         };
@@ -55,9 +55,7 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        for capture in &mut env.out.captures {
-            capture.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
-        }
+        env.out.captures.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
         qp.handle_packet(env, &opened);
     }
 
@@ -69,7 +67,10 @@ impl<P: Platform> Engine<P> {
             return;
         };
         // The sender does not know where members are.
-        let Some(members) = self.groups.get(&(vni, opened.ip.dest)) else { return };
+        let group = (vni, opened.ip.dest);
+        if !self.qps.has_members(group) {
+            return;
+        }
         if !opened.is_from_its_host(origin, &self.out.routes) {
             self.wire.wrong_source += 1;
             return;
@@ -78,25 +79,14 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        for &index in members {
-            if let Some((qp, mut env)) = parts(&mut self.qps, &mut self.contexts, &mut self.out, index) {
-                qp.handle_datagram(&mut env, opened);
-            }
-        }
+        self.qps.for_members(group, &mut self.contexts, &mut self.out, |qp, mut env| {
+            qp.handle_datagram(&mut env, opened);
+        });
     }
 
     /// Counters of packets from and to the network.
     pub fn wire_counters(&self) -> WireCounters {
         self.wire
-    }
-
-    /// Which of `shards` engines a datagram is for.
-    pub fn owners_of_datagram(shards: u32, datagram: &Datagram<'_>) -> Owners {
-        match Opened::dest(datagram) {
-            None | Some(GSI) => Owners::Any,
-            Some(Qpn::MULTICAST) => Owners::All,
-            Some(dest) => Owners::One(shard_of(dest, shards)),
-        }
     }
 }
 
@@ -109,6 +99,17 @@ pub enum Owners {
     One(u32),
     /// Every one: it is for a group, which may have members anywhere.
     All,
+}
+
+impl Owners {
+    /// Which of `shards` engines a datagram is for.
+    pub fn of(shards: u32, datagram: &Datagram<'_>) -> Self {
+        match Opened::dest(datagram) {
+            None | Some(GSI) => Self::Any,
+            Some(Qpn::MULTICAST) => Self::All,
+            Some(dest) => Self::One(shard_of(dest, shards)),
+        }
+    }
 }
 
 /// Datagrams of one engine, and counts of drops by reason.

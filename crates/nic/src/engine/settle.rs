@@ -9,8 +9,7 @@ use super::Engine;
 use crate::command::ContextId;
 use crate::path::Transmits;
 use crate::platform::Platform;
-use crate::schedule::OUTBOX_LIMIT;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::Qpn;
 
 /// Limit on the work of a settlement. A program may post without end, and others wait meanwhile; a NIC, too, would not have
@@ -54,9 +53,9 @@ impl<P: Platform> Engine<P> {
         mut to: Option<&mut Transmits>,
     ) -> bool {
         self.out.now = now;
-        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp)).copied() else { return false };
-        while !budget.is_spent() && self.out.outbox.len() <= OUTBOX_LIMIT {
-            let moved = self.out.moved;
+        let Some(index) = self.contexts.get(id.0).and_then(|cx| cx.qp(qp)) else { return false };
+        while !budget.is_spent() && !self.out.is_full() {
+            let moved = self.out.moved();
             self.take_arrived_of(index);
             self.drain_inbox();
             let mut worked = self.send_locally(index);
@@ -66,7 +65,7 @@ impl<P: Platform> Engine<P> {
                 worked |= to.count() != before;
                 self.wire.sent += (to.count() - before) as u64;
             }
-            budget.take(self.out.moved - moved);
+            budget.take(self.out.moved() - moved);
             if !worked {
                 break;
             }
@@ -79,17 +78,9 @@ impl<P: Platform> Engine<P> {
         false
     }
 
-    /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.
-    pub fn has_packets_away(&self, id: ContextId, qp: u32) -> bool {
-        let index = self.contexts.get(id.0).and_then(|cx| cx.qps.get(qp));
-        let qp = index.and_then(|index| self.qps.get(*index as usize)?.as_ref());
-        qp.is_some_and(|qp| qp.has_packets_away())
-    }
-
     /// The queue pair with this number: its context, and its handle there.
     pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
-        let index = self.out.index_of(qpn)?;
-        let qp = self.qps.get(index as usize)?.as_ref()?;
+        let qp = self.qps.get(self.out.index_of(qpn)?)?;
         Some((qp.core().context, qp.core().handle))
     }
 

@@ -4,19 +4,19 @@ use super::Engine;
 use crate::path::Transmits;
 use crate::platform::Platform;
 use crate::schedule::{Order, PACKETS_PER_POLL, POLL_COST, TURNS_PER_POLL, cost};
-use crate::time::Time;
+use crate::timer::Time;
 
 impl<P: Platform> Engine<P> {
     /// Appends packets to be sent, for a bounded time or until `to` is full. Returns whether there were any, or are more.
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
-        let (before, waiting) = (to.count(), self.out.inbox.len() + self.out.outbox.len());
-        let has_mads = self.transmit_mads(to);
-        self.time_wait.transmit(now, to, &mut self.out.captures);
-        let start = self.out.spent;
+        let (before, waiting) = (to.count(), self.out.packets());
+        self.wire.mads_sent += self.management.transmit(now, to, &mut self.out.captures);
+        self.qps.time_wait().transmit(now, to, &mut self.out.captures);
+        let start = self.out.spent();
         // Not every posted request becomes a packet: the number of turns is limited too.
         for _ in 0..TURNS_PER_POLL {
-            let is_enough = to.count() - before >= PACKETS_PER_POLL || self.out.spent - start > POLL_COST;
+            let is_enough = to.count() - before >= PACKETS_PER_POLL || self.out.spent() - start > POLL_COST;
             if is_enough || !to.has_room() {
                 break;
             }
@@ -26,8 +26,8 @@ impl<P: Platform> Engine<P> {
         let sent = to.count() - before;
         self.wire.sent += sent as u64;
         // Members of a group on other engines of this host.
-        let is_delivering = self.out.inbox.len() + self.out.outbox.len() > waiting;
-        sent != 0 || has_mads || is_delivering || self.time_wait.is_due() || !self.out.schedule.is_empty(Order::Wire)
+        let is_delivering = self.out.packets() > waiting;
+        sent != 0 || is_delivering || self.has_final_packets() || !self.out.schedule.is_empty(Order::Wire)
     }
 
     /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
@@ -39,21 +39,19 @@ impl<P: Platform> Engine<P> {
         if has_more {
             self.out.make_wire_ready(index);
         }
-        for capture in &mut self.out.captures {
-            capture.sent(self.out.now, vni, port, to, mark);
-        }
+        self.out.captures.sent(self.out.now, vni, port, to, mark);
         // A turn without a packet is not free, and members of a group on this host get theirs at the sender's expense.
         let packets = (to.count() - count).max(1);
         let sent = cost(packets as u64, (to.mark() - mark) as u64);
-        let before = self.out.spent;
+        let before = self.out.spent();
         self.drain_inbox();
-        self.out.schedule.charge(Order::Wire, index, sent + self.out.spent - before);
+        self.out.schedule.charge(Order::Wire, index, sent + self.out.spent() - before);
         has_more
     }
 
     /// Whether management datagrams or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
     /// follows.
     pub fn has_final_packets(&self) -> bool {
-        self.has_mads_to_send() || self.time_wait.is_due()
+        self.management.has_outgoing() || self.qps.has_final_acks()
     }
 }

@@ -1,8 +1,8 @@
 //! Global route header (GRH): the 40 bytes in front of every received datagram (IBA 8.3, annex A17.4.4).
 
 use crate::wire::IpUdp;
+use core::net::Ipv4Addr;
 use rdmesh_verbs::Gid;
-use std::net::Ipv4Addr;
 
 /// The IP header that the datagram would have had on the wire: an IPv6 header, or an IPv4 header in the last 20 bytes.
 pub(super) fn grh(ip: &IpUdp, len: u32, has_imm: bool) -> [u8; 40] {

@@ -3,7 +3,7 @@
 use super::remote::Range;
 use super::{Exec, Refusal, Request, invalid};
 use crate::memory::{CopyError, Source};
-use crate::platform::{CompletionQueue, Fault, Platform, RecvQueue};
+use crate::platform::{Fault, Platform, RecvQueue};
 use crate::qp::{MESSAGE_MAX, Message};
 use crate::wire::{NakCode, Op, Part};
 use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
@@ -84,8 +84,8 @@ impl<P: Platform> Exec<'_, P> {
             return self.deliver(WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM), solicited);
         }
         self.count_message(self.qp.recv.received);
-        if let Some(cq) = self.cx.cqs.get_mut(self.qp.recv_cq) {
-            cq.queue.on_write();
+        if let Some(cq) = self.cx.cq(self.qp.recv_cq) {
+            cq.on_write();
         }
         Ok(())
     }
@@ -106,14 +106,14 @@ impl<P: Platform> Exec<'_, P> {
         if self.qp.recv.busy {
             return Ok(());
         }
+        let (context, srq) = (self.qp.context, self.qp.srq);
         let wr = &mut self.qp.recv.current;
-        let taken = match (self.qp.srq, &mut self.qp.recv.queue) {
+        let taken = match (srq, &mut self.qp.recv.queue) {
             (Some(handle), _) => {
-                let srq = self.cx.srqs.get_mut(handle).ok_or(Refusal::NotReady)?;
-                let taken = srq.queue.take(wr);
-                if taken.is_some() && srq.attr.limit != 0 && srq.queue.len() < srq.attr.limit {
-                    srq.attr.limit = 0;
-                    self.out.async_event(self.qp.context, AsyncEvent::SrqLimitReached, handle);
+                let srq = self.cx.srq(handle).ok_or(Refusal::NotReady)?;
+                let taken = srq.take(wr);
+                if taken.is_some() && srq.take_limit_event() {
+                    self.out.async_event(context, AsyncEvent::SrqLimitReached, handle);
                 }
                 taken
             }

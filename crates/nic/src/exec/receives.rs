@@ -11,7 +11,7 @@ impl<P: Platform> Exec<'_, P> {
     /// and C).
     pub(crate) fn fail_receive(&mut self, nak: NakCode, status: WcStatus) {
         self.qp.counters.errors += 1;
-        if std::mem::take(&mut self.qp.recv.busy) {
+        if core::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
             // A queue that is full has raised its own event.
             let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, false);
@@ -49,7 +49,7 @@ impl<P: Platform> Exec<'_, P> {
     /// Ends the receive requests of a QP in error with a flush error (IBA 10.3.1.7): some now, the rest in later polls. Those
     /// of an SRQ stay: they are not its own.
     pub(crate) fn flush_receives(&mut self) {
-        if std::mem::take(&mut self.qp.recv.busy) {
+        if core::mem::take(&mut self.qp.recv.busy) {
             self.flush_receive();
         }
         for _ in 0..FLUSH_TURN {

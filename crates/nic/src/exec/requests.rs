@@ -14,8 +14,9 @@ impl<P: Platform> Exec<'_, P> {
         if send.window.is_full() || (!send.window.is_empty() && send.queue.is_ready() && must_wait()) {
             return false;
         }
+        let qp_type = self.qp.qp_type;
         let entry = self.qp.send.window.next();
-        let Some(fetched) = self.qp.send.queue.fetch(self.qp.qp_type, &mut entry.wr) else { return false };
+        let Some(fetched) = self.qp.send.queue.fetch(qp_type, &mut entry.wr) else { return false };
         if let Err(bad) = fetched {
             // Earlier requests complete first: the error waits for its turn.
             entry.begin(0, None);

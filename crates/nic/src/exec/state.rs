@@ -9,13 +9,16 @@ use rdmesh_verbs::{AsyncEvent, QpState, QpType};
 impl<P: Platform> Exec<'_, P> {
     /// Enters `state`, by command or because of an error. The transport follows (see [`crate::transport::Qp`]).
     pub(crate) fn enter(&mut self, state: QpState) {
-        let before = std::mem::replace(&mut self.qp.attr.state, state);
+        let before = core::mem::replace(&mut self.qp.attr.state, state);
         if before != state {
-            self.out.events.push_back(Event::QpState { context: self.qp.context, qp: self.qp.handle, state });
+            self.out.event(Event::QpState { context: self.qp.context, qp: self.qp.handle, state });
         }
         match state {
             QpState::Reset => self.reset(),
-            QpState::Rtr => self.qp.recv.expected_psn = self.qp.attr.rq_psn,
+            QpState::Rtr => {
+                self.qp.recv.expected_psn = self.qp.attr.rq_psn;
+                self.qp.begin_connection(self.out.next_epoch());
+            }
             QpState::Rts => {
                 if before == QpState::Rtr {
                     self.qp.send.next_psn = self.qp.attr.sq_psn;
@@ -42,7 +45,7 @@ impl<P: Platform> Exec<'_, P> {
         if let Some(queue) = &mut self.qp.recv.queue {
             queue.clear();
         }
-        self.out.failed.remove(self.index);
+        self.out.forget_failed(self.index);
     }
 
     fn drain(&mut self) {
@@ -64,7 +67,7 @@ impl<P: Platform> Exec<'_, P> {
             self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
         }
         if self.qp.recv.queue.is_some() {
-            self.out.failed.push_back(self.index);
+            self.out.watch_failed(self.index);
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::command::MwType;
 use crate::platform::Memory;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Access, Key, Qpn, Sge};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The memory keys of one context.
 pub(crate) struct KeyTable<M> {
@@ -147,7 +149,7 @@ impl<M: Memory> KeyTable<M> {
     pub(crate) fn remove(&mut self, handle: u32) -> Option<M> {
         self.unbind(handle);
         let slot = self.slots.get_mut(handle as usize)?;
-        let entry = std::mem::replace(&mut slot.entry, Entry::Free);
+        let entry = core::mem::replace(&mut slot.entry, Entry::Free);
         self.count(entry.pd(), -1);
         match entry {
             Entry::Free => None,

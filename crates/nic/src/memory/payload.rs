@@ -2,6 +2,7 @@
 
 use super::{AccessDenied, KeyTable};
 use crate::platform::{Fault, Memory};
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use rdmesh_verbs::{Access, Sge};
 

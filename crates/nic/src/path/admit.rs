@@ -7,8 +7,8 @@
 use super::Envelope;
 use super::{Datagram, Origin, Route, Routes, Target};
 use crate::wire::{DEFAULT_PKEY, Header, IdSolver, IpUdp, Malformed, geneve, icrc};
+use core::net::IpAddr;
 use rdmesh_verbs::{Gid, Qpn, Vni};
-use std::net::IpAddr;
 
 /// Integrity checks of received packets: invariant CRC or the tunnel's seal.
 pub(crate) struct Integrity {

@@ -3,8 +3,8 @@
 use super::{Plain, Route, Routes, Target, Transmits};
 use crate::path::{Network, Path};
 use crate::wire::{Header, ICRC_LEN, IpUdp, geneve, icrc, padded};
+use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Gid, Qpn, Vni};
-use std::net::IpAddr;
 
 /// Destination of packets, and the headers around them.
 #[derive(Clone, Copy, Debug)]

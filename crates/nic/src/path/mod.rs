@@ -17,9 +17,10 @@ pub use transmits::{Train, Transmits};
 
 pub use crate::wire::ip::ROCE_PORT;
 
-use crate::time::Time;
+use crate::timer::Time;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Gid, Mtu, Vni};
-use std::net::IpAddr;
 
 /// UDP port of the tunnel between routers (RFC 8926).
 pub const TUNNEL_PORT: u16 = 6081;

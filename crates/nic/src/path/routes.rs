@@ -1,8 +1,9 @@
 //! Routes: where each address of each tenant network is.
 
+use crate::seeded::{HashMap, Seeded};
+use alloc::vec::Vec;
+use core::net::IpAddr;
 use rdmesh_verbs::{Gid, Vni};
-use std::collections::HashMap;
-use std::net::IpAddr;
 
 /// Route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +25,12 @@ pub struct Routes {
 }
 
 impl Routes {
+    /// No routes yet, in tables whose order depends on `seed`.
+    pub fn new(seed: u64) -> Self {
+        let seeded = Seeded::new(seed);
+        Self { places: HashMap::with_hasher(seeded), hosts: HashMap::with_hasher(seeded) }
+    }
+
     /// Sets the location of an address.
     pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
         let before = self.places.insert((vni, gid), route);

@@ -2,6 +2,9 @@
 
 use super::Target;
 use crate::schedule::{TURN_BYTES, TURN_PACKETS};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// Datagrams of one size, the last one possibly shorter, to one target: one system call with segmentation offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,14 +6,31 @@ mod window;
 pub(crate) use slowness::Slowness;
 pub(crate) use window::{Inflight, Window};
 
-use crate::command::{Capabilities, ContextId, QpCounters};
-use crate::platform::{Platform, RecvQueue, SendQueue};
-use crate::time::Time;
-use crate::timer::Deadlines;
-use rdmesh_verbs::{Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
+use crate::command::{Capabilities, ContextId, QpCounters, QpInfo, QpInit};
+use crate::path::Path;
+use crate::platform::{PacketId, Platform, RecvQueue, SendQueue};
+use crate::timer::{Deadlines, Time};
+use alloc::vec::Vec;
+use core::ops::Deref;
+use rdmesh_verbs::{AttrMask, Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 
 /// The part of a queue pair that does not depend on its transport: attributes, send side and receive side.
 pub(crate) struct Core<P: Platform> {
+    made: Made,
+    pub(crate) attr: QpAttr,
+    pub(crate) counters: QpCounters,
+    pub(crate) send: SendSide<P>,
+    pub(crate) recv: ReceiveSide<P>,
+    /// Whether it is connected to a QP on another host.
+    is_remote: bool,
+    /// Tells its connections, one after the other, from each other: their packet numbers may be the same.
+    connection: u32,
+    /// Multicast groups that it is in.
+    groups: Vec<Gid>,
+}
+
+/// Properties with which a queue pair is made, and which never change. Handles are its context's.
+pub(crate) struct Made {
     pub(crate) context: ContextId,
     pub(crate) handle: u32,
     pub(crate) qpn: Qpn,
@@ -24,14 +41,16 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) srq: Option<u32>,
     pub(crate) caps: Capabilities,
     pub(crate) signal_all: bool,
-    pub(crate) attr: QpAttr,
-    pub(crate) counters: QpCounters,
-    pub(crate) send: SendSide<P>,
-    pub(crate) recv: ReceiveSide<P>,
-    /// Whether it is connected to a QP on another host.
-    pub(crate) is_remote: bool,
-    /// Multicast groups that it is in.
-    pub(crate) groups: Vec<Gid>,
+}
+
+/// Read and never written: a queue pair stays what it was made.
+impl<P: Platform> Deref for Core<P> {
+    type Target = Made;
+
+    #[inline]
+    fn deref(&self) -> &Made {
+        &self.made
+    }
 }
 
 /// The send side.
@@ -103,6 +122,90 @@ pub(crate) enum Message {
 }
 
 impl<P: Platform> Core<P> {
+    /// In RESET.
+    pub(crate) fn new(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>) -> Self {
+        let window = WINDOW.min(init.caps.max_send_wr.max(1) as usize);
+        let made = Made {
+            context,
+            handle,
+            qpn,
+            qp_type: init.qp_type,
+            pd: init.pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            caps: init.caps,
+            signal_all: init.signal_all,
+        };
+        Self {
+            made,
+            attr: QpAttr::default(),
+            counters: QpCounters::default(),
+            send: SendSide::new(init.send, window),
+            recv: ReceiveSide::new(if init.srq.is_some() { None } else { init.recv }),
+            is_remote: false,
+            connection: 0,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Everything that a query tells, but for what the transport knows.
+    pub(crate) fn info(&self, path: Option<Path>, unacked_psn: Psn) -> QpInfo {
+        QpInfo {
+            attr: self.attr,
+            sq_draining: self.state() == QpState::Sqd && !self.send.window.is_empty(),
+            caps: self.caps,
+            qp_type: self.qp_type,
+            qpn: self.qpn,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            srq: self.srq,
+            signal_all: self.signal_all,
+            path,
+            next_psn: self.send.next_psn,
+            unacked_psn,
+            expected_psn: self.recv.expected_psn,
+            counters: self.counters,
+        }
+    }
+
+    /// Takes over the attributes that `mask` names, but for the state.
+    pub(crate) fn assign(&mut self, attr: &QpAttr, mask: AttrMask) {
+        assign(&mut self.attr, attr, mask);
+    }
+
+    /// Notes whether it is connected to a QP on another host.
+    pub(crate) fn set_remote(&mut self, is_remote: bool) {
+        self.is_remote = is_remote;
+    }
+
+    /// Multicast groups that it is in.
+    pub(crate) fn groups(&self) -> &[Gid] {
+        &self.groups
+    }
+
+    /// Notes that it is in a group.
+    pub(crate) fn enter_group(&mut self, gid: Gid) {
+        self.groups.push(gid);
+    }
+
+    /// Notes that it is no longer in a group. Returns whether it was.
+    pub(crate) fn leave_group(&mut self, gid: Gid) -> bool {
+        let found = self.groups.iter().position(|group| *group == gid);
+        found.map(|at| self.groups.swap_remove(at)).is_some()
+    }
+
+    /// A connection begins. None of this number's has had this `number`.
+    pub(crate) fn begin_connection(&mut self, number: u32) {
+        self.connection = number;
+    }
+
+    /// Identity of a packet that it is about to execute.
+    #[inline]
+    pub(crate) fn packet_id(&self, is_response: bool, psn: Psn) -> PacketId {
+        PacketId { qpn: self.made.qpn, connection: self.connection, is_response, psn }
+    }
+
     pub(crate) fn state(&self) -> QpState {
         self.attr.state
     }
@@ -231,6 +334,34 @@ impl<P: Platform> ReceiveSide<P> {
         self.received = 0;
         self.message = Message::None;
         self.slow.end();
+    }
+}
+
+/// Copies the masked attributes.
+fn assign(to: &mut QpAttr, from: &QpAttr, mask: AttrMask) {
+    macro_rules! copy {
+        ($($flag:ident => $($field:ident),+;)*) => {
+            $(if mask.contains(AttrMask::$flag) { $(to.$field = from.$field;)+ })*
+        };
+    }
+    copy! {
+        ACCESS_FLAGS => access;
+        PKEY_INDEX => pkey_index;
+        PORT => port;
+        QKEY => qkey;
+        AV => av;
+        ALT_PATH => alt_av;
+        PATH_MTU => path_mtu;
+        TIMEOUT => timeout;
+        RETRY_CNT => retry_cnt;
+        RNR_RETRY => rnr_retry;
+        RQ_PSN => rq_psn;
+        SQ_PSN => sq_psn;
+        MAX_QP_RD_ATOMIC => max_rd_atomic;
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+        MIN_RNR_TIMER => min_rnr_timer;
+        DEST_QPN => dest_qpn;
+        PATH_MIG_STATE => path_mig_state;
     }
 }
 

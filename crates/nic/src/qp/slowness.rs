@@ -4,7 +4,7 @@
 //! page comes from a slow disk. A queue pair that needs such memory waits and tries again, with growing intervals; only where
 //! that lasts does the request end as if the memory had gone.
 
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::Syndrome;
 use core::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Send window: the work requests of a send queue that are in flight.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use rdmesh_verbs::{Psn, SendWr};
 
 /// A ring of work requests, oldest first. Slots are used again and again in place: a request is large, and moving it
@@ -101,7 +103,7 @@ impl<M> Window<M> {
     }
 }
 
-impl<M> std::ops::Index<usize> for Window<M> {
+impl<M> core::ops::Index<usize> for Window<M> {
     type Output = Inflight<M>;
 
     fn index(&self, i: usize) -> &Inflight<M> {
@@ -110,7 +112,7 @@ impl<M> std::ops::Index<usize> for Window<M> {
     }
 }
 
-impl<M> std::ops::IndexMut<usize> for Window<M> {
+impl<M> core::ops::IndexMut<usize> for Window<M> {
     fn index_mut(&mut self, i: usize) -> &mut Inflight<M> {
         debug_assert!(i < self.len);
         let slot = self.slot(i);

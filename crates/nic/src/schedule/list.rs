@@ -1,5 +1,7 @@
 //! Doubly linked lists of numbers: constant time for everything, no allocation once the table is large enough.
 
+use alloc::vec::Vec;
+
 /// The links of any number of lists. A number is in at most one list of a table.
 #[derive(Default)]
 pub(super) struct Links(Vec<Link>);
@@ -43,7 +45,7 @@ impl Links {
     /// Appends a number that is in no list, and for which there is [room](Self::reserve).
     pub(super) fn push_back(&mut self, list: &mut List, number: u32) {
         debug_assert!(!self.contains(number));
-        let before = std::mem::replace(&mut list.last, number);
+        let before = core::mem::replace(&mut list.last, number);
         self.0[number as usize] = Link { before, after: NONE, is_linked: true };
         match self.0.get_mut(before as usize) {
             Some(link) => link.after = number,
@@ -54,7 +56,7 @@ impl Links {
     /// Takes a number out of `list`, in which it is.
     pub(super) fn remove(&mut self, list: &mut List, number: u32) {
         debug_assert!(self.contains(number));
-        let Link { before, after, .. } = std::mem::replace(&mut self.0[number as usize], Link::LOOSE);
+        let Link { before, after, .. } = core::mem::replace(&mut self.0[number as usize], Link::LOOSE);
         match self.0.get_mut(before as usize) {
             Some(link) => link.after = after,
             None => list.first = after,

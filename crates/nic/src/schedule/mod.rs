@@ -7,9 +7,10 @@
 mod list;
 mod turns;
 
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 pub(crate) use list::NumberList;
 use rdmesh_verbs::Vni;
-use std::collections::BTreeMap;
 use turns::Turns;
 
 /// An endpoint, to which a share is due, and its tenant.

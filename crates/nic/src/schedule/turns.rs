@@ -1,6 +1,7 @@
 //! Deficit round robin over classes (tenants, and in each its endpoints) and the queue pairs of a class.
 
 use super::list::{Links, List};
+use alloc::vec::Vec;
 
 /// One order of queue pairs.
 ///

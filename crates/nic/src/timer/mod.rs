@@ -1,7 +1,13 @@
-//! Timers: the next deadline of each queue pair.
+//! Timers: those of a connection, and the next deadline of each queue pair.
 
-use crate::time::Time;
-use std::collections::BTreeSet;
+mod table;
+mod time;
+
+pub(crate) use table::{Timer, TimerTable};
+pub use time::Time;
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 /// Deadlines of an engine's queue pairs, at most one each. What is due is looked up by the queue pair when it expires.
 #[derive(Default)]

@@ -11,6 +11,8 @@ pub(crate) mod roce;
 
 pub(crate) use qp::{Env, Qp};
 
+use alloc::boxed::Box;
+
 /// Transport of a queue pair, with its state.
 pub(crate) enum Transport<M> {
     /// Within the host; datagrams also go to other hosts.

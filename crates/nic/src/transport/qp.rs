@@ -12,7 +12,8 @@ use crate::path::{Envelope, Opened, Transmits, flow};
 use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
-use crate::wire::Service;
+use crate::wire::{Op, Service};
+use alloc::boxed::Box;
 use rdmesh_verbs::{Psn, QpState, QpType};
 
 /// A queue pair.
@@ -104,7 +105,9 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, body: &Body<P::Memory>) {
         match &mut self.transport {
             Transport::Local(state) => {
+                P::serve(Some(self.core.packet_id(false, head.header.psn)));
                 Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
+                P::serve(None);
             }
             Transport::Roce(_) => local::drop_request(env.out, head),
         }
@@ -112,7 +115,7 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Takes the reply to a request packet to this host.
-    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, body: Body<P::Memory>) {
+    pub(crate) fn handle_reply(&mut self, mut env: Env<'_, P>, head: &Head, body: &mut Body<P::Memory>) {
         if let Transport::Local(state) = &mut self.transport {
             Local::new(exec(&mut self.core, &mut env), state).handle_reply(head, body);
         }
@@ -124,7 +127,14 @@ impl<P: Platform> Qp<P> {
         match &mut self.transport {
             _ if opened.header.service == Service::Ud => self.handle_datagram(&mut env, opened),
             Transport::Local(_) => {}
-            Transport::Roce(connection) => connection.handle_packet(exec(&mut self.core, &mut env), opened),
+            Transport::Roce(connection) => {
+                let header = &opened.header;
+                let is_response =
+                    matches!(header.op, Op::ReadResponse { .. } | Op::AtomicAcknowledge { .. } | Op::Acknowledge(_));
+                P::serve(Some(self.core.packet_id(is_response, header.psn)));
+                connection.handle_packet(exec(&mut self.core, &mut env), opened);
+                P::serve(None);
+            }
         }
         self.follow(&mut env);
     }
@@ -138,9 +148,9 @@ impl<P: Platform> Qp<P> {
     }
 
     /// Takes a datagram to a group from this host.
-    pub(crate) fn handle_group(&mut self, mut env: Env<'_, P>, head: &Head, payload: &Payload<P::Memory>) {
+    pub(crate) fn handle_group(&mut self, env: &mut Env<'_, P>, head: &Head, payload: &Payload<P::Memory>) {
         let request = Request { op: head.header.op, solicited: head.header.solicited, payload };
-        self.exec(&mut env).receive_datagram(head.vni, &head.ip, &request);
+        self.exec(env).receive_datagram(head.vni, &head.ip, &request);
     }
 
     /// A deadline has passed that may be this queue pair's.
@@ -184,7 +194,7 @@ impl<P: Platform> Qp<P> {
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
         if let Some(peer) = self.find_peer(env) {
             self.transport = Transport::Roce(Box::new(Connection::new(peer, replies)));
-            self.core.is_remote = true;
+            self.core.set_remote(true);
         }
     }
 
@@ -197,7 +207,7 @@ impl<P: Platform> Qp<P> {
     fn disconnect(&mut self, env: &mut Env<'_, P>) {
         self.core.send.set_wait(env.index, Wait::None, &mut env.out.timers);
         self.transport = Transport::Local(local::State::new(env.out.next_epoch()));
-        self.core.is_remote = false;
+        self.core.set_remote(false);
         env.out.schedule.remove(Order::Wire, env.index);
     }
 

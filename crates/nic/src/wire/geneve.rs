@@ -6,8 +6,8 @@
 
 use super::Malformed;
 use super::bytes::{Reader, u24};
+use core::ops::Range;
 use rdmesh_verbs::Vni;
-use std::ops::Range;
 
 /// Bytes of the header that [`encode`] writes.
 pub const LEN: usize = 8;

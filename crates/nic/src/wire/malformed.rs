@@ -1,6 +1,6 @@
 //! Errors in received packets.
 
-use std::fmt;
+use core::fmt;
 
 /// Reason why bytes are not a valid packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,4 +47,4 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl core::error::Error for Malformed {}

@@ -1,6 +1,6 @@
 //! Packet capture operations of the API.
 
-use super::operation::{Operation, read, schema};
+use super::operation::{Content, Operation, PCAP, json, read, schema};
 use super::refusal::Refusal;
 use super::state::Api;
 use axum::Json;
@@ -20,16 +20,21 @@ pub(super) fn operations() -> Vec<Operation> {
             path: "/v1/captures",
             summary: "Begin to capture an endpoint's packets",
             request: schema::<StartCapture>(),
-            response: schema::<Capture>(),
+            response: json::<Capture>(),
             handler: post(start),
         },
-        read(CAPTURE, "What was captured since the last time, as the next part of a pcap file", None, get(next)),
+        read(
+            CAPTURE,
+            "What was captured since the last time, as the next part of a pcap file",
+            Content::Pcap,
+            get(next),
+        ),
         Operation {
             method: "delete",
             path: CAPTURE,
             summary: "End a capture",
             request: None,
-            response: schema::<CaptureEnd>(),
+            response: json::<CaptureEnd>(),
             handler: delete(stop),
         },
     ]
@@ -54,7 +59,7 @@ async fn watch(api: Api) {
 
 async fn next(State(api): State<Api>, Path(id): Path<u32>) -> Result<impl IntoResponse, Refusal> {
     let part = api.blocking(move |host| host.captures().read(id)).await?.ok_or_else(|| gone(id))?;
-    Ok(([(header::CONTENT_TYPE, "application/vnd.tcpdump.pcap")], part))
+    Ok(([(header::CONTENT_TYPE, PCAP)], part))
 }
 
 async fn stop(State(api): State<Api>, Path(id): Path<u32>) -> Result<Json<CaptureEnd>, Refusal> {

@@ -1,6 +1,6 @@
 //! Conversion of the router's own types to those of the API.
 
-use crate::daemon::{ConnectionInfo, ContextInfo, Host, MistakeInfo, QpRow};
+use crate::daemon::{ConnectionInfo, ContextInfo, FailedRequestInfo, Host, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
 use rdmesh_nic::Path;
@@ -8,29 +8,29 @@ use rdmesh_verbs::QpType;
 
 /// Every open context.
 pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
-    let known = host.contexts().into_iter().map(context);
+    let known = host.sessions().snapshot().into_iter().map(context);
     // Names come from endpoints, whose names were checked when they were made.
     known.filter_map(Result::ok).collect()
 }
 
 /// Every `rdma_cm_id`.
 pub(super) fn connections(host: &Host) -> Vec<api::ConnectionInfo> {
-    host.connections().into_iter().map(connection).filter_map(Result::ok).collect()
+    host.sessions().connections().into_iter().map(connection).filter_map(Result::ok).collect()
 }
 
 /// Recent failed requests of programs.
-pub(super) fn mistakes(host: &Host) -> Vec<api::Mistake> {
-    host.mistakes().into_iter().map(mistake).filter_map(Result::ok).collect()
+pub(super) fn failed_requests(host: &Host) -> Vec<api::FailedRequest> {
+    host.sessions().failed_requests().into_iter().map(failed_request).filter_map(Result::ok).collect()
 }
 
-fn mistake(info: MistakeInfo) -> Result<api::Mistake, InvalidName> {
-    Ok(api::Mistake {
+fn failed_request(info: FailedRequestInfo) -> Result<api::FailedRequest, InvalidName> {
+    Ok(api::FailedRequest {
         endpoint: Name::try_from(info.name)?,
         network: Name::try_from(info.network)?,
         pid: info.pid,
         command: info.comm,
-        what: info.mistake.to_string(),
-        fix: info.mistake.fix(),
+        what: info.request.to_string(),
+        fix: info.request.fix(),
         count: info.count,
         seconds_ago: info.age.as_secs_f64(),
     })
@@ -98,6 +98,6 @@ fn path(path: Path) -> String {
     match path {
         Path::Local => "local".to_owned(),
         Path::Host(address) => format!("host {address}"),
-        Path::Outside => "outside".to_owned(),
+        Path::Outside => "external".to_owned(),
     }
 }

@@ -47,15 +47,15 @@ impl Family {
 }
 
 fn families(host: &Host) -> Vec<Family> {
-    let contexts = host.contexts();
+    let contexts = host.sessions().snapshot();
     let mut families = endpoints(host, &contexts);
-    let totals = host.session_totals();
+    let totals = host.sessions().totals();
     families.extend(SESSIONS.iter().map(|(name, kind, help, value)| {
         let mut family = Family::new(format!("rdmesh_{name}"), kind, help);
         family.push(&[], value(&totals) as f64);
         family
     }));
-    let totals = host.cm_totals();
+    let totals = host.sessions().cm_totals();
     families.extend(CM.iter().map(|(name, kind, help, value)| {
         let mut family = Family::new(format!("rdmesh_cm_{name}"), kind, help);
         family.push(&[], value(&totals) as f64);
@@ -103,7 +103,7 @@ fn tunnel(host: &Host) -> [Family; 7] {
     let mut strangers = family("stranger_packets_total", "counter", "Packets from addresses that are no host's");
     let mut unread = family("unread_messages_total", "counter", "Handshakes not read because too many came at once");
     // Without a tunnel, or with a failing store, there is nothing to tell.
-    let tunnel = host.tunnel().unwrap_or_default();
+    let tunnel = host.tunnel_keys().tunnel().unwrap_or_default();
     for host in &tunnel.hosts {
         let (name, state) = (("host", host.name.as_str()), &host.state);
         for TunnelRefusal { reason, count, .. } in state.counters.refusals() {
@@ -122,7 +122,7 @@ fn tunnel(host: &Host) -> [Family; 7] {
 }
 
 fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
-    let endpoints = host.endpoints();
+    let endpoints = host.endpoints().all();
     let mut families: Vec<Family> = HELD
         .iter()
         .map(|(name, help, held)| {
@@ -149,7 +149,7 @@ fn bad_indices(host: &Host) -> Family {
         "counter",
         "Indices beyond the ends of their queues that programs wrote",
     );
-    for BadIndices { name, network, count } in host.bad_indices() {
+    for BadIndices { name, network, count } in host.sessions().bad_indices() {
         family.push(&[("network", &network), ("endpoint", &name)], count as f64);
     }
     family
@@ -180,7 +180,7 @@ const HELD: [Held; 15] = [
     ("pinned_bytes", "Bytes of registered memory", |c| c.pinned_bytes),
     ("qps_local", "Queue pairs connected on this host", |c| connected(c, |path| path == Path::Local)),
     ("qps_host", "Queue pairs connected to other hosts", |c| connected(c, |path| matches!(path, Path::Host(_)))),
-    ("qps_outside", "Queue pairs connected to machines outside", |c| connected(c, |path| path == Path::Outside)),
+    ("qps_external", "Queue pairs connected to external peers", |c| connected(c, |path| path == Path::Outside)),
     ("qp_retransmitted", "Packets that the queue pairs sent again", |c| of_qps(c, |q| q.retransmitted)),
     ("qp_rnr_naks", "Times a receiver of the queue pairs was not ready", |c| of_qps(c, |q| q.rnr_naks)),
     ("qp_duplicates", "Packets that the queue pairs received again", |c| of_qps(c, |q| q.duplicates)),
@@ -200,7 +200,7 @@ fn of_qps(context: &ContextInfo, count: fn(&QpCounters) -> u64) -> u64 {
 /// Metric of an engine's datagrams: name, help text, value.
 type Wire = (&'static str, &'static str, fn(&WireCounters) -> u64);
 const WIRE: [Wire; 6] = [
-    ("sent_total", "Datagrams sent to other hosts and outside", |w| w.sent),
+    ("sent_total", "Datagrams sent to other hosts and external peers", |w| w.sent),
     ("received_total", "Datagrams received from there", |w| w.received),
     ("malformed_total", "Datagrams that are no RoCEv2 packets", |w| w.malformed),
     ("bad_icrc_total", "Datagrams with a wrong check sum", |w| w.bad_icrc),

@@ -13,7 +13,7 @@ mod refusal;
 mod routes;
 mod state;
 
-pub use state::Peer;
+pub use state::Caller;
 
 use crate::daemon::Host;
 use axum::Router;
@@ -29,7 +29,7 @@ pub fn router(host: Arc<Host>, stop: Arc<Notify>) -> Router {
     for operation in routes::operations() {
         router = router.route(operation.path, operation.handler);
     }
-    router.fallback(nothing_there).with_state(Api { host, stop })
+    router.fallback(nothing_there).with_state(Api::new(host, stop))
 }
 
 async fn nothing_there() -> Refusal {

@@ -1,6 +1,6 @@
 //! The OpenAPI description.
 
-use super::operation::Operation;
+use super::operation::{Content, Operation, PCAP};
 use rdmesh_fabric::api::ApiError;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -26,8 +26,9 @@ pub(super) fn document(operations: &[Operation]) -> Value {
 
 fn describe(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     let answer = match operation.response {
-        Some(schema) => json!({ "application/json": { "schema": schema(generator) } }),
-        None => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        Content::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
+        Content::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        Content::Pcap => json!({ PCAP: {} }),
     };
     let refusal = generator.subschema_for::<ApiError>();
     let success = if operation.method == "post" && operation.request.is_some() { "201" } else { "200" };
@@ -80,6 +81,15 @@ mod tests {
         for reference in references {
             assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
         }
+    }
+
+    #[test]
+    fn answers_that_are_not_json_have_their_own_types() {
+        let document = document(&operations());
+        let of = |path: &str| document["paths"][path]["get"]["responses"]["200"]["content"].clone();
+        assert_eq!(of("/v1/captures/{id}"), json!({ "application/vnd.tcpdump.pcap": {} }));
+        assert!(of("/metrics").get("text/plain").is_some());
+        assert!(of("/v1/status").get("application/json").is_some());
     }
 
     fn collect_references(value: &Value, found: &mut Vec<String>) {

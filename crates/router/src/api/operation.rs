@@ -17,10 +17,25 @@ pub(super) struct Operation {
     pub(super) summary: &'static str,
     /// Type of the request's body.
     pub(super) request: Option<SchemaOf>,
-    /// Type of the answer's body; none for plain text.
-    pub(super) response: Option<SchemaOf>,
+    /// The answer's body.
+    pub(super) response: Content,
     /// Does it.
     pub(super) handler: MethodRouter<Api>,
+}
+
+/// Body of an answer.
+pub(super) enum Content {
+    /// JSON of a type.
+    Json(SchemaOf),
+    /// Plain text.
+    Text,
+    /// A part of a pcap file.
+    Pcap,
+}
+
+/// JSON of type `T`.
+pub(super) fn json<T: JsonSchema>() -> Content {
+    Content::Json(|generator| generator.subschema_for::<T>())
 }
 
 /// Writes down a type.
@@ -30,7 +45,7 @@ pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub(super) fn read(
     path: &'static str,
     summary: &'static str,
-    response: Option<SchemaOf>,
+    response: Content,
     handler: MethodRouter<Api>,
 ) -> Operation {
     Operation { method: "get", path, summary, request: None, response, handler }
@@ -45,3 +60,6 @@ pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
 pub(super) fn parse_name(text: String) -> Result<Name, Refusal> {
     Name::try_from(text).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))
 }
+
+/// Media type of pcap files.
+pub(super) const PCAP: &str = "application/vnd.tcpdump.pcap";

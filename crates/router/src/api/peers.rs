@@ -1,6 +1,6 @@
 //! API operations on other hosts, attached interfaces and injected faults.
 
-use super::operation::{Operation, SchemaOf, parse_name, read, schema};
+use super::operation::{Content, Operation, json, parse_name, read, schema};
 use super::refusal::Refusal;
 use super::state::Api;
 use crate::daemon::Faults;
@@ -17,23 +17,23 @@ use std::net::IpAddr;
 /// The API's operations on them.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        read(PEERS, "The other hosts", schema::<Peers>(), get(peers)),
+        read(PEERS, "The other hosts", json::<Peers>(), get(peers)),
         Operation {
             method: "put",
             path: PEER,
             summary: "Add another host, or change its address or its key",
             request: schema::<SetPeer>(),
-            response: schema::<Host>(),
+            response: json::<Host>(),
             handler: put(set_peer),
         },
-        removal(PEER, "Remove another host with its endpoints", schema::<Peer>(), delete(remove_peer)),
-        read("/v1/tunnel", "The tunnel to other hosts, and who tried to get in", schema::<Tunnel>(), get(tunnel)),
+        removal(PEER, "Remove another host with its endpoints", json::<Peer>(), delete(remove_peer)),
+        read("/v1/tunnel", "The tunnel to other hosts, and packets that were refused", json::<Tunnel>(), get(tunnel)),
         Operation {
             method: "put",
             path: "/v1/tunnel/key",
             summary: "Change the secret of the mesh",
             request: schema::<SetMeshKey>(),
-            response: schema::<Tunnel>(),
+            response: json::<Tunnel>(),
             handler: put(set_mesh_key),
         },
         Operation {
@@ -41,37 +41,37 @@ pub(super) fn operations() -> Vec<Operation> {
             path: "/v1/peers/{host}/endpoints",
             summary: "Add an endpoint of another host",
             request: schema::<PeerEndpoint>(),
-            response: schema::<PeerEndpoint>(),
+            response: json::<PeerEndpoint>(),
             handler: post(add_endpoint),
         },
         removal(
             "/v1/peers/{host}/endpoints/{network}/{address}",
             "Remove an endpoint of another host",
-            schema::<PeerEndpoint>(),
+            json::<PeerEndpoint>(),
             delete(remove_endpoint),
         ),
-        read(INTERFACES, "The host's interfaces that are part of a network", schema::<Vec<String>>(), get(interfaces)),
+        read(INTERFACES, "The host's interfaces that are part of a network", json::<Vec<String>>(), get(interfaces)),
         Operation {
             method: "post",
             path: INTERFACES,
             summary: "Make an interface of the host a part of a network",
             request: schema::<AttachInterface>(),
-            response: schema::<Vec<String>>(),
+            response: json::<Vec<String>>(),
             handler: post(attach),
         },
         removal(
             "/v1/networks/{network}/interfaces/{interface}",
             "Give an interface back to the host",
-            schema::<Vec<String>>(),
+            json::<Vec<String>>(),
             delete(detach),
         ),
-        read(FAULTS, "The faults that are made on purpose", schema::<FaultsText>(), get(faults)),
+        read(FAULTS, "The faults that are made on purpose", json::<FaultsText>(), get(faults)),
         Operation {
             method: "put",
             path: FAULTS,
             summary: "Make faults on purpose, or none",
             request: schema::<FaultsText>(),
-            response: schema::<FaultsText>(),
+            response: json::<FaultsText>(),
             handler: put(set_faults),
         },
     ]
@@ -80,7 +80,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn removal(
     path: &'static str,
     summary: &'static str,
-    response: Option<SchemaOf>,
+    response: Content,
     handler: axum::routing::MethodRouter<Api>,
 ) -> Operation {
     Operation { method: "delete", path, summary, request: None, response, handler }
@@ -89,7 +89,7 @@ fn removal(
 type Body<T> = Result<Json<T>, JsonRejection>;
 
 async fn peers(State(api): State<Api>) -> Result<Json<Peers>, Refusal> {
-    Ok(Json(api.blocking(|host| host.peers()).await??))
+    Ok(Json(api.blocking(|host| host.peers().all()).await??))
 }
 
 async fn set_peer(
@@ -98,21 +98,21 @@ async fn set_peer(
     body: Body<SetPeer>,
 ) -> Result<Json<Host>, Refusal> {
     let (name, Json(SetPeer { address, key })) = (parse_name(name)?, body?);
-    Ok(Json(api.blocking(move |host| host.set_peer(name, address, key)).await??))
+    Ok(Json(api.blocking(move |host| host.peers().set(name, address, key)).await??))
 }
 
 async fn tunnel(State(api): State<Api>) -> Result<Json<Tunnel>, Refusal> {
-    Ok(Json(api.blocking(|host| host.tunnel()).await??))
+    Ok(Json(api.blocking(|host| host.tunnel_keys().tunnel()).await??))
 }
 
 async fn set_mesh_key(State(api): State<Api>, body: Body<SetMeshKey>) -> Result<Json<Tunnel>, Refusal> {
     let Json(SetMeshKey { key }) = body?;
-    Ok(Json(api.blocking(move |host| host.set_mesh_key(key)).await??))
+    Ok(Json(api.blocking(move |host| host.tunnel_keys().set_mesh(key)).await??))
 }
 
 async fn remove_peer(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Peer>, Refusal> {
     let name = parse_name(name)?;
-    Ok(Json(api.blocking(move |host| host.remove_peer(&name)).await??))
+    Ok(Json(api.blocking(move |host| host.peers().remove(&name)).await??))
 }
 
 async fn add_endpoint(
@@ -121,7 +121,7 @@ async fn add_endpoint(
     body: Body<PeerEndpoint>,
 ) -> Result<(StatusCode, Json<PeerEndpoint>), Refusal> {
     let (name, Json(endpoint)) = (parse_name(name)?, body?);
-    let added = api.blocking(move |host| host.add_peer_endpoint(&name, endpoint)).await??;
+    let added = api.blocking(move |host| host.peers().add_endpoint(&name, endpoint)).await??;
     Ok((StatusCode::CREATED, Json(added)))
 }
 
@@ -131,12 +131,12 @@ async fn remove_endpoint(
 ) -> Result<Json<PeerEndpoint>, Refusal> {
     let (name, network) = (parse_name(name)?, parse_name(network)?);
     let address: IpAddr = address.parse().map_err(bad_request)?;
-    Ok(Json(api.blocking(move |host| host.remove_peer_endpoint(&name, &network, address)).await??))
+    Ok(Json(api.blocking(move |host| host.peers().remove_endpoint(&name, &network, address)).await??))
 }
 
 async fn interfaces(State(api): State<Api>, Path(network): Path<String>) -> Result<Json<Vec<String>>, Refusal> {
     let network = parse_name(network)?;
-    Ok(Json(api.blocking(move |host| host.interfaces(&network)).await??))
+    Ok(Json(api.blocking(move |host| host.interfaces().all(&network)).await??))
 }
 
 async fn attach(
@@ -145,7 +145,7 @@ async fn attach(
     body: Body<AttachInterface>,
 ) -> Result<(StatusCode, Json<Vec<String>>), Refusal> {
     let (network, Json(AttachInterface { interface, vni })) = (parse_name(network)?, body?);
-    let attached = api.blocking(move |host| host.attach_interface(&network, vni, &interface)).await??;
+    let attached = api.blocking(move |host| host.interfaces().attach(&network, vni, &interface)).await??;
     Ok((StatusCode::CREATED, Json(attached)))
 }
 
@@ -154,17 +154,17 @@ async fn detach(
     Path((network, interface)): Path<(String, String)>,
 ) -> Result<Json<Vec<String>>, Refusal> {
     let network = parse_name(network)?;
-    Ok(Json(api.blocking(move |host| host.detach_interface(&network, &interface)).await??))
+    Ok(Json(api.blocking(move |host| host.interfaces().detach(&network, &interface)).await??))
 }
 
 async fn faults(State(api): State<Api>) -> Result<Json<FaultsText>, Refusal> {
-    Ok(Json(text(api.blocking(|host| host.faults()).await?)))
+    Ok(Json(text(api.blocking(|host| host.faults().present()).await?)))
 }
 
 async fn set_faults(State(api): State<Api>, body: Body<FaultsText>) -> Result<Json<FaultsText>, Refusal> {
     let Json(FaultsText { faults }) = body?;
     let faults: Option<Faults> = faults.map(|text| text.parse().map_err(bad_request)).transpose()?;
-    api.blocking(move |host| host.set_faults(faults)).await?;
+    api.blocking(move |host| host.faults().set(faults)).await?;
     Ok(Json(text(faults)))
 }
 

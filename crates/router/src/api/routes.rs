@@ -1,8 +1,8 @@
 //! Operations of the API, as one table.
 
-use super::operation::{Operation, parse_name, read, schema};
+use super::operation::{Content, Operation, json, parse_name, read, schema};
 use super::refusal::Refusal;
-use super::state::{Api, Peer};
+use super::state::{Api, Caller};
 use super::{capture, convert, metrics, openapi, peers};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -10,7 +10,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post};
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, Mistake, Stats, Status};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, Stats, Status};
 use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
 
@@ -24,43 +24,43 @@ pub(super) fn operations() -> Vec<Operation> {
 
 fn own_operations() -> Vec<Operation> {
     vec![
-        read("/v1/status", "The router as a whole", schema::<Status>(), get(status)),
-        read("/v1/networks", "All networks", schema::<Vec<Network>>(), get(networks)),
-        read("/v1/endpoints", "All endpoints", schema::<Vec<EndpointInfo>>(), get(endpoints)),
+        read("/v1/status", "The router as a whole", json::<Status>(), get(status)),
+        read("/v1/networks", "All networks", json::<Vec<Network>>(), get(networks)),
+        read("/v1/endpoints", "All endpoints", json::<Vec<EndpointInfo>>(), get(endpoints)),
         Operation {
             method: "post",
             path: "/v1/endpoints",
             summary: "Make an endpoint",
             request: schema::<CreateEndpoint>(),
-            response: schema::<EndpointInfo>(),
+            response: json::<EndpointInfo>(),
             handler: post(create_endpoint),
         },
-        read(ENDPOINT, "One endpoint", schema::<EndpointInfo>(), get(endpoint)),
+        read(ENDPOINT, "One endpoint", json::<EndpointInfo>(), get(endpoint)),
         Operation {
             method: "delete",
             path: ENDPOINT,
             summary: "Remove an endpoint",
             request: None,
-            response: schema::<EndpointInfo>(),
+            response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
         },
-        read("/v1/contexts", "All open device contexts", schema::<Vec<ContextInfo>>(), get(contexts)),
-        read("/v1/connections", "All identifiers of rdma_cm", schema::<Vec<ConnectionInfo>>(), get(connections)),
+        read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
+        read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
         read(
-            "/v1/mistakes",
-            "What programs asked for lately that could not work",
-            schema::<Vec<Mistake>>(),
-            get(mistakes),
+            "/v1/failed-requests",
+            "Recent failed requests of programs",
+            json::<Vec<FailedRequest>>(),
+            get(failed_requests),
         ),
-        read("/v1/stats", "All counters", schema::<Stats>(), get(stats)),
-        read("/metrics", "All counters, for Prometheus", None, get(prometheus)),
-        read("/v1/openapi.json", "This description", schema::<Value>(), get(description)),
+        read("/v1/stats", "All counters", json::<Stats>(), get(stats)),
+        read("/metrics", "All counters, for Prometheus", Content::Text, get(prometheus)),
+        read("/v1/openapi.json", "This description", json::<Value>(), get(description)),
         Operation {
             method: "post",
             path: "/v1/shutdown",
             summary: "Remove everything and end",
             request: None,
-            response: schema::<Status>(),
+            response: json::<Status>(),
             handler: post(shutdown),
         },
     ]
@@ -75,27 +75,27 @@ async fn networks(State(api): State<Api>) -> Result<Json<Vec<Network>>, Refusal>
 }
 
 async fn endpoints(State(api): State<Api>) -> Result<Json<Vec<EndpointInfo>>, Refusal> {
-    Ok(Json(api.blocking(|host| host.endpoints()).await?))
+    Ok(Json(api.blocking(|host| host.endpoints().all()).await?))
 }
 
 async fn endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
-    Ok(Json(api.blocking(|host| host.endpoint(network, name)).await??))
+    Ok(Json(api.blocking(|host| host.endpoints().get(network, name)).await??))
 }
 
 async fn create_endpoint(
     State(api): State<Api>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
     request: Result<Json<CreateEndpoint>, JsonRejection>,
 ) -> Result<(StatusCode, Json<EndpointInfo>), Refusal> {
     let Json(request) = request?;
-    let info = api.blocking(move |host| host.create_endpoint(request, peer.pid.unwrap_or(0))).await??;
+    let info = api.blocking(move |host| host.endpoints().create(request, caller.pid.unwrap_or(0))).await??;
     Ok((StatusCode::CREATED, Json(info)))
 }
 
 async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
-    Ok(Json(api.blocking(|host| host.remove_endpoint(network, name)).await??))
+    Ok(Json(api.blocking(|host| host.endpoints().remove(network, name)).await??))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
@@ -106,8 +106,8 @@ async fn connections(State(api): State<Api>) -> Result<Json<Vec<ConnectionInfo>>
     Ok(Json(api.blocking(convert::connections).await?))
 }
 
-async fn mistakes(State(api): State<Api>) -> Result<Json<Vec<Mistake>>, Refusal> {
-    Ok(Json(api.blocking(convert::mistakes).await?))
+async fn failed_requests(State(api): State<Api>) -> Result<Json<Vec<FailedRequest>>, Refusal> {
+    Ok(Json(api.blocking(convert::failed_requests).await?))
 }
 
 async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {
@@ -125,7 +125,7 @@ async fn description() -> Json<Value> {
 
 async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
     let status = api.blocking(|host| host.status()).await?;
-    api.stop.notify_one();
+    api.stop();
     Ok(Json(status))
 }
 

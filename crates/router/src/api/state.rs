@@ -1,4 +1,4 @@
-//! State of the API's handlers, and who calls.
+//! State of the API's handlers, and the calling process.
 
 use super::refusal::Refusal;
 use crate::daemon::Host;
@@ -12,12 +12,12 @@ use tokio::task::spawn_blocking;
 
 /// The process at the other end of an API connection, as the kernel names it.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct Caller {
     /// Its process id; none if it is in a pid namespace that this process cannot see.
     pub pid: Option<i32>,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         let pid = stream.io().peer_cred().ok().and_then(|credentials| credentials.pid());
         Self { pid: pid.filter(|&pid| pid > 0) }
@@ -27,11 +27,21 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 /// State shared by the handlers.
 #[derive(Clone)]
 pub(super) struct Api {
-    pub(super) host: Arc<Host>,
-    pub(super) stop: Arc<Notify>,
+    host: Arc<Host>,
+    stop: Arc<Notify>,
 }
 
 impl Api {
+    /// The state for the API of `host`; `stop` is notified when a caller wants the router to end.
+    pub(super) fn new(host: Arc<Host>, stop: Arc<Notify>) -> Self {
+        Self { host, stop }
+    }
+
+    /// Tells the router to end.
+    pub(super) fn stop(&self) {
+        self.stop.notify_one();
+    }
+
     /// Runs `work`, which may wait for the kernel or for other threads, on a thread for blocking work.
     pub(super) async fn blocking<R: Send + 'static>(
         &self,

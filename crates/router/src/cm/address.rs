@@ -1,14 +1,10 @@
 //! Socket addresses as programs pass them: `sockaddr_in`, `sockaddr_in6`, and of `sockaddr_ib` the wildcard.
 
+use rdmesh_uverbs::abi::{SockaddrIb, SockaddrIn, SockaddrIn6, address_family};
 use rdmesh_verbs::Gid;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
-/// `AF_IB` of linux/socket.h.
-const AF_IB: u16 = 27;
-const IB_GID_AT: usize = 8;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// An address that a program may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,63 +19,73 @@ pub(super) enum Address {
 
 /// Reads a socket address; none where its family is `AF_UNSPEC`.
 pub(super) fn decode(bytes: &[u8]) -> Result<Option<Address>, Errno> {
-    let family = u16::from_ne_bytes(field(bytes, 0)?);
-    let port = || field(bytes, 2).map(u16::from_be_bytes);
-    match family {
+    match read::<u16>(bytes)? {
         0 => Ok(None),
-        AF_INET => Ok(Some(Address::Ip(SocketAddrV4::new(Ipv4Addr::from(field::<4>(bytes, 4)?), port()?).into()))),
-        AF_INET6 => {
-            let flow = u32::from_be_bytes(field(bytes, 4)?);
-            let scope = u32::from_ne_bytes(field(bytes, 24)?);
-            let ip = Ipv6Addr::from(field::<16>(bytes, 8)?);
-            Ok(Some(Address::Ip(SocketAddrV6::new(ip, port()?, flow, scope).into())))
+        address_family::INET => {
+            let SockaddrIn { port, addr, .. } = read(bytes)?;
+            Ok(Some(Address::Ip(SocketAddrV4::new(Ipv4Addr::from(addr), u16::from_be_bytes(port)).into())))
         }
-        AF_IB if field::<16>(bytes, IB_GID_AT)? == [0; 16] => Ok(Some(Address::IbAny)),
-        AF_IB => Ok(Some(Address::Ib)),
+        address_family::INET6 => {
+            let SockaddrIn6 { port, flowinfo, addr, scope_id, .. } = read(bytes)?;
+            let (port, flow) = (u16::from_be_bytes(port), u32::from_be_bytes(flowinfo));
+            Ok(Some(Address::Ip(SocketAddrV6::new(Ipv6Addr::from(addr), port, flow, scope_id).into())))
+        }
+        address_family::IB => {
+            let is_any = read::<SockaddrIb>(bytes)?.addr == [0; 16];
+            Ok(Some(if is_any { Address::IbAny } else { Address::Ib }))
+        }
         _ => Err(Errno::AFNOSUPPORT),
     }
 }
 
+/// Length of the addresses of a family.
+pub(super) fn len_of(family: u16) -> Option<usize> {
+    match family {
+        address_family::INET => Some(size_of::<SockaddrIn>()),
+        address_family::INET6 => Some(size_of::<SockaddrIn6>()),
+        address_family::IB => Some(size_of::<SockaddrIb>()),
+        _ => None,
+    }
+}
+
+/// The family of an address.
+pub(super) fn family(bytes: &[u8]) -> Result<u16, Errno> {
+    read(bytes)
+}
+
 /// Encoded length of an address.
 pub(super) fn encoded_len(address: SocketAddr) -> usize {
-    match address {
-        SocketAddr::V4(_) => 16,
-        SocketAddr::V6(_) => 28,
-    }
+    if address.is_ipv4() { size_of::<SockaddrIn>() } else { size_of::<SockaddrIn6>() }
 }
 
 /// Writes an address; the rest of `to` stays as it is.
 pub(super) fn encode(address: SocketAddr, to: &mut [u8]) {
-    let mut bytes = [0; 28];
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let port = address.port().to_be_bytes();
     match address {
-        SocketAddr::V4(address) => {
-            bytes[..2].copy_from_slice(&AF_INET.to_ne_bytes());
-            bytes[4..8].copy_from_slice(&address.ip().octets());
+        SocketAddr::V4(v4) => {
+            write(&SockaddrIn { family: address_family::INET, port, addr: v4.ip().octets(), zero: [0; 8] }, to);
         }
-        SocketAddr::V6(address) => {
-            bytes[..2].copy_from_slice(&AF_INET6.to_ne_bytes());
-            bytes[4..8].copy_from_slice(&address.flowinfo().to_be_bytes());
-            bytes[8..24].copy_from_slice(&address.ip().octets());
-            bytes[24..28].copy_from_slice(&address.scope_id().to_ne_bytes());
+        SocketAddr::V6(v6) => {
+            let (flowinfo, addr, scope_id) = (v6.flowinfo().to_be_bytes(), v6.ip().octets(), v6.scope_id());
+            write(&SockaddrIn6 { family: address_family::INET6, port, flowinfo, addr, scope_id }, to);
         }
     }
-    let len = encoded_len(address).min(to.len());
-    to[..len].copy_from_slice(&bytes[..len]);
 }
 
 /// Bytes of a `sockaddr_ib`.
-pub(super) const IB_LEN: usize = 48;
+pub(super) const IB_LEN: usize = size_of::<SockaddrIb>();
 
 /// Writes a GID as a `sockaddr_ib`, with the service ID that stands for the port.
 pub(super) fn encode_ib(gid: Gid, pkey: u16, service_id: u64, to: &mut [u8]) {
-    let mut bytes = [0; IB_LEN];
-    bytes[..2].copy_from_slice(&AF_IB.to_ne_bytes());
-    bytes[2..4].copy_from_slice(&pkey.to_be_bytes());
-    bytes[IB_GID_AT..24].copy_from_slice(&gid.0);
-    bytes[24..32].copy_from_slice(&service_id.to_be_bytes());
-    bytes[32..40].copy_from_slice(&u64::MAX.to_be_bytes());
-    to[..IB_LEN].copy_from_slice(&bytes);
+    let address = SockaddrIb {
+        family: address_family::IB,
+        pkey: pkey.to_be_bytes(),
+        addr: gid.0,
+        sid: service_id.to_be_bytes(),
+        sid_mask: [0xff; 8],
+        ..Default::default()
+    };
+    write(&address, to);
 }
 
 /// The wildcard of the family of `address`.
@@ -93,8 +99,14 @@ pub(super) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Errno> {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(Errno::INVAL)
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(bytes).map(|(address, _)| address).map_err(|_| Errno::INVAL)
+}
+
+/// Writes as much of an address as there is room for.
+fn write(address: &(impl IntoBytes + Immutable), to: &mut [u8]) {
+    let len = size_of_val(address).min(to.len());
+    to[..len].copy_from_slice(&address.as_bytes()[..len]);
 }
 
 #[cfg(test)]
@@ -115,13 +127,13 @@ mod tests {
     fn other_families_are_told_apart() {
         assert_eq!(decode(&[0; 128]), Ok(None));
         let mut bytes = [0; 128];
-        bytes[..2].copy_from_slice(&AF_IB.to_ne_bytes());
+        bytes[..2].copy_from_slice(&address_family::IB.to_ne_bytes());
         assert_eq!(decode(&bytes), Ok(Some(Address::IbAny)));
-        bytes[9] = 1;
+        bytes[std::mem::offset_of!(SockaddrIb, addr) + 1] = 1;
         assert_eq!(decode(&bytes), Ok(Some(Address::Ib)));
         bytes[..2].copy_from_slice(&1u16.to_ne_bytes());
         assert_eq!(decode(&bytes), Err(Errno::AFNOSUPPORT));
-        assert_eq!(decode(&AF_INET6.to_ne_bytes()), Err(Errno::INVAL));
+        assert_eq!(decode(&address_family::INET6.to_ne_bytes()), Err(Errno::INVAL));
     }
 
     #[test]

@@ -51,30 +51,31 @@ fn described((number, id): (u32, &Id)) -> (u32, CmId) {
 impl ConnectionManager {
     /// Counts of objects.
     pub(crate) fn census(&self) -> Census {
+        let registry = &self.connections.registry;
         Census {
-            channels: self.channels.len(),
-            ids: self.ids.len(),
-            listeners: self.ids.values().filter(|id| id.state == State::Listen).count(),
-            waiting_events: self.channels.values().map(Channel::len).sum(),
-            ports: self.nodes.values().map(|node| node.ports.len()).sum(),
-            groups: self.groups.len(),
+            channels: registry.channels.iter().count(),
+            ids: registry.iter().count(),
+            listeners: registry.iter().filter(|(_, id)| id.state == State::Listen).count(),
+            waiting_events: registry.channels.iter().map(Channel::len).sum(),
+            ports: registry.places.ports(),
+            groups: registry.groups(),
         }
     }
 
     /// Counters of the protocol.
     pub(crate) fn counters(&self) -> CmCounters {
-        self.protocol.counters()
+        self.connections.counters()
     }
 
     /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub(crate) fn rejected(&self) -> Vec<(u16, u64)> {
-        self.rejected.iter().map(|(reason, count)| (*reason, *count)).collect()
+        self.connections.rejected()
     }
 
     /// All identifiers, by endpoint.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
-        let mut ids: Vec<_> = self.ids.iter().collect();
-        ids.sort_unstable_by_key(|(number, id)| (id.endpoint, **number));
+        let mut ids: Vec<_> = self.connections.registry.iter().collect();
+        ids.sort_unstable_by_key(|(number, id)| (id.endpoint, *number));
         ids.into_iter().map(|(_, id)| self.row(id)).collect()
     }
 
@@ -92,20 +93,26 @@ impl ConnectionManager {
             numbers.truncate(limit);
         }
         numbers.sort_unstable();
-        numbers.into_iter().filter_map(|number| Some((number, self.ids.get(&number)?))).map(described).collect()
+        numbers
+            .into_iter()
+            .filter_map(|number| Some((number, self.connections.registry.get(number)?)))
+            .map(described)
+            .collect()
     }
 
     /// The kernel's too is a list of those that have found the device, or wait on it.
     fn listed_ids(&self, endpoint: EndpointId) -> impl Iterator<Item = u32> {
-        let channels = self.channels.values().filter(move |channel| channel.endpoint == endpoint);
+        let registry = &self.connections.registry;
+        let channels = registry.channels.iter().filter(move |channel| channel.endpoint == endpoint);
         let numbers = channels.flat_map(|channel| channel.ids.iter().copied());
-        numbers.filter(|number| self.ids.get(number).is_some_and(|id| id.device.is_some() || id.state == State::Listen))
+        let is_listed = |id: &Id| id.device.is_some() || id.state == State::Listen;
+        numbers.filter(move |number| registry.get(*number).is_some_and(is_listed))
     }
 
     fn row(&self, id: &Id) -> ConnectionRow {
         ConnectionRow {
             endpoint: id.endpoint,
-            pid: self.channels.get(&id.channel).map_or(0, |channel| channel.pid),
+            pid: self.connections.registry.channels.get(id.channel).map_or(0, |channel| channel.pid),
             space: match id.space {
                 PortSpace::Tcp => "TCP",
                 PortSpace::Udp => "UDP",
@@ -130,7 +137,7 @@ impl ConnectionManager {
             State::Listen => "LISTEN",
             State::Disconnect => "DISCONNECTED",
             State::Connect if id.is_datagram() => "SERVICE",
-            State::Connect => match id.comm.and_then(|comm| self.protocol.info(comm)).map(|info| info.state) {
+            State::Connect => match id.comm.and_then(|comm| self.connections.state(comm)) {
                 Some(CmState::Established) => "CONNECTED",
                 Some(CmState::ReqRcvd | CmState::MraReqSent) => "REQUESTED",
                 Some(CmState::Idle) | None => "FAILED",

@@ -28,7 +28,7 @@ pub(super) struct Channel {
     pub(super) plain: Option<Option<Plain>>,
     waiting: BTreeMap<u64, Pending>,
     /// Identifier, group and place of each of them.
-    owners: BTreeSet<(u32, Option<u32>, u64)>,
+    owners: BTreeSet<Owner>,
     /// The place of the next.
     next: u64,
     signal: Signal,
@@ -70,15 +70,25 @@ impl Channel {
 
     /// Takes the events of an identifier and of its groups out, the oldest first.
     pub(super) fn withdraw(&mut self, id: u32) -> Vec<Pending> {
-        self.take((id, None, 0)..=(id, Some(u32::MAX), u64::MAX))
+        self.take(all_of(id))
     }
 
     /// Takes those of one group of an identifier out.
     pub(super) fn withdraw_group(&mut self, id: u32, group: u32) -> Vec<Pending> {
-        self.take((id, Some(group), 0)..=(id, Some(group), u64::MAX))
+        self.take(of_group(id, group))
     }
 
-    fn take(&mut self, owners: RangeInclusive<(u32, Option<u32>, u64)>) -> Vec<Pending> {
+    /// Whether events of an identifier or of its groups wait.
+    pub(super) fn has_events_of(&self, id: u32) -> bool {
+        self.owners.range(all_of(id)).next().is_some()
+    }
+
+    /// Whether events of one group of an identifier wait.
+    pub(super) fn has_events_of_group(&self, id: u32, group: u32) -> bool {
+        self.owners.range(of_group(id, group)).next().is_some()
+    }
+
+    fn take(&mut self, owners: RangeInclusive<Owner>) -> Vec<Pending> {
         let owned: Vec<_> = self.owners.range(owners).copied().collect();
         for owner in &owned {
             self.owners.remove(owner);
@@ -94,6 +104,17 @@ impl Channel {
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
+}
+
+/// Identifier, group and place of an event.
+type Owner = (u32, Option<u32>, u64);
+
+fn all_of(id: u32) -> RangeInclusive<Owner> {
+    (id, None, 0)..=(id, Some(u32::MAX), u64::MAX)
+}
+
+fn of_group(id: u32, group: u32) -> RangeInclusive<Owner> {
+    (id, Some(group), 0)..=(id, Some(group), u64::MAX)
 }
 
 /// The bytes in the program's descriptor.

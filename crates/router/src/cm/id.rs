@@ -159,6 +159,11 @@ impl Id {
         Some(self.qpn).filter(|qpn| is_connected && *qpn != Qpn::default())
     }
 
+    /// Refuses a command that is valid in one state only.
+    pub(super) fn must_be(&self, state: State) -> Result<(), Errno> {
+        if self.state == state { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
     /// Goes from one state to another.
     pub(super) fn advance(&mut self, from: State, to: State) -> Result<(), Errno> {
         if self.state != from {

@@ -38,8 +38,6 @@ pub(super) struct Node {
     pub(super) ports: Ports,
     pub(super) ids: u32,
     pub(super) groups: u32,
-    /// Events that wait to be read.
-    pub(super) events: usize,
 }
 
 /// A multicast group that an identifier has joined.
@@ -52,14 +50,14 @@ pub(super) struct Group {
 
 impl Node {
     pub(super) fn new(spec: NodeSpec, seed: u64) -> Self {
-        Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0, events: 0 }
+        Self { spec, mtu: Mtu::B1024, ports: Ports::new(seed), ids: 0, groups: 0 }
     }
 
     /// Refuses commands that cause more events as long as too many wait. The limit admits one event of each kind that a
     /// connection has, and one of each group, for every identifier.
-    pub(super) fn has_room_for_events(&self) -> Result<(), Errno> {
+    pub(super) fn has_room_for_events(&self, waiting: usize) -> Result<(), Errno> {
         let limit = (EVENTS_PER_ID * self.spec.max_ids as usize).saturating_add(MAX_GROUPS as usize);
-        if self.events < limit { Ok(()) } else { Err(Errno::NOMEM) }
+        if waiting < limit { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
     /// The device behind an own address.

@@ -22,7 +22,7 @@ const MAX_WAITING: usize = 1024;
 const MAX_WAITING_OF_ONE: usize = 64;
 
 /// A port of an endpoint.
-type Place = (EndpointId, PortSpace, u16);
+pub(super) type Place = (EndpointId, PortSpace, u16);
 
 /// Ports in the grace period, and the requests that wait there.
 #[derive(Debug, Default)]

@@ -37,7 +37,7 @@ impl Captures {
     pub fn start(&self, workers: &[ShardHandle], filter: &CaptureFilter) -> u32 {
         let part = |worker: &ShardHandle| {
             let filter = filter.clone();
-            (worker.clone(), worker.call(move |shard| shard.engine().start_capture(filter)))
+            (worker.clone(), worker.call(move |shard| shard.engine().captures().start(filter)))
         };
         let parts = workers.iter().map(part).collect();
         let mut table = self.table();
@@ -82,11 +82,11 @@ impl Captures {
 
 impl Table {
     fn end_abandoned(&mut self) {
-        let abandoned = |open: &Open| open.read_at.elapsed() > PATIENCE;
+        let abandoned = |open: &Open| open.read_at.elapsed() > READ_TIMEOUT;
         let gone: Vec<_> = self.open.iter().filter(|(_, open)| abandoned(open)).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(open) = self.open.remove(&id) {
-                tracing::info!(capture = id, "a capture that nobody reads was ended");
+                tracing::info!(capture = id, "a capture that is not read was ended");
                 open.end();
             }
         }
@@ -95,7 +95,10 @@ impl Table {
 
 impl Open {
     fn end(self) -> u64 {
-        self.parts.into_iter().map(|(worker, part)| worker.call(move |shard| shard.engine().stop_capture(part))).sum()
+        self.parts
+            .into_iter()
+            .map(|(worker, part)| worker.call(move |shard| shard.engine().captures().stop(part)))
+            .sum()
     }
 }
 
@@ -104,7 +107,7 @@ fn taken(worker: &ShardHandle, part: u32) -> Vec<Record> {
     worker.call(move |shard: &mut Shard| {
         let (now, wall) = (shard.now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         let mut records = Vec::new();
-        while let Some(captured) = shard.engine().poll_capture(part) {
+        while let Some(captured) = shard.engine().captures().poll(part) {
             let age = Duration::from_nanos(now.0.saturating_sub(captured.at.0));
             records.push(Record { at: wall.saturating_sub(age), captured });
         }
@@ -134,4 +137,4 @@ fn file_header(snap_len: usize) -> Vec<u8> {
 }
 
 /// Time after which an unread capture ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);

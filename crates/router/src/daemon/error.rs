@@ -77,7 +77,7 @@ pub enum HostError {
     /// There is no key for the other host.
     #[error(
         "host `{0}` has no key: `rdmesh peer key > FILE` makes one, which both hosts are given with `rdmesh peer add --key FILE`, \
-         or all hosts with `rdmesh up --key FILE` (`rdmesh up --insecure` believes whoever sends with its address)"
+         or all hosts with `rdmesh up --key FILE` (`rdmesh up --insecure` believes every sender that uses its address)"
     )]
     NoKey(Name),
     /// Keys were given, but the tunnel is insecure.

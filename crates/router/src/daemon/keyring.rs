@@ -2,7 +2,7 @@
 
 use super::error::HostError;
 use crate::io::pair_key;
-use rdmesh_fabric::{Host as Place, KEYS, Name, StateDir, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, KEYS, Name, StateDir, TunnelKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ pub(super) struct Keyring {
     /// State directory, which keeps the keys of single hosts for the next router, in a file of their own.
     state: StateDir,
     /// The key of all hosts. It is kept only where the operator has it.
-    pub(super) mesh: Option<TunnelKey>,
+    mesh: Option<TunnelKey>,
     /// Keys of single hosts.
     own: BTreeMap<Name, TunnelKey>,
 }
@@ -23,6 +23,11 @@ impl Keyring {
         let parse = |text: String| serde_json::from_str(&text).map_err(|_| HostError::Keys(state.keys()));
         let own = state.read_private(KEYS)?.map(parse).transpose()?.unwrap_or_default();
         Ok(Self { state, mesh, own })
+    }
+
+    /// Changes the key of all hosts.
+    pub(super) fn set_mesh(&mut self, key: TunnelKey) {
+        self.mesh = Some(key);
     }
 
     /// Gives the host `name` a key of its own, or none; returns what it had. Where that cannot be recorded nothing changes.
@@ -39,7 +44,7 @@ impl Keyring {
     }
 
     /// Removes the keys of unknown hosts.
-    pub(super) fn retain(&mut self, hosts: &[Place]) -> Result<(), HostError> {
+    pub(super) fn retain(&mut self, hosts: &[HostRecord]) -> Result<(), HostError> {
         let is_known = |name: &Name| hosts.iter().any(|host| host.name == *name);
         let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
             self.own.clone().into_iter().partition(|(name, _)| is_known(name));

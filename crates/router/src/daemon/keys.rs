@@ -1,17 +1,29 @@
-//! Keys of the tunnel to other hosts, its state, and the firewall before it.
+//! Keys of the tunnel to other hosts, and its state.
 
+use super::config::DaemonConfig;
 use super::error::HostError;
-use super::host::Host;
 use super::keyring::Keyring;
+use crate::worker::Workers;
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Host as Place, Name, TunnelKey};
-use rdmesh_overlay::Firewall;
+use rdmesh_fabric::{Host as HostRecord, Name, Registry, TunnelKey};
 use std::net::IpAddr;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-impl Host {
+/// The keys by which this host and others authenticate each other, and the tunnel that has them.
+pub struct TunnelKeys {
+    config: Arc<DaemonConfig>,
+    registry: Registry,
+    workers: Arc<Workers>,
+    keyring: Mutex<Keyring>,
+}
+
+impl TunnelKeys {
+    pub(super) fn new(config: Arc<DaemonConfig>, registry: Registry, workers: Arc<Workers>, keyring: Keyring) -> Self {
+        Self { config, registry, workers, keyring: Mutex::new(keyring) }
+    }
+
     /// The key of the host `name` at `address`: `given`, or the known one; none where nothing is authenticated.
-    pub(super) fn key_for(
+    pub(super) fn find(
         &self,
         name: &Name,
         address: IpAddr,
@@ -26,27 +38,27 @@ impl Host {
     }
 
     /// Keeps a host's own key, also for the next router, or forgets it; returns the one before.
-    pub(super) fn keep_key(&self, name: &Name, key: Option<TunnelKey>) -> Result<Option<TunnelKey>, HostError> {
+    pub(super) fn keep(&self, name: &Name, key: Option<TunnelKey>) -> Result<Option<TunnelKey>, HostError> {
         self.keyring().replace(name, key)
     }
 
     /// Changes the secret of the mesh, and with it the keys of all hosts that have none of their own.
-    pub fn set_mesh_key(&self, key: TunnelKey) -> Result<Tunnel, HostError> {
+    pub fn set_mesh(&self, key: TunnelKey) -> Result<Tunnel, HostError> {
         if self.config.io.is_insecure {
             return Err(HostError::Insecure);
         }
         let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
-        self.keyring().mesh = Some(key);
+        self.keyring().set_mesh(key);
         for host in self.other_hosts()? {
             let key = self.keyring().find(&host.name, host.address, here);
-            key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key));
+            self.use_key(host.address, key.as_ref());
         }
         tracing::info!("the secret of the mesh has changed");
         self.tunnel()
     }
 
     /// Endpoints of this host that reach each other through the tunnel need a key as well.
-    pub(super) fn set_key_of_own(&self) -> Result<(), HostError> {
+    pub(super) fn set_own(&self) -> Result<(), HostError> {
         if let Some(own) = self.config.io.underlay {
             self.workers.set_tunnel_key(own, &TunnelKey::generate().map_err(HostError::Random)?);
         }
@@ -54,32 +66,22 @@ impl Host {
     }
 
     /// Restores the keys of hosts that a dead router knew.
-    pub(super) fn restore_keys(&self) -> Result<(), HostError> {
+    pub(super) fn restore(&self) -> Result<(), HostError> {
         let hosts = self.other_hosts()?;
         self.keyring().retain(&hosts)?;
         for host in hosts {
-            match self.key_for(&host.name, host.address, None) {
-                Ok(key) => key.iter().for_each(|key| self.workers.set_tunnel_key(host.address, key)),
+            match self.find(&host.name, host.address, None) {
+                Ok(key) => self.use_key(host.address, key.as_ref()),
                 Err(error) => tracing::warn!(%error, "a host of the router that has died is not reached"),
             }
         }
         Ok(())
     }
 
-    /// Installs the configured firewall rules, or removes those of a router that has died.
-    pub(super) fn set_firewall(&self) -> Result<(), HostError> {
-        let firewall = Firewall::new(self.config.state.path());
-        match (self.config.firewall, self.config.rootless) {
-            (true, _) => Ok(firewall.install()?),
-            (false, false) => Ok(firewall.remove()?),
-            (false, true) => Ok(()),
-        }
-    }
-
     /// State of the tunnel to other hosts, and senders that were refused.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
-        let of_host = |Place { name, address }| {
+        let of_host = |HostRecord { name, address }| {
             // A host without a key has no state.
             let state = states.get(&address).copied().unwrap_or_default();
             TunnelHost { name, address, state }
@@ -94,7 +96,17 @@ impl Host {
         })
     }
 
-    fn other_hosts(&self) -> Result<Vec<Place>, HostError> {
+    /// Packets of the host at `address` have `key` from now on; none where nothing is authenticated.
+    pub(super) fn use_key(&self, address: IpAddr, key: Option<&TunnelKey>) {
+        key.into_iter().for_each(|key| self.workers.set_tunnel_key(address, key));
+    }
+
+    /// No packets of the host at `address` are accepted any more.
+    pub(super) fn stop_using(&self, address: IpAddr) {
+        self.workers.remove_tunnel_key(address);
+    }
+
+    fn other_hosts(&self) -> Result<Vec<HostRecord>, HostError> {
         Ok(self.registry.hosts()?.into_iter().filter(|host| host.name != self.config.host).collect())
     }
 

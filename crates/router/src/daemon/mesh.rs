@@ -8,6 +8,7 @@ use rdmesh_nic::{Route, Routes};
 use rdmesh_overlay::Overlay;
 use rdmesh_verbs::Vni;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ pub(super) struct Targets {
     pub(super) shards: Vec<ShardHandle>,
     /// The kernel's part of the networks.
     pub(super) overlay: Option<Arc<Overlay>>,
-    /// The way to endpoints of this host.
+    /// The route to endpoints of this host.
     pub(super) local: Route,
 }
 
@@ -89,10 +90,11 @@ impl Progress {
 }
 
 fn follow(mut watch: TopologyWatch, targets: &Targets, progress: &Progress) {
+    let seed = RandomState::new().build_hasher().finish();
     let mut known = Routes::default();
     loop {
         let hosts = hosts(watch.topology());
-        let routes = routes(watch.topology(), &hosts, (&targets.host, targets.local));
+        let routes = routes(watch.topology(), &hosts, (&targets.host, targets.local), seed);
         if routes != known {
             let routes = Arc::new(routes);
             targets.shards.iter().for_each(|shard| shard.set_routes(Arc::clone(&routes)));
@@ -133,13 +135,13 @@ fn hosts(topology: &Topology) -> HashMap<Name, IpAddr> {
 }
 
 /// Every address that an endpoint answers to, of those whose host is known.
-fn routes(topology: &Topology, hosts: &HashMap<Name, IpAddr>, (own, local): (&Name, Route)) -> Routes {
+fn routes(topology: &Topology, hosts: &HashMap<Name, IpAddr>, (own, local): (&Name, Route), seed: u64) -> Routes {
     let vnis: HashMap<&Name, Vni> = topology.networks().map(|network| (&network.name, Vni(network.vni))).collect();
     let route = |endpoint: &Endpoint| match hosts.get(&endpoint.host) {
         _ if endpoint.host == *own => Some(local),
         host => host.copied().map(Route::Host),
     };
-    let mut routes = Routes::default();
+    let mut routes = Routes::new(seed);
     for endpoint in topology.endpoints() {
         let (Some(&vni), Some(route)) = (vnis.get(&endpoint.network), route(endpoint)) else { continue };
         for gid in gid_table(endpoint).into_iter().filter(|gid| !gid.is_zero()) {
@@ -185,7 +187,7 @@ mod tests {
         let addresses = vec!["10.7.0.3".parse().unwrap(), "fd00::3".parse().unwrap()];
         registry.add_peer_endpoint(&there, PeerEndpoint { network, vni: None, addresses }).unwrap();
         let watch = registry.watch().unwrap();
-        let routes = routes(watch.topology(), &hosts(watch.topology()), (&here, Route::Local));
+        let routes = routes(watch.topology(), &hosts(watch.topology()), (&here, Route::Local), 7);
         for local in ["10.7.0.2", "fd00::2", "fe80::52:aff:fe07:2"] {
             assert_eq!(routes.find(Vni(7), gid(local)), Route::Local, "{local}");
         }

@@ -4,8 +4,8 @@
 //! that a tenant sent can be anything, and closing it can take as long as its maker likes: a socket that lingers, a file of a
 //! filesystem that the tenant itself serves. Unread messages in a connection hold descriptors too.
 //!
-//! * [`Reclaimer`]: unmaps memory and drops objects, on one thread for all endpoints, in slices, endpoints in turn. Its work
-//!   always ends.
+//! * [`Reclaimer`]: unmaps memory, drops objects and closes devices with many queue pairs, on one thread for all endpoints, in
+//!   slices, endpoints in turn. Its work always ends.
 //! * [`closer`]: closes descriptors, on a thread for each endpoint that has some.
 //!
 //! Memory and descriptors that wait stay charged to their endpoint, and that bounds both queues. An endpoint with a long
@@ -17,6 +17,7 @@ mod reclaimer;
 pub use reclaimer::Reclaimer;
 
 use crate::budget::Share;
+use crate::errands::Job;
 use closer::Closer;
 use rdmesh_uverbs::shared::UnusedMapping;
 use std::os::fd::OwnedFd;
@@ -67,6 +68,11 @@ impl Disposal {
     /// Drops a value, some time later.
     pub fn discard(&self, value: impl Send + 'static) {
         self.0.reclaimer.discard(self.0.share.number(), value);
+    }
+
+    /// Does a job that ends in the release of memory or objects, some time later.
+    pub(crate) fn reclaim(&self, job: impl Job + 'static) {
+        self.0.reclaimer.add(self.0.share.number(), job);
     }
 
     /// Whether memory or objects of the endpoint have yet to go: what they are charged will be given back.

@@ -58,6 +58,11 @@ impl Reclaimer {
         self.0.add(group, Object(Some(value)));
     }
 
+    /// Does a job, step by step; the groups in turn.
+    pub(super) fn add(&self, group: u64, job: impl Job + 'static) {
+        self.0.add(group, job);
+    }
+
     /// Number of mappings and objects of a group that have not gone.
     pub(super) fn waiting(&self, group: u64) -> usize {
         self.0.waiting(group)

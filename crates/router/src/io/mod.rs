@@ -5,20 +5,17 @@
 //! take trains of datagrams from it, and send each with one message.
 //!
 //! * [`Sockets`]: the sockets of one worker.
-//! * [`Plains`]: the sockets in programs' network namespaces.
+//! * [`ExternalPaths`]: the sockets in programs' network namespaces.
 //! * [`Faults`]: fault injection.
-//! * [`mod@probe`]: the check that the kernel supports plain RoCEv2.
+//! * [`fn@probe`]: the check that the kernel supports plain RoCEv2.
 
 mod clock;
 mod control;
 mod counters;
+mod external;
 mod faults;
 mod forward;
-mod injector;
 mod outbox;
-mod plain;
-mod plains;
-mod probe;
 mod raw;
 mod socket;
 mod sockets;
@@ -26,17 +23,17 @@ mod tunnel;
 
 pub use clock::Clock;
 pub use counters::IoStats;
+pub use external::{
+    ExternalPath, ExternalPathError, ExternalPathWatcher, ExternalPaths, ExternalSockets, Interface, ProbeError, Terms,
+    Uplink, probe,
+};
+pub(crate) use external::{find_interface, open_namespace};
 pub use faults::{Burst, Chance, Faults, InvalidFaults};
-pub(crate) use plain::find_interface;
-pub use plain::{Interface, PlainError, PlainSockets};
-pub use plains::{Place, PlainUse, PlainWatcher, Plains, Terms};
-pub use probe::{ProbeError, probe};
 pub use sockets::Sockets;
 pub use tunnel::{Rehearsal, StrangersSeen};
 
 pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;
-pub(crate) use plain::open_namespace;
 pub(crate) use tunnel::{Sessions, Table, Tunnel, pair_key};
 
 use std::net::IpAddr;

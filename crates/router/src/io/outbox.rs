@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The sockets that there are.
-pub(super) trait Ways {
-    /// The socket for `way`, and the interface of its link-local addresses.
-    fn find(&self, way: Way) -> Option<(&Socket, u32)>;
+pub(super) trait OpenSockets {
+    /// The socket for `key`, and the interface of its link-local addresses.
+    fn find(&self, key: SocketKey) -> Option<(&Socket, u32)>;
 }
 
 /// Trains to be sent.
@@ -38,25 +38,25 @@ impl Trains for Transmits {
 
 /// Socket for a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum SocketKey {
     /// To another router. Whether that is over IPv4.
     Tunnel(bool),
     /// To an external peer. Whether that is over IPv4.
-    Plain(PlainId, bool),
+    External(PlainId, bool),
 }
 
 /// Trains, and how far they have been sent.
 pub(super) struct Outbox<T = Transmits> {
-    pub(super) transmits: T,
+    transmits: T,
     at: Position,
     /// The socket that has no room for more.
-    blocked: Option<Way>,
-    /// The train that has to be sent datagram by datagram, and the ways where that goes for all.
+    blocked: Option<SocketKey>,
+    /// The train that has to be sent datagram by datagram, and the sockets where that goes for all.
     split: Option<usize>,
-    unsegmented: Vec<Way>,
+    unsegmented: Vec<SocketKey>,
     /// Trains that must not be sent, a bit for each.
     withheld: u64,
-    complaints: Vec<Errno>,
+    logged: Vec<Errno>,
 }
 
 /// A place in the trains.
@@ -71,6 +71,16 @@ struct Position {
 type Batch<'a> = (ArrayVec<Message<'a>, BATCH>, ArrayVec<Position, BATCH>);
 
 impl<T: Trains> Outbox<T> {
+    /// The trains.
+    pub(super) fn transmits(&self) -> &T {
+        &self.transmits
+    }
+
+    /// The trains, to be added to or sealed.
+    pub(super) fn transmits_mut(&mut self) -> &mut T {
+        &mut self.transmits
+    }
+
     pub(super) fn new(transmits: T) -> Self {
         Self {
             transmits,
@@ -79,12 +89,12 @@ impl<T: Trains> Outbox<T> {
             split: None,
             unsegmented: Vec::new(),
             withheld: 0,
-            complaints: Vec::new(),
+            logged: Vec::new(),
         }
     }
 
     /// The socket that has no room for the rest.
-    pub(super) fn blocked(&self) -> Option<Way> {
+    pub(super) fn blocked(&self) -> Option<SocketKey> {
         self.blocked
     }
 
@@ -99,7 +109,7 @@ impl<T: Trains> Outbox<T> {
     }
 
     /// Sends as much as the sockets take. Returns whether anything was sent.
-    pub(super) fn flush(&mut self, ways: &impl Ways, counters: &Counters) -> bool {
+    pub(super) fn flush(&mut self, sockets: &impl OpenSockets, counters: &Counters) -> bool {
         self.blocked = None;
         let mut worked = false;
         while self.at.train < self.transmits.trains().len() {
@@ -107,13 +117,13 @@ impl<T: Trains> Outbox<T> {
                 self.drop_train(counters);
                 continue;
             }
-            let way = Way::of(&self.transmits.trains()[self.at.train].target);
-            let Some((socket, scope)) = ways.find(way) else {
+            let key = SocketKey::of(&self.transmits.trains()[self.at.train].target);
+            let Some((socket, scope)) = sockets.find(key) else {
                 // It has been closed since.
                 self.drop_train(counters);
                 continue;
             };
-            let (messages, after) = self.gather(way, scope);
+            let (messages, after) = self.gather(key, scope);
             let result = socket.send(&messages);
             drop(messages);
             match result {
@@ -126,15 +136,15 @@ impl<T: Trains> Outbox<T> {
                     });
                     worked = true;
                 }
-                // A tenant controls the network behind a plain socket, so others must not wait for it: the train is dropped,
+                // A tenant controls the network behind an external socket, so others must not wait for it: the train is dropped,
                 // which the transport treats as loss.
-                Err(Errno::AGAIN) if matches!(way, Way::Plain(..)) => self.drop_train(counters),
+                Err(Errno::AGAIN) if matches!(key, SocketKey::External(..)) => self.drop_train(counters),
                 Err(Errno::AGAIN) => {
-                    self.blocked = Some(way);
+                    self.blocked = Some(key);
                     counters.blocked.add(1);
                     return worked;
                 }
-                Err(error) => self.failed(way, error, after[0], counters),
+                Err(error) => self.failed(key, error, after[0], counters),
             }
         }
         self.transmits.clear();
@@ -147,12 +157,12 @@ impl<T: Trains> Outbox<T> {
         self.withheld.checked_shr(train as u32).unwrap_or_default() & 1 != 0
     }
 
-    /// The next messages, all of them for the socket of `way`.
-    fn gather(&self, way: Way, scope: u32) -> Batch<'_> {
+    /// The next messages, all of them for the socket of `key`.
+    fn gather(&self, key: SocketKey, scope: u32) -> Batch<'_> {
         let (mut messages, mut after) = (ArrayVec::new(), ArrayVec::new());
         let mut at = self.at;
         while let Some(train) = self.transmits.trains().get(at.train)
-            && Way::of(&train.target) == way
+            && SocketKey::of(&train.target) == key
             && !self.is_withheld(at.train)
             && !messages.is_full()
         {
@@ -167,13 +177,13 @@ impl<T: Trains> Outbox<T> {
     /// The message at `at`, and what comes after it.
     fn message(&self, train: &Train, at: Position, scope: u32) -> (Message<'_>, Position) {
         let bytes = &self.transmits.bytes(train)[at.offset..];
-        let way = Way::of(&train.target);
-        let is_whole = at.offset == 0 && self.split != Some(at.train) && !self.unsegmented.contains(&way);
+        let key = SocketKey::of(&train.target);
+        let is_whole = at.offset == 0 && self.split != Some(at.train) && !self.unsegmented.contains(&key);
         let is_segmented = is_whole && train.count() > 1;
         let bytes = if is_whole { bytes } else { &bytes[..bytes.len().min(train.segment.max(1))] };
         let mut control = Control::EMPTY;
         if train.traffic_class != 0 {
-            control.push_traffic_class(way.is_v4(), train.traffic_class);
+            control.push_traffic_class(key.is_v4(), train.traffic_class);
         }
         if is_segmented {
             control.push_segment(train.segment as u16);
@@ -182,7 +192,7 @@ impl<T: Trains> Outbox<T> {
             control.push_source(from);
         }
         let offset = at.offset + bytes.len();
-        let next = if offset >= train.len || way.needs_segmentation() && !is_whole {
+        let next = if offset >= train.len || key.needs_segmentation() && !is_whole {
             Position { train: at.train + 1, offset: 0 }
         } else {
             Position { offset, ..at }
@@ -206,20 +216,20 @@ impl<T: Trains> Outbox<T> {
     }
 
     /// The first message of a batch, after which comes `next`, could not be sent.
-    fn failed(&mut self, way: Way, error: Errno, next: Position, counters: &Counters) {
+    fn failed(&mut self, key: SocketKey, error: Errno, next: Position, counters: &Counters) {
         let train = &self.transmits.trains()[self.at.train];
         let was_segmented = train.count() > 1 && self.at.offset == 0 && next.train > self.at.train;
-        let can_split = was_segmented && self.split != Some(self.at.train) && !self.unsegmented.contains(&way);
+        let can_split = was_segmented && self.split != Some(self.at.train) && !self.unsegmented.contains(&key);
         if can_split && matches!(error, Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP) {
             // The kernel reports by EIO that an interface does not support segmentation at all.
             if error == Errno::IO && self.unsegmented.len() < MAX_UNSEGMENTED {
-                self.unsegmented.push(way);
+                self.unsegmented.push(key);
             }
             self.split = Some(self.at.train);
             return;
         }
-        if !self.complaints.contains(&error) {
-            self.complaints.push(error);
+        if !self.logged.contains(&error) {
+            self.logged.push(error);
             let target = train.target;
             tracing::warn!(%error, ?target, "a datagram cannot be sent; others with this error are only counted");
         }
@@ -232,23 +242,23 @@ impl<T: Trains> Outbox<T> {
     }
 }
 
-impl Way {
+impl SocketKey {
     fn of(target: &Target) -> Self {
         match target {
             Target::Host(to) => Self::Tunnel(to.is_ipv4()),
-            Target::Plain { id, from, .. } => Self::Plain(*id, from.is_ipv4()),
+            Target::Plain { id, from, .. } => Self::External(*id, from.is_ipv4()),
         }
     }
 
     fn is_v4(self) -> bool {
-        let (Self::Tunnel(is_v4) | Self::Plain(_, is_v4)) = self;
+        let (Self::Tunnel(is_v4) | Self::External(_, is_v4)) = self;
         is_v4
     }
 
     /// Only the datagrams of a segmented message get the identifications that their invariant CRCs cover: sent one by
     /// one, all but the first of a train would be refused by their receiver. Datagrams that are not sent count as lost.
     fn needs_segmentation(self) -> bool {
-        matches!(self, Self::Plain(_, true))
+        matches!(self, Self::External(_, true))
     }
 }
 

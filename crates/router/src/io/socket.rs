@@ -90,7 +90,7 @@ fn set_buffers(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_socket_send_buffer_size_force(socket, bytes).or_else(|_| set_socket_send_buffer_size(socket, bytes))
 }
 
-/// Bytes of the buffers of a plain socket, of which a tenant may make the router have many.
+/// Bytes of the buffers of an external socket, of which a tenant may make the router have many.
 const PLAIN_BUFFER: usize = 1 << 20;
 /// Bytes of the tunnel's buffers.
 const BUFFER: usize = 16 << 20;

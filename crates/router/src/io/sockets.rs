@@ -3,10 +3,9 @@
 use super::clock::Clock;
 use super::control::Control;
 use super::counters::Counters;
-use super::faults::Faults;
-use super::injector::Injector;
-use super::outbox::{Outbox, Way, Ways};
-use super::plain::PlainSockets;
+use super::external::ExternalSockets;
+use super::faults::{Faults, Injector};
+use super::outbox::{OpenSockets, Outbox, SocketKey};
 use super::raw::{BATCH, Name, Slot};
 use super::socket::Socket;
 use super::tunnel::{Guard, Table, Tunnel};
@@ -40,7 +39,7 @@ pub struct Sockets {
 /// Sockets by purpose.
 struct Open {
     tunnel: Option<Tunnel>,
-    plains: Vec<Arc<PlainSockets>>,
+    external: Vec<Arc<ExternalSockets>>,
 }
 
 /// A socket that this worker receives from.
@@ -54,7 +53,7 @@ struct Receiving {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Tunnel,
-    Plain(PlainId, bool),
+    External(PlainId, bool),
 }
 
 impl Sockets {
@@ -71,7 +70,7 @@ impl Sockets {
             clock,
             poll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             receiving: Vec::new(),
-            open: Open { tunnel, plains: Vec::new() },
+            open: Open { tunnel, external: Vec::new() },
             slots: Vec::new(),
             outbox: Outbox::new(transmits),
             injector: None,
@@ -98,29 +97,29 @@ impl Sockets {
     }
 
     /// Takes a namespace's sockets into use.
-    pub fn add_plain(&mut self, plain: Arc<PlainSockets>) -> io::Result<()> {
-        let (id, is_ours, has_v6) = (plain.id, plain.worker == self.worker, plain.v6.is_some());
-        self.open.plains.push(plain);
+    pub fn add_external(&mut self, external: Arc<ExternalSockets>) -> io::Result<()> {
+        let (id, is_ours, has_v6) = (external.id(), external.worker() == self.worker, external.socket(false).is_some());
+        self.open.external.push(external);
         if is_ours {
-            self.watch(Source::Plain(id, true))?;
+            self.watch(Source::External(id, true))?;
             if has_v6 {
-                self.watch(Source::Plain(id, false))?;
+                self.watch(Source::External(id, false))?;
             }
         }
         Ok(())
     }
 
     /// Forgets a namespace's sockets.
-    pub fn remove_plain(&mut self, id: PlainId) {
+    pub fn remove_external(&mut self, id: PlainId) {
         for is_v4 in [true, false] {
-            let source = Source::Plain(id, is_v4);
+            let source = Source::External(id, is_v4);
             if let Some(socket) = self.open.receiver(source) {
                 // An error means that it was never watched.
                 let _ = epoll::delete(&self.poll, socket);
             }
             self.receiving.retain(|receiving| receiving.source != source);
         }
-        self.open.plains.retain(|plain| plain.id != id);
+        self.open.external.retain(|external| external.id() != id);
     }
 
     /// Gives received datagrams to `deliver`, with the present time. Returns whether there were any. Sockets that have been
@@ -152,12 +151,12 @@ impl Sockets {
 
     /// Buffer in which the engine puts trains to be sent; only while nothing is [blocked](Sockets::is_blocked).
     pub(crate) fn transmits(&mut self) -> &mut Transmits {
-        &mut self.outbox.transmits
+        self.outbox.transmits_mut()
     }
 
     /// Sends the trains in [`Sockets::transmits`]. Returns whether anything was sent.
     pub(crate) fn flush(&mut self, now: Time) -> bool {
-        if self.outbox.transmits.is_empty() {
+        if self.outbox.transmits().is_empty() {
             return false;
         }
         self.seal();
@@ -200,9 +199,9 @@ impl Sockets {
     fn seal(&mut self) {
         let Self { open, outbox, .. } = self;
         let Some(guard) = open.guard().filter(|_| outbox.is_untouched()) else { return };
-        for number in 0..outbox.transmits.trains().len() {
-            let Target::Host(to) = outbox.transmits.trains()[number].target else { continue };
-            let mut datagrams = outbox.transmits.datagrams_mut(number);
+        for number in 0..outbox.transmits().trains().len() {
+            let Target::Host(to) = outbox.transmits().trains()[number].target else { continue };
+            let mut datagrams = outbox.transmits_mut().datagrams_mut(number);
             if !datagrams.by_ref().all(|datagram| guard.seal(to, datagram)) {
                 let left = datagrams.count() as u64;
                 guard.count_unsent(to, 1 + left);
@@ -228,11 +227,11 @@ impl Sockets {
 
     /// Begins or ends to watch for room in the socket that had none.
     fn watch_blocked(&self, begins: bool) {
-        let Some(way) = self.outbox.blocked() else { return };
-        let Some((socket, _)) = self.open.find(way) else { return };
-        let source = match way {
-            Way::Tunnel(_) => None,
-            Way::Plain(id, is_v4) => Some(Source::Plain(id, is_v4)),
+        let Some(key) = self.outbox.blocked() else { return };
+        let Some((socket, _)) = self.open.find(key) else { return };
+        let source = match key {
+            SocketKey::Tunnel(_) => None,
+            SocketKey::External(id, is_v4) => Some(Source::External(id, is_v4)),
         };
         let watched = source.filter(|source| self.receiving.iter().any(|receiving| receiving.source == *source));
         // Without it the worker sleeps until something else wakes it; the engine's timers do.
@@ -314,28 +313,28 @@ impl Open {
         self.tunnel.as_mut()?.guard.as_mut()
     }
 
-    fn plain(&self, id: PlainId) -> Option<&PlainSockets> {
-        self.plains.iter().find(|plain| plain.id == id).map(Arc::as_ref)
+    fn external(&self, id: PlainId) -> Option<&ExternalSockets> {
+        self.external.iter().find(|external| external.id() == id).map(Arc::as_ref)
     }
 
     fn receiver(&self, source: Source) -> Option<&Socket> {
         match source {
             Source::Tunnel => self.tunnel.as_ref().map(|tunnel| &tunnel.receiver),
-            Source::Plain(id, is_v4) => self.plain(id)?.socket(is_v4),
+            Source::External(id, is_v4) => self.external(id)?.socket(is_v4),
         }
     }
 }
 
-impl Ways for Open {
-    fn find(&self, way: Way) -> Option<(&Socket, u32)> {
-        match way {
-            Way::Tunnel(is_v4) => {
+impl OpenSockets for Open {
+    fn find(&self, key: SocketKey) -> Option<(&Socket, u32)> {
+        match key {
+            SocketKey::Tunnel(is_v4) => {
                 let tunnel = self.tunnel.as_ref()?;
                 (tunnel.is_v4 == is_v4).then_some((&tunnel.sender, 0))
             }
-            Way::Plain(id, is_v4) => {
-                let plain = self.plain(id)?;
-                Some((plain.socket(is_v4)?, plain.scope))
+            SocketKey::External(id, is_v4) => {
+                let external = self.external(id)?;
+                Some((external.socket(is_v4)?, external.scope()))
             }
         }
     }
@@ -347,7 +346,7 @@ impl Source {
     fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Self::Tunnel => Self::TUNNEL,
-            Self::Plain(id, is_v4) => u64::from(id.0) << 1 | u64::from(is_v4),
+            Self::External(id, is_v4) => u64::from(id.0) << 1 | u64::from(is_v4),
         })
     }
 
@@ -355,7 +354,7 @@ impl Source {
         match data.u64() {
             ROOM => None,
             Self::TUNNEL => Some(Self::Tunnel),
-            n => Some(Self::Plain(PlainId((n >> 1) as u32), n & 1 == 1)),
+            n => Some(Self::External(PlainId((n >> 1) as u32), n & 1 == 1)),
         }
     }
 
@@ -364,7 +363,7 @@ impl Source {
         let from = name.address()?;
         match self {
             Self::Tunnel => Some(Origin::Host(from.ip())),
-            Self::Plain(id, _) => Some(Origin::Plain { id, from: from.ip(), from_port: from.port(), to: to? }),
+            Self::External(id, _) => Some(Origin::Plain { id, from: from.ip(), from_port: from.port(), to: to? }),
         }
     }
 }

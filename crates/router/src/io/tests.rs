@@ -1,8 +1,8 @@
 //! Tests of the sockets, without an engine.
 
 use super::counters::Counters;
-use super::outbox::{Outbox, Trains, Way, Ways};
-use super::plain::{NamespaceKey, PlainError, open_namespace};
+use super::external::{ExternalPathError, NamespaceKey, open_namespace};
+use super::outbox::{OpenSockets, Outbox, SocketKey, Trains};
 use super::raw;
 use super::socket::Socket;
 use super::*;
@@ -87,8 +87,8 @@ impl Receiver {
 /// One socket for everything.
 struct Only<'a>(&'a Socket);
 
-impl Ways for Only<'_> {
-    fn find(&self, _: Way) -> Option<(&Socket, u32)> {
+impl OpenSockets for Only<'_> {
+    fn find(&self, _: SocketKey) -> Option<(&Socket, u32)> {
         Some((self.0, 0))
     }
 }
@@ -275,11 +275,11 @@ fn local() -> Vec<IpAddr> {
 fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
     in_namespace(|namespace| {
         let (sender, reports) = std::sync::mpsc::channel();
-        let plains = Plains::new(Ok(()), Reports(sender));
-        let acquire = || plains.acquire(copy(&namespace), local(), 0, terms());
+        let external_paths = ExternalPaths::new(Ok(()), Reports(sender));
+        let acquire = || external_paths.acquire(copy(&namespace), local(), 0, terms());
         let first = acquire();
         assert_eq!(first.interface.unwrap().mtu, 65_536);
-        let (first, second) = (first.plain.unwrap(), acquire().plain.unwrap());
+        let (first, second) = (first.external.unwrap(), acquire().external.unwrap());
         assert!(Arc::ptr_eq(first.sockets(), second.sockets()));
         let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, ROCE_PORT));
         assert!(taken.is_err(), "no other program gets what is for them");
@@ -289,21 +289,21 @@ fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
         assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["closed 0"]);
         UdpSocket::bind((Ipv4Addr::LOCALHOST, ROCE_PORT)).unwrap();
         UdpSocket::bind((Ipv6Addr::LOCALHOST, ROCE_PORT)).unwrap();
-        assert_eq!(acquire().plain.unwrap().sockets().id(), PlainId(1));
+        assert_eq!(acquire().external.unwrap().sockets().id(), PlainId(1));
     });
 }
 
 #[test]
 fn searches_in_one_namespace_open_its_sockets_once() {
     in_namespace(|namespace| {
-        let plains = Plains::new(Ok(()), Unserved);
+        let external_paths = ExternalPaths::new(Ok(()), Unserved);
         let namespace = Arc::new(namespace);
         let searches: Vec<_> = (0..8)
             .map(|_| {
-                let (plains, namespace) = (plains.clone(), Arc::clone(&namespace));
+                let (external_paths, namespace) = (external_paths.clone(), Arc::clone(&namespace));
                 std::thread::spawn(move || {
-                    // Each ends, too, while others are under way.
-                    (0..20).all(|_| plains.acquire(copy(&namespace), local(), 0, terms()).plain.is_ok())
+                    // Each ends, too, while others are under key.
+                    (0..20).all(|_| external_paths.acquire(copy(&namespace), local(), 0, terms()).external.is_ok())
                 })
             })
             .collect();
@@ -314,16 +314,16 @@ fn searches_in_one_namespace_open_its_sockets_once() {
 /// Nothing is done with the sockets.
 struct Unserved;
 
-impl PlainWatcher for Unserved {
-    fn opened(&self, _: &Arc<PlainSockets>) {}
+impl ExternalPathWatcher for Unserved {
+    fn opened(&self, _: &Arc<ExternalSockets>) {}
     fn closed(&self, _: PlainId) {}
 }
 
 /// Events of the sockets are reported.
 struct Reports(std::sync::mpsc::Sender<String>);
 
-impl PlainWatcher for Reports {
-    fn opened(&self, sockets: &Arc<PlainSockets>) {
+impl ExternalPathWatcher for Reports {
+    fn opened(&self, sockets: &Arc<ExternalSockets>) {
         self.0.send(format!("opened {}", sockets.id().0)).unwrap();
     }
 
@@ -335,19 +335,19 @@ impl PlainWatcher for Reports {
 #[test]
 fn a_namespace_without_sockets_says_why() {
     in_namespace(|namespace| {
-        let plains = Plains::new(Ok(()), Unserved);
-        let unknown = plains.acquire(copy(&namespace), vec![[10, 7, 0, 2].into()], 0, terms());
-        assert_eq!((unknown.interface, unknown.plain.err()), (None, Some(PlainError::NoInterface)));
+        let external_paths = ExternalPaths::new(Ok(()), Unserved);
+        let unknown = external_paths.acquire(copy(&namespace), vec![[10, 7, 0, 2].into()], 0, terms());
+        assert_eq!((unknown.interface, unknown.external.err()), (None, Some(ExternalPathError::NoInterface)));
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, ROCE_PORT)).unwrap();
-        let taken = plains.acquire(copy(&namespace), local(), 0, terms());
-        assert_eq!(taken.plain.err(), Some(PlainError::PortTaken));
+        let taken = external_paths.acquire(copy(&namespace), local(), 0, terms());
+        assert_eq!(taken.external.err(), Some(ExternalPathError::PortTaken));
         assert!(taken.interface.is_some(), "the interface is known all the same");
         drop(socket);
-        let gone = plains.acquire(Err(rustix::io::Errno::SRCH), local(), 0, terms());
-        assert_eq!(gone.plain.err(), Some(PlainError::Unknown(rustix::io::Errno::SRCH)));
+        let gone = external_paths.acquire(Err(rustix::io::Errno::SRCH), local(), 0, terms());
+        assert_eq!(gone.external.err(), Some(ExternalPathError::Unknown(rustix::io::Errno::SRCH)));
         let probed = Err(ProbeError::Lost);
-        let unfit = Plains::new(probed, Unserved).acquire(copy(&namespace), local(), 0, terms());
-        assert_eq!(unfit.plain.err(), Some(PlainError::Probe(ProbeError::Lost)));
+        let unfit = ExternalPaths::new(probed, Unserved).acquire(copy(&namespace), local(), 0, terms());
+        assert_eq!(unfit.external.err(), Some(ExternalPathError::Probe(ProbeError::Lost)));
         assert!(unfit.interface.is_some());
     });
 }
@@ -359,8 +359,8 @@ fn another_namespace_is_entered_for_its_sockets() {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let outside = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_ne!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(inside.as_fd()));
-            let place = Plains::new(Ok(()), Unserved).acquire(copy(&inside), local(), 0, terms());
-            assert!(place.plain.is_ok());
+            let uplink = ExternalPaths::new(Ok(()), Unserved).acquire(copy(&inside), local(), 0, terms());
+            assert!(uplink.external.is_ok());
             let still = open_namespace("/proc/thread-self/ns/net").unwrap();
             assert_eq!(NamespaceKey::of(outside.as_fd()), NamespaceKey::of(still.as_fd()));
             UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ROCE_PORT)).expect("the port is taken in the other one");
@@ -372,10 +372,11 @@ fn another_namespace_is_entered_for_its_sockets() {
 #[test]
 fn plain_datagrams_say_whom_they_are_for() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
-        let id = plain.sockets().id();
+        let external =
+            ExternalPaths::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).external.unwrap();
+        let id = external.sockets().id();
         let mut receiver = Receiver::new(None);
-        receiver.sockets.add_plain(plain.sockets().clone()).unwrap();
+        receiver.sockets.add_external(external.sockets().clone()).unwrap();
         let addresses: [(IpAddr, IpAddr); 2] = [
             (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into()),
             (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()),
@@ -383,7 +384,7 @@ fn plain_datagrams_say_whom_they_are_for() {
         for (from, to) in addresses {
             let mut made = Made::default();
             made.add(Target::Plain { id, from, to }, 0x69, 100, 250);
-            send(plain.sockets().socket(from.is_ipv4()).unwrap(), made);
+            send(external.sockets().socket(from.is_ipv4()).unwrap(), made);
             let origin = Origin::Plain { id, from, from_port: ROCE_PORT, to };
             let expected = [(0, 100), (1, 100), (2, 50)].map(|(first, len)| Arrived {
                 origin,
@@ -392,8 +393,8 @@ fn plain_datagrams_say_whom_they_are_for() {
             });
             assert_eq!(receiver.next(3), expected);
         }
-        receiver.sockets.remove_plain(id);
-        drop(plain);
+        receiver.sockets.remove_external(id);
+        drop(external);
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ROCE_PORT)).expect("nothing holds the port");
     });
 }
@@ -401,15 +402,16 @@ fn plain_datagrams_say_whom_they_are_for() {
 #[test]
 fn plain_datagrams_are_numbered_within_their_train() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
-        let socket = plain.sockets().socket(true).unwrap();
+        let external =
+            ExternalPaths::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).external.unwrap();
+        let socket = external.sockets().socket(true).unwrap();
         raw::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
-        probe::cut_to_identification(socket).unwrap();
+        super::external::cut_to_identification(socket).unwrap();
         let mut receiver = Receiver::new(None);
-        receiver.sockets.add_plain(plain.sockets().clone()).unwrap();
+        receiver.sockets.add_external(external.sockets().clone()).unwrap();
         let mut made = Made::default();
         let (from, to) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into());
-        let target = Target::Plain { id: plain.sockets().id(), from, to };
+        let target = Target::Plain { id: external.sockets().id(), from, to };
         made.add(target, 0, 100, 1000);
         made.add(target, 0, 90, 270);
         send(socket, made);
@@ -422,11 +424,12 @@ fn plain_datagrams_are_numbered_within_their_train() {
 #[test]
 fn a_source_that_is_not_there_cannot_be_sent_from() {
     in_namespace(|namespace| {
-        let plain = Plains::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).plain.unwrap();
+        let external =
+            ExternalPaths::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).external.unwrap();
         let (from, to) = ([10, 0, 0, 1].into(), Ipv4Addr::new(127, 0, 0, 2).into());
         let mut made = Made::default();
-        made.add(Target::Plain { id: plain.sockets().id(), from, to }, 0, 100, 300);
-        let stats = send(plain.sockets().socket(true).unwrap(), made);
+        made.add(Target::Plain { id: external.sockets().id(), from, to }, 0, 100, 300);
+        let stats = send(external.sockets().socket(true).unwrap(), made);
         assert_eq!((stats.sent_datagrams, stats.send_errors), (0, 3));
     });
 }

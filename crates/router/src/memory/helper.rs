@@ -3,11 +3,11 @@
 //! A tenant decides what lies behind its private pages: a file of a filesystem that it serves itself can make the router's
 //! access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program holds the
 //! lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own, and the
-//! worker waits for it for a bounded time. A helper that does not return is abandoned: what it reads late is discarded, and
-//! where it still writes, nothing else is copied until it has returned (see [`super::process`]).
+//! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
+//! again later (see [`super::late`]).
 
+use super::late::{Buffer, Late, Lease};
 use rdmesh_nic::platform::Fault;
-use std::any::Any;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Time allowance for slow memory: how long the programs of one endpoint may let threads wait. Clones share it.
 ///
-/// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its neighbours less and less;
-/// the allowance is refilled over time. The number of abandoned threads has a limit of its own.
+/// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its own commands less and less;
+/// a worker's wait for a copy is short. The allowance is refilled over time. The number of abandoned threads has a limit of
+/// its own.
 #[derive(Clone, Debug, Default)]
 pub struct Patience(Arc<State>);
 
@@ -26,6 +27,9 @@ struct State {
     spent: Mutex<Spent>,
     /// Abandoned threads.
     away: AtomicU32,
+    late: Late,
+    /// Held during an atomic on private memory of the endpoint's programs.
+    atomics: Mutex<()>,
 }
 
 /// Spent part of the allowance, at a moment.
@@ -35,11 +39,11 @@ struct Spent {
     as_of: Option<Instant>,
 }
 
-/// An abandoned thread, counted until this is dropped, with its lease.
-struct Away(Arc<State>, #[expect(dead_code, reason = "it is held, not looked at")] Lease);
-
-/// Held as long as a thread is abandoned.
-pub(super) type Lease = Box<dyn Any + Send>;
+/// An abandoned thread, counted until this is dropped.
+struct Away {
+    state: Arc<State>,
+    lease: Option<Box<dyn Lease>>,
+}
 
 impl Patience {
     const ALLOWANCE: Duration = Duration::from_secs(1);
@@ -49,11 +53,12 @@ impl Patience {
     const LEAST: Duration = Duration::from_millis(8);
     /// Maximum number of abandoned threads.
     const AWAY: u32 = 4;
-    /// A copy can be tried again: its time-out is this fraction of that of other accesses, and its cost as many times its
-    /// duration.
+    /// A worker's wait for a copy: its other queue pairs wait too.
+    const WAIT: Duration = Duration::from_micros(500);
+    /// Cost of a copy, in its duration.
     const COPY: u32 = 4;
     /// Copies up to this duration cost nothing.
-    const SHORT: Duration = Duration::from_millis(1);
+    const SHORT: Duration = Duration::from_micros(100);
 
     /// Whether accesses to private memory are refused at present.
     pub(crate) fn is_exhausted(&self) -> bool {
@@ -70,9 +75,19 @@ impl Patience {
         self.deadline_at(Instant::now())
     }
 
-    /// Time-out of a copy; none where accesses are refused.
-    fn moment_at(&self, now: Instant) -> Option<Duration> {
-        (!self.is_exhausted_at(now)).then(|| self.deadline_at(now) / Self::COPY)
+    /// Whether threads are abandoned.
+    pub(super) fn has_away(&self) -> bool {
+        self.0.away.load(Ordering::Relaxed) != 0
+    }
+
+    /// The copies for which no worker waits.
+    pub(super) fn late(&self) -> &Late {
+        &self.0.late
+    }
+
+    /// Excludes other atomics on private memory of the endpoint's programs.
+    pub(super) fn exclude_atomics(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.atomics)
     }
 
     fn deadline_at(&self, now: Instant) -> Duration {
@@ -98,14 +113,10 @@ impl Patience {
         tracing::debug!(?time, ?left, "a tenant's private memory or namespace was slow");
     }
 
-    fn leave(&self, lease: Lease) -> Away {
+    fn leave(&self, lease: Box<dyn Lease>) -> Away {
         let away = self.0.away.fetch_add(1, Ordering::Relaxed) + 1;
-        tracing::warn!(
-            away,
-            of = Self::AWAY,
-            "a tenant's private memory could not be reached in time: it is tried again"
-        );
-        Away(self.0.clone(), lease)
+        tracing::debug!(away, of = Self::AWAY, "a tenant's private memory is slow");
+        Away { state: self.0.clone(), lease: Some(lease) }
     }
 }
 
@@ -116,13 +127,20 @@ impl Spent {
     }
 }
 
-impl Drop for Away {
-    fn drop(&mut self) {
-        self.0.away.fetch_sub(1, Ordering::Relaxed);
+impl Away {
+    fn end(mut self, done: Done) {
+        if let Some(lease) = self.lease.take() {
+            lease.end(done.result, done.buffer);
+        }
     }
 }
 
-type Buffer = Vec<u8>;
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.state.away.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 type Job = Box<dyn FnOnce(&mut Buffer) -> Result<(), Fault> + Send>;
 
 /// A thread that makes copies for one worker.
@@ -183,28 +201,27 @@ pub(super) const CHUNK: usize = 64 * 1024;
 const LOOKS: u32 = 500;
 
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. After a
-/// time-out, `lease` makes the lease that is held until the job has ended, and the result is [`Fault::Slow`].
+/// time-out, `lease` makes the lease that takes the result when the job has ended, and that of this call is [`Fault::Slow`].
 pub(super) fn run(
     patience: &Patience,
-    lease: impl FnOnce() -> Lease,
+    lease: impl FnOnce() -> Box<dyn Lease>,
     fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
     drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let moment = patience.moment_at(Instant::now()).ok_or(Fault::Slow)?;
+    if patience.is_exhausted() {
+        return Err(Fault::Slow);
+    }
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault::Slow) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job), moment, patience),
+            Ok(()) => present.execute(Box::new(job), lease, patience),
             Err(fault) => Outcome::Done(Err(fault)),
         };
         let result = match result {
             Outcome::Done(result) => result.and_then(|()| drain(&present.buffer)),
             Outcome::NotBegun => Err(Fault::Slow),
-            Outcome::Left => {
-                present.shared.leave(patience.leave(lease()));
-                return Err(Fault::Slow);
-            }
+            Outcome::Left => return Err(Fault::Slow),
         };
         *helper = Some(present);
         result
@@ -227,21 +244,24 @@ impl Helper {
     }
 
     /// Runs `job` on the buffer. An abandoned helper must not be used again.
-    fn execute(&mut self, job: Job, moment: Duration, patience: &Patience) -> Outcome {
+    fn execute(&mut self, job: Job, lease: impl FnOnce() -> Box<dyn Lease>, patience: &Patience) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        if !shared.wait_for(DONE, Some(moment)) {
+        if !shared.wait_for(DONE, Some(Patience::WAIT)) {
             // One of the two succeeds, unless the job ends in this moment.
             if shared.pass(WORK, IDLE) {
                 self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
                 return Outcome::NotBegun;
             }
+            // It is there before the helper can know that it was abandoned.
+            *lock(&shared.away) = Some(patience.leave(lease()));
             if shared.pass(BUSY, GIVEN_UP) {
-                patience.spend_copy(moment);
+                patience.spend_copy(Patience::WAIT);
                 return Outcome::Left;
             }
+            *lock(&shared.away) = None;
         }
         let Some(done) = lock(&shared.done).take() else { return Outcome::NotBegun };
         self.buffer = done.buffer;
@@ -258,15 +278,6 @@ impl Drop for Helper {
 }
 
 impl Shared {
-    /// Abandons a helper that is late.
-    fn leave(&self, away: Away) {
-        let mut place = lock(&self.away);
-        // It may have returned in this moment.
-        if lock(&self.done).is_none() {
-            *place = Some(away);
-        }
-    }
-
     /// Main loop of the helper.
     fn serve(&self) {
         while self.wait_for(WORK, None) {
@@ -277,9 +288,12 @@ impl Shared {
             let start = Instant::now();
             let result = job(&mut buffer);
             *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
-            *lock(&self.away) = None;
             // Fails where the worker has abandoned it meanwhile.
             if !self.pass(BUSY, DONE) {
+                let (done, away) = (lock(&self.done).take(), lock(&self.away).take());
+                if let (Some(done), Some(away)) = (done, away) {
+                    away.end(done);
+                }
                 return;
             }
             self.worker.unpark();
@@ -298,7 +312,9 @@ impl Shared {
             match self.turn.load(Ordering::Acquire) {
                 turn if turn == wanted => return true,
                 GIVEN_UP => return false,
-                _ if look < LOOKS.into() => std::thread::yield_now(),
+                _ if look < LOOKS.into() && limit.is_none_or(|limit| start.elapsed() < limit) => {
+                    std::thread::yield_now();
+                }
                 _ => match limit.map(|limit| limit.saturating_sub(start.elapsed())) {
                     None => std::thread::park(),
                     Some(Duration::ZERO) => return false,
@@ -319,8 +335,23 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn lease() -> Lease {
-        Box::new(())
+    /// Hands the result on.
+    struct Report(std::sync::mpsc::Sender<Result<(), Fault>>);
+
+    impl Lease for Report {
+        fn end(self: Box<Self>, result: Result<(), Fault>, _: Buffer) {
+            let _ = self.0.send(result);
+        }
+    }
+
+    fn lease() -> Box<dyn Lease> {
+        Box::new(Report(channel().0))
+    }
+
+    /// A copy that is tried again while no helper finds a processor.
+    fn copy(patience: &Patience) -> Result<(), Fault> {
+        let mut tries = std::iter::repeat_with(|| run(patience, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())));
+        tries.find(|result| *result != Err(Fault::Slow)).unwrap()
     }
 
     /// A job that ends when its sender is dropped.
@@ -333,34 +364,36 @@ mod tests {
     fn what_never_ends_is_given_up_and_then_not_tried_again() {
         let patience = Patience::default();
         let mut releases = Vec::new();
-        let mut waited = Vec::new();
         while !patience.is_exhausted() {
             let (release, never) = stuck();
             releases.push(release);
-            waited.push(patience.moment_at(Instant::now()).unwrap());
             assert_eq!(run(&patience, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
         }
-        assert_eq!(releases.len(), Patience::AWAY as usize);
-        assert!(waited.windows(2).all(|two| two[1] < two[0] * 2 / 3), "{waited:?}");
+        // More where a helper found no processor.
+        assert!(releases.len() >= Patience::AWAY as usize);
         assert_eq!(run(&patience, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
         // Another endpoint is served.
-        assert_eq!(run(&Patience::default(), lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+        assert_eq!(copy(&Patience::default()), Ok(()));
     }
 
     #[test]
-    fn what_comes_back_is_tried_again_and_keeps_its_lease_until_then() {
+    fn what_comes_late_is_handed_to_its_lease() {
         let patience = Patience::default();
-        let (release, slow) = stuck();
-        let held = Arc::new(());
-        let lent = held.clone();
-        assert_eq!(run(&patience, move || Box::new(lent), |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
-        assert_eq!(Arc::strong_count(&held), 2);
-        drop(release);
-        while Arc::strong_count(&held) != 1 {
+        let (report, reports) = channel();
+        let mut releases = Vec::new();
+        while !patience.has_away() {
+            let (release, slow) = stuck();
+            releases.push(release);
+            let lease = || Box::new(Report(report.clone())) as Box<dyn Lease>;
+            assert_eq!(run(&patience, lease, |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
+        }
+        assert!(reports.try_recv().is_err());
+        drop(releases);
+        assert_eq!(reports.recv(), Ok(Err(Fault::Gone)));
+        while patience.has_away() {
             std::thread::yield_now();
         }
-        assert_eq!(patience.0.away.load(Ordering::Relaxed), 0);
-        assert_eq!(run(&patience, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())), Ok(()));
+        assert_eq!(copy(&patience), Ok(()));
     }
 
     #[test]
@@ -388,12 +421,12 @@ mod tests {
         let before = patience.deadline();
         let job = |_: &mut Buffer| {
             let start = Instant::now();
-            while start.elapsed() < 4 * Patience::SHORT {
+            while start.elapsed() < 2 * Patience::SHORT {
                 std::thread::yield_now();
             }
             Ok(())
         };
-        assert_eq!(run(&patience, lease, |_| Ok(()), job, |_| Ok(())), Ok(()));
+        while run(&patience, lease, |_| Ok(()), job, |_| Ok(())) == Err(Fault::Slow) {}
         assert!(patience.deadline() < before);
     }
 
@@ -411,10 +444,13 @@ mod tests {
                 if i % 7 == 0 { Err(Fault::Gone) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let result = run(&patience, lease, fill, job, |buffer| {
-                seen = buffer.clone();
-                Ok(())
-            });
+            let mut once = || {
+                run(&patience, lease, fill, job, |buffer| {
+                    seen = buffer.clone();
+                    Ok(())
+                })
+            };
+            let result = std::iter::repeat_with(&mut once).find(|result| *result != Err(Fault::Slow)).unwrap();
             assert_eq!(result.is_err(), i % 7 == 0);
             assert_eq!(seen, if i % 7 == 0 { vec![] } else { i.swap_bytes().to_ne_bytes().to_vec() });
         }

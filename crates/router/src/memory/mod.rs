@@ -5,6 +5,7 @@
 
 mod arenas;
 mod helper;
+mod late;
 mod platform;
 mod process;
 mod raw;
@@ -221,57 +222,47 @@ impl rdmesh_nic::platform::Memory for Memory {
         self.atomic(
             offset,
             |cell| raw::compare_swap(cell, compare, swap),
-            |old| if old == compare { swap } else { old },
+            move |old| if old == compare { swap } else { old },
         )
     }
 
     fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
-        self.atomic(offset, |cell| raw::fetch_add(cell, add), |old| old.wrapping_add(add))
+        self.atomic(offset, |cell| raw::fetch_add(cell, add), move |old| old.wrapping_add(add))
     }
 
     fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault> {
         let value = u64::from_ne_bytes(value);
-        self.atomic(offset, |cell| raw::swap(cell, value), |_| value).map(drop)
+        self.atomic(offset, |cell| raw::swap(cell, value), move |_| value).map(drop)
     }
 }
 
 impl Memory {
-    /// An atomic on eight bytes: the processor's on mapped memory. On private memory the router's atomics exclude each
-    /// other, which is what a device of level `IBV_ATOMIC_HCA` promises.
+    /// An atomic on eight bytes: the processor's on mapped memory. Elsewhere the router's atomics exclude each other, on
+    /// private memory those of one endpoint, which is what a device of level `IBV_ATOMIC_HCA` promises.
     fn atomic(
         &self,
         offset: u64,
         mapped: impl FnOnce(*mut u8) -> Result<u64, Fault>,
-        private: impl FnOnce(u64) -> u64,
+        private: impl FnOnce(u64) -> u64 + Send + 'static,
     ) -> Result<u64, Fault> {
-        static PRIVATE_ATOMICS: Mutex<()> = Mutex::new(());
+        static IN_PIECES: Mutex<()> = Mutex::new(());
         let (run, len) = self.run(offset, 8)?;
         match run {
             Run::Mapped(cell) if len == 8 && cell.addr().is_multiple_of(8) => mapped(cell),
+            Run::Private(process, addr) if len == 8 => process.atomic(addr, private),
             _ => {
-                let _guard = PRIVATE_ATOMICS.lock().unwrap_or_else(PoisonError::into_inner);
+                let _guard = IN_PIECES.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut bytes = [0; 8];
                 rdmesh_nic::platform::Memory::read(self, offset, &mut bytes)?;
                 let old = u64::from_ne_bytes(bytes);
                 let new = private(old);
                 if new != old {
-                    self.store(offset, new)?;
+                    // Where it is unknown whether it will take place, trying it again could execute it twice.
+                    let stored = rdmesh_nic::platform::Memory::write(self, offset, &new.to_ne_bytes());
+                    stored.map_err(|_| Fault::Gone)?;
                 }
                 Ok(old)
             }
-        }
-    }
-
-    /// The last step of an atomic on private memory. Where it is unknown whether it will take place, the atomic has failed:
-    /// trying it again could execute it twice.
-    fn store(&self, offset: u64, value: u64) -> Result<(), Fault> {
-        let stored = rdmesh_nic::platform::Memory::write(self, offset, &value.to_ne_bytes());
-        match (stored, self.run(offset, 8)) {
-            (Err(Fault::Slow), Ok((Run::Private(process, addr), 8))) if !process.is_occupied(addr, 8) => {
-                Err(Fault::Slow)
-            }
-            (Err(_), _) => Err(Fault::Gone),
-            (Ok(()), _) => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Platform of the engine in the router: rings and tenant memory.
 
-use super::Memory;
-use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, Platform, RecvQueue, SendQueue};
+use super::{Memory, late};
+use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
 use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
@@ -14,6 +14,10 @@ impl Platform for HostPlatform {
     type SendQueue = HostSendQueue;
     type RecvQueue = HostRecvQueue;
     type CompletionQueue = HostCompletionQueue;
+
+    fn serve(packet: Option<PacketId>) {
+        late::serve(packet);
+    }
 }
 
 /// A send ring.

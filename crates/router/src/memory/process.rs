@@ -1,15 +1,16 @@
 //! Private memory of a tenant process, through `/proc/PID/mem`.
 
-use super::helper::{self, CHUNK, Lease, Patience};
+use super::helper::{self, CHUNK, Patience};
+use super::late::{self, Buffer, Copy, Found, Kind, Lease};
 use super::raw;
-use crate::budget::{Charge, Resource, Share};
+use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{self, Errno, pread, pwrite};
-use std::ops::Range;
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A process's memory, by way of `/proc/PID/mem`.
 ///
@@ -19,75 +20,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct ProcessMemory {
     file: Arc<File>,
     patience: Patience,
+    share: Share,
 }
 
 struct File {
     fd: OwnedFd,
-    away: Arc<Places>,
+    /// Told from others, also earlier ones.
+    number: u64,
     _charge: Charge,
-}
-
-/// Ranges that abandoned threads still read or write. Nothing else is copied there meanwhile: a late write would replace newer
-/// data.
-#[derive(Default)]
-struct Places {
-    count: AtomicUsize,
-    ranges: Mutex<Vec<Range<u64>>>,
-}
-
-/// One of them, until it is dropped.
-struct Place {
-    places: Arc<Places>,
-    range: Range<u64>,
-}
-
-impl Places {
-    fn occupy(self: &Arc<Self>, range: Range<u64>) -> Place {
-        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        ranges.push(range.clone());
-        self.count.store(ranges.len(), Ordering::Release);
-        Place { places: self.clone(), range }
-    }
-
-    fn is_occupied(&self, range: &Range<u64>) -> bool {
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        self.count.load(Ordering::Acquire) != 0
-            && self.ranges.lock().unwrap_or_else(PoisonError::into_inner).iter().any(overlaps)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut ranges = self.places.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = ranges.iter().position(|range| *range == self.range) {
-            ranges.swap_remove(at);
-        }
-        self.places.count.store(ranges.len(), Ordering::Release);
-    }
 }
 
 impl ProcessMemory {
     /// Opens the memory of process `pid`. The router must be allowed to trace it. Accesses that take too long count
     /// against `patience`, the descriptor against `share`.
     pub fn open(pid: i32, patience: &Patience, share: &Share) -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let charge = share.take(Resource::Descriptors, 1)?;
         let fd = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file: Arc::new(File { fd, away: Arc::default(), _charge: charge }), patience: patience.clone() })
+        let file = File { fd, number: NEXT.fetch_add(1, Ordering::Relaxed), _charge: charge };
+        Ok(Self { file: Arc::new(file), patience: patience.clone(), share: share.clone() })
     }
 
     /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
     pub(super) fn read_raw(&self, addr: u64, to: *mut u8, len: usize) -> Result<(), Fault> {
         for (done, part) in chunks(len) {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
-            let lease = self.lease(at, part)?;
-            helper::run(
-                &self.patience,
-                lease,
+            self.run(
+                self.copy(Kind::Read, at, part),
                 |buffer| {
                     buffer.resize(part, 0);
                     Ok(())
                 },
-                move |buffer| transfer(part, |done| pread(&file.fd, &mut buffer[done..], at + done as u64)),
+                move |buffer| file.read(at, &mut buffer[..part]),
                 |buffer| raw::copy(buffer.as_ptr(), to.wrapping_add(done), part),
             )?;
         }
@@ -98,35 +62,95 @@ impl ProcessMemory {
     pub(super) fn write_raw(&self, addr: u64, from: *const u8, len: usize) -> Result<(), Fault> {
         for (done, part) in chunks(len) {
             let (file, at) = (self.file.clone(), offset(addr, done)?);
-            let lease = self.lease(at, part)?;
-            helper::run(
-                &self.patience,
-                lease,
+            self.run(
+                self.copy(Kind::Write, at, part),
                 |buffer| {
                     buffer.resize(part, 0);
                     raw::copy(from.wrapping_add(done), buffer.as_mut_ptr(), part)
                 },
-                move |buffer| transfer(part, |done| pwrite(&file.fd, &buffer[done..], at + done as u64)),
+                move |buffer| file.write(at, &buffer[..part]),
                 |_| Ok(()),
             )?;
         }
         Ok(())
     }
 
-    /// Whether an abandoned thread still copies a part of the range.
-    pub(super) fn is_occupied(&self, addr: u64, len: usize) -> bool {
-        self.file.away.is_occupied(&(addr..addr.saturating_add(len as u64)))
+    /// An atomic on the eight bytes at `addr` in the process: stores what `change` makes of them; returns the old ones. The
+    /// atomics of an endpoint exclude each other.
+    pub(super) fn atomic(&self, addr: u64, change: impl FnOnce(u64) -> u64 + Send + 'static) -> Result<u64, Fault> {
+        let (file, patience, at) = (self.file.clone(), self.patience.clone(), offset(addr, 0)?);
+        let job = move |buffer: &mut Buffer| {
+            let _excluded = patience.exclude_atomics();
+            let mut word = [0; WORD];
+            file.read(at, &mut word)?;
+            buffer.clear();
+            buffer.extend(word);
+            let old = u64::from_ne_bytes(word);
+            let new = change(old);
+            if new == old { Ok(()) } else { file.write(at, &new.to_ne_bytes()) }
+        };
+        let mut old = 0;
+        let take = |buffer: &Buffer| {
+            old = u64::from_ne_bytes(buffer[..].try_into().map_err(|_| Fault::Gone)?);
+            Ok(())
+        };
+        self.run(self.copy(Kind::Atomic, at, WORD), |_| Ok(()), job, take)?;
+        Ok(old)
     }
 
-    /// The lease of a thread that copies there, for when it is abandoned; a fault where an abandoned thread copies there
-    /// already.
-    fn lease(&self, addr: u64, len: usize) -> Result<impl FnOnce() -> Lease, Fault> {
-        if self.is_occupied(addr, len) {
-            return Err(Fault::Slow);
+    /// Has the helper run `job`, unless that was done for the same packet before.
+    fn run(
+        &self,
+        copy: Copy,
+        fill: impl Fn(&mut Buffer) -> Result<(), Fault>,
+        job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
+        drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let late = self.patience.late();
+        match late.find(&copy) {
+            Found::UnderWay => return Err(Fault::Slow),
+            Found::Done(result, buffer) if copy.kind != Kind::Write || is_same(&buffer, &fill) => {
+                return result.and_then(|()| drain(&buffer));
+            }
+            Found::Done(..) | Found::New => {}
         }
-        let places = self.file.away.clone();
-        Ok(move || Box::new(places.occupy(addr..addr + len as u64)) as Lease)
+        // The first thread that stays away is the endpoint's by right.
+        let mut charge = self.patience.has_away().then(|| self.thread()).transpose().map_err(|_| Fault::Slow)?;
+        let (is_atomic, is_lost) = (copy.kind == Kind::Atomic, Cell::new(false));
+        let lease = || {
+            let (under_way, is_kept) = late.begin(copy, charge.take().or_else(|| self.thread().ok()));
+            is_lost.set(is_atomic && !is_kept);
+            Box::new(under_way) as Box<dyn Lease>
+        };
+        let result = helper::run(&self.patience, lease, &fill, job, drain);
+        // Trying it again could execute it twice.
+        if result == Err(Fault::Slow) && is_lost.get() { Err(Fault::Gone) } else { result }
     }
+
+    fn copy(&self, kind: Kind, at: u64, len: usize) -> Copy {
+        Copy { process: self.file.number, range: at..at + len as u64, kind, packet: late::served() }
+    }
+
+    /// The charge for a thread that a copy may block.
+    fn thread(&self) -> Result<Charge, Exhausted> {
+        self.share.take(Resource::Threads, 1)
+    }
+}
+
+impl File {
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Fault> {
+        transfer(to.len(), |done| pread(&self.fd, &mut to[done..], at + done as u64))
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<(), Fault> {
+        transfer(from.len(), |done| pwrite(&self.fd, &from[done..], at + done as u64))
+    }
+}
+
+/// Whether the data to be written is what was written before.
+fn is_same(written: &Buffer, fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>) -> bool {
+    let mut data = Buffer::new();
+    fill(&mut data).is_ok() && data == *written
 }
 
 /// Where the pieces of a long copy begin, and how long they are.
@@ -170,4 +194,59 @@ pub(super) fn copy(
         done += take;
     }
     Ok(())
+}
+
+/// Bytes of an atomic.
+const WORD: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Budget, Limits};
+    use rdmesh_nic::platform::PacketId;
+    use rdmesh_verbs::{Psn, Qpn};
+    use std::sync::atomic::AtomicU64;
+
+    fn own_memory() -> ProcessMemory {
+        let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
+        ProcessMemory::open(rustix::process::getpid().as_raw_nonzero().get(), &Patience::default(), &share).unwrap()
+    }
+
+    /// Tries again as a queue pair does.
+    fn patiently<T>(attempt: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+        std::iter::repeat_with(attempt).find(|result| !matches!(result, Err(Fault::Slow))).unwrap()
+    }
+
+    #[test]
+    fn an_atomic_is_executed_once_however_often_its_packet_comes() {
+        static WORD: AtomicU64 = AtomicU64::new(7);
+        let (memory, addr) = (own_memory(), WORD.as_ptr().addr() as u64);
+        let packet = |psn| Some(PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(psn) });
+        late::serve(packet(1));
+        // Another thread has the lock: no worker waits for it.
+        let excluded = memory.patience.exclude_atomics();
+        while !memory.patience.has_away() {
+            assert_eq!(memory.atomic(addr, |old| old + 1), Err(Fault::Slow));
+        }
+        drop(excluded);
+        assert_eq!(patiently(|| memory.atomic(addr, |old| old + 1)), Ok(7));
+        // The same again: what was kept for it.
+        assert_eq!((memory.atomic(addr, |old| old + 1), WORD.load(Ordering::Relaxed)), (Ok(7), 8));
+        late::serve(packet(2));
+        assert_eq!((patiently(|| memory.atomic(addr, |old| old + 1)), WORD.load(Ordering::Relaxed)), (Ok(8), 9));
+        late::serve(None);
+    }
+
+    #[test]
+    fn copies_of_any_length_arrive() {
+        let (memory, from) = (own_memory(), (0..3 * CHUNK + 5).map(|i| i as u8).collect::<Vec<_>>());
+        let mut to = vec![0u8; from.len()];
+        let (at, there) = (from.as_ptr().addr() as u64, to.as_mut_ptr());
+        assert_eq!(patiently(|| memory.read_raw(at, there, from.len())), Ok(()));
+        assert!(to == from);
+        to.fill(0);
+        let at = to.as_mut_ptr().addr() as u64;
+        assert_eq!(patiently(|| memory.write_raw(at, from.as_ptr(), from.len())), Ok(()));
+        assert!(to == from);
+    }
 }

@@ -135,7 +135,7 @@ fn a_namespace_that_is_given_fits_the_isolation() {
     let directory = tempfile::tempdir().unwrap();
     let host = host(&directory);
     let netns = Some(Netns::Path("/proc/self/ns/net".into()));
-    let refused = |request| host.create_endpoint(request, 0).unwrap_err();
+    let refused = |request| host.endpoints().create(request, 0).unwrap_err();
     let kept = CreateEndpoint { netns: netns.clone(), ..request("a") };
     assert!(matches!(refused(kept), HostError::NeedlessNetns));
     let missing = CreateEndpoint { isolation: Isolation::Given, ..request("a") };
@@ -191,11 +191,11 @@ fn what_a_killed_router_had_registered_is_restored() {
     let mut owner = process();
     let first = host(&directory);
     let limited = CreateEndpoint { quota: Quota { qps: 7, ..Quota::default() }, vni: Some(9), ..request("a") };
-    let made = first.create_endpoint(limited, 0).unwrap();
+    let made = first.endpoints().create(limited, 0).unwrap();
     let mut dead = process();
     for (name, process) in [("owned", &owner), ("orphan", &dead)] {
         let owned = CreateEndpoint { lifetime: Lifetime::Caller, ..request(name) };
-        first.create_endpoint(owned, process.id() as i32).unwrap();
+        first.endpoints().create(owned, process.id() as i32).unwrap();
     }
     // Only its journal is left.
     drop(first);
@@ -204,22 +204,22 @@ fn what_a_killed_router_had_registered_is_restored() {
     let stale = host_endpoints(&directory).join("blue.stale");
     fs::create_dir(&stale).unwrap();
     let second = host(&directory);
-    let names: Vec<_> = second.endpoints().iter().map(|info| info.endpoint.name.to_string()).collect();
+    let names: Vec<_> = second.endpoints().all().iter().map(|info| info.endpoint.name.to_string()).collect();
     assert_eq!(names, ["a", "owned"]);
-    assert_eq!(second.endpoint("blue".parse().unwrap(), "a".parse().unwrap()).unwrap(), made);
+    assert_eq!(second.endpoints().get("blue".parse().unwrap(), "a".parse().unwrap()).unwrap(), made);
     assert!(made.directory.join("verbs.sock").exists() && !stale.exists());
     assert_eq!(second.networks().unwrap()[0].vni, 9);
-    let next = second.create_endpoint(request("b"), 0).unwrap();
+    let next = second.endpoints().create(request("b"), 0).unwrap();
     assert_eq!(next.endpoint.addresses.len(), 1);
     assert_ne!(next.endpoint.addresses, made.endpoint.addresses);
     thread::scope(|scope| {
-        scope.spawn(|| second.remove_orphans());
+        scope.spawn(|| second.endpoints().remove_orphans());
         owner.kill().unwrap();
         owner.wait().unwrap();
-        while second.endpoints().len() > 2 {
+        while second.endpoints().all().len() > 2 {
             thread::yield_now();
         }
-        second.stop_watching();
+        second.endpoints().stop_watching();
     });
 }
 
@@ -235,21 +235,21 @@ fn a_dead_routers_peers_are_restored_where_they_can_be_reached() {
         addresses: vec![address.parse().unwrap()],
     };
     let first = Host::start(config.clone()).unwrap();
-    first.set_peer(there.clone(), "192.0.2.2".parse().unwrap(), None).unwrap();
-    first.add_peer_endpoint(&there, remote("10.7.0.9")).unwrap();
-    let before = first.peers().unwrap();
+    first.peers().set(there.clone(), "192.0.2.2".parse().unwrap(), None).unwrap();
+    first.peers().add_endpoint(&there, remote("10.7.0.9")).unwrap();
+    let before = first.peers().all().unwrap();
     drop(first);
     let second = Host::start(config.clone()).unwrap();
-    assert_eq!(second.peers().unwrap(), before);
+    assert_eq!(second.peers().all().unwrap(), before);
     drop(second);
     // A file says how it is now.
     let mut changed = before;
     changed.hosts[0].endpoints = vec![remote("10.7.0.10")];
     let third = Host::start(DaemonConfig { peers: changed.clone(), ..config.clone() }).unwrap();
-    assert_eq!(third.peers().unwrap(), changed);
+    assert_eq!(third.peers().all().unwrap(), changed);
     drop(third);
     let alone = Host::start(DaemonConfig { io: IoConfig::default(), peers: Peers::default(), ..config }).unwrap();
-    assert_eq!(alone.peers().unwrap(), Peers::default());
+    assert_eq!(alone.peers().all().unwrap(), Peers::default());
 }
 
 /// A process that stays until it is told to go.
@@ -271,7 +271,7 @@ fn an_endpoint_whose_owner_is_dead_does_not_stand_in_the_way() {
     let (mut first, mut second) = (process(), process());
     let create = |name: &str, owner: &Child| {
         let owned = CreateEndpoint { lifetime: Lifetime::Caller, addresses: address.clone(), ..request(name) };
-        host.create_endpoint(owned, owner.id() as i32)
+        host.endpoints().create(owned, owner.id() as i32)
     };
     create("a", &first).unwrap();
     assert!(matches!(create("a", &second), Err(HostError::Registry(_))));
@@ -279,7 +279,7 @@ fn an_endpoint_whose_owner_is_dead_does_not_stand_in_the_way() {
     first.kill().unwrap();
     first.wait().unwrap();
     let new = create("b", &second).unwrap();
-    assert_eq!(host.endpoints(), [new] as [EndpointInfo; 1]);
+    assert_eq!(host.endpoints().all(), [new] as [EndpointInfo; 1]);
     second.kill().unwrap();
     second.wait().unwrap();
 }
@@ -289,19 +289,21 @@ fn an_endpoint_goes_when_its_owner_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let host = host(&directory);
     let mut owner = process();
-    let made =
-        host.create_endpoint(CreateEndpoint { lifetime: Lifetime::Caller, ..request("a") }, owner.id() as i32).unwrap();
-    host.create_endpoint(request("stays"), 0).unwrap();
+    let made = host
+        .endpoints()
+        .create(CreateEndpoint { lifetime: Lifetime::Caller, ..request("a") }, owner.id() as i32)
+        .unwrap();
+    host.endpoints().create(request("stays"), 0).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| host.remove_orphans());
+        scope.spawn(|| host.endpoints().remove_orphans());
         owner.kill().unwrap();
         owner.wait().unwrap();
         while made.directory.exists() {
             thread::yield_now();
         }
-        host.stop_watching();
+        host.endpoints().stop_watching();
     });
-    let left = host.endpoints();
+    let left = host.endpoints().all();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].endpoint.name.as_str(), "stays");
 }
@@ -311,9 +313,9 @@ fn an_endpoint_that_cannot_be_made_leaves_no_trace() {
     let directory = tempfile::tempdir().unwrap();
     let host = host(&directory);
     fs::remove_dir(host_endpoints(&directory)).unwrap();
-    assert!(matches!(host.create_endpoint(request("a"), 0), Err(HostError::Endpoint(_))));
+    assert!(matches!(host.endpoints().create(request("a"), 0), Err(HostError::Endpoint(_))));
     fs::create_dir(host_endpoints(&directory)).unwrap();
-    let made = host.create_endpoint(request("a"), 0).unwrap();
+    let made = host.endpoints().create(request("a"), 0).unwrap();
     assert_eq!(made.endpoint.addresses, ["10.78.0.2".parse::<IpAddr>().unwrap()]);
 }
 
@@ -380,9 +382,9 @@ fn all_hosts_may_have_the_same_peers_file() {
     let wrong = DaemonConfig { peers: text("192.0.2.1"), ..config.clone() };
     assert!(matches!(Host::start(wrong), Err(HostError::OwnAddress { .. })));
     let host = Host::start(DaemonConfig { peers: text(&own), ..config }).unwrap();
-    let peers = host.peers().unwrap();
+    let peers = host.peers().all().unwrap();
     assert_eq!((peers.hosts.len(), peers.hosts[0].endpoints[0].vni), (1, Some(7)));
-    let made = host.create_endpoint(request("a"), 0).unwrap();
+    let made = host.endpoints().create(request("a"), 0).unwrap();
     assert_eq!(made.endpoint.addresses, ["10.7.0.2".parse::<IpAddr>().unwrap()]);
 }
 

@@ -4,14 +4,14 @@
 //! budget, and gives back when it is dropped. The quota is given back when an object is destroyed, the budget when what it took
 //! has really gone.
 
+use super::failed_requests::{FailedRequest, FailedRequests};
 use super::lookups::Seeker;
-use super::mistakes::{Mistake, Mistakes};
 use super::objects::{ObjectCounts, ObjectKind};
-use super::peer::Peer;
+use super::program::Program;
 use super::spec::EndpointSpec;
 use crate::budget::{self, Exhausted, Resource, Share};
 use crate::disposal::Disposal;
-use crate::io::PlainError;
+use crate::io::ExternalPathError;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -39,11 +39,11 @@ pub(super) struct Shared {
 struct State {
     held: Held,
     /// Recent failed requests of its programs.
-    mistakes: Mistakes,
+    failed_requests: FailedRequests,
     /// The limit that was reached last, until it has been recorded.
     refusal: Option<&'static str>,
     warned: HashSet<&'static str>,
-    complaints: u32,
+    log_messages: u32,
     /// Indices beyond the ends of their queues that its programs have written.
     bad_indices: u64,
 }
@@ -157,22 +157,22 @@ impl Account {
     }
 
     /// Records a failed request.
-    pub(super) fn note(&self, mistake: Mistake, peer: &Peer) {
-        self.lock().mistakes.note(mistake, peer.pid, || peer.comm());
+    pub(super) fn note(&self, request: FailedRequest, program: &Program) {
+        self.lock().failed_requests.note(request, program.pid, || program.comm());
     }
 
     /// Looks at, or changes, its failed requests.
-    pub(super) fn mistakes<R>(&self, f: impl FnOnce(&mut Mistakes) -> R) -> R {
-        f(&mut self.lock().mistakes)
+    pub(super) fn failed_requests<R>(&self, f: impl FnOnce(&mut FailedRequests) -> R) -> R {
+        f(&mut self.lock().failed_requests)
     }
 
     /// Logs, once, why programs do not reach external peers.
-    pub(super) fn report_outside(&self, error: Option<&PlainError>) {
-        let Some(error) = error.filter(|_| self.is_first("outside")) else { return };
+    pub(super) fn report_external(&self, error: Option<&ExternalPathError>) {
+        let Some(error) = error.filter(|_| self.is_first("external")) else { return };
         let (endpoint, network) = (&self.spec.name, &self.spec.network);
         match error {
             // An endpoint without such an address is not expected to be reachable there.
-            PlainError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
+            ExternalPathError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
             _ => tracing::warn!(endpoint, network, "RDMA stays within rdmesh: {error}"),
         }
     }
@@ -183,10 +183,10 @@ impl Account {
     }
 
     /// Whether a message about a program may still be logged: the number is limited for each endpoint.
-    pub(super) fn may_complain(&self) -> bool {
+    pub(super) fn may_log(&self) -> bool {
         let mut state = self.lock();
-        state.complaints = state.complaints.saturating_add(1);
-        state.complaints <= MAX_COMPLAINTS
+        state.log_messages = state.log_messages.saturating_add(1);
+        state.log_messages <= MAX_LOG_MESSAGES
     }
 
     fn limit(&self, item: Item) -> (u64, &'static str) {
@@ -267,7 +267,7 @@ impl Item {
 
     fn descriptors(self) -> u64 {
         match self {
-            // The socket and the peer's pidfd.
+            // The socket and the program's pidfd.
             Self::Connection => 2,
             // The wake-up, both ends of the asynchronous events, the queue memory.
             Self::Context => 4,
@@ -335,7 +335,7 @@ impl BudgetCharge {
 /// Bytes of the router's memory that a connection takes, with an answer that waits to be read, or a message that waits for room.
 pub(super) const CONNECTION_MEMORY: u64 = 40 << 10;
 /// Maximum number of log messages about an endpoint's programs.
-const MAX_COMPLAINTS: u32 = 32;
+const MAX_LOG_MESSAGES: u32 = 32;
 /// Channels of rdma_cm: more than programs with one for each of a thousand connections need. Each takes three descriptors.
 const MAX_CHANNELS: u32 = 4096;
 /// Memberships in multicast groups, of all queue pairs.

@@ -2,9 +2,9 @@
 
 use super::account::Account;
 use super::endpoint::Endpoint;
+use super::failed_requests::{FailedRequestInfo, PastFailedRequests};
 use super::info::{BadIndices, SessionTotals};
 use super::lookups::Seeker;
-use super::mistakes::{MistakeInfo, PastMistakes};
 use super::spec::EndpointSpec;
 use crate::budget::{Budget, Limits};
 use crate::disposal::{Disposal, Reclaimer};
@@ -20,8 +20,8 @@ pub(super) struct Accounts {
     /// The budget of all endpoints.
     budget: Budget,
     reclaimer: Reclaimer,
-    past_mistakes: PastMistakes,
-    pub(super) totals: SessionTotals,
+    past_failed_requests: PastFailedRequests,
+    totals: SessionTotals,
 }
 
 impl Accounts {
@@ -32,7 +32,7 @@ impl Accounts {
             limits,
             budget: Budget::new(Limits::of_this_process()),
             reclaimer,
-            past_mistakes: PastMistakes::default(),
+            past_failed_requests: PastFailedRequests::default(),
             totals: SessionTotals::default(),
         }
     }
@@ -49,8 +49,8 @@ impl Accounts {
     /// Closes an account. Its failed requests are kept for a while.
     pub(super) fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
-        let mistakes = endpoint.account.mistakes(std::mem::take);
-        self.past_mistakes.keep(&endpoint.account.spec.name, &endpoint.account.spec.network, mistakes);
+        let failed_requests = endpoint.account.failed_requests(std::mem::take);
+        self.past_failed_requests.keep(&endpoint.account.spec.name, &endpoint.account.spec.network, failed_requests);
         Some(endpoint)
     }
 
@@ -67,6 +67,16 @@ impl Accounts {
     /// An endpoint and the counters of all, to be changed.
     pub(super) fn with_totals(&mut self, id: EndpointId) -> Option<(&mut Endpoint, &mut SessionTotals)> {
         Some((self.endpoints.get_mut(&id)?, &mut self.totals))
+    }
+
+    /// Counters of all.
+    pub(super) fn totals(&self) -> SessionTotals {
+        self.totals
+    }
+
+    /// Counters of all, to be changed.
+    pub(super) fn totals_mut(&mut self) -> &mut SessionTotals {
+        &mut self.totals
     }
 
     /// The names of all.
@@ -102,12 +112,14 @@ impl Accounts {
     }
 
     /// Failed requests, the latest at the end.
-    pub(super) fn mistakes(&self) -> Vec<MistakeInfo> {
+    pub(super) fn failed_requests(&self) -> Vec<FailedRequestInfo> {
         let of = |endpoint: &Endpoint| {
             let spec = &endpoint.account.spec;
-            endpoint.account.mistakes(|mistakes| mistakes.infos(&spec.name, &spec.network).collect::<Vec<_>>())
+            endpoint
+                .account
+                .failed_requests(|failed_requests| failed_requests.infos(&spec.name, &spec.network).collect::<Vec<_>>())
         };
-        let mut all: Vec<_> = self.past_mistakes.infos().chain(self.endpoints.values().flat_map(of)).collect();
+        let mut all: Vec<_> = self.past_failed_requests.infos().chain(self.endpoints.values().flat_map(of)).collect();
         all.sort_by_key(|info| std::cmp::Reverse(info.age));
         all
     }

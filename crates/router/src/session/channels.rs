@@ -4,12 +4,12 @@ use super::account::Account;
 use super::cm_server::CmServer;
 use super::cm_state::{CmChannel, Node};
 use super::connection::{Answer, Attempt, Flow, Frame, Subject, Until};
-use super::context::{random_token, way};
+use super::context::{external_port, random_token};
 use super::control::Control;
 use super::device::OpenDevice;
 use super::info::{CmTotals, ConnectionInfo};
 use super::lookups::Found;
-use super::peer::Process;
+use super::program::Process;
 use super::reply::Reply;
 use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
@@ -50,8 +50,8 @@ impl CmServer {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
         node.devices.push(device);
         self.cm.set_mtu(endpoint, device.mtu);
-        if let Some(plain) = device.way {
-            self.cm.add_way(endpoint, plain);
+        if let Some(external) = device.external {
+            self.cm.add_way(endpoint, external);
         }
     }
 
@@ -59,8 +59,8 @@ impl CmServer {
     pub(super) fn device_closed(&mut self, endpoint: EndpointId, device: &OpenDevice) {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
         node.devices.retain(|other| (other.shard, other.id) != (device.shard, device.id));
-        if let Some(plain) = device.way {
-            self.cm.remove_way(endpoint, plain.id);
+        if let Some(external) = device.external {
+            self.cm.remove_way(endpoint, external.id);
         }
     }
 
@@ -72,15 +72,22 @@ impl CmServer {
         };
         let Some(connection) = self.clients.get(id) else { return Ok(Flow::Close) };
         let may_wait = attempt == Attempt::First && frame.may_wait();
-        let answer = match (frame.kind, connection.subject) {
+        let answer = match (frame.kind, connection.subject()) {
             (RequestKind::OpenCm, None) => self.with_room(id, may_wait, |server| server.open(id))?,
             (RequestKind::AttachCm, None) => self.attach(id, frame.body),
-            (RequestKind::Cm, Some(Subject::Channel(channel))) => match self.look_first(id, channel, frame.body) {
-                Ok(true) => return Err(Until::Lookup),
-                Ok(false) => self.with_room(id, may_wait, |server| server.command(id, channel, frame.body))?,
-                Err(errno) => Err(errno),
-            },
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm, None) => {
+            (RequestKind::CmUnlessEvents, Some(Subject::Channel(channel)))
+                if self.cm.takes_events(channel, frame.body) =>
+            {
+                Err(Errno::AGAIN)
+            }
+            (RequestKind::Cm | RequestKind::CmUnlessEvents, Some(Subject::Channel(channel))) => {
+                match self.look_first(id, channel, frame.body) {
+                    Ok(true) => return Err(Until::Lookup),
+                    Ok(false) => self.with_room(id, may_wait, |server| server.command(id, channel, frame.body))?,
+                    Err(errno) => Err(errno),
+                }
+            }
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
                 return Ok(self.clients.expel(id, "command before the device was opened"));
             }
             _ => Err(Errno::INVAL),
@@ -97,7 +104,7 @@ impl CmServer {
         command: impl FnOnce(&mut Self) -> Answer,
     ) -> Result<Answer, Until> {
         let answer = command(self);
-        let Some(account) = self.clients.get(id).map(|connection| connection.account.clone()) else {
+        let Some(account) = self.clients.get(id).map(|connection| connection.account().clone()) else {
             return Ok(answer);
         };
         let refused = account.share.take_refusal();
@@ -119,11 +126,11 @@ impl CmServer {
     fn look_first(&mut self, id: u64, channel: u32, body: &[u8]) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
         self.cm.set_routes(self.shards[0].routes());
-        if connection.found.is_some() || !self.cm.needs_way(channel, body) {
+        if connection.has_found() || !self.cm.needs_way(channel, body) {
             return Ok(false);
         }
-        let (account, process) = (connection.account.clone(), connection.peer.process());
-        let begun = self.lookups.find_place(id, &account.seeker, process, (self.plains.clone(), 0));
+        let (account, process) = (connection.account().clone(), connection.program().process());
+        let begun = self.lookups.find_uplink(id, &account.seeker, process, (self.external_paths.clone(), 0));
         if begun.is_err() {
             let refused = account.share.take_refusal();
             refused.into_iter().for_each(|resource| self.note_exhausted(&account, resource));
@@ -134,10 +141,10 @@ impl CmServer {
 
     fn open(&mut self, id: u64) -> Answer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let channel = CmChannel::new(id, &connection.account)?;
+        let channel = CmChannel::new(id, connection.account())?;
         let token = random_token()?;
-        let (number, program) = self.cm.open(connection.endpoint, connection.peer.pid, token)?;
-        connection.subject = Some(Subject::Channel(number));
+        let (number, program) = self.cm.open(connection.endpoint(), connection.program().pid, token)?;
+        connection.set_subject(Subject::Channel(number));
         self.channels.insert(number, channel);
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
         let response = reply.core.clone();
@@ -147,9 +154,9 @@ impl CmServer {
     fn attach(&mut self, id: u64, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
-        let number = self.cm.find(connection.endpoint, &token).ok_or(Errno::ACCESS)?;
+        let number = self.cm.find(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
         self.channels.get_mut(&number).ok_or(Errno::ACCESS)?.connections += 1;
-        connection.subject = Some(Subject::Channel(number));
+        connection.set_subject(Subject::Channel(number));
         Ok((Reply::default(), Vec::new()))
     }
 
@@ -242,12 +249,12 @@ impl CmServer {
     /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
     fn set_way(&mut self, id: u64, number: u32) {
         let Some(connection) = self.clients.get_mut(id) else { return };
-        let Some(Found::Place(place)) = connection.found.take() else { return };
-        connection.account.report_outside(place.plain.as_ref().err());
-        let plain = place.plain.ok();
-        self.cm.set_way(number, plain.as_ref().map(way));
+        let Some(Found::Uplink(uplink)) = connection.take_found() else { return };
+        connection.account().report_external(uplink.external.as_ref().err());
+        let external = uplink.external.ok();
+        self.cm.set_way(number, external.as_ref().map(external_port));
         if let Some(channel) = self.channels.get_mut(&number) {
-            channel.plain = plain;
+            channel.external = external;
         }
     }
 
@@ -283,7 +290,7 @@ impl CmServer {
     pub(super) fn list(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(Option<Arc<Process>>, CmId)> {
         let opener = |channel: u32| {
             let opener = self.channels.get(&channel)?.opener;
-            Some(self.clients.get(opener)?.peer.process())
+            Some(self.clients.get(opener)?.program().process())
         };
         self.cm.list_ids(endpoint, from, limit).into_iter().map(|(channel, id)| (opener(channel), id)).collect()
     }

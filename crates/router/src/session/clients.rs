@@ -4,9 +4,9 @@
 //! tenant with many endpoints, has one tenant's share of the thread. A socket is in the queue from the moment that it becomes
 //! readable until there is nothing left to read.
 
-use super::connection::{Answer, Attempt, Connection, Flow, Frame, Parked, Subject, Until};
+use super::connection::{Answer, Attempt, Flow, Frame, Parked, SessionConnection, Subject, Until};
 use super::lookups::Found;
-use super::peer::unread;
+use super::program::unread;
 use super::reply;
 use crate::disposal::{Disposal, Reclaimer};
 use crate::endpoint::EndpointId;
@@ -21,7 +21,7 @@ use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Eventfds that wake the thread.
@@ -50,7 +50,7 @@ pub(super) enum Turn {
 pub(super) struct Clients {
     epoll: OwnedFd,
     listeners: HashMap<EndpointId, Listener>,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, Entry>,
     next: u64,
     ready: Turns<Vni, Turns<EndpointId, VecDeque<Turn>>>,
     /// Connections with a message that waits.
@@ -92,6 +92,17 @@ enum Source {
     Signal(Signal),
     Listener(EndpointId),
     Connection(u64),
+}
+
+/// A connection, and whether it has a turn.
+struct Entry {
+    connection: SessionConnection,
+    /// It waits for its turn.
+    is_queued: bool,
+    /// It has no turn until descriptors that were sent have been closed.
+    is_held: bool,
+    /// A message that waits.
+    parked: Option<Parked>,
 }
 
 impl Clients {
@@ -158,7 +169,7 @@ impl Clients {
             let turn = self.ready.take()?;
             let is_queued = match turn {
                 Turn::Accept(id) => self.listeners.get_mut(&id).map(|listener| &mut listener.is_queued),
-                Turn::Serve(id) => self.connections.get_mut(&id).map(|connection| &mut connection.is_queued),
+                Turn::Serve(id) => self.connections.get_mut(&id).map(|entry| &mut entry.is_queued),
             };
             // Sockets that have been closed meanwhile have no turn.
             if let Some(is_queued) = is_queued {
@@ -170,11 +181,11 @@ impl Clients {
 
     /// Queues a connection that may have a message, unless one of it waits for room.
     pub(super) fn queue(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let may_go_on = connection.parked.as_ref().is_none_or(|parked| parked.is_over) && !connection.is_held;
-        if may_go_on && !connection.is_queued {
-            connection.is_queued = true;
-            self.ready.group(connection.tenant).group(connection.endpoint).push_back(Turn::Serve(id));
+        let Some(entry) = self.connections.get_mut(&id) else { return };
+        let may_go_on = entry.parked.as_ref().is_none_or(|parked| parked.is_over) && !entry.is_held;
+        if may_go_on && !entry.is_queued {
+            entry.is_queued = true;
+            self.ready.group(entry.connection.tenant()).group(entry.connection.endpoint()).push_back(Turn::Serve(id));
         }
     }
 
@@ -231,36 +242,38 @@ impl Clients {
         }
     }
 
-    /// Serves a connection; returns its number. One that cannot be polled is closed.
-    pub(super) fn add(&mut self, connection: Connection) -> io::Result<u64> {
+    /// Serves a connection, of which a message may wait already; returns its number. One that cannot be polled is closed.
+    pub(super) fn add(&mut self, connection: SessionConnection, parked: Option<Parked>) -> io::Result<u64> {
         let id = self.next;
-        if let Err(errno) = epoll::add(&self.epoll, &connection.socket, Source::Connection(id).data(), READABLE) {
-            self.retire(connection.socket, &connection.account.disposal);
+        if let Err(errno) = epoll::add(&self.epoll, connection.socket(), Source::Connection(id).data(), READABLE) {
+            let (socket, _, account) = connection.end();
+            self.retire(socket, &account.disposal);
             return Err(errno);
         }
         self.next += 1;
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Entry { connection, is_queued: false, is_held: false, parked });
         Ok(id)
     }
 
     /// A connection.
-    pub(super) fn get(&self, id: u64) -> Option<&Connection> {
-        self.connections.get(&id)
+    pub(super) fn get(&self, id: u64) -> Option<&SessionConnection> {
+        self.connections.get(&id).map(|entry| &entry.connection)
     }
 
     /// A connection, to be changed.
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Connection> {
-        self.connections.get_mut(&id)
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut SessionConnection> {
+        self.connections.get_mut(&id).map(|entry| &mut entry.connection)
     }
 
     /// All connections.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Connection)> {
-        self.connections.iter().map(|(id, connection)| (*id, connection))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &SessionConnection)> {
+        self.connections.iter().map(|(id, entry)| (*id, &entry.connection))
     }
 
     /// Removes a connection and closes it. Returns what it opened.
     pub(super) fn remove(&mut self, id: u64) -> Option<Subject> {
-        let Connection { socket, subject, parked, account, .. } = self.connections.remove(&id)?;
+        let Entry { connection, parked, .. } = self.connections.remove(&id)?;
+        let (socket, subject, account) = connection.end();
         if let Some(parked) = parked {
             self.parked.retain(|other| *other != id);
             parked.fds.into_iter().for_each(|fd| account.disposal.close(fd));
@@ -271,23 +284,23 @@ impl Clients {
 
     /// The connections of an endpoint.
     pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> Vec<u64> {
-        self.connections.iter().filter(|(_, c)| c.endpoint == endpoint).map(|(id, _)| *id).collect()
+        self.iter().filter(|(_, c)| c.endpoint() == endpoint).map(|(id, _)| id).collect()
     }
 
     /// Takes a connection out, for another thread to serve.
-    pub(super) fn take(&mut self, id: u64) -> Option<Connection> {
-        let connection = self.connections.remove(&id)?;
-        let _ = epoll::delete(&self.epoll, &connection.socket);
-        Some(Connection { is_queued: false, ..connection })
+    pub(super) fn take(&mut self, id: u64) -> Option<SessionConnection> {
+        let Entry { connection, .. } = self.connections.remove(&id)?;
+        let _ = epoll::delete(&self.epoll, connection.socket());
+        Some(connection)
     }
 
     /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
     pub(super) fn receive<'a>(&mut self, id: u64, buffer: &'a mut [u8]) -> Input<'a> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Input::Nothing };
-        if let Some(Parked { bytes, fds, attempt, .. }) = connection.parked.take() {
+        let Some(Entry { connection, parked, .. }) = self.connections.get_mut(&id) else { return Input::Nothing };
+        if let Some(Parked { bytes, fds, attempt, .. }) = parked.take() {
             return Input::Message(Incoming { bytes: bytes.into(), fds, attempt });
         }
-        let (len, is_whole, fds) = match session::receive_all(connection.socket.as_fd(), buffer) {
+        let (len, is_whole, fds) = match session::receive_all(connection.socket(), buffer) {
             Ok(Received { len, is_truncated, fds }) => (len, !is_truncated && fds.len() <= MAX_FDS, fds),
             Err(Errno::AGAIN) => return Input::Nothing,
             Err(Errno::CONNRESET) => return Input::Closed,
@@ -297,7 +310,7 @@ impl Clients {
             }
         };
         // Answers that wait are the router's memory: a program has one at a time.
-        let is_deaf = unread(connection.socket.as_fd()).is_ok_and(|bytes| bytes > 0);
+        let is_deaf = unread(connection.socket()).is_ok_and(|bytes| bytes > 0);
         if is_whole && len > 0 && !is_deaf {
             return Input::Message(Incoming { bytes: buffer[..len].into(), fds, attempt: Attempt::First });
         }
@@ -312,12 +325,12 @@ impl Clients {
 
     /// Sends the answer to a message. An error comes with the queue memory that is `wanted`.
     pub(super) fn answer(&mut self, id: u64, frame: &Frame<'_>, answer: &Answer, wanted: Option<Extent>) -> Flow {
-        let Some(connection) = self.connections.get(&id) else { return Flow::Close };
-        let socket = connection.socket.as_fd();
+        let Some(connection) = self.get(id) else { return Flow::Close };
+        let socket = connection.socket();
         let sent = match answer {
             Ok((reply, response)) => reply::send(socket, reply, response),
             Err(errno) => {
-                connection.account.note_failure(frame.kind, frame.body, *errno, &connection.peer);
+                connection.account().note_failure(frame.kind, frame.body, *errno, connection.program());
                 reply::send_error(socket, *errno, wanted)
             }
         };
@@ -347,8 +360,8 @@ impl Clients {
             Err(until) => {
                 let attempt = if matches!(until, Until::Lookup) { attempt } else { Attempt::Second };
                 let parked = Parked { bytes: bytes.into_owned(), fds, until, attempt, is_over: false };
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.parked = Some(parked);
+                if let Some(entry) = self.connections.get_mut(&id) {
+                    entry.parked = Some(parked);
                     self.parked.push(id);
                 }
                 Flow::Wait
@@ -359,10 +372,14 @@ impl Clients {
     /// Logs that a connection is closed because of its program's messages. The caller closes it.
     pub(super) fn expel(&mut self, id: u64, reason: &str) -> Flow {
         self.expelled += 1;
-        if let Some(Connection { account, peer, .. }) = self.connections.get(&id)
-            && account.may_complain()
+        if let Some(connection) = self.get(id)
+            && connection.account().may_log()
         {
-            tracing::warn!(endpoint = account.spec.name, pid = peer.pid, "connection closed: {reason}");
+            tracing::warn!(
+                endpoint = connection.account().spec.name,
+                pid = connection.program().pid,
+                "connection closed: {reason}"
+            );
         }
         Flow::Close
     }
@@ -374,16 +391,16 @@ impl Clients {
 
     /// Closes the descriptors that came with a message. Returns whether so many wait that no more are to come.
     fn dispose(&self, id: u64, fds: Vec<OwnedFd>) -> bool {
-        let Some(connection) = self.connections.get(&id) else { return false };
-        let disposal = &connection.account.disposal;
+        let Some(connection) = self.get(id) else { return false };
+        let disposal = &connection.account().disposal;
         fds.into_iter().for_each(|fd| disposal.close(fd));
         disposal.is_full()
     }
 
     /// A connection has no turn until descriptors have been closed.
     fn hold(&mut self, id: u64) -> Flow {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.is_held = true;
+        if let Some(entry) = self.connections.get_mut(&id) {
+            entry.is_held = true;
             self.held.push(id);
         }
         Flow::Wait
@@ -393,9 +410,9 @@ impl Clients {
     /// end, which writes to `wake`, is the next occasion to look.
     pub(super) fn unpark(&mut self, reclaimer: &Reclaimer, wake: &Arc<OwnedFd>) {
         for id in std::mem::take(&mut self.held) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            connection.is_held = connection.account.disposal.ask_for_room(wake);
-            if connection.is_held {
+            let Some(entry) = self.connections.get_mut(&id) else { continue };
+            entry.is_held = entry.connection.account().disposal.ask_for_room(wake);
+            if entry.is_held {
                 self.held.push(id);
             } else {
                 self.queue(id);
@@ -406,9 +423,8 @@ impl Clients {
         }
         let is_reclaiming = reclaimer.ask_for_wake(wake);
         for id in std::mem::take(&mut self.parked) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let is_busy = connection.account.disposal.is_reclaiming();
-            let Some(parked) = &mut connection.parked else { continue };
+            let Some(Entry { connection, parked: Some(parked), .. }) = self.connections.get_mut(&id) else { continue };
+            let is_busy = connection.account().disposal.is_reclaiming();
             parked.is_over |= match &parked.until {
                 Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy,
                 Until::Eviction | Until::Lookup => false,
@@ -423,20 +439,16 @@ impl Clients {
 
     /// Room is being made for a message that waits for it.
     pub(super) fn evicted(&mut self, id: u64, evicted: Evicted) {
-        if let Some(parked) = self.connections.get_mut(&id).and_then(|connection| connection.parked.as_mut()) {
+        if let Some(parked) = self.connections.get_mut(&id).and_then(|entry| entry.parked.as_mut()) {
             parked.until = Until::Room(evicted);
         }
     }
 
     /// Takes the result of a lookup: the connection that waits for it can go on. Returns it where the connection has gone.
     pub(super) fn found(&mut self, id: u64, found: Found) -> Option<Found> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Some(found) };
-        match found {
-            Found::Interface(interface) => connection.interface = Some(interface),
-            Found::Memory(Ok(memory)) => connection.peer.set_memory(memory),
-            other => connection.found = Some(other),
-        }
-        if let Some(parked) = &mut connection.parked {
+        let Some(Entry { connection, parked, .. }) = self.connections.get_mut(&id) else { return Some(found) };
+        connection.set_found(found);
+        if let Some(parked) = parked {
             parked.is_over = true;
             self.parked.retain(|other| *other != id);
             self.queue(id);

@@ -5,7 +5,7 @@
 
 use super::clients::{Clients, Input, Signal, Turn};
 use super::cm_state::{CmChannel, Node};
-use super::connection::{Attempt, Connection, Flow, Parked, Until};
+use super::connection::{Attempt, Flow, Parked, SessionConnection, Until};
 use super::control::{CmControl, Control};
 use super::info::SessionTotals;
 use super::lookups::{Found, Lookups};
@@ -14,7 +14,7 @@ use super::post::Post;
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, Plains};
+use crate::io::{Clock, ExternalPaths};
 use crate::worker::{MadQueue, Mode, ShardHandle};
 use rdmesh_nic::Time;
 use rdmesh_uverbs::session::MAX_MESSAGE;
@@ -34,7 +34,7 @@ pub(super) struct CmServer {
     pub(super) cm: ConnectionManager,
     pub(super) channels: HashMap<u32, CmChannel>,
     pub(super) shards: Vec<ShardHandle>,
-    pub(super) plains: Plains,
+    pub(super) external_paths: ExternalPaths,
     pub(super) lookups: Lookups,
     /// Tables of neighbours that are being read, by the connection whose namespace it is.
     pub(super) tables: HashSet<u64>,
@@ -59,7 +59,7 @@ impl CmServer {
         session: Post<Control>,
         shards: Vec<ShardHandle>,
         mode: Mode,
-        (plains, reclaimer): (Plains, Reclaimer),
+        (external_paths, reclaimer): (ExternalPaths, Reclaimer),
     ) -> io::Result<Self> {
         let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let (reclaimed, found) = (new_eventfd()?, new_eventfd()?);
@@ -77,7 +77,7 @@ impl CmServer {
             cm: ConnectionManager::new(seed()?),
             channels: HashMap::new(),
             shards,
-            plains,
+            external_paths,
             lookups: Lookups::new(found),
             tables: HashSet::new(),
             next_look: Time::default(),
@@ -172,15 +172,15 @@ impl CmServer {
     }
 
     /// Takes a connection over, and executes its first message.
-    fn take(&mut self, connection: Connection, message: &[u8]) {
-        let account = connection.account.clone();
-        if !self.nodes.contains_key(&connection.endpoint) {
-            return self.clients.retire(connection.socket, &account.disposal);
+    fn take(&mut self, connection: SessionConnection, message: &[u8]) {
+        let account = connection.account().clone();
+        if !self.nodes.contains_key(&connection.endpoint()) {
+            return self.clients.retire(connection.end().0, &account.disposal);
         }
         let (bytes, attempt) = (message.to_vec(), Attempt::First);
         // It can be executed at once, in its turn.
         let parked = Parked { bytes, fds: Vec::new(), until: Until::Lookup, attempt, is_over: true };
-        match self.clients.add(Connection { parked: Some(parked), ..connection }) {
+        match self.clients.add(connection, Some(parked)) {
             Ok(id) => self.clients.queue(id),
             Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }

@@ -3,7 +3,7 @@
 use super::account::{Account, BudgetCharge};
 use super::device::OpenDevice;
 use crate::budget::Exhausted;
-use crate::io::PlainUse;
+use crate::io::ExternalPath;
 
 /// An endpoint, as the thread knows it.
 pub(super) struct Node {
@@ -18,7 +18,7 @@ pub(super) struct CmChannel {
     /// Connections that use it: the opener's, and its forked children's.
     pub(super) connections: u32,
     /// Its path to external peers.
-    pub(super) plain: Option<PlainUse>,
+    pub(super) external: Option<ExternalPath>,
     /// Its charge.
     _charge: BudgetCharge,
 }
@@ -27,7 +27,7 @@ impl CmChannel {
     /// A channel of an endpoint, charged to its account; `opener` is the connection that opens it.
     pub(super) fn new(opener: u64, account: &Account) -> Result<Self, Exhausted> {
         let charge = BudgetCharge::new(&account.share, MEMORY, DESCRIPTORS)?;
-        Ok(Self { opener, connections: 1, plain: None, _charge: charge })
+        Ok(Self { opener, connections: 1, external: None, _charge: charge })
     }
 }
 

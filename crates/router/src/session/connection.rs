@@ -2,58 +2,113 @@
 
 use super::account::{Account, CONNECTION_MEMORY, Charge};
 use super::lookups::Found;
-use super::peer::Peer;
+use super::program::Program;
 use super::reply::Reply;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
 use rdmesh_verbs::Vni;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::FromBytes;
 
 /// One connection of one process.
-pub(super) struct Connection {
-    pub(super) socket: OwnedFd,
-    pub(super) endpoint: EndpointId,
+pub(super) struct SessionConnection {
+    socket: OwnedFd,
+    endpoint: EndpointId,
     /// The object that it opened or was attached to.
-    pub(super) subject: Option<Subject>,
-    pub(super) peer: Peer,
+    subject: Option<Subject>,
+    program: Program,
     /// The endpoint's tenant network.
-    pub(super) tenant: Vni,
+    tenant: Vni,
     /// The endpoint's account.
-    pub(super) account: Account,
-    /// It waits for its turn.
-    pub(super) is_queued: bool,
-    /// It has no turn until descriptors that were sent have been closed.
-    pub(super) is_held: bool,
-    /// A message that waits.
-    pub(super) parked: Option<Parked>,
+    account: Account,
     /// Result of the lookup that it has waited for.
-    pub(super) found: Option<Found>,
+    found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
-    pub(super) interface: Option<Option<(u32, String)>>,
+    interface: Option<Option<(u32, String)>>,
     /// Its charge.
-    pub(super) _charge: Charge,
+    _charge: Charge,
 }
 
-impl Connection {
-    pub(super) fn new(socket: OwnedFd, account: Account, peer: Peer, charge: Charge) -> Self {
+impl SessionConnection {
+    pub(super) fn new(socket: OwnedFd, account: Account, program: Program, charge: Charge) -> Self {
         let (endpoint, tenant) = (account.spec.id, account.spec.vni);
         Self {
             socket,
             endpoint,
             account,
             subject: None,
-            peer,
+            program,
             tenant,
-            is_queued: false,
-            is_held: false,
-            parked: None,
             found: None,
             interface: None,
             _charge: charge,
         }
+    }
+
+    /// The socket.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The endpoint that it is of.
+    pub(super) fn endpoint(&self) -> EndpointId {
+        self.endpoint
+    }
+
+    /// The endpoint's tenant network.
+    pub(super) fn tenant(&self) -> Vni {
+        self.tenant
+    }
+
+    /// The endpoint's account.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The process that connected.
+    pub(super) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The object that it opened or was attached to.
+    pub(super) fn subject(&self) -> Option<Subject> {
+        self.subject
+    }
+
+    /// It has opened an object, or was attached to it.
+    pub(super) fn set_subject(&mut self, subject: Subject) {
+        self.subject = Some(subject);
+    }
+
+    /// Index and name of the interface with the endpoint's address where the process is, once looked for.
+    pub(super) fn interface(&self) -> Option<&Option<(u32, String)>> {
+        self.interface.as_ref()
+    }
+
+    /// A lookup that it waits for has this result.
+    pub(super) fn set_found(&mut self, found: Found) {
+        match found {
+            Found::Interface(interface) => self.interface = Some(interface),
+            Found::ProcessMemory(Ok(memory)) => self.program.set_memory(memory),
+            other => self.found = Some(other),
+        }
+    }
+
+    /// Whether there is a result that has not been taken.
+    pub(super) fn has_found(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// The result of the lookup that it has waited for.
+    pub(super) fn take_found(&mut self) -> Option<Found> {
+        self.found.take()
+    }
+
+    /// What is left of it at its end: its socket, its object and its account.
+    pub(super) fn end(self) -> (OwnedFd, Option<Subject>, Account) {
+        (self.socket, self.subject, self.account)
     }
 }
 

@@ -1,82 +1,74 @@
 //! Device context: the state of one opened device.
 
 use super::account::{Account, Item};
+use super::completions::Completions;
 use super::device::OpenDevice;
+use super::failed_requests::FailedRequest;
+use super::groups::Groups;
 use super::holdings::Holdings;
 use super::info::{ContextInfo, QpRow};
-use super::mistakes::Mistake;
-use super::peer::Peer;
+use super::objects::ObjectCounts;
+use super::program::{Process, Program};
 use super::regions::Regions;
 use super::reply::Reply;
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
-use crate::io::{Interface, Place, PlainError, PlainUse};
+use crate::errands::Job;
+use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Network, Plain, ROCE_PORT};
+use rdmesh_nic::{ContextId, Device, Network, Plain, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
 use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
-use rdmesh_verbs::{Gid, Mtu};
+use rdmesh_verbs::Mtu;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
 
 /// Maximum number of failed queue pairs that are recorded for one context.
-const MAX_MISTAKES: usize = 4;
+const MAX_FAILED_REQUESTS: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// A completion channel.
-#[derive(Default)]
-pub(super) struct Channel {
-    /// Completion queues that report to it.
-    pub(super) cqs: u32,
-    /// The program has closed its end; the channel goes when its last queue does.
-    pub(super) is_closed: bool,
-}
-
 /// An opened device.
 pub(super) struct Context {
-    pub(super) endpoint: EndpointId,
-    pub(super) shard: ShardHandle,
-    pub(super) shard_index: usize,
-    pub(super) id: ContextId,
-    pub(super) page: ContextPage,
+    endpoint: EndpointId,
+    shard: ShardHandle,
+    shard_index: usize,
+    id: ContextId,
+    page: ContextPage,
     /// The memory of its queues.
-    pub(super) queues: QueueFile,
+    queues: QueueFile,
     /// Raised where pages of its page or its queues have been taken away.
-    pub(super) alarm: Alarm,
+    alarm: Alarm,
     /// The charges for it and its objects.
-    pub(super) holdings: Holdings,
-    pub(super) token: Token,
+    holdings: Holdings,
+    token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
-    pub(super) async_fd: Option<OwnedFd>,
+    async_fd: Option<OwnedFd>,
     /// Connections that use the context: the opener's, and its forked children's.
-    pub(super) connections: u32,
-    pub(super) regions: Regions,
-    pub(super) channels: HashMap<u32, Channel>,
-    /// Completion queues, with their channels.
-    pub(super) cqs: HashMap<u32, Option<u32>>,
-    /// Multicast groups of each queue pair that has some.
-    pub(super) groups: HashMap<u32, Vec<(Gid, u16)>>,
+    connections: u32,
+    regions: Regions,
+    completions: Completions,
+    groups: Groups,
     /// Its path to external peers.
-    pub(super) plain: Result<PlainUse, PlainError>,
+    external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
-    pub(super) mtu: Mtu,
+    mtu: Mtu,
     /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
-    pub(super) interface: u32,
-    /// The connection that opened it.
-    pub(super) opener: u64,
+    interface: u32,
+    /// The process that opened it, as long as its connection is there.
+    opener: Weak<Process>,
     /// Its number in lists: no other of the endpoint has it.
-    pub(super) number: u32,
+    number: u32,
     pid: i32,
     uid: u32,
     comm: String,
@@ -86,10 +78,10 @@ impl Context {
     /// Opens a context on `shard`, with the page and the queue memory that the opener sent; also makes the answer for it.
     pub(super) fn open(
         account: &Account,
-        peer: &Peer,
+        program: &Program,
         fds: &[OwnedFd],
         (shard, shard_index): (&ShardHandle, usize),
-        place: Place,
+        uplink: Uplink,
     ) -> io::Result<(Self, Reply)> {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
         let holdings = Holdings::new(account.charge(Item::Context, 1)?);
@@ -107,10 +99,15 @@ impl Context {
             .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
             .with_open(program_wake);
 
-        let plain = place.plain.as_ref().ok().map(way);
-        let mtu = active_mtu(place.interface);
-        let network =
-            Network { vni: account.spec.vni, endpoint: account.spec.id.0, gids: account.spec.gids.clone(), plain, mtu };
+        let external = uplink.external.as_ref().ok().map(external_port);
+        let mtu = active_mtu(uplink.interface);
+        let network = Network {
+            vni: account.spec.vni,
+            endpoint: account.spec.id.0,
+            gids: account.spec.gids.clone(),
+            plain: external,
+            mtu,
+        };
         let worker_page = page.clone();
         let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
         let context = Self {
@@ -126,25 +123,150 @@ impl Context {
             async_fd: Some(async_fd),
             connections: 1,
             regions: Regions::default(),
-            channels: HashMap::new(),
-            cqs: HashMap::new(),
-            groups: HashMap::new(),
-            plain: place.plain,
+            completions: Completions::default(),
+            groups: Groups::default(),
+            external: uplink.external,
             mtu,
-            interface: place.interface.map_or(0, |interface| interface.index),
-            opener: 0,
+            interface: uplink.interface.map_or(0, |interface| interface.index),
+            opener: Arc::downgrade(&program.process()),
             number: 0,
-            pid: peer.pid,
-            uid: peer.uid,
-            comm: peer.comm(),
+            pid: program.pid,
+            uid: program.uid,
+            comm: program.comm(),
         };
         Ok((context, reply))
     }
 
+    /// The endpoint that it belongs to.
+    pub(super) fn endpoint(&self) -> EndpointId {
+        self.endpoint
+    }
+
+    /// Its number in lists: no other of the endpoint has it.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Gives it a number in lists.
+    pub(super) fn set_number(&mut self, number: u32) {
+        self.number = number;
+    }
+
+    /// The worker that serves it.
+    pub(super) fn shard(&self) -> &ShardHandle {
+        &self.shard
+    }
+
+    /// The number of that worker.
+    pub(super) fn shard_index(&self) -> usize {
+        self.shard_index
+    }
+
+    /// Its name on that worker.
+    pub(super) fn id(&self) -> ContextId {
+        self.id
+    }
+
+    /// Its page.
+    pub(super) fn page(&self) -> &ContextPage {
+        &self.page
+    }
+
+    /// The memory of its queues.
+    pub(super) fn queues(&self) -> &QueueFile {
+        &self.queues
+    }
+
+    /// Whether the program has removed pages of its page or its queues.
+    pub(super) fn is_broken(&self) -> bool {
+        self.alarm.is_raised()
+    }
+
+    /// The charges for it and its objects, to be changed.
+    pub(super) fn holdings_mut(&mut self) -> &mut Holdings {
+        &mut self.holdings
+    }
+
+    /// Number of its objects.
+    pub(super) fn objects(&self) -> ObjectCounts {
+        self.holdings.objects()
+    }
+
+    /// Its memory regions.
+    pub(super) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Its memory regions, to be changed.
+    pub(super) fn regions_mut(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    /// Its completion channels and queues.
+    pub(super) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Its completion channels and queues, to be changed.
+    pub(super) fn completions_mut(&mut self) -> &mut Completions {
+        &mut self.completions
+    }
+
+    /// The multicast groups of its queue pairs.
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// The multicast groups of its queue pairs, to be changed.
+    pub(super) fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+
+    /// Reason why it has no path to external peers.
+    pub(super) fn external_error(&self) -> Option<ExternalPathError> {
+        self.external.as_ref().err().copied()
+    }
+
+    /// The port's active MTU.
+    pub(super) fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
+    pub(super) fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    /// Whether GET_CONTEXT has not come yet.
+    pub(super) fn is_opening(&self) -> bool {
+        self.async_fd.is_some()
+    }
+
+    /// The program's end of the asynchronous events, once.
+    pub(super) fn take_async_fd(&mut self) -> Option<OwnedFd> {
+        self.async_fd.take()
+    }
+
+    /// One more connection uses it.
+    pub(super) fn join(&mut self) {
+        self.connections += 1;
+    }
+
+    /// A connection uses it no more. Returns whether it was the last one.
+    pub(super) fn leave(&mut self) -> bool {
+        self.connections -= 1;
+        self.connections == 0
+    }
+
+    /// The process that opened it, as long as its connection is there.
+    pub(super) fn opener(&self) -> Option<Arc<Process>> {
+        self.opener.upgrade()
+    }
+
     /// The device, as far as rdma_cm needs to know it.
     pub(super) fn open_device(&self) -> OpenDevice {
-        let way = self.plain.as_ref().ok().map(way);
-        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, way }
+        let external = self.external.as_ref().ok().map(external_port);
+        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, external }
     }
 
     /// Executes the requests that the program posted before its end.
@@ -153,17 +275,15 @@ impl Context {
         self.shard.settle(move |shard| shard.settle_context(id));
     }
 
-    /// Reclaims everything, by way of `disposal`, except the external path, which it returns.
-    pub(super) fn close(self, disposal: &Disposal) -> Option<PlainUse> {
-        let id = self.id;
-        // The worker serves others between two slices.
-        let slices = std::iter::from_fn(|| self.shard.call(move |shard| shard.close_some(id)));
-        let mut remains: Vec<_> = slices.collect();
-        remains.extend(self.shard.call(move |shard| shard.close(id)));
-        let Self { plain, holdings, page, queues, async_fd, .. } = self;
-        // Neither here nor on the worker, which both have others to serve.
-        disposal.discard(((remains, page, queues, async_fd), holdings.end()));
-        plain.ok()
+    /// Reclaims everything, by way of `disposal`. A device with few queue pairs is closed when this returns, one with many on
+    /// another thread.
+    pub(super) fn close(self, disposal: &Disposal) {
+        let Self { shard, id, external, holdings, page, queues, async_fd, regions, completions, groups, .. } = self;
+        let rest = Box::new(((page, queues, async_fd), (regions, completions, groups), holdings.end()));
+        let mut closing = Closing { shard, id, rest: Some((rest, external)), disposal: disposal.clone() };
+        if closing.step() && closing.step() {
+            disposal.reclaim(closing);
+        }
     }
 
     /// Whether `token` is this context's, in constant time.
@@ -176,30 +296,31 @@ impl Context {
         let count = self.queues.take_bad_indices();
         if count != 0 {
             account.note_bad_indices(count);
-            account.mistakes(|known| known.note_all(Mistake::BadIndex, count, self.pid, || self.comm.clone()));
+            account.failed_requests(|known| {
+                known.note_all(FailedRequest::BadIndex, count, self.pid, || self.comm.clone())
+            });
         }
     }
 
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_mistakes(&self, account: &Account) {
+    pub(super) fn note_failed_requests(&self, account: &Account) {
         self.note_bad_indices(account);
         let id = self.id;
-        let mistakes: Vec<Mistake> = self.shard.call(move |shard| {
-            let engine = shard.engine();
-            let infos = engine.qps(id).into_iter().filter_map(|qp| engine.query_qp(id, qp).ok());
-            infos.filter_map(|info| Mistake::of_queue_pair(&info)).take(MAX_MISTAKES).collect()
+        let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
+            let device = shard.engine().device(id).ok();
+            let infos = device.iter().flat_map(Device::infos);
+            infos.filter_map(|info| FailedRequest::of_queue_pair(&info)).take(MAX_FAILED_REQUESTS).collect()
         });
-        account.mistakes(|known| {
-            mistakes.into_iter().for_each(|mistake| known.note(mistake, self.pid, || self.comm.clone()));
+        account.failed_requests(|known| {
+            failed_requests.into_iter().for_each(|request| known.note(request, self.pid, || self.comm.clone()));
         });
     }
 
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
         let qps = self.shard.call(move |shard| {
-            let engine = shard.engine();
-            let handles = engine.qps(id);
-            handles.into_iter().filter_map(|qp| engine.query_qp(id, qp).ok()).map(QpRow::from).collect()
+            let device = shard.engine().device(id).ok();
+            device.iter().flat_map(Device::infos).map(QpRow::from).collect()
         });
         ContextInfo {
             endpoint: self.endpoint,
@@ -211,9 +332,35 @@ impl Context {
             shard: self.shard_index,
             objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
-            outside: self.plain.as_ref().map(drop).map_err(|error| *error),
+            external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
         }
+    }
+}
+
+/// A device that is being closed: its queue pairs in slices, then all else. What goes is dropped by `disposal`: who takes a
+/// step has others to serve.
+struct Closing<T> {
+    shard: ShardHandle,
+    id: ContextId,
+    rest: Option<(T, Result<ExternalPath, ExternalPathError>)>,
+    disposal: Disposal,
+}
+
+impl<T: Send + 'static> Job for Closing<T> {
+    fn step(&mut self) -> bool {
+        let id = self.id;
+        // The worker serves others between two slices; it may have ended, with the router.
+        if let Some(Some(remains)) = self.shard.try_call(move |shard| shard.close_some(id)) {
+            self.disposal.discard(remains);
+            return true;
+        }
+        let remains = self.shard.try_call(move |shard| shard.close(id)).flatten();
+        if let Some((rest, external)) = self.rest.take() {
+            self.disposal.discard((remains, rest));
+            drop(external);
+        }
+        false
     }
 }
 
@@ -253,8 +400,8 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Resul
 }
 
 /// The same for the engine.
-pub(super) fn way(plain: &PlainUse) -> Plain {
-    Plain { id: plain.sockets().id(), source_port: ROCE_PORT }
+pub(super) fn external_port(external: &ExternalPath) -> Plain {
+    Plain { id: external.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

@@ -1,11 +1,11 @@
 //! Requests to the session thread and to the thread of rdma_cm.
 
 use super::account::Account;
-use super::connection::Connection;
+use super::connection::SessionConnection;
 use super::device::OpenDevice;
+use super::failed_requests::FailedRequestInfo;
 use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
-use super::mistakes::MistakeInfo;
-use super::peer::Process;
+use super::program::Process;
 use super::spec::EndpointSpec;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
@@ -20,7 +20,7 @@ pub(super) enum Control {
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
     Totals(Sender<SessionTotals>),
-    Mistakes(Sender<Vec<MistakeInfo>>),
+    FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),
     /// The thread of rdma_cm needs room for the command of one of its connections.
     Evict(u64),
@@ -37,7 +37,7 @@ pub(super) enum CmControl {
     /// An endpoint is gone, its connections on the session thread too.
     Remove(EndpointId, Sender<()>),
     /// A connection that opens a channel, with the message that says so.
-    Take(Box<Connection>, Vec<u8>),
+    Take(Box<SessionConnection>, Vec<u8>),
     /// A device was opened.
     Opened(EndpointId, OpenDevice),
     /// A device is about to be closed.

@@ -10,5 +10,5 @@ pub(super) struct OpenDevice {
     pub(super) id: ContextId,
     /// The port's active MTU.
     pub(super) mtu: Mtu,
-    pub(super) way: Option<Plain>,
+    pub(super) external: Option<Plain>,
 }

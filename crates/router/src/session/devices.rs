@@ -21,7 +21,7 @@ impl Devices {
 
     /// The worker with the fewest contexts, and its number.
     pub(super) fn least_loaded(&self) -> (&ShardHandle, usize) {
-        let number = least_loaded(self.shards.len(), self.contexts.values().map(|context| context.shard_index));
+        let number = least_loaded(self.shards.len(), self.contexts.values().map(|context| context.shard_index()));
         (&self.shards[number], number)
     }
 
@@ -58,7 +58,7 @@ impl Devices {
 
     /// Those of an endpoint.
     pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> impl Iterator<Item = &Context> {
-        self.contexts.values().filter(move |context| context.endpoint == endpoint)
+        self.contexts.values().filter(move |context| context.endpoint() == endpoint)
     }
 
     /// The context of an endpoint with this token.
@@ -66,7 +66,7 @@ impl Devices {
         let mut found = None;
         for (number, context) in &mut self.contexts {
             // Every token of the endpoint is compared, so that the time leaks nothing.
-            if context.endpoint == endpoint && context.has_token(token) {
+            if context.endpoint() == endpoint && context.has_token(token) {
                 found = Some((*number, context));
             }
         }
@@ -76,7 +76,7 @@ impl Devices {
     /// A number for a new context in lists: the lowest that no other of the endpoint has, which reveals nothing about other
     /// endpoints.
     pub(super) fn free_number(&self, endpoint: EndpointId) -> u32 {
-        let used: BTreeSet<u32> = self.of_endpoint(endpoint).map(|context| context.number).collect();
+        let used: BTreeSet<u32> = self.of_endpoint(endpoint).map(|context| context.number()).collect();
         let count = used.len() as u32;
         (0..).zip(used).find(|(free, used)| free != used).map_or(count, |(free, _)| free)
     }

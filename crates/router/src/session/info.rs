@@ -3,7 +3,7 @@
 use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
-use crate::io::PlainError;
+use crate::io::ExternalPathError;
 use rdmesh_nic::{Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
 
@@ -29,7 +29,7 @@ pub struct ContextInfo {
     /// Bytes registered.
     pub pinned_bytes: u64,
     /// Whether it reaches external peers, and if not, why.
-    pub outside: Result<(), PlainError>,
+    pub external: Result<(), ExternalPathError>,
     /// Its queue pairs.
     pub qps: Vec<QpRow>,
 }
@@ -47,7 +47,7 @@ pub struct QpRow {
     pub dest_qpn: Qpn,
     /// The peer's address, where connected.
     pub dgid: Gid,
-    /// Which way its packets go.
+    /// Path of its packets.
     pub path: Option<Path>,
     /// The next PSN that it sends.
     pub next_psn: Psn,

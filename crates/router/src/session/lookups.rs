@@ -3,10 +3,10 @@
 //! Each can take as long as the tenant likes, so none runs on a thread that serves others: they run on a thread of their
 //! endpoint, and what they find comes back through a queue. The connection that needs it waits; all others go on.
 
-use super::peer::Process;
+use super::program::Process;
 use crate::budget::{Exhausted, Resource, Share};
 use crate::errands::{Errands, Job};
-use crate::io::{Place, PlainError, Plains, Terms, find_interface};
+use crate::io::{ExternalPathError, ExternalPaths, Terms, Uplink, find_interface};
 use crate::memory::{Patience, ProcessMemory};
 use rustix::io::{self, Errno};
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Results on their way to the thread that asked.
+/// Results on the way to the thread that asked.
 pub(super) struct Lookups {
     sender: Sender<(u64, Found)>,
     receiver: Receiver<(u64, Found)>,
@@ -26,11 +26,11 @@ pub(super) struct Lookups {
 /// Result of a lookup.
 pub(super) enum Found {
     /// The interface in a program's network namespace, and sockets there.
-    Place(Box<Place>),
+    Uplink(Box<Uplink>),
     /// Index and name of the interface in a program's network namespace.
     Interface(Option<(u32, String)>),
     /// A process's memory.
-    Memory(io::Result<ProcessMemory>),
+    ProcessMemory(io::Result<ProcessMemory>),
     /// The neighbours in a program's network namespace, in the format of `/proc/net/arp`.
     Neighbours(Option<String>),
 }
@@ -39,9 +39,9 @@ pub(super) enum Found {
 #[derive(Clone)]
 pub(super) struct Seeker {
     pub(super) errands: Errands,
-    pub(super) patience: Patience,
-    pub(super) share: Share,
-    pub(super) addresses: Vec<IpAddr>,
+    patience: Patience,
+    share: Share,
+    addresses: Vec<IpAddr>,
 }
 
 /// A lookup, until it is done.
@@ -76,21 +76,21 @@ impl Lookups {
     }
 
     /// Looks for the interface in the network namespace of `process`, and for sockets there, which `worker` is to serve.
-    pub(super) fn find_place(
+    pub(super) fn find_uplink(
         &self,
         connection: u64,
         seeker: &Seeker,
         process: Arc<Process>,
-        (plains, worker): (Plains, usize),
+        (external_paths, worker): (ExternalPaths, usize),
     ) -> Result<(), Exhausted> {
         let of = seeker.clone();
-        let charge = Some(seeker.share.take(Resource::Descriptors, Plains::DESCRIPTORS)?);
+        let charge = Some(seeker.share.take(Resource::Descriptors, ExternalPaths::DESCRIPTORS)?);
         self.ask(connection, seeker, move || {
             let namespace = of.namespace(&process);
             let terms = Terms { charge, wait: of.patience.deadline() };
-            let place = plains.acquire(namespace, of.addresses.clone(), worker, terms);
-            of.judge(place.plain.as_ref().err());
-            Found::Place(Box::new(place))
+            let uplink = external_paths.acquire(namespace, of.addresses.clone(), worker, terms);
+            of.judge(uplink.external.as_ref().err());
+            Found::Uplink(Box::new(uplink))
         });
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Lookups {
     pub(super) fn find_interface(&self, connection: u64, seeker: &Seeker, process: Arc<Process>) {
         let of = seeker.clone();
         self.ask(connection, seeker, move || {
-            let namespace = of.namespace(&process).map_err(PlainError::Unknown);
+            let namespace = of.namespace(&process).map_err(ExternalPathError::Unknown);
             let found = namespace.and_then(|fd| find_interface(fd, of.addresses.clone(), of.patience.deadline()));
             of.judge(found.as_ref().err());
             Found::Interface(found.ok().flatten())
@@ -109,7 +109,7 @@ impl Lookups {
     /// Opens the memory of `process`.
     pub(super) fn open_memory(&self, connection: u64, seeker: &Seeker, process: Arc<Process>) {
         let of = seeker.clone();
-        self.ask(connection, seeker, move || Found::Memory(process.open_memory(&of.patience, &of.share)));
+        self.ask(connection, seeker, move || Found::ProcessMemory(process.open_memory(&of.patience, &of.share)));
     }
 
     /// Reads the table of neighbours in the network namespace of `process`, up to the length that the router reads.
@@ -135,8 +135,8 @@ impl Seeker {
         if self.patience.is_exhausted() { Err(Errno::TIMEDOUT) } else { process.network_namespace() }
     }
 
-    fn judge(&self, error: Option<&PlainError>) {
-        if matches!(error, Some(PlainError::TooSlow)) {
+    fn judge(&self, error: Option<&ExternalPathError>) {
+        if matches!(error, Some(ExternalPathError::TooSlow)) {
             self.patience.strike();
         }
     }

@@ -6,10 +6,10 @@
 //! everything that a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the
 //! data path never comes here.
 //!
-//! * [`server`], [`messages`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
+//! * [`server`], [`executor`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
 //! * [`cm_server`], [`channels`], [`neighbours`], [`mads`]: the thread of rdma_cm.
 //! * [`account`], [`holdings`], [`objects`]: what endpoints and contexts are charged.
-//! * [`lookups`], [`peer`]: what a tenant controls, and who it is.
+//! * [`lookups`], [`program`]: what a tenant controls, and who it is.
 
 mod account;
 mod accounts;
@@ -18,26 +18,27 @@ mod clients;
 mod cm_server;
 mod cm_state;
 mod commands;
-mod complaints;
+mod completions;
 mod connection;
 mod context;
 mod control;
-mod counters;
 mod device;
 mod devices;
 mod endpoint;
+mod executor;
+mod failed_requests;
+mod failure_notes;
+mod groups;
 mod holdings;
 mod info;
 mod lookups;
 mod mads;
-mod messages;
-mod mistakes;
 mod neighbours;
 mod netlink;
 mod objects;
 mod pace;
-mod peer;
 mod post;
+mod program;
 mod regions;
 mod reply;
 mod resources;
@@ -49,14 +50,14 @@ mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
+pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
-pub use mistakes::{Mistake, MistakeInfo};
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Plains, probe};
+use crate::io::{ExternalPaths, probe};
 use crate::worker::{Mode, ShardHandle};
 use cm_server::CmServer;
 use control::{CmControl, Control};
@@ -83,7 +84,7 @@ impl SessionServer {
         }
         let (sessions, control) = Post::new()?;
         let (cm, inbox) = Post::new()?;
-        let shared = (Plains::new(probe(), Serving(shards.clone())), Reclaimer::new());
+        let shared = (ExternalPaths::new(probe(), Serving(shards.clone())), Reclaimer::new());
         let cm_server = CmServer::new((cm.clone(), inbox), sessions.clone(), shards.clone(), mode, shared.clone())?;
         let server = Server::new((sessions.wake(), control), cm.clone(), shards, (limits, mode), shared)?;
         let mut started = Self { sessions, cm, threads: Vec::new() };
@@ -122,8 +123,8 @@ impl SessionServer {
     }
 
     /// Recent failed requests of programs.
-    pub fn mistakes(&self) -> Vec<MistakeInfo> {
-        self.sessions.ask(Control::Mistakes).unwrap_or_default()
+    pub fn failed_requests(&self) -> Vec<FailedRequestInfo> {
+        self.sessions.ask(Control::FailedRequests).unwrap_or_default()
     }
 
     /// Indices beyond the ends of their queues, for each endpoint.

@@ -52,14 +52,14 @@ impl CmServer {
 
     /// Has the table read in which a peer is to be found. The error of a peer that cannot be found.
     fn look(&mut self, number: u32, query: &Query, now: Time) -> Option<Errno> {
-        let channel = self.channels.get(&query.channel).filter(|channel| channel.plain.is_some());
-        let Some((channel, plain)) = channel.and_then(|channel| Some((channel, channel.plain.as_ref()?))) else {
+        let channel = self.channels.get(&query.channel).filter(|channel| channel.external.is_some());
+        let Some((channel, external)) = channel.and_then(|channel| Some((channel, channel.external.as_ref()?))) else {
             return Some(Errno::NETUNREACH);
         };
         if !query.knocked {
             self.cm.knocked(number);
             // The kernel resolves an address when it has a packet to send there.
-            if let Err(errno) = plain.sockets().knock(query.dest) {
+            if let Err(errno) = external.sockets().probe(query.dest) {
                 return Some(errno);
             }
         }
@@ -68,7 +68,8 @@ impl CmServer {
             // It is still being read: a table that never comes is one without the peer.
             return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
-        let seeker = self.clients.get(opener).map(|connection| (&connection.account.seeker, connection.peer.process()));
+        let seeker =
+            self.clients.get(opener).map(|connection| (&connection.account().seeker, connection.program().process()));
         match seeker {
             Some((seeker, process)) => {
                 self.lookups.read_neighbours(opener, seeker, process);

@@ -1,12 +1,16 @@
 //! Answers to NETLINK_RDMA requests: the device, its port, and the endpoint's own objects.
 
 use super::commands::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
-use super::connection::Answer;
-use super::peer::Process;
+use super::connection::{Answer, SessionConnection};
+use super::control::CmControl;
+use super::devices::Devices;
+use super::endpoint::Endpoint;
+use super::post::Post;
+use super::program::Process;
 use super::reply::Reply;
-use super::resources::Row;
-use super::server::Server;
-use crate::endpoint::{EndpointId, PORT, hw_counters};
+use super::resources::{Objects, Row};
+use crate::endpoint::{PORT, hw_counters};
+use crate::io::Clock;
 use crate::netlink::{
     Device, Kind, Message, Port, Question, Request, describe_chardev, describe_device, describe_port,
     describe_resource, describe_statistic, describe_status, describe_summary, describe_system, handle,
@@ -16,12 +20,31 @@ use rdmesh_uverbs::session::{NetlinkAnswer, NetlinkQuery};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-impl Server {
+/// A program that asks, and what it may see.
+pub(super) struct Asker<'a> {
+    connection: &'a SessionConnection,
+    endpoint: &'a mut Endpoint,
+    devices: &'a Devices,
+    cm: &'a Post<CmControl>,
+    clock: &'a Clock,
+}
+
+impl<'a> Asker<'a> {
+    /// The program on `connection`, of `endpoint`. What it asks for is with `devices` and with the thread of rdma_cm.
+    pub(super) fn new(
+        connection: &'a SessionConnection,
+        endpoint: &'a mut Endpoint,
+        (devices, cm): (&'a Devices, &'a Post<CmControl>),
+        clock: &'a Clock,
+    ) -> Self {
+        Self { connection, endpoint, devices, cm, clock }
+    }
+
     /// Answers one netlink request.
-    pub(super) fn netlink(&mut self, id: u64, body: &[u8]) -> Answer {
+    pub(super) fn answer(&mut self, body: &[u8]) -> Answer {
         let (query, message) = NetlinkQuery::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
         let request = Request::parse(message)?;
-        let found = request.question.and_then(|question| self.answer_question(id, &query, &request, question));
+        let found = request.question.and_then(|question| self.answer_question(&query, &request, question));
         let is_list = u32::from(request.is_list);
         let (answer, message) = match found {
             Ok((next, message)) => (NetlinkAnswer { next, status: 0, is_list }, message),
@@ -37,12 +60,10 @@ impl Server {
     /// The position at which a list goes on, and the message.
     fn answer_question(
         &mut self,
-        id: u64,
         query: &NetlinkQuery,
         request: &Request<'_>,
         question: Question<'_>,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
         let mut message = Message::new(NetlinkHeader {
             len: 0,
             kind: request.header.kind,
@@ -51,28 +72,28 @@ impl Server {
             port_id: query.port_id,
         });
         match question {
-            Question::Device => describe_device(&mut message, &self.device(endpoint)?),
-            Question::Port => describe_port(&mut message, &self.port(id)?),
+            Question::Device => describe_device(&mut message, &self.device()),
+            Question::Port => describe_port(&mut message, &self.port()),
             Question::System => describe_system(&mut message),
-            Question::Summary => describe_summary(&mut message, &self.count_resources(endpoint)),
+            Question::Summary => describe_summary(&mut message, &self.objects().count()),
             Question::Chardev { kind, of_device } => {
                 if !describe_chardev(&mut message, kind, of_device) {
                     return Err(Errno::OPNOTSUPP);
                 }
             }
             Question::Statistic => {
-                let sum = self.present_traffic(endpoint)?;
+                let sum = self.endpoint.present_traffic(self.devices, self.clock);
                 describe_statistic(&mut message, PORT.into(), hw_counters().map(|(name, get)| (name, get(&sum))));
             }
             Question::StatisticStatus => {
                 describe_status(&mut message, PORT.into(), Some(hw_counters().map(|(name, _)| name)));
             }
             Question::StatisticMode => describe_status(&mut message, PORT.into(), None::<std::iter::Empty<_>>),
-            Question::Objects(kind, None) => return self.list(id, kind, query.from, message),
+            Question::Objects(kind, None) => return self.list(kind, query.from, message),
             Question::Objects(kind, Some(number)) => {
-                let row = self.find_resource(endpoint, kind, number).ok_or(Errno::NOENT)?;
+                let row = self.objects().find(kind, number).ok_or(Errno::NOENT)?;
                 handle(&mut message);
-                describe_resource(&mut message, &row.resource, self.pid_for(id, row.owner.as_deref()));
+                describe_resource(&mut message, &row.resource, self.pid_for(row.owner.as_deref()));
             }
             Question::Counters | Question::Nothing => return Ok((NetlinkAnswer::END, Vec::new())),
         }
@@ -80,9 +101,8 @@ impl Server {
     }
 
     /// One part of a list, as much as one message holds.
-    fn list(&self, id: u64, kind: Kind, from: u64, mut message: Message) -> Result<(u64, Vec<u8>), Errno> {
-        let endpoint = self.clients.get(id).ok_or(Errno::INVAL)?.endpoint;
-        let rows = self.resources(endpoint, kind, from, MOST_ROWS);
+    fn list(&self, kind: Kind, from: u64, mut message: Message) -> Result<(u64, Vec<u8>), Errno> {
+        let rows = self.objects().list(kind, from, MOST_ROWS);
         if rows.is_empty() {
             return Ok((NetlinkAnswer::END, Vec::new()));
         }
@@ -96,7 +116,7 @@ impl Server {
                 let owner = owner.as_deref();
                 let pid = match known {
                     Some((last, pid)) if owner.is_some_and(|owner: &Process| std::ptr::eq(owner, last)) => pid,
-                    _ => self.pid_for(id, owner),
+                    _ => self.pid_for(owner),
                 };
                 known = owner.map(|owner| (owner, pid));
                 if !message.try_nest(entry, |message| describe_resource(message, resource, pid)) {
@@ -111,19 +131,23 @@ impl Server {
         Ok((next, message.finish().ok_or(Errno::MSGSIZE)?))
     }
 
-    fn device(&self, endpoint: EndpointId) -> Result<Device, Errno> {
-        let spec = &self.accounts.get(endpoint).ok_or(Errno::NODEV)?.account.spec;
-        Ok(Device { capabilities: CAPABILITIES, node_guid: spec.node_guid(), ports: PORT.into() })
+    fn objects(&self) -> Objects<'_> {
+        Objects::new(&self.endpoint.account, self.devices, self.cm)
     }
 
-    fn port(&self, id: u64) -> Result<Port, Errno> {
-        let interface = self.clients.get(id).ok_or(Errno::INVAL)?.interface.clone().flatten();
-        Ok(Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface })
+    fn device(&self) -> Device {
+        let spec = &self.endpoint.account.spec;
+        Device { capabilities: CAPABILITIES, node_guid: spec.node_guid(), ports: PORT.into() }
     }
 
-    /// The process id of `owner`, as the program on connection `id` sees it, if the process lives.
-    fn pid_for(&self, id: u64, owner: Option<&Process>) -> Option<u32> {
-        owner?.number_for(&self.clients.get(id)?.peer)
+    fn port(&self) -> Port {
+        let interface = self.connection.interface().cloned().flatten();
+        Port { number: PORT.into(), state: PORT_ACTIVE, phys_state: PORT_LINK_UP, interface }
+    }
+
+    /// The process id of `owner`, as the program sees it, if the process lives.
+    fn pid_for(&self, owner: Option<&Process>) -> Option<u32> {
+        owner?.number_for(self.connection.program())
     }
 }
 

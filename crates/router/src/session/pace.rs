@@ -1,12 +1,12 @@
 //! Pace of a thread that serves sockets: it looks for a while before it sleeps.
 
-use crate::worker::{Mode, Patience, ShardHandle};
+use crate::worker::{Mode, ShardHandle, SpinLimit};
 use rustix::event::Timespec;
 use std::time::Duration;
 
 /// The pace. A program that has sent a request usually sends another one soon.
 pub(super) struct Pace {
-    patience: Patience,
+    spin_limit: SpinLimit,
     is_tired: bool,
 }
 
@@ -16,8 +16,8 @@ impl Pace {
         // This thread never polls for ever: it is not on the data path.
         let mode = if mode == Mode::Spin { Mode::Adaptive } else { mode };
         // The two programs that set up a connection poll as well.
-        let patience = Patience::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
-        Self { patience, is_tired: true }
+        let spin_limit = SpinLimit::new(mode, shards.len() + 3, SPIN_FOR, shards[0].contention());
+        Self { spin_limit, is_tired: true }
     }
 
     /// Time for which the thread may wait for its sockets, `timer` being the time until its next deadline.
@@ -28,10 +28,10 @@ impl Pace {
     /// The thread has found something to do, or nothing.
     pub(super) fn note(&mut self, has_some: bool) {
         if has_some {
-            self.patience.renew();
+            self.spin_limit.renew();
             self.is_tired = false;
         } else {
-            self.is_tired = self.is_tired || self.patience.is_over(false);
+            self.is_tired = self.is_tired || self.spin_limit.is_over(false);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// The way to a thread that takes requests of type `C`.
+/// Sending end of the queue of a thread that takes requests of type `C`.
 pub(super) struct Post<C> {
     sender: Sender<C>,
     wake: Arc<OwnedFd>,

@@ -2,20 +2,20 @@
 
 use super::account::Item;
 use super::accounts::Accounts;
-use super::clients::{Clients, Input, Signal, Turn};
-use super::connection::{Connection, Flow, Subject};
-use super::context::Context;
+use super::clients::{Clients, Incoming, Input, Signal, Turn};
+use super::connection::{Flow, Frame, SessionConnection, Subject, Until};
 use super::control::{CmControl, Control};
 use super::devices::Devices;
-use super::info::{ContextInfo, SessionTotals};
+use super::executor::{Executed, Executor};
+use super::info::SessionTotals;
 use super::lookups::Lookups;
 use super::pace::Pace;
-use super::peer::Peer;
 use super::post::Post;
+use super::program::Program;
 use super::spec::EndpointSpec;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, Plains};
+use crate::io::{Clock, ExternalPaths};
 use crate::worker::{Mode, ShardHandle};
 use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
@@ -35,14 +35,9 @@ const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as
 /// The state of the session thread.
 pub(super) struct Server {
     pace: Pace,
-    pub(super) accounts: Accounts,
-    pub(super) clients: Clients,
-    pub(super) devices: Devices,
-    pub(super) plains: Plains,
-    pub(super) lookups: Lookups,
-    /// The thread of rdma_cm.
-    pub(super) cm: Post<CmControl>,
-    pub(super) clock: Clock,
+    clients: Clients,
+    executor: Executor,
+    clock: Clock,
     /// Time at which paused listeners are served again.
     resume_at: Time,
     control: Receiver<Control>,
@@ -59,7 +54,7 @@ impl Server {
         cm: Post<CmControl>,
         shards: Vec<ShardHandle>,
         (limits, mode): (DeviceLimits, Mode),
-        (plains, reclaimer): (Plains, Reclaimer),
+        (external_paths, reclaimer): (ExternalPaths, Reclaimer),
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
@@ -75,11 +70,13 @@ impl Server {
         Ok(Self {
             clients: Clients::new(signals)?,
             pace: Pace::new(mode, &shards),
-            accounts: Accounts::new(limits, reclaimer),
-            devices: Devices::new(shards),
-            plains,
-            lookups: Lookups::new(found),
-            cm,
+            executor: Executor::new(
+                Accounts::new(limits, reclaimer),
+                Devices::new(shards),
+                external_paths,
+                (Lookups::new(found), cm),
+                Clock::start(),
+            ),
             clock: Clock::start(),
             resume_at: Time::default(),
             control,
@@ -137,19 +134,24 @@ impl Server {
                     self.remove_endpoint(id);
                     let _ = done.send(());
                 }
-                Control::Snapshot(answer) => drop(answer.send(self.snapshot())),
+                Control::Snapshot(answer) => drop(answer.send(self.executor.snapshot())),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
-                Control::Mistakes(answer) => {
-                    self.note_bad_indices();
-                    drop(answer.send(self.accounts.mistakes()));
+                Control::FailedRequests(answer) => {
+                    self.executor.note_bad_indices();
+                    drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {
-                    self.note_bad_indices();
-                    drop(answer.send(self.accounts.bad_indices()));
+                    self.executor.note_bad_indices();
+                    drop(answer.send(self.executor.accounts().bad_indices()));
                 }
-                Control::Evict(id) => self.cm.tell(CmControl::Evicted(id, self.accounts.evict())),
+                Control::Evict(id) => {
+                    let evicted = self.executor.accounts_mut().evict();
+                    self.executor.cm().tell(CmControl::Evicted(id, evicted));
+                }
                 #[cfg(test)]
-                Control::Account(id, answer) => drop(answer.send(self.accounts.get(id).unwrap().account.clone())),
+                Control::Account(id, answer) => {
+                    drop(answer.send(self.executor.accounts().get(id).unwrap().account.clone()))
+                }
                 Control::Stop => return Flow::Close,
             }
         }
@@ -158,9 +160,10 @@ impl Server {
 
     /// Closes contexts whose programs have removed pages of their queues.
     fn close_broken(&mut self) {
-        let is_broken = |id: &u32| self.devices.get(*id).is_some_and(|context| context.alarm.is_raised());
-        let subject = |c: &Connection| if let Some(Subject::Context(id)) = c.subject { Some(id) } else { None };
-        let hit = |(_, c): &(u64, &Connection)| subject(c).as_ref().is_some_and(is_broken);
+        let is_broken = |id: &u32| self.executor.devices().get(*id).is_some_and(|context| context.is_broken());
+        let subject =
+            |c: &SessionConnection| if let Some(Subject::Context(id)) = c.subject() { Some(id) } else { None };
+        let hit = |(_, c): &(u64, &SessionConnection)| subject(c).as_ref().is_some_and(is_broken);
         let broken: Vec<u64> = self.clients.iter().filter(hit).map(|(id, _)| id).collect();
         for id in broken {
             self.clients.expel(id, "pages of its queues are missing");
@@ -170,55 +173,45 @@ impl Server {
 
     fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
         let id = spec.id;
-        if self.accounts.get(id).is_some() {
+        if self.executor.accounts().get(id).is_some() {
             self.remove_endpoint(id);
             // The answer is not waited for: what follows comes after it.
-            self.cm.tell(CmControl::Remove(id, channel().0));
+            self.executor.cm().tell(CmControl::Remove(id, channel().0));
         }
         if let Err(error) = self.clients.listen(id, spec.vni, listener) {
             return tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be served");
         }
-        let account = self.accounts.add(spec).account.clone();
-        self.cm.tell(CmControl::Add(account));
+        let account = self.executor.accounts_mut().add(spec).account.clone();
+        self.executor.cm().tell(CmControl::Add(account));
     }
 
     fn remove_endpoint(&mut self, id: EndpointId) {
         for connection in self.clients.of_endpoint(id) {
             self.close(connection);
         }
-        if let Some(endpoint) = self.accounts.remove(id) {
+        if let Some(endpoint) = self.executor.accounts_mut().remove(id) {
             self.clients.stop_listening(id, &endpoint.account.disposal);
         }
     }
 
     fn close_all(mut self) {
-        for endpoint in self.accounts.ids() {
+        for endpoint in self.executor.accounts().ids() {
             self.remove_endpoint(endpoint);
         }
     }
 
-    fn snapshot(&self) -> Vec<ContextInfo> {
-        let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
-        contexts.sort_by_key(|(id, _)| *id);
-        contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint)?.account))).collect()
-    }
-
-    fn note_bad_indices(&self) {
-        for (_, context) in self.devices.iter() {
-            if let Some(endpoint) = self.accounts.get(context.endpoint) {
-                context.note_bad_indices(&endpoint.account);
-            }
-        }
-    }
-
     fn present_totals(&self) -> SessionTotals {
-        let objects_live = self.devices.iter().map(|(_, context)| context.holdings.objects().total()).sum();
-        SessionTotals { objects_live, connections_dropped: self.clients.expelled(), ..self.accounts.totals }
+        let objects_live = self.executor.devices().iter().map(|(_, context)| context.objects().total()).sum();
+        SessionTotals {
+            objects_live,
+            connections_dropped: self.clients.expelled(),
+            ..self.executor.accounts().totals()
+        }
     }
 
     /// Accepts one connection, or refuses it. Returns whether there was one.
     fn accept(&mut self, id: EndpointId) -> bool {
-        let Some(endpoint) = self.accounts.get(id) else { return false };
+        let Some(endpoint) = self.executor.accounts().get(id) else { return false };
         if endpoint.account.disposal.is_full() {
             self.pause_listener(id);
             return false;
@@ -243,15 +236,15 @@ impl Server {
 
     /// Serves a new connection, unless it is refused.
     fn welcome(&mut self, id: EndpointId, socket: OwnedFd) {
-        let Some((endpoint, totals)) = self.accounts.with_totals(id) else { return };
+        let Some((endpoint, totals)) = self.executor.accounts_mut().with_totals(id) else { return };
         let account = &endpoint.account;
-        let Ok(peer) = Peer::of(socket.as_fd()) else { return account.disposal.close(socket) };
-        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == peer.uid);
+        let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
+        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
                 endpoint = account.spec.name,
-                pid = peer.pid,
-                uid = peer.uid,
+                pid = program.pid,
+                uid = program.uid,
                 "refused: not the endpoint's user"
             );
         }
@@ -264,8 +257,8 @@ impl Server {
             }
             return self.clients.retire(socket, &account.disposal);
         };
-        let connection = Connection::new(socket, account.clone(), peer, charge);
-        match self.clients.add(connection) {
+        let connection = SessionConnection::new(socket, account.clone(), program, charge);
+        match self.clients.add(connection, None) {
             Ok(_) => totals.connections_accepted += 1,
             Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
         }
@@ -298,7 +291,7 @@ impl Server {
             Flow::Close => self.close(id),
             Flow::HandOver => {
                 if let Some(connection) = self.clients.take(id) {
-                    self.cm.tell(CmControl::Take(Box::new(connection), message));
+                    self.executor.cm().tell(CmControl::Take(Box::new(connection), message));
                 }
             }
         }
@@ -307,31 +300,39 @@ impl Server {
 
     /// Lets messages that waited for room go on, where there may be some now.
     fn unpark(&mut self) {
-        self.clients.unpark(self.accounts.reclaimer(), &self.reclaimed);
+        self.clients.unpark(self.executor.accounts().reclaimer(), &self.reclaimed);
+    }
+
+    /// Takes what has been looked up.
+    fn take_found(&mut self) {
+        while let Some((id, found)) = self.executor.next_found() {
+            // Given back where the connection has gone.
+            drop(self.clients.found(id, found));
+        }
+    }
+
+    /// Executes a message and answers it; an error where it has to wait.
+    fn execute(&mut self, id: u64, incoming: &Incoming<'_>) -> Result<Flow, Until> {
+        let frame = match Frame::parse(&incoming.bytes) {
+            Ok(frame) => frame,
+            Err(error) => return Ok(self.clients.expel(id, &error.to_string())),
+        };
+        let Some(connection) = self.clients.get_mut(id) else { return Ok(Flow::Close) };
+        match self.executor.execute(id, connection, &frame, incoming)? {
+            Executed::Answer(answer) => {
+                let subject = connection.subject();
+                let wanted = if answer.is_err() { self.executor.wanted(subject) } else { None };
+                Ok(self.clients.answer(id, &frame, &answer, wanted))
+            }
+            Executed::HandOver => Ok(Flow::HandOver),
+            Executed::Broken(reason) => Ok(self.clients.expel(id, reason)),
+        }
     }
 
     /// Closes a connection, and its context when it was the last one.
     fn close(&mut self, id: u64) {
-        let Some(Subject::Context(context_id)) = self.clients.remove(id) else { return };
-        let Some(context) = self.devices.get_mut(context_id) else { return };
-        context.connections -= 1;
-        if context.connections == 0 {
-            self.close_context(context_id);
+        if let Some(Subject::Context(context)) = self.clients.remove(id) {
+            self.executor.detach(context);
         }
-    }
-
-    fn close_context(&mut self, id: u32) {
-        let Some(context) = self.devices.remove(id) else { return };
-        context.settle();
-        let number = context.endpoint;
-        let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
-        totals.contexts_closed += 1;
-        totals.objects_reclaimed += context.holdings.objects().total();
-        endpoint.traffic.add_context(&context);
-        context.note_mistakes(&endpoint.account);
-        endpoint.arenas.forget(id);
-        self.cm.tell(CmControl::Closed(number, context.open_device()));
-        // The path to external peers goes at once.
-        drop(context.close(&endpoint.account.disposal));
     }
 }

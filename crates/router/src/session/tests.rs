@@ -12,7 +12,10 @@ use crate::worker::{WorkerConfig, Workers};
 use client::Client;
 use rdmesh_fabric::Quota;
 use rdmesh_nic::{Route, Routes};
-use rdmesh_uverbs::abi::{AllocPd, CmHeader, CreateId, CreateIdResponse, RegMr, ResolveIp, cm_command, number};
+use rdmesh_uverbs::abi::{
+    AllocPd, CmHeader, CreateId, CreateIdResponse, DestroyId, EventResponse, GetEvent, RegMr, ResolveIp, cm_command,
+    number,
+};
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, SegmentKind, VERSION};
@@ -22,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel as channel_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -85,13 +88,18 @@ impl World {
     /// Checks that another endpoint's program opens a device, makes objects and resolves an address.
     fn others_go_on(&self, n: u8) {
         let path = self.endpoint(n);
-        let mut routes = Routes::default();
-        routes.insert(Vni(7), gid(n), Route::Local);
-        self.workers.shards()[0].set_routes(Arc::new(routes));
         let mut client = Client::device(&path);
         let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(4));
         client.create_qp(pd, cq, 2);
-        let mut channel = Client::connect(&path);
+        self.resolving(&path, n);
+    }
+
+    /// A channel, and its identifier that has resolved the endpoint's own address.
+    fn resolving(&self, path: &Path, n: u8) -> (Client, u32) {
+        let mut routes = Routes::default();
+        routes.insert(Vni(7), gid(n), Route::Local);
+        self.workers.shards()[0].set_routes(Arc::new(routes));
+        let mut channel = Client::connect(path);
         channel.call(RequestKind::OpenCm, &[], &[], None).unwrap();
         let create = CreateId { ps: 0x106, qp_type: 2, ..Default::default() };
         let id = cm(&mut channel, cm_command::CREATE_ID, &create, size_of::<CreateIdResponse>());
@@ -100,6 +108,7 @@ impl World {
         dst_addr[..2].copy_from_slice(&2u16.to_ne_bytes());
         dst_addr[4..8].copy_from_slice(&[10, 7, 0, n]);
         cm(&mut channel, cm_command::RESOLVE_IP, &ResolveIp { src_addr: [0; 28], dst_addr, id, timeout_ms: 1000 }, 0);
+        (channel, id)
     }
 }
 
@@ -188,6 +197,22 @@ fn a_channel_that_looks_for_its_way_delays_its_own_program_only() {
     assert_eq!(slow.receive().err(), Some(io::Errno::NETUNREACH));
 }
 
+#[test]
+fn a_command_can_be_refused_where_it_takes_events_away() {
+    let world = World::new();
+    let path = world.endpoint(1);
+    let (mut channel, id) = world.resolving(&path, 1);
+    let destroy = DestroyId { id, ..Default::default() };
+    let command = CmHeader { cmd: cm_command::DESTROY_ID, in_len: size_of::<DestroyId>() as u16, out_len: 4 };
+    let body = [command.as_bytes(), destroy.as_bytes()].concat();
+    for _ in 0..2 {
+        assert_eq!(channel.call(RequestKind::CmUnlessEvents, &body, &[], None).err(), Some(io::Errno::AGAIN));
+    }
+    cm(&mut channel, cm_command::GET_EVENT, &GetEvent { response: 0 }, size_of::<EventResponse>());
+    let answer = channel.call(RequestKind::CmUnlessEvents, &body, &[], None).unwrap();
+    assert_eq!(answer.response, 1u32.to_ne_bytes(), "one event was read");
+}
+
 /// The session thread waits for a worker; rdma_cm has a thread of its own.
 #[test]
 fn rdma_cm_goes_on_while_a_command_is_executed() {
@@ -256,4 +281,49 @@ fn an_endpoint_goes_while_something_is_looked_up_for_it() {
     assert_eq!(slow.receive().err(), Some(io::Errno::PIPE));
     drop(held);
     world.others_go_on(3);
+}
+
+/// Keeps the reclaimer from going on, in its drop, until the sender is dropped.
+struct Gate(Receiver<()>);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.0.recv();
+    }
+}
+
+/// Number of queue pairs of the one device that has some.
+fn queue_pairs(world: &World) -> usize {
+    world.workers.shards()[0].call(|shard| {
+        let engine = shard.engine();
+        (0..16).filter_map(|id| Some(engine.device(rdmesh_nic::ContextId(id)).ok()?.qps().len())).max().unwrap_or(0)
+    })
+}
+
+#[test]
+fn a_device_with_many_queue_pairs_is_closed_while_others_go_on() {
+    const MANY: usize = 600;
+    const TWO_SLICES: usize = 512;
+    let world = World::new();
+    let path = world.endpoint(1);
+    let mut client = Client::device(&path);
+    let (pd, (cq, _ring)) = (client.alloc_pd(), client.create_cq(4));
+    for _ in 0..MANY {
+        client.create_qp(pd, cq, 2);
+    }
+    assert_eq!(queue_pairs(&world), MANY);
+    let (release, released) = channel_of();
+    world.account(1).disposal.discard(Gate(released));
+    drop(client);
+    while queue_pairs(&world) == MANY {
+        std::thread::yield_now();
+    }
+    world.others_go_on(2);
+    assert_eq!(queue_pairs(&world), MANY - TWO_SLICES, "the session thread did no more");
+    drop(release);
+    world.account(1).disposal.finish();
+    // Jobs may have added jobs.
+    while queue_pairs(&world) > 1 {
+        std::thread::yield_now();
+    }
 }

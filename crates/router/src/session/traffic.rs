@@ -1,11 +1,11 @@
 //! Traffic totals of an endpoint: counters of its present and destroyed queue pairs.
 
 use super::context::Context;
-use rdmesh_nic::{QpCounters, Time};
+use rdmesh_nic::{Device, QpCounters};
 
 /// A sum over queue pairs.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Traffic(pub(super) QpCounters);
+pub(super) struct Traffic(QpCounters);
 
 impl Traffic {
     /// Adds the counters of a queue pair.
@@ -27,26 +27,20 @@ impl Traffic {
         sum.cnps_received += other.cnps_received;
     }
 
+    /// The sum.
+    pub(super) fn counters(&self) -> QpCounters {
+        self.0
+    }
+
     /// Adds the counters of the queue pairs of `context`.
     pub(super) fn add_context(&mut self, context: &Context) {
-        let id = context.id;
-        let sum = context.shard.call(move |shard| {
-            let engine = shard.engine();
+        let id = context.id();
+        let sum = context.shard().call(move |shard| {
             let mut sum = Self::default();
-            for qp in engine.qps(id) {
-                if let Ok(info) = engine.query_qp(id, qp) {
-                    sum.add(&info.counters);
-                }
-            }
+            let device = shard.engine().device(id).ok();
+            device.iter().flat_map(Device::infos).for_each(|info| sum.add(&info.counters));
             sum
         });
         self.add(&sum.0);
     }
-}
-
-/// Last reported values of an endpoint's counters, and their time.
-#[derive(Clone, Copy)]
-pub(super) struct Told {
-    pub(super) at: Time,
-    pub(super) sum: Traffic,
 }

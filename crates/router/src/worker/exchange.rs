@@ -5,8 +5,7 @@ use super::mads;
 use super::shard::Shard;
 use super::stats::add;
 use super::wait;
-use crate::memory::HostPlatform;
-use rdmesh_nic::{Datagram, Engine, Owners};
+use rdmesh_nic::{Datagram, Owners};
 use std::sync::Arc;
 
 /// Exchange of packets with the other workers, and delivery of received packets to the worker's engine.
@@ -97,7 +96,7 @@ impl Exchange {
 
 /// The workers, of `workers`, that a datagram is for.
 fn owners(workers: usize, datagram: &Datagram<'_>) -> Owners {
-    if workers == 1 { Owners::Any } else { Engine::<HostPlatform>::owners_of_datagram(workers as u32, datagram) }
+    if workers == 1 { Owners::Any } else { Owners::of(workers as u32, datagram) }
 }
 
 /// Hands a datagram to the worker that it is for.

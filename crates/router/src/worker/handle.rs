@@ -61,7 +61,17 @@ impl ShardHandle {
         self.run(|served| served.change_settled(f))
     }
 
+    /// Like [`ShardHandle::call`], for callers that may outlive the worker: none where it has ended.
+    pub(crate) fn try_call<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> Option<R> {
+        self.try_run(|served| served.change(f))
+    }
+
     fn run<R: Send + 'static>(&self, f: impl FnOnce(&mut Served) -> R + Send + 'static) -> R {
+        // The worker ends only after the owners of all handles, so no caller is left.
+        self.try_run(f).expect("the worker runs as long as the router")
+    }
+
+    fn try_run<R: Send + 'static>(&self, f: impl FnOnce(&mut Served) -> R + Send + 'static) -> Option<R> {
         let standing_in = match self.desk().served.try_lock() {
             Err(TryLockError::Poisoned(_)) => panic!("the worker has failed"),
             Err(TryLockError::WouldBlock) => None,
@@ -70,12 +80,12 @@ impl ShardHandle {
         if let Some(mut guard) = standing_in
             && let Some(served) = guard.as_mut()
         {
-            let (result, must_wake) = served.stand_in(f);
+            let (result, must_wake) = served.run_inline(f);
             drop(guard);
             if must_wake {
                 wait::notify(&self.desk().link.inbox);
             }
-            return result;
+            return Some(result);
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let command: Command = Box::new(move |served| {
@@ -84,16 +94,15 @@ impl ShardHandle {
                 let _ = sender.send(result);
             })
         });
-        // The worker ends only after the owners of all handles, so no caller is left.
-        let was_awake = self.desk().send(command).expect("the worker runs as long as the router");
+        let was_awake = self.desk().send(command).ok()?;
         // One that is awake answers sooner than this thread could fall asleep and wake up again.
         for _ in 0..if was_awake { SPINS } else { 0 } {
             match receiver.try_recv() {
-                Ok(result) => return result,
+                Ok(result) => return Some(result),
                 Err(_) => std::hint::spin_loop(),
             }
         }
-        receiver.recv().expect("the worker answers every command")
+        receiver.recv().ok()
     }
 
     /// Runs `f` on the worker between two polls, some time soon.

@@ -6,7 +6,7 @@
 //!
 //! * `workers`, `tunnels`: start and end of all workers; the tunnel's keys.
 //! * `handle`: commands from other threads.
-//! * `run`, `wait`, `patience`, `contention`, `mode`: the polling loop, and when it sleeps.
+//! * `run`, `wait`, `spin_limit`, `contention`, `mode`: the polling loop, and when it sleeps.
 //! * `contexts`, `attached`, `arrivals`: the contexts, which of them are polled, and where something has arrived.
 //! * `served`, `shard`, `events`, `mads`: one pass; the engine, its contexts, and what goes to programs and to rdma_cm.
 //! * `link`, `exchange`, `stats`: what a worker shares with others.
@@ -21,10 +21,10 @@ mod handle;
 mod link;
 mod mads;
 mod mode;
-mod patience;
 mod run;
 mod served;
 mod shard;
+mod spin_limit;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ pub use events::EventSocket;
 pub use handle::ShardHandle;
 pub use mads::MadQueue;
 pub use mode::Mode;
-pub(crate) use patience::Patience;
 pub use shard::Shard;
+pub(crate) use spin_limit::SpinLimit;
 pub use stats::WorkerStats;
 pub use workers::{StartError, WorkerConfig, Workers};

@@ -98,7 +98,7 @@ impl Served {
 
     /// Runs `f` inline, on the calling thread instead of the worker, after the commands that came before it. Returns its
     /// result, and whether the worker has to be woken.
-    pub(super) fn stand_in<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+    pub(super) fn run_inline<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
         let is_asleep = self.exchange.link().page.is_sleeping();
         if is_asleep {
             self.shard.network().1.after_sleep();

@@ -5,7 +5,7 @@ use super::contexts::Contexts;
 use super::events::EventSocket;
 use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
-use crate::io::{Clock, Faults, PlainSockets, Sockets, Table};
+use crate::io::{Clock, ExternalSockets, Faults, Sockets, Table};
 use crate::memory::HostPlatform;
 use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
@@ -67,12 +67,12 @@ impl Shard {
     }
 
     /// Takes the sockets of a namespace into use.
-    pub fn add_plain(&mut self, plain: Arc<PlainSockets>) -> io::Result<()> {
-        self.sockets.add_plain(plain)
+    pub fn add_external(&mut self, plain: Arc<ExternalSockets>) -> io::Result<()> {
+        self.sockets.add_external(plain)
     }
 
     /// Removes the sockets of a namespace, after the final ACKs of connections there (TIME-WAIT).
-    pub fn remove_plain(&mut self, id: PlainId) {
+    pub fn remove_external(&mut self, id: PlainId) {
         let now = self.now();
         self.sockets.flush(now);
         for _ in 0..LAST_TURNS {
@@ -82,7 +82,7 @@ impl Shard {
             self.engine.poll_transmit(now, self.sockets.transmits());
             self.sockets.flush(now);
         }
-        self.sockets.remove_plain(id);
+        self.sockets.remove_external(id);
     }
 
     /// The engine, the sockets that it is connected to, and the receiver of management datagrams.
@@ -232,10 +232,18 @@ impl Shard {
         self.settle(id, qp, &mut Budget::of_command())
     }
 
+    /// The same for all queue pairs whose completions go to a queue, before a command that depends on how many it has.
+    pub fn settle_cq(&mut self, id: ContextId, cq: u32) -> bool {
+        let mut budget = Budget::of_command();
+        let qps = self.engine.device(id).map_or_else(|_| Vec::new(), |device| device.qps_of_cq(cq));
+        qps.into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+    }
+
     /// The same for all queue pairs of a context that is about to be closed.
     pub fn settle_context(&mut self, id: ContextId) -> bool {
         let mut budget = Budget::of_end();
-        self.engine.qps(id).into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
+        let qps = self.engine.device(id).map_or_else(|_| Vec::new(), |device| device.qps());
+        qps.into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
     }
 
     /// The same for the queue pair with a number, if it is in one of `contexts`.
@@ -253,7 +261,7 @@ impl Shard {
             let has_more = engine.settle_qp(now, id, qp, budget, to);
             sockets.flush(now);
             if !has_more || sockets.is_blocked() {
-                return engine.has_packets_away(id, qp);
+                return engine.device(id).is_ok_and(|device| device.has_packets_away(qp));
             }
         }
     }

@@ -142,7 +142,7 @@ fn send_mads(from: &ShardHandle, count: usize) {
 }
 
 #[test]
-fn a_management_datagram_reaches_whoever_waits_on_another_host() {
+fn a_management_datagram_reaches_the_thread_that_waits_on_another_host() {
     let (here, there) = (workers(1, 104), workers(2, 105));
     let mut routes = Routes::default();
     routes.insert(Vni(1), gid(1), Route::Host(underlay(104)));
@@ -165,7 +165,7 @@ fn a_management_datagram_reaches_whoever_waits_on_another_host() {
 }
 
 #[test]
-fn last_words_leave_before_their_sockets() {
+fn final_messages_leave_before_their_sockets() {
     let here = workers(1, 108);
     let mut routes = Routes::default();
     routes.insert(Vni(1), gid(1), Route::Host(underlay(108)));
@@ -176,7 +176,7 @@ fn last_words_leave_before_their_sockets() {
         for _ in 0..200 {
             shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
         }
-        shard.remove_plain(rdmesh_nic::PlainId(1));
+        shard.remove_external(rdmesh_nic::PlainId(1));
         shard.engine().has_final_packets()
     });
     assert!(!has_more);
@@ -226,18 +226,18 @@ fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
 }
 
 #[test]
-fn whoever_has_a_command_stands_in_for_a_worker_that_sleeps() {
+fn a_command_for_a_worker_that_sleeps_runs_inline() {
     let here = workers(1, 110);
     let shard = &here.shards()[0];
     let mut routes = Routes::default();
     routes.insert(Vni(1), gid(1), Route::Host(underlay(110)));
     routes.insert(Vni(1), gid(2), Route::Host(underlay(111)));
     shard.set_routes(Arc::new(routes));
-    let stands_in = || shard.call(|_| std::thread::current().id()) == std::thread::current().id();
+    let runs_inline = || shard.call(|_| std::thread::current().id()) == std::thread::current().id();
     wait_until("a command is run and the worker sleeps on", || {
         let before = shard.stats();
         let is_asleep = || shard.desk().link.page.is_sleeping();
-        is_asleep() && stands_in() && stands_in() && is_asleep() && shard.stats().polls == before.polls
+        is_asleep() && runs_inline() && runs_inline() && is_asleep() && shard.stats().polls == before.polls
     });
     let before = shard.stats();
     // The worker finishes the work that the command leaves.

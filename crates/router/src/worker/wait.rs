@@ -1,11 +1,11 @@
 //! Waiting strategy of a worker: spin, yield or sleep.
 //!
-//! While there is work the worker polls. When there has been none for a while ([`Patience`]) it sleeps in `epoll_wait`,
+//! While there is work the worker polls. When there has been none for a while ([`SpinLimit`]) it sleeps in `epoll_wait`,
 //! having said so on its page, and programs wake it through an eventfd.
 
 use super::contention::Contention;
 use super::mode::Mode;
-use super::patience::Patience;
+use super::spin_limit::SpinLimit;
 use rdmesh_nic::ContextId;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The waiting side of a worker.
 pub(super) struct Waiter {
-    patience: Patience,
+    spin_limit: SpinLimit,
     watch: Watch,
 }
 
@@ -35,7 +35,7 @@ impl Waiter {
         let watch = Watch(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?));
         epoll::add(&watch.0, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         // A transfer has at least two more threads that poll: those of the two programs.
-        Ok(Self { patience: Patience::new(mode, workers + 2, SPIN_FOR, contention), watch })
+        Ok(Self { spin_limit: SpinLimit::new(mode, workers + 2, SPIN_FOR, contention), watch })
     }
 
     /// The epoll set that wakes the worker.
@@ -45,17 +45,17 @@ impl Waiter {
 
     /// Whether the processor is given to others between passes.
     pub(super) fn yields(&self) -> bool {
-        self.patience.yields()
+        self.spin_limit.yields()
     }
 
     /// A pass found work.
     pub(super) fn worked(&mut self) {
-        self.patience.renew();
+        self.spin_limit.renew();
     }
 
-    /// A pass found nothing. Spins or yields for a moment; returns true where it is time to sleep. See [`Patience::is_over`].
+    /// A pass found nothing. Spins or yields for a moment; returns true where it is time to sleep. See [`SpinLimit::is_over`].
     pub(super) fn idle(&mut self, serves_network: bool) -> bool {
-        self.patience.is_over(serves_network)
+        self.spin_limit.is_over(serves_network)
     }
 
     /// Sleeps until an eventfd is written, or for `limit`; true where it was woken. `rung` is called with the contexts whose
@@ -64,7 +64,7 @@ impl Waiter {
         let limit =
             limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
         let woken = self.watch.wait(limit.as_ref(), rung);
-        self.patience.renew();
+        self.spin_limit.renew();
         woken
     }
 }

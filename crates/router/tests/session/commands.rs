@@ -405,7 +405,7 @@ fn the_gid_table_is_told_without_its_empty_entries() {
         assert_eq!(entry(port, index), Err(Errno::INVAL), "{port} {index}");
     }
     // Reading an empty entry is not recorded as a failed request; reading beyond the table is.
-    let noted: Vec<_> = world.server.mistakes().iter().map(|info| info.mistake.to_string()).collect();
+    let noted: Vec<_> = world.server.failed_requests().iter().map(|info| info.request.to_string()).collect();
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(noted[0].contains("Invalid argument"), "{noted:?}");
 }

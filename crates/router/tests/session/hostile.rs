@@ -4,7 +4,7 @@ use crate::client::{Client, plain};
 use crate::rings::{scribble, set_producer};
 use crate::world::World;
 use rdmesh_router::endpoint::EndpointId;
-use rdmesh_router::session::{BadIndices, Mistake};
+use rdmesh_router::session::{BadIndices, FailedRequest};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::QueueFile;
@@ -90,9 +90,10 @@ fn an_index_beyond_a_queue_is_counted_for_its_endpoint() {
         honest.order(number::MODIFY_QP, &reset(queues[1].0)).unwrap();
         assert_eq!(counts(), expected(count));
     }
-    let mistakes = world.server.mistakes();
-    let found: Vec<_> = mistakes.iter().map(|info| (info.name.as_str(), info.mistake, info.count, info.pid)).collect();
-    assert_eq!(found, [("e1", Mistake::BadIndex, 4, std::process::id() as i32)]);
+    let failed_requests = world.server.failed_requests();
+    let found: Vec<_> =
+        failed_requests.iter().map(|info| (info.name.as_str(), info.request, info.count, info.pid)).collect();
+    assert_eq!(found, [("e1", FailedRequest::BadIndex, 4, std::process::id() as i32)]);
     set_producer(&queues[0].2, 77);
     hostile.order(number::MODIFY_QP, &reset(queues[0].0)).unwrap();
     drop(hostile);

@@ -39,7 +39,8 @@ impl Tenants {
         let gids = [1, 2].map(|host| Gid::from_ip([10, 0, 0, host].into()));
         let sides = gids.map(|gid| side(&mut engine, gid));
         for i in 0..3 {
-            let numbers = [0, 1].map(|s: usize| engine.query_qp(sides[s].context, sides[s].qps[i]).unwrap());
+            let numbers =
+                [0, 1].map(|s: usize| engine.device(sides[s].context).unwrap().query_qp(sides[s].qps[i]).unwrap());
             for s in 0..2 {
                 let av = AddressVector { dgid: gids[1 - s], ..AddressVector::default() };
                 let attr = QpAttr { av, dest_qpn: numbers[1 - s].qpn, ..attributes() };
@@ -48,7 +49,7 @@ impl Tenants {
         }
         let [hostile, victim] = sides;
         let av = AddressVector { dgid: gids[1], ..AddressVector::default() };
-        engine.create_ah(hostile.context, 0, av).unwrap();
+        engine.device(hostile.context).unwrap().create_ah(0, av).unwrap();
         Self { engine, hostile, victim, now: 0 }
     }
 
@@ -127,7 +128,7 @@ fn to_rts(engine: &mut Engine<HostPlatform>, side: &Side, i: usize, mut attr: Qp
     };
     for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
         attr.state = state;
-        engine.modify_qp(Time(0), side.context, side.qps[i], &attr, mask | M::STATE).unwrap();
+        engine.device(side.context).unwrap().modify_qp(Time(0), side.qps[i], &attr, mask | M::STATE).unwrap();
     }
 }
 
@@ -137,7 +138,7 @@ fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> SharedMemory {
 
 fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let context = engine.open(Network { vni: Vni(1), endpoint: 1, gids: vec![gid], plain: None, mtu: Mtu::B4096 });
-    let pd = engine.alloc_pd(context).unwrap();
+    let pd = engine.device(context).unwrap().alloc_pd().unwrap();
     let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
     let mut writable = vec![map(page_fd.as_fd(), 0, CONTEXT_PAGE_LEN)];
     // One page is registered; the page behind it is not.
@@ -150,7 +151,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let arena = ArenaFile::sent(arena_fd.as_fd()).unwrap();
     let memory = arenas.region(1, (BASE, PRIVATE_LEN as u64), &[segment], Some(arena), None).unwrap();
     let access = attributes().access | Access::MW_BIND;
-    engine.reg_mr(context, pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
+    engine.device(context).unwrap().reg_mr(pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
     let private = SharedMemory::map(arena_fd.as_fd(), PRIVATE_LEN as u64, PRIVATE_LEN, true).unwrap();
 
     let file = QueueFile::create().unwrap();
@@ -158,7 +159,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     writable.push(map(file.fd(), cq.offset, cq.len as usize));
     let page = ContextPage::new(page).unwrap();
     let queue = HostCompletionQueue::new(cq.ring, page);
-    let cq = engine.create_cq(context, CqInit { queue, cqe: 16 }).unwrap();
+    let cq = engine.device(context).unwrap().create_cq(CqInit { queue, cqe: 16 }).unwrap();
     let caps = Capabilities { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 };
     let mut qps = Vec::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
@@ -168,7 +169,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
         writable.push(map(file.fd(), recv.offset, recv.len as usize));
         let (send, recv) = (HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)));
         let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false, send, recv };
-        qps.push(engine.create_qp(context, init).unwrap().0);
+        qps.push(engine.device(context).unwrap().create_qp(init).unwrap().0);
     }
     Side { context, qps, writable, private }
 }

@@ -82,7 +82,8 @@ impl World {
         let at = self.plan.nodes[node];
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
         let engine = &mut self.hosts[at.host].engines[at.shard as usize];
-        if let Err(error) = engine.modify_qp(self.now, self.nodes[node].context, handle, &attr, AttrMask::STATE) {
+        let device = engine.device(self.nodes[node].context);
+        if let Err(error) = device.and_then(|mut device| device.modify_qp(self.now, handle, &attr, AttrMask::STATE)) {
             return violated("command", format!("to ERR: {error:?}"));
         }
         self.check_effects(at.host)?;
@@ -153,10 +154,11 @@ impl World {
         Ok(())
     }
 
-    fn is_in_error(&self, end: usize) -> bool {
+    fn is_in_error(&mut self, end: usize) -> bool {
         let (this, node) = (&self.model.ends[end], self.node_of(end));
-        let engine = self.hosts[this.host].engines.get(self.plan.nodes[node].shard as usize).filter(|_| this.alive);
-        let info = engine.and_then(|engine| engine.query_qp(self.nodes[node].context, this.handle).ok());
+        let engine = self.hosts[this.host].engines.get_mut(self.plan.nodes[node].shard as usize).filter(|_| this.alive);
+        let device = engine.and_then(|engine| engine.device(self.nodes[node].context).ok());
+        let info = device.and_then(|device| device.query_qp(this.handle).ok());
         info.is_some_and(|info| info.state() == QpState::Error)
     }
 
@@ -165,8 +167,11 @@ impl World {
         let this = &self.model.ends[end];
         let (node, side) = (self.node_of(end), this.pair.1);
         let at = self.plan.nodes[node];
-        let Some(engine) = self.hosts[at.host].engines.get(at.shard as usize).filter(|_| this.alive) else { return };
-        let Ok(info) = engine.query_qp(self.nodes[node].context, this.handle) else { return };
+        let Some(engine) = self.hosts[at.host].engines.get_mut(at.shard as usize).filter(|_| this.alive) else {
+            return;
+        };
+        let device = engine.device(self.nodes[node].context);
+        let Ok(info) = device.and_then(|device| device.query_qp(this.handle)) else { return };
         let start: Psn = this.plan.psns[side];
         let counters = info.counters;
         let seen = &mut self.model.seen;

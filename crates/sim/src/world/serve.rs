@@ -94,7 +94,7 @@ impl World {
         let Incoming { origin, traffic_class, bytes, sent } = incoming;
         let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received: Some(self.now), bytes };
         let shards = self.hosts[host].engines.len() as u32;
-        let owners = Engine::<Sim>::owners_of_datagram(shards, &datagram);
+        let owners = Owners::of(shards, &datagram);
         let end = self.snoop.arrived(host, &datagram).and_then(|qpn| self.model.by_qpn.get(&(host, qpn)));
         if end.is_some_and(|&end| self.model.ends[end].born > *sent) {
             self.model.seen.count(Seen::StaleToSuccessor);
@@ -151,7 +151,7 @@ impl World {
             let to = (!is_stalled).then_some(&mut transmits);
             let engine = &mut self.hosts[at.host].engines[at.shard as usize];
             let has_more = engine.settle_qp(self.now, context, handle, &mut Budget::of_command(), to);
-            let is_away = engine.has_packets_away(context, handle);
+            let is_away = engine.device(context).is_ok_and(|device| device.has_packets_away(handle));
             self.check_effects(at.host)?;
             self.send_all(at.host, transmits);
             if is_away {

@@ -88,10 +88,11 @@ impl World {
         let engine = &mut self.hosts[plan.host].engines[plan.shard as usize];
         let context =
             engine.open(Network { vni: plan.vni, endpoint: node as u32, gids: vec![plan.gid], plain, mtu: plan.mtu });
-        let pd = engine.alloc_pd(context).or_else(refused)?;
-        let (_, key) = engine.reg_mr(context, pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
+        let mut device = engine.device(context).or_else(refused)?;
+        let pd = device.alloc_pd().or_else(refused)?;
+        let (_, key) = device.reg_mr(pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
         let completions = Completions::new(id, CQE, journal);
-        let cq = engine.create_cq(context, CqInit { queue: completions.clone(), cqe: CQE as u32 }).or_else(refused)?;
+        let cq = device.create_cq(CqInit { queue: completions.clone(), cqe: CQE as u32 }).or_else(refused)?;
         let space = self.model.spaces.len();
         self.model.spaces.push(Space::new(region, slots));
         self.model.by_region.insert(id, space);
@@ -102,7 +103,8 @@ impl World {
             let ring = self.model.queues[queue].recvs.clone();
             let attr = SrqAttr { max_wr: 64, max_sge: 4, limit: 0 };
             let engine = &mut self.hosts[plan.host].engines[plan.shard as usize];
-            let handle = engine.create_srq(context, SrqInit { pd, queue: ring, attr }).or_else(refused)?;
+            let mut device = engine.device(context).or_else(refused)?;
+            let handle = device.create_srq(SrqInit { pd, queue: ring, attr }).or_else(refused)?;
             self.model.spaces[space].slots[slot] = Owner::Queue(queue);
             opened.srq = Some((handle, queue));
         }
@@ -184,13 +186,13 @@ impl World {
             send: sends.clone(),
             recv: srq.is_none().then(|| self.model.queues[queue].recvs.clone()),
         };
-        let engine = &mut self.hosts[at.host].engines[at.shard as usize];
-        let (handle, qpn) = engine.create_qp(context, init).or_else(refused)?;
+        let mut device = self.hosts[at.host].engines[at.shard as usize].device(context).or_else(refused)?;
+        let (handle, qpn) = device.create_qp(init).or_else(refused)?;
         let other = self.plan.nodes[plan.nodes[1 - side]].gid;
-        let ah = engine.create_ah(context, pd, AddressVector { dgid: other, ..vector() }).or_else(refused)?;
+        let ah = device.create_ah(pd, AddressVector { dgid: other, ..vector() }).or_else(refused)?;
         let mut windows = Vec::new();
         for _ in 0..plan.windows {
-            let (handle, key) = engine.alloc_mw(context, pd, MwType::Type2).or_else(refused)?;
+            let (handle, key) = device.alloc_mw(pd, MwType::Type2).or_else(refused)?;
             windows.push(Window { handle, key, state: WindowState::Binding });
         }
         self.model.spaces[space].slots[slot] = Owner::End(end);
@@ -266,10 +268,11 @@ impl World {
             ],
         };
         let engine = &mut self.hosts[this.host].engines[this.shard as usize];
+        let mut device = engine.device(node.context).or_else(refused)?;
         for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
             attr.state = state;
             let handle = self.model.ends[end].handle;
-            engine.modify_qp(self.now, node.context, handle, &attr, mask | M::STATE).or_else(refused)?;
+            device.modify_qp(self.now, handle, &attr, mask | M::STATE).or_else(refused)?;
         }
         Ok(())
     }
@@ -296,10 +299,11 @@ impl World {
         let (handle, ah) = (self.model.ends[end].handle, self.model.ends[end].ah);
         let windows: Vec<u32> = self.model.ends[end].windows.iter().map(|window| window.handle).collect();
         let engine = &mut self.hosts[at.host].engines[at.shard as usize];
-        engine.destroy_qp(context, handle).or_else(refused)?;
-        engine.destroy_ah(context, ah).or_else(refused)?;
+        let mut device = engine.device(context).or_else(refused)?;
+        device.destroy_qp(handle).or_else(refused)?;
+        device.destroy_ah(ah).or_else(refused)?;
         for window in windows {
-            engine.dealloc_mw(context, window).or_else(refused)?;
+            device.dealloc_mw(window).or_else(refused)?;
         }
         self.check_effects(at.host)?;
         self.model.close(end);

@@ -1,8 +1,9 @@
 //! The structs of `rdma_user_cm.h`: commands and responses of `/dev/infiniband/rdma_cm`.
 //!
-//! Socket addresses are their raw bytes: 28 where the header has a `sockaddr_in6`, 128 for a `sockaddr_storage`.
+//! Socket addresses ([`super::SockaddrIn`] and the others) are their raw bytes: 28 where the header has a `sockaddr_in6`, 128
+//! for a `sockaddr_storage`.
 
-use super::AhAttr;
+use super::{AhAttr, SaPathRecord};
 
 numbers! {
     /// Numbers of the commands ([`CmHeader::cmd`]).
@@ -202,11 +203,11 @@ uapi! {
         [4] reserved: u32,
     }
 
-    /// A path record as the subnet administrator has it. SET_OPTION's IB_PATH takes them too.
+    /// A path record as the subnet administrator has it ([`super::SaPathRecord`]). SET_OPTION's IB_PATH takes them too.
     struct PathRecordData("ib_path_rec_data"): 72 {
         [0] flags: u32,
         [4] reserved: u32,
-        [8] path_rec: [u8; 64],
+        [8] path_rec: SaPathRecord,
     }
 
     struct ConnParam("rdma_ucm_conn_param"): 272 {

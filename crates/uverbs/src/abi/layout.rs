@@ -55,7 +55,7 @@ impl Layout {
 
 /// Every struct of this module.
 fn layouts() -> impl Iterator<Item = &'static Layout> {
-    use super::{address, cm, command, cq, device, event, ioctl, memory, netlink, qp, rxe, srq};
+    use super::{address, cm, command, cq, device, event, ioctl, memory, netlink, qp, rxe, sockaddr, srq};
     let all = [
         address::LAYOUTS,
         cm::LAYOUTS,
@@ -68,6 +68,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
         netlink::LAYOUTS,
         qp::LAYOUTS,
         rxe::LAYOUTS,
+        sockaddr::LAYOUTS,
         srq::LAYOUTS,
     ];
     all.into_iter().flatten()
@@ -81,7 +82,9 @@ fn numbers() -> impl Iterator<Item = &'static (&'static str, u64)> {
 
 /// Directory of the kernel's headers.
 const HEADERS: &str = "/usr/include";
-const FILES: [&str; 9] = [
+const FILES: [&str; 11] = [
+    "linux/in.h",
+    "linux/in6.h",
     "linux/netlink.h",
     "rdma/ib_user_ioctl_cmds.h",
     "rdma/ib_user_ioctl_verbs.h",

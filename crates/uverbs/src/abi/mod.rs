@@ -96,6 +96,7 @@ mod method;
 pub mod netlink;
 mod qp;
 mod rxe;
+mod sockaddr;
 mod srq;
 
 pub use address::{AhAttr, AttachMcast, CreateAh, CreateAhResponse, DestroyAh, GlobalRoute};
@@ -135,6 +136,7 @@ pub use rxe::{
     RxeDmaInfo, RxeFlushArgs, RxeModifySrq, RxeMwArgs, RxeQueueBuf, RxeRdmaArgs, RxeRecvWqe, RxeSendWqe, RxeSendWr,
     RxeSge, RxeUdArgs,
 };
+pub use sockaddr::{SaPathRecord, SockaddrIb, SockaddrIn, SockaddrIn6, address_family};
 pub use srq::{
     CreateSrq, CreateSrqResponse, CreateXsrq, DestroySrq, DestroySrqResponse, ModifySrq, QuerySrq, QuerySrqResponse,
 };

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::cm::table::{MAX_ORPHANS, MAX_PENDING, MAX_TIME_WAITS};
 use crate::cm::*;
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 use rdmesh_verbs::{Gid, Qpn};
 
@@ -65,7 +65,7 @@ fn noise_is_neither_answered_nor_kept() {
         cm.handle_mad(Time(0), &Mad { path: path(B, A), bytes });
         assert_eq!((cm.poll_mad(), cm.poll_event()), (None, None));
     }
-    assert_eq!((cm.counters().malformed, cm.table.is_empty()), (20_000, true));
+    assert_eq!((cm.counters().malformed, cm.exchange.table().is_empty()), (20_000, true));
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn broken_messages_do_no_harm() {
 
 /// Gives up everything, and checks that nothing is left of it.
 fn finish(cm: &mut Cm, mut now: Time) {
-    cm.table.ids().into_iter().for_each(|id| cm.destroy(now, CommId(id)));
+    cm.exchange.table().ids().into_iter().for_each(|id| cm.destroy(now, CommId(id)));
     for _ in 0..40 {
         now = now.after(Duration::from_secs(100));
         cm.handle_timeout(now);
         all(cm);
     }
     assert_eq!((cm.poll_event(), cm.poll_timeout()), (None, None));
-    assert!(cm.table.is_empty());
+    assert!(cm.exchange.table().is_empty());
 }
 
 #[test]
@@ -205,8 +205,9 @@ fn what_peers_without_an_answer_keep_alive_is_bounded() {
 #[test]
 fn a_peer_cannot_speak_for_another() {
     let (mut two, heard) = real_messages();
-    let states =
-        |cm: &Cm| -> Vec<_> { cm.table.ids().into_iter().map(|id| (id, cm.table.get(id).unwrap().state)).collect() };
+    let states = |cm: &Cm| -> Vec<_> {
+        cm.exchange.table().ids().into_iter().map(|id| (id, cm.exchange.table().get(id).unwrap().state)).collect()
+    };
     let before = (states(&two.a), states(&two.b));
     for mut mad in heard {
         if mad::kind(&mad.bytes).is_some_and(|kind| matches!(kind, Kind::Req | Kind::SidrReq)) {

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use crate::cm::*;
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 use rdmesh_verbs::{Gid, Psn, Qpn};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -306,11 +306,16 @@ impl World {
         self.until_quiet(seed);
         // Late repetitions may have made requests that no owner has answered since.
         for node in 0..self.cms.len() {
-            self.cms[node].table.ids().into_iter().for_each(|id| self.cms[node].destroy(self.now, CommId(id)));
+            self.cms[node]
+                .exchange
+                .table()
+                .ids()
+                .into_iter()
+                .for_each(|id| self.cms[node].destroy(self.now, CommId(id)));
         }
         self.collect();
         self.until_quiet(seed);
-        let is_empty = self.cms.iter().all(|cm| cm.table.is_empty() && cm.poll_timeout().is_none());
+        let is_empty = self.cms.iter().all(|cm| cm.exchange.table().is_empty() && cm.poll_timeout().is_none());
         assert!(is_empty, "seed {seed}: something is left");
     }
 

@@ -1,7 +1,7 @@
 //! Test harness: connection managers that exchange messages, and the parameters they use.
 
 use crate::cm::*;
-use crate::time::Time;
+use crate::timer::Time;
 use core::time::Duration;
 use rdmesh_verbs::{Gid, Mtu, Psn, Qkey, QpType, Qpn, Vni};
 

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::engine::{Config, Engine, Event};
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 
 fn write(id: u64, a: &Node, b: &Node, length: u32) -> SendWr {
@@ -122,7 +122,7 @@ fn a_qp_has_one_deadline_however_often_it_starts_anew() {
     }
     world.post(&a, wr(99, SendOp::Send { imm: None }, &[]));
     world.settle();
-    world.engines[0].destroy_qp(a.context, a.qp).unwrap();
+    world.engines[0].device(a.context).unwrap().destroy_qp(a.qp).unwrap();
     assert_eq!(world.engines[0].deadlines(), 0);
 }
 
@@ -173,7 +173,7 @@ fn windows_of_a_qp_go_with_it_and_others_stay() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup::default());
     let window = |world: &mut World, node: &Node| {
-        let (_, key) = world.engines[0].alloc_mw(node.context, node.pd, MwType::Type2).unwrap();
+        let (_, key) = world.engines[0].device(node.context).unwrap().alloc_mw(node.pd, MwType::Type2).unwrap();
         let new_key = Key(key.0 ^ 1);
         let access = Access::REMOTE_READ;
         let op = SendOp::BindMw { mw: key, new_key, mr: node.key, addr: BASE, length: 8, access };
@@ -183,7 +183,7 @@ fn windows_of_a_qp_go_with_it_and_others_stay() {
     };
     window(&mut world, &a);
     window(&mut world, &b);
-    world.engines[0].destroy_qp(a.context, a.qp).unwrap();
-    assert_eq!(world.engines[0].dereg_mr(a.context, a.mr).map(drop), Ok(()));
-    assert_eq!(world.engines[0].dereg_mr(b.context, b.mr).map(drop), Err(CommandError::Invalid));
+    world.engines[0].device(a.context).unwrap().destroy_qp(a.qp).unwrap();
+    assert_eq!(world.engines[0].device(a.context).unwrap().dereg_mr(a.mr).map(drop), Ok(()));
+    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Err(CommandError::Invalid));
 }

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::CommandError;
 use crate::engine::Event;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 
 fn has_event(world: &World, wanted: AsyncEvent) -> bool {
@@ -213,15 +213,15 @@ fn objects_in_use_cannot_be_destroyed() {
     let mut world = World::new(1);
     let a = world.node(0, 1, Setup { srq: true, ..Setup::default() });
     let e = &mut world.engines[0];
-    assert_eq!(e.destroy_cq(a.context, 0).map(drop), Err(CommandError::Busy));
-    assert_eq!(e.destroy_srq(a.context, 0).map(drop), Err(CommandError::Busy));
-    assert_eq!(e.dealloc_pd(a.context, a.pd), Err(CommandError::Busy));
-    e.destroy_qp(a.context, a.qp).unwrap();
-    e.destroy_cq(a.context, 0).unwrap();
-    e.destroy_srq(a.context, 0).unwrap();
-    e.dereg_mr(a.context, a.mr).unwrap();
-    e.dealloc_pd(a.context, a.pd).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, a.pd), Err(CommandError::NoSuchObject));
+    assert_eq!(e.device(a.context).unwrap().destroy_cq(0).map(drop), Err(CommandError::Busy));
+    assert_eq!(e.device(a.context).unwrap().destroy_srq(0).map(drop), Err(CommandError::Busy));
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Err(CommandError::Busy));
+    e.device(a.context).unwrap().destroy_qp(a.qp).unwrap();
+    e.device(a.context).unwrap().destroy_cq(0).unwrap();
+    e.device(a.context).unwrap().destroy_srq(0).unwrap();
+    e.device(a.context).unwrap().dereg_mr(a.mr).unwrap();
+    e.device(a.context).unwrap().dealloc_pd(a.pd).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Err(CommandError::NoSuchObject));
 }
 
 #[test]

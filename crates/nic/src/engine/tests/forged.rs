@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::path::{Envelope, Transmits, flow};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Aeth, Header, Op, Part, Reth, Service, Syndrome};
 use rdmesh_verbs::*;
 use std::cell::Cell;
@@ -175,7 +175,7 @@ fn a_number_without_a_queue_pair_acknowledges_only_what_was_executed() {
     let (a, b) = world.pair(Setup::default());
     receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST), &[9; 4]);
     world.settle();
-    world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+    world.engines[1].device(b.context).unwrap().destroy_qp(b.qp).unwrap();
     for (ahead, is_answered) in [(1, false), (0, true)] {
         receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST.add(ahead)), &[9; 4]);
         assert_eq!(world.engines[1].has_final_packets(), is_answered, "{ahead} ahead");
@@ -200,8 +200,8 @@ fn a_key_that_was_given_back_opens_nothing_of_its_successor() {
     let (a, b) = world.pair(Setup::default());
     let memory = Bytes::new(LEN);
     let engine = &mut world.engines[1];
-    engine.dereg_mr(b.context, b.mr).unwrap();
-    let (_, key) = engine.reg_mr(b.context, b.pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
+    engine.device(b.context).unwrap().dereg_mr(b.mr).unwrap();
+    let (_, key) = engine.device(b.context).unwrap().reg_mr(b.pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
     assert_eq!(key.index(), b.key.index(), "its place is used again");
     receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST), &[9; 4]);
     world.run_until(Time(1_000_000));

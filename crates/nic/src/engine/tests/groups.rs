@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::path::{Datagram, Origin};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{IpUdp, geneve};
 use rdmesh_verbs::*;
 use std::cell::RefCell;
@@ -23,14 +23,14 @@ fn node(world: &mut World, engine: usize, host: u8, vni: u32) -> Node {
 
 fn member(world: &mut World, engine: usize, host: u8, vni: u32) -> Node {
     let node = node(world, engine, host, vni);
-    world.engines[engine].attach_mcast(node.context, node.qp, group()).unwrap();
+    world.engines[engine].device(node.context).unwrap().attach_mcast(node.qp, group()).unwrap();
     node
 }
 
 /// The work request of `from` that sends its first `len` bytes to the group.
 fn to_group(world: &mut World, from: &Node, id: u64, len: u32) -> SendWr {
     let av = AddressVector { dgid: group(), ..AddressVector::default() };
-    let ah = world.engines[from.engine].create_ah(from.context, from.pd, av).unwrap() + 1;
+    let ah = world.engines[from.engine].device(from.context).unwrap().create_ah(from.pd, av).unwrap() + 1;
     let op = SendOp::Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY, imm: None };
     wr(id, op, &[from.sge(0, len)])
 }
@@ -142,7 +142,7 @@ fn who_leaves_a_group_gets_no_more() {
         world.post(&a, request);
         world.settle();
         assert_eq!((a.done(), received(&b)), (Some((1, WcStatus::Success)), expected));
-        let _ = world.engines[1].detach_mcast(b.context, b.qp, group());
+        let _ = world.engines[1].device(b.context).unwrap().detach_mcast(b.qp, group());
     }
     let counters = world.engines[1].wire_counters();
     assert_eq!((counters.unknown_qp, counters.wrong_source), (0, 0));

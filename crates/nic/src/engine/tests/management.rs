@@ -70,7 +70,7 @@ fn they_are_what_any_connection_manager_sends() {
         assert_eq!((header.service, header.op, header.dest, header.pkey), (Service::Ud, op, Qpn::new(1), 0xffff));
         assert_eq!(header.psn, Psn::new(n as u32));
         let datagram = Datagram { origin: Origin::Host(World::host(0)), traffic_class: 0, received: None, bytes };
-        assert_eq!(Engine::<Test>::owners_of_datagram(4, &datagram), Owners::Any);
+        assert_eq!(Owners::of(4, &datagram), Owners::Any);
     }
     assert_eq!(sent.len(), 3);
 }
@@ -212,14 +212,14 @@ fn captures_show_them() {
     let mut world = World::two_hosts();
     let (a, b) = (world.node(0, 1, Setup::default()), world.node(1, 2, Setup::default()));
     let filter = CaptureFilter { vni: Vni(1), gids: vec![b.gid], snap_len: 1 << 16 };
-    let captures: Vec<_> = world.engines.iter_mut().map(|engine| engine.start_capture(filter.clone())).collect();
+    let captures: Vec<_> = world.engines.iter_mut().map(|engine| engine.captures().start(filter.clone())).collect();
     world.engines[0].send_mad(world.now, &mad(a.gid, b.gid, 1)).unwrap();
     world.settle();
     for (engine, capture) in world.engines.iter_mut().zip(captures) {
-        let captured = engine.poll_capture(capture).unwrap();
+        let captured = engine.captures().poll(capture).unwrap();
         let (ip, udp) = IpUdp::decode(&captured.bytes).unwrap();
         assert!(icrc::check(&ip, udp));
         assert_eq!(Header::decode(udp).unwrap().0.dest, Qpn::new(1));
-        assert!(engine.poll_capture(capture).is_none());
+        assert!(engine.captures().poll(capture).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Random traffic, compared with a plain model of memory and completions.
 
 use super::world::*;
-use crate::time::Time;
+use crate::timer::Time;
 use proptest::prelude::*;
 use rdmesh_verbs::*;
 

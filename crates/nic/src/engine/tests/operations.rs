@@ -127,7 +127,7 @@ fn datagrams_carry_a_grh_and_find_their_qp() {
     for mut world in World::kinds() {
         let (a, b) = world.pair(Setup { qp_type: QpType::Ud, ..Setup::default() });
         let av = AddressVector { dgid: b.gid, hop_limit: 3, ..AddressVector::default() };
-        let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+        let ah = world.engines[0].device(a.context).unwrap().create_ah(a.pd, av).unwrap() + 1;
         a.memory.put(0, &pattern(100));
         b.post_recv(4, &[b.sge(0, 30), b.sge(30, 200)]);
         let op = SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: Some(1) };
@@ -161,11 +161,11 @@ fn a_group_reaches_its_members_in_every_engine() {
     world.connect(&c, &a);
     world.connect(&elsewhere, &a);
     for node in [&b, &c, &elsewhere] {
-        world.engines[node.engine].attach_mcast(node.context, node.qp, group).unwrap();
+        world.engines[node.engine].device(node.context).unwrap().attach_mcast(node.qp, group).unwrap();
         node.post_recv(1, &[node.sge(0, 100)]);
     }
     let av = AddressVector { dgid: group, ..AddressVector::default() };
-    let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+    let ah = world.engines[0].device(a.context).unwrap().create_ah(a.pd, av).unwrap() + 1;
     let op = SendOp::Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY, imm: None };
     world.post(&a, wr(1, op, &[a.sge(0, 8)]));
     world.settle();
@@ -177,7 +177,7 @@ fn a_group_reaches_its_members_in_every_engine() {
 fn windows_open_what_they_are_bound_to_and_no_more() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup::default());
-    let (_, mw) = world.engines[0].alloc_mw(b.context, b.pd, crate::MwType::Type2).unwrap();
+    let (_, mw) = world.engines[0].device(b.context).unwrap().alloc_mw(b.pd, crate::MwType::Type2).unwrap();
     let key = Key(mw.0 ^ 1);
     let access = Access::REMOTE_WRITE;
     let bind = SendOp::BindMw { mw, new_key: key, mr: b.key, addr: BASE + 100, length: 50, access };
@@ -190,14 +190,14 @@ fn windows_open_what_they_are_bound_to_and_no_more() {
     world.settle();
     assert_eq!(a.done(), Some((2, WcStatus::Success)));
     assert_eq!(b.memory.get(144, 6), b"window");
-    assert_eq!(world.engines[0].dereg_mr(b.context, b.mr).map(drop), Err(crate::CommandError::Invalid));
+    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Err(crate::CommandError::Invalid));
     world.post(&b, wr(3, SendOp::LocalInvalidate { key }, &[]));
     world.settle();
     assert_eq!(b.done(), Some((3, WcStatus::Success)));
     world.post(&a, wr(4, write(BASE + 144), &[a.sge(0, 6)]));
     world.settle();
     assert_eq!(a.done(), Some((4, WcStatus::RemoteAccessError)));
-    assert_eq!(world.engines[0].dereg_mr(b.context, b.mr).map(drop), Ok(()));
+    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Ok(()));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn an_srq_feeds_its_qps_and_announces_its_limit_once() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup { srq: true, ..Setup::default() });
     (0..3).for_each(|i| b.post_recv(i, &[b.sge(0, 8)]));
-    world.engines[0].modify_srq(b.context, 0, None, Some(2)).unwrap();
+    world.engines[0].device(b.context).unwrap().modify_srq(0, None, Some(2)).unwrap();
     let is_limit = |e: &&Event| matches!(e, Event::Async { event: AsyncEvent::SrqLimitReached, .. });
     // When fewer than two are left.
     for (i, limits) in [(0, 0), (1, 1), (2, 1)] {
@@ -300,7 +300,8 @@ fn bytes_are_counted_by_the_way_they_went() {
         world.post(&a, wr(2, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 7000)]));
         world.post(&a, wr(3, SendOp::FetchAdd { remote_addr: BASE, rkey: b.key, add: 1 }, &[a.sge(0, 8)]));
         world.settle();
-        let counters = |node: &Node| world.engines[node.engine].query_qp(node.context, node.qp).unwrap().counters;
+        let mut counters =
+            |node: &Node| world.engines[node.engine].device(node.context).unwrap().query_qp(node.qp).unwrap().counters;
         let (one, other) = (counters(&a), counters(&b));
         assert_eq!((one.tx_bytes, one.read_bytes, one.rx_bytes, one.served_bytes), (12_008, 7008, 0, 0));
         assert_eq!((other.rx_bytes, other.served_bytes, other.tx_bytes, other.read_bytes), (12_008, 7008, 0, 0));
@@ -313,14 +314,14 @@ fn a_region_is_reached_as_it_is_registered_now() {
         let (a, b) = world.pair(Setup::default());
         let engine = world.engines.len() - 1;
         let change = |world: &mut World, pd, access| {
-            assert_eq!(world.engines[engine].rereg_mr(b.context, b.mr, pd, access), Ok(b.key));
+            assert_eq!(world.engines[engine].device(b.context).unwrap().rereg_mr(b.mr, pd, access), Ok(b.key));
         };
         change(&mut world, None, Some(Access::LOCAL_WRITE | Access::REMOTE_READ));
         let read = |n| wr(n, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 8)]);
         world.post(&a, read(1));
         world.settle();
         assert_eq!(a.done(), Some((1, WcStatus::Success)));
-        let other = world.engines[engine].alloc_pd(b.context).unwrap();
+        let other = world.engines[engine].device(b.context).unwrap().alloc_pd().unwrap();
         change(&mut world, Some(other), None);
         world.post(&a, read(2));
         world.settle();
@@ -350,24 +351,24 @@ fn a_protection_domain_in_use_stays() {
     let mut world = World::new(1);
     let a = world.node(0, 1, Setup::default());
     let e = &mut world.engines[0];
-    let pd = e.alloc_pd(a.context).unwrap();
+    let pd = e.device(a.context).unwrap().alloc_pd().unwrap();
     let busy = Err(CommandError::Busy);
-    let (mr, _) = e.reg_mr(a.context, pd, BASE, 8, ALL, Bytes::new(8)).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, pd), busy);
-    e.rereg_mr(a.context, mr, Some(a.pd), None).unwrap();
-    let (mw, _) = e.alloc_mw(a.context, pd, MwType::Type1).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, pd), busy);
-    e.dealloc_mw(a.context, mw).unwrap();
-    let ah = e.create_ah(a.context, pd, AddressVector::default()).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, pd), busy);
-    e.destroy_ah(a.context, ah).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, pd), Ok(()));
-    assert_eq!(e.dealloc_pd(a.context, a.pd), busy, "its queue pair and the region that moved there");
-    e.destroy_qp(a.context, a.qp).unwrap();
-    e.dereg_mr(a.context, a.mr).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, a.pd), busy);
-    e.dereg_mr(a.context, mr).unwrap();
-    assert_eq!(e.dealloc_pd(a.context, a.pd), Ok(()));
+    let (mr, _) = e.device(a.context).unwrap().reg_mr(pd, BASE, 8, ALL, Bytes::new(8)).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().rereg_mr(mr, Some(a.pd), None).unwrap();
+    let (mw, _) = e.device(a.context).unwrap().alloc_mw(pd, MwType::Type1).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().dealloc_mw(mw).unwrap();
+    let ah = e.device(a.context).unwrap().create_ah(pd, AddressVector::default()).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().destroy_ah(ah).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), Ok(()));
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), busy, "its queue pair and the region that moved there");
+    e.device(a.context).unwrap().destroy_qp(a.qp).unwrap();
+    e.device(a.context).unwrap().dereg_mr(a.mr).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), busy);
+    e.device(a.context).unwrap().dereg_mr(mr).unwrap();
+    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Ok(()));
 }
 
 #[test]
@@ -388,9 +389,9 @@ fn a_device_with_many_queue_pairs_is_closed_in_slices() {
             send: a.sends.clone(),
             recv: Some(a.recvs.clone()),
         };
-        e.create_qp(a.context, init).unwrap();
+        e.device(a.context).unwrap().create_qp(init).unwrap();
     }
     let slices = std::iter::from_fn(|| e.close_some(a.context)).count();
-    assert_eq!((slices, e.qps(a.context).len()), (4, 0));
+    assert_eq!((slices, e.device(a.context).unwrap().qps().len()), (4, 0));
     assert!(e.close(a.context).is_some());
 }

@@ -1,7 +1,7 @@
 //! Tests of slow memory: queue pairs wait for it, and fail only where that lasts.
 
 use super::world::*;
-use crate::time::Time;
+use crate::timer::Time;
 use rdmesh_verbs::*;
 use std::sync::{Arc, Mutex};
 
@@ -170,7 +170,7 @@ fn others_go_on_meanwhile() {
 const ENDS: [fn(&mut World, &Node); 4] = [
     |world, node| world.modify_state(node, QpState::Error),
     |world, node| world.modify_state(node, QpState::Reset),
-    |world, node| drop(world.engines[node.engine].destroy_qp(node.context, node.qp).unwrap()),
+    |world, node| drop(world.engines[node.engine].device(node.context).unwrap().destroy_qp(node.qp).unwrap()),
     |world, node| drop(world.engines[node.engine].close(node.context)),
 ];
 
@@ -194,15 +194,15 @@ fn what_waits_can_be_ended_and_leaves_nothing() {
                 assert!(done.len() <= 1 && done.iter().all(|(_, status)| *status == WcStatus::FlushError), "{done:?}");
                 assert_eq!(
                     *a.sends.taken.lock().unwrap() as usize,
-                    usize::from(done.is_empty() && is_gone(&world, &a))
+                    usize::from(done.is_empty() && is_gone(&mut world, &a))
                 );
             }
         }
     }
 }
 
-fn is_gone(world: &World, node: &Node) -> bool {
-    world.engines[node.engine].query_qp(node.context, node.qp).is_err()
+fn is_gone(world: &mut World, node: &Node) -> bool {
+    world.engines[node.engine].device(node.context).and_then(|device| device.query_qp(node.qp)).is_err()
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_datagram_is_lost_where_the_receivers_memory_is_slow_and_its_receive_is_not(
         let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
         let (a, b) = world.pair(setup);
         let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
-        let ah = world.engines[a.engine].create_ah(a.context, a.pd, av).unwrap();
+        let ah = world.engines[a.engine].device(a.context).unwrap().create_ah(a.pd, av).unwrap();
         b.post_recv(7, &[b.sge(0, 1000)]);
         let datagram = |id| {
             let op = SendOp::Datagram { ah: ah + 1, qpn: b.qpn, qkey: QKEY, imm: None };
@@ -305,7 +305,7 @@ fn a_datagram_to_another_host_waits_for_the_senders_memory() {
     let mut world = World::two_hosts();
     let (a, b) = world.pair(Setup { qp_type: QpType::Ud, ..Setup::default() });
     let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
-    let ah = world.engines[a.engine].create_ah(a.context, a.pd, av).unwrap();
+    let ah = world.engines[a.engine].device(a.context).unwrap().create_ah(a.pd, av).unwrap();
     b.post_recv(7, &[b.sge(0, 1000)]);
     a.memory.be_slow(5);
     let op = SendOp::Datagram { ah: ah + 1, qpn: b.qpn, qkey: QKEY, imm: None };
@@ -340,4 +340,25 @@ fn a_peer_that_is_slow_for_ever_is_given_up() {
     }
     assert_eq!(a.done(), Some((1, WcStatus::RnrRetryExceeded)));
     assert!((10 * SECOND..12 * SECOND).contains(&(world.now.0 - start)), "after {} ns", world.now.0 - start);
+}
+
+/// A platform that goes on with a copy meanwhile finds its packet again.
+#[test]
+fn a_packet_that_comes_again_has_the_same_identity() {
+    for mut world in World::kinds() {
+        let (a, b) = pair(&mut world, Setup::default());
+        let mut seen = Vec::new();
+        for request in 0..2 {
+            b.memory.be_slow(3);
+            world.post(&a, (CASES[1].1)(&a, &b));
+            world.run_until(Time(world.now.0 + SECOND));
+            assert_eq!(a.done(), Some((1, WcStatus::Success)));
+            let packets = slow_packets();
+            assert_eq!(packets.len(), 3);
+            let first = packets[0].expect("it can be told from others");
+            assert!(packets.iter().all(|packet| *packet == Some(first)), "{request}: {packets:?}");
+            assert!(!seen.contains(&first), "another request has another one");
+            seen.push(first);
+        }
+    }
 }

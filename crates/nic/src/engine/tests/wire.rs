@@ -4,7 +4,7 @@ use super::world::*;
 use crate::CaptureFilter;
 use crate::path::Path;
 use crate::path::{Datagram, Origin};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::wire::{Header, IpUdp, Op, Service, Syndrome, geneve, icrc};
 use proptest::prelude::*;
 use rdmesh_verbs::*;
@@ -37,8 +37,8 @@ fn write(b: &Node, at: u64) -> SendOp {
     SendOp::Write { remote_addr: BASE + at, rkey: b.key, imm: None }
 }
 
-fn counters(world: &World, node: &Node) -> crate::QpCounters {
-    world.engines[node.engine].query_qp(node.context, node.qp).unwrap().counters
+fn counters(world: &mut World, node: &Node) -> crate::QpCounters {
+    world.engines[node.engine].device(node.context).unwrap().query_qp(node.qp).unwrap().counters
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_long_write_is_packets_of_the_path_mtu() {
     let lens: Vec<_> = sent.iter().map(|(.., header, payload)| (header.psn.value(), payload.len())).collect();
     assert_eq!(lens, [(0xff_fffe, 1024), (0xff_ffff, 1024), (0, 452), (0, 0)]);
     assert!(matches!(sent[3].2.op, Op::Acknowledge(aeth) if aeth.msn == 1));
-    let info = world.engines[0].query_qp(a.context, a.qp).unwrap();
+    let info = world.engines[0].device(a.context).unwrap().query_qp(a.qp).unwrap();
     assert_eq!((info.path, info.unacked_psn), (Some(Path::Host(World::host(1))), Psn::new(1)));
 }
 
@@ -133,7 +133,7 @@ fn any_one_loss_is_made_good() {
 
 /// The ways in which a queue pair may end.
 const ENDS: [fn(&mut World, &Node); 3] = [
-    |world, b| drop(world.engines[b.engine].destroy_qp(b.context, b.qp).unwrap()),
+    |world, b| drop(world.engines[b.engine].device(b.context).unwrap().destroy_qp(b.qp).unwrap()),
     |world, b| drop(world.engines[b.engine].close(b.context)),
     |world, b| world.modify_state(b, QpState::Error),
 ];
@@ -167,7 +167,7 @@ fn an_acknowledgement_that_is_due_leaves_after_its_queue_pair() {
     b.post_recv(9, &[]);
     let packet = only_packet(&mut world, &a);
     world.receive(1, 0, &packet);
-    world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+    world.engines[1].device(b.context).unwrap().destroy_qp(b.qp).unwrap();
     assert!(world.engines[1].has_final_packets());
     world.settle();
     assert_eq!(a.done(), Some((1, WcStatus::Success)));
@@ -184,7 +184,7 @@ fn a_number_without_a_queue_pair_answers_its_peer_alone() {
     let packet = only_packet(&mut world, &a);
     world.receive(1, 0, &packet);
     world.settle();
-    world.engines[1].destroy_qp(b.context, b.qp).unwrap();
+    world.engines[1].device(b.context).unwrap().destroy_qp(b.qp).unwrap();
     let mut broken = packet.clone();
     *broken.last_mut().unwrap() ^= 1;
     let is_answered = |world: &mut World, from, bytes: &[u8]| {
@@ -205,7 +205,7 @@ fn a_number_without_a_queue_pair_answers_its_peer_alone() {
         world.engines[1].close(next.context);
     };
     assert!(!is_answered(&mut world, 0, &packet), "another's number");
-    world.engines[1].destroy_qp(next.context, next.qp).unwrap();
+    world.engines[1].device(next.context).unwrap().destroy_qp(next.qp).unwrap();
     assert!(!is_answered(&mut world, 0, &packet), "one that was never connected");
     assert_eq!(world.engines[1].wire_counters().unknown_qp, 4);
 }
@@ -273,7 +273,7 @@ fn silence_ends_in_an_error_whatever_was_sent() {
         world.post(&a, wr(1, write(&b, 0), &[a.sge(0, packets * 1024)]));
         world.run_until(Time(1_000_000_000));
         assert_eq!(a.done(), Some((1, WcStatus::RetryExceeded)), "{packets} packets");
-        assert_eq!(counters(&world, &a).retries, 3);
+        assert_eq!(counters(&mut world, &a).retries, 3);
     }
 }
 
@@ -284,8 +284,8 @@ fn what_is_answered_gives_the_retries_back() {
     for id in 1..5 {
         world.lose = Box::new(|_, _| true);
         world.post(&a, wr(id, write(&b, 0), &[a.sge(0, 8)]));
-        let before = counters(&world, &a).retries;
-        while counters(&world, &a).retries == before {
+        let before = counters(&mut world, &a).retries;
+        while counters(&mut world, &a).retries == before {
             world.run_until(Time(world.now.0 + 1_000_000));
         }
         world.lose = Box::new(|_, _| false);
@@ -363,7 +363,7 @@ fn a_sender_without_retransmission_sends_no_more_than_arrives() {
 fn local_requests_without_end_leave_the_others_their_turn() {
     let mut world = World::two_hosts();
     let (a, _b) = world.pair(Setup { signal_all: false, ..Setup::default() });
-    let (_, window) = world.engines[0].alloc_mw(a.context, a.pd, crate::MwType::Type1).unwrap();
+    let (_, window) = world.engines[0].device(a.context).unwrap().alloc_mw(a.pd, crate::MwType::Type1).unwrap();
     let key = |i: u32| Key::from_parts(window.index(), window.tag().wrapping_add(i as u8));
     for i in 0..1000 {
         let (mw, new_key) = (key(i), key(i + 1));
@@ -397,7 +397,7 @@ fn duplicates_are_answered_again_and_executed_once() {
     let log = log.borrow();
     assert_eq!(b.memory.get(0, 8), 1u64.to_ne_bytes());
     assert_eq!((b.done(), b.poll()), (Some((1, WcStatus::Success)), None));
-    assert_eq!(counters(&world, &b).duplicates, 1000);
+    assert_eq!(counters(&mut world, &b).duplicates, 1000);
     let longest = requests.iter().map(Vec::len).max();
     assert_eq!(log.len() - before, 1000, "one answer each");
     assert!(log[before..].iter().all(|(_, bytes)| Some(bytes.len()) <= longest));
@@ -454,7 +454,7 @@ fn marked_packets_make_the_sender_slow_down() {
         world.engines[1].handle_datagram(world.now, &marked);
     }
     world.settle();
-    assert_eq!((counters(&world, &b).cnps_sent, counters(&world, &a).cnps_received), (1, 1));
+    assert_eq!((counters(&mut world, &b).cnps_sent, counters(&mut world, &a).cnps_received), (1, 1));
     let notified = log.borrow().iter().any(|(to, bytes)| *to == 0 && open(bytes).2.service == Service::Cnp);
     assert!(notified);
     // At less than its window each 100 µs the transfer takes time now.
@@ -489,14 +489,14 @@ fn captures_show_both_ways_and_both_paths() {
     for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         let filter = CaptureFilter { vni: Vni(1), gids: vec![b.gid], snap_len: 1 << 16 };
-        let captures: Vec<_> = world.engines.iter_mut().map(|e| e.start_capture(filter.clone())).collect();
+        let captures: Vec<_> = world.engines.iter_mut().map(|e| e.captures().start(filter.clone())).collect();
         let read = SendOp::Read { remote_addr: BASE, rkey: b.key };
         world.post(&a, wr(1, write(&b, 0), &[a.sge(0, 100)]));
         world.post(&a, wr(2, read, &[a.sge(0, 100)]));
         world.settle();
         let mut opcodes = Vec::new();
         let last = world.engines.len() - 1;
-        while let Some(captured) = world.engines[last].poll_capture(captures[last]) {
+        while let Some(captured) = world.engines[last].captures().poll(captures[last]) {
             let (ip, udp) = IpUdp::decode(&captured.bytes).unwrap();
             assert!(icrc::check(&ip, udp));
             assert_eq!(captured.len, captured.bytes.len());
@@ -506,7 +506,7 @@ fn captures_show_both_ways_and_both_paths() {
         // WRITE ONLY and READ REQUEST; with the replies where both are seen in this engine.
         assert!(opcodes.starts_with(&[0x0a, 0x0c]), "{opcodes:x?}");
         assert!(opcodes.len() == 4 || (last == 1 && opcodes.len() == 2), "{opcodes:x?}");
-        assert_eq!(world.engines[last].stop_capture(captures[last]), 0);
+        assert_eq!(world.engines[last].captures().stop(captures[last]), 0);
     }
 }
 
@@ -518,9 +518,9 @@ fn captures_show_no_answers_to_what_is_not_answered() {
         for mut world in [World::new(1), World::new(2)] {
             let (a, b) = world.pair(Setup { qp_type, ..Setup::default() });
             let filter = CaptureFilter { vni: Vni(1), gids: vec![a.gid], snap_len: 1 << 16 };
-            let captures: Vec<_> = world.engines.iter_mut().map(|e| e.start_capture(filter.clone())).collect();
+            let captures: Vec<_> = world.engines.iter_mut().map(|e| e.captures().start(filter.clone())).collect();
             let av = AddressVector { dgid: b.gid, ..AddressVector::default() };
-            let ah = world.engines[0].create_ah(a.context, a.pd, av).unwrap() + 1;
+            let ah = world.engines[0].device(a.context).unwrap().create_ah(a.pd, av).unwrap() + 1;
             b.post_recv(1, &[b.sge(0, 100)]);
             let op = match qp_type {
                 QpType::Ud => SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: None },
@@ -530,7 +530,7 @@ fn captures_show_no_answers_to_what_is_not_answered() {
             world.settle();
             assert_eq!(b.poll().map(|wc| wc.status), Some(WcStatus::Success));
             for (engine, capture) in world.engines.iter_mut().zip(captures) {
-                while let Some(captured) = engine.poll_capture(capture) {
+                while let Some(captured) = engine.captures().poll(capture) {
                     assert_eq!(IpUdp::decode(&captured.bytes).unwrap().1[0], opcode, "{qp_type:?}");
                 }
             }
@@ -564,7 +564,7 @@ proptest! {
         prop_assert_eq!(b.memory.get(0, 64), vec![0; 64]);
         // A flip that the CRC does not cover leaves a duplicate, which is acknowledged.
         let answers = log.borrow().len() - before;
-        prop_assert!(answers as u64 <= counters(&world, &b).duplicates);
+        prop_assert!(answers as u64 <= counters(&mut world, &b).duplicates);
     }
 }
 

@@ -4,9 +4,10 @@ use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
 use crate::path::Network;
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
-use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
-use crate::time::Time;
+use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, PacketId, Platform, RecvQueue, SendQueue};
+use crate::timer::Time;
 use rdmesh_verbs::*;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +20,20 @@ impl Platform for Test {
     type SendQueue = Sends;
     type RecvQueue = Recvs;
     type CompletionQueue = Completions;
+
+    fn serve(packet: Option<PacketId>) {
+        SERVED.set(packet);
+    }
+}
+
+thread_local! {
+    static SERVED: Cell<Option<PacketId>> = const { Cell::new(None) };
+    static SLOW: RefCell<Vec<Option<PacketId>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The packets for which memory was slow, since the last call.
+pub(super) fn slow_packets() -> Vec<Option<PacketId>> {
+    SLOW.take()
 }
 
 /// Memory, and how many of the next accesses to it are slow.
@@ -37,7 +52,11 @@ impl Bytes {
 
     fn access(&self) -> Result<(), Fault> {
         let one_less = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        if one_less.is_ok() { Err(Fault::Slow) } else { Ok(()) }
+        if one_less.is_err() {
+            return Ok(());
+        }
+        SLOW.with_borrow_mut(|slow| slow.push(SERVED.get()));
+        Err(Fault::Slow)
     }
 
     pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
@@ -318,15 +337,15 @@ impl World {
             plain: None,
             mtu: Mtu::B4096,
         });
-        let pd = e.alloc_pd(context).unwrap();
+        let pd = e.device(context).unwrap().alloc_pd().unwrap();
         let memory = Bytes::new(LEN);
-        let (mr, key) = e.reg_mr(context, pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
+        let (mr, key) = e.device(context).unwrap().reg_mr(pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
         let queue = Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
-        let cq = e.create_cq(context, CqInit { queue: queue.clone(), cqe: setup.cqe as u32 }).unwrap();
+        let cq = e.device(context).unwrap().create_cq(CqInit { queue: queue.clone(), cqe: setup.cqe as u32 }).unwrap();
         let (sends, recvs) = (Sends::default(), Recvs::default());
         let srq = setup.srq.then(|| {
             let attr = SrqAttr { max_wr: 100, max_sge: 4, limit: 0 };
-            e.create_srq(context, SrqInit { pd, queue: recvs.clone(), attr }).unwrap()
+            e.device(context).unwrap().create_srq(SrqInit { pd, queue: recvs.clone(), attr }).unwrap()
         });
         let init = QpInit {
             qp_type: setup.qp_type,
@@ -339,7 +358,7 @@ impl World {
             send: sends.clone(),
             recv: Some(recvs.clone()),
         };
-        let (qp, qpn) = e.create_qp(context, init).unwrap();
+        let (qp, qpn) = e.device(context).unwrap().create_qp(init).unwrap();
         let qp_type = setup.qp_type;
         Node { engine, context, pd, qp, qpn, gid, qp_type, sends, recvs, cq: queue, memory, mr, key }
     }
@@ -381,7 +400,11 @@ impl World {
         };
         for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
             attr.state = state;
-            self.engines[a.engine].modify_qp(self.now, a.context, a.qp, &attr, mask | M::STATE).unwrap();
+            self.engines[a.engine]
+                .device(a.context)
+                .unwrap()
+                .modify_qp(self.now, a.qp, &attr, mask | M::STATE)
+                .unwrap();
         }
     }
 
@@ -402,11 +425,11 @@ impl World {
         let attr = QpAttr { state, sqd_async_notify: true, ..QpAttr::default() };
         let notify = if state == QpState::Sqd { AttrMask::EN_SQD_ASYNC_NOTIFY } else { AttrMask::empty() };
         let mask = AttrMask::STATE | notify;
-        self.engines[node.engine].modify_qp(self.now, node.context, node.qp, &attr, mask).unwrap();
+        self.engines[node.engine].device(node.context).unwrap().modify_qp(self.now, node.qp, &attr, mask).unwrap();
     }
 
-    pub(super) fn state(&self, node: &Node) -> QpState {
-        self.engines[node.engine].query_qp(node.context, node.qp).unwrap().state()
+    pub(super) fn state(&mut self, node: &Node) -> QpState {
+        self.engines[node.engine].device(node.context).unwrap().query_qp(node.qp).unwrap().state()
     }
 
     /// Posts without telling the engine.
@@ -462,7 +485,7 @@ impl World {
         let (first, shards) = (to * self.shards, self.shards);
         let origin = Origin::Host(Self::host(from / shards));
         let datagram = Datagram { origin, traffic_class: 0, received: None, bytes };
-        match Engine::<Test>::owners_of_datagram(shards as u32, &datagram) {
+        match Owners::of(shards as u32, &datagram) {
             Owners::One(shard) => self.receive(first + shard as usize, from, bytes),
             Owners::Any => self.receive(first + self.datagrams % shards, from, bytes),
             Owners::All => (first..first + shards).for_each(|engine| self.receive(engine, from, bytes)),

@@ -7,8 +7,8 @@ use crate::path::{Route, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::schedule::TURN_STEPS;
 use crate::wire::{Header, Op, Service};
+use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
-use std::net::IpAddr;
 
 impl<P: Platform> Local<'_, P> {
     fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Envelope> {
@@ -18,11 +18,11 @@ impl<P: Platform> Local<'_, P> {
     /// Whether the datagram at the cursor goes to another host, or to a group that may have members there.
     pub(crate) fn is_remote_datagram(&self, cursor: usize) -> bool {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[cursor].wr.op else { return false };
-        let Some(ah) = self.cx.address(self.qp.pd, ah) else { return false };
-        if ah.av.dgid.is_multicast() {
+        let Some(av) = self.cx.address(self.qp.pd, ah) else { return false };
+        if av.dgid.is_multicast() {
             return !self.out.routes.hosts(self.cx.network.vni).is_empty();
         }
-        self.remote_peer(&ah.av, qpn).is_some()
+        self.remote_peer(av, qpn).is_some()
     }
 
     /// Appends datagrams for one turn, as far as they go to other hosts. Returns whether there are more at once.
@@ -72,7 +72,7 @@ impl<P: Platform> Local<'_, P> {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[self.qp.send.cursor].wr.op else {
             return Err(WcStatus::LocalQpOperationError.into());
         };
-        let av = self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?.av;
+        let av = *self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?;
         if av.dgid.is_multicast() {
             return self.send_to_group(to, &av);
         }

@@ -19,8 +19,8 @@ use crate::packet::{Body, Head, Packet, acknowledgement};
 use crate::platform::Platform;
 use crate::qp::{Core, SendSide};
 use crate::wire::Syndrome;
-use std::collections::VecDeque;
-use std::net::IpAddr;
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
 
 /// A queue pair and what its packets within the host may touch.
 pub(crate) struct Local<'a, P: Platform> {

@@ -79,10 +79,10 @@ impl<P: Platform> Local<'_, P> {
     }
 
     /// Destination and path of the request at the cursor.
-    fn destination(&self) -> Option<(Qpn, AddressVector)> {
+    fn destination(&self) -> Option<(Qpn, &AddressVector)> {
         match self.qp.send.window[self.qp.send.cursor].wr.op {
-            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|ah| (qpn, ah.av)),
-            _ => Some((self.qp.attr.dest_qpn, self.qp.attr.av)),
+            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|av| (qpn, av)),
+            _ => Some((self.qp.attr.dest_qpn, &self.qp.attr.av)),
         }
     }
 
@@ -90,7 +90,7 @@ impl<P: Platform> Local<'_, P> {
         let Built { op, body, len, last } = built;
         let Some((dest, av)) = self.destination() else { return Step::Blocked };
         let is_group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
-        let head = self.head(op, (len, last), if is_group { Qpn::MULTICAST } else { dest }, &av);
+        let head = self.head(op, (len, last), if is_group { Qpn::MULTICAST } else { dest }, av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
         if !entry.started {
@@ -99,7 +99,7 @@ impl<P: Platform> Local<'_, P> {
         entry.started = true;
         entry.sent += u64::from(len);
         entry.complete = last;
-        entry.outstanding += if is_group { self.out.shards } else { 1 };
+        entry.outstanding += if is_group { self.out.shards() } else { 1 };
         send.next_psn = send.next_psn.add(1);
         if last {
             send.cursor += 1;
@@ -112,7 +112,7 @@ impl<P: Platform> Local<'_, P> {
             return Step::Done;
         }
         if let Body::Data(payload) = &body {
-            for shard in 1..self.out.shards {
+            for shard in 1..self.out.shards() {
                 self.out.packet(Packet { head: Head { shard, ..head }, body: Body::Data(payload.clone()) });
             }
         }

@@ -12,7 +12,7 @@ use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
 
 impl<P: Platform> Local<'_, P> {
     /// Takes the reply to a request packet.
-    pub(crate) fn handle_reply(&mut self, head: &Head, body: Body<P::Memory>) {
+    pub(crate) fn handle_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
         if head.epoch != self.state.epoch || self.qp.send.window.is_empty() {
             return;
         }
@@ -22,21 +22,27 @@ impl<P: Platform> Local<'_, P> {
         if self.state.held.is_empty() {
             self.take_reply(head, body);
         } else {
-            self.state.held.push_back((*head, body));
+            self.state.held.push_back((*head, body.take()));
         }
     }
 
-    fn take_reply(&mut self, head: &Head, body: Body<P::Memory>) {
+    fn take_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
+        P::serve(Some(self.qp.packet_id(true, head.header.psn)));
+        self.execute_reply(head, body);
+        P::serve(None);
+    }
+
+    fn execute_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
         // Within the host nothing is lost or reordered, so a reply is to the oldest request that lacks one.
         let position = self.qp.send.window.iter().position(|e| e.outstanding != 0);
         let Some(position) = position else { return };
-        match (head.header.op, body) {
+        match (head.header.op, &*body) {
             (Op::Acknowledge(Aeth { syndrome: Syndrome::Slow { .. }, .. }), Body::Data(_)) => self.memory_is_slow(),
             // An unreliable connection has no acknowledgements: a message is done when it was sent.
             _ if self.qp.qp_type != QpType::Rc => self.answered(head, position),
             (_, Body::Lost) => self.lost(),
             (Op::Acknowledge(Aeth { syndrome, .. }), _) => self.take_acknowledgement(head, position, syndrome),
-            (Op::AtomicAcknowledge { original, .. }, body) => {
+            (Op::AtomicAcknowledge { original, .. }, _) => {
                 let (entry, bytes) = (&self.qp.send.window[position], original.to_ne_bytes());
                 let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, &bytes);
                 self.result(head, position, body, copied);
@@ -44,7 +50,7 @@ impl<P: Platform> Local<'_, P> {
             (_, Body::Data(payload)) => {
                 let entry = &self.qp.send.window[position];
                 let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
-                self.result(head, position, Body::Data(payload), copied);
+                self.result(head, position, body, copied);
             }
             (_, Body::Word(_)) => {}
         }
@@ -61,12 +67,12 @@ impl<P: Platform> Local<'_, P> {
         }
     }
 
-    fn result(&mut self, head: &Head, position: usize, body: Body<P::Memory>, copied: Result<(), CopyError>) {
+    fn result(&mut self, head: &Head, position: usize, body: &mut Body<P::Memory>, copied: Result<(), CopyError>) {
         match copied {
             Ok(()) => self.answered(head, position),
             // The peer has executed it, and that is not asked for twice: the reply waits.
             Err(error) if error.is_slow() && self.wait_for_memory() => {
-                self.state.held.push_front((*head, body));
+                self.state.held.push_front((*head, body.take()));
             }
             Err(CopyError::Protection | CopyError::Slow) => self.exec().fail_oldest(WcStatus::LocalProtectionError),
             Err(CopyError::Length) => self.exec().fail_oldest(WcStatus::LocalLengthError),
@@ -135,11 +141,11 @@ impl<P: Platform> Local<'_, P> {
     /// Takes the replies whose data could not be stored, in their order.
     fn take_held(&mut self) {
         while self.qp.send.wait == Wait::None
-            && let Some((head, body)) = self.state.held.pop_front()
+            && let Some((head, mut body)) = self.state.held.pop_front()
         {
             // An earlier reply may have made it void.
             if head.epoch == self.state.epoch && !self.qp.send.window.is_empty() {
-                self.take_reply(&head, body);
+                self.take_reply(&head, &mut body);
             }
         }
     }

@@ -12,9 +12,9 @@ impl<P: Platform> Local<'_, P> {
             return self.exec().flush_sends();
         }
         let mut worked = false;
-        let end = self.out.spent + TURN_COST;
+        let end = self.out.spent() + TURN_COST;
         for _ in 0..TURN_PACKETS {
-            if self.out.spent >= end || !self.qp.is_sending() || !self.qp.can_send() || self.state.is_full() {
+            if self.out.spent() >= end || !self.qp.is_sending() || !self.qp.can_send() || self.state.is_full() {
                 break;
             }
             if self.qp.send.cursor == self.qp.send.window.len() && !self.exec().fetch() {

@@ -42,7 +42,7 @@ impl Connection {
 
     /// The queue pair is in error: only the NAK is sent any more.
     pub(crate) fn fail(&mut self) {
-        if !std::mem::replace(&mut self.has_failed, true) {
+        if !core::mem::replace(&mut self.has_failed, true) {
             self.requester.fail();
             self.responder.fail();
         }

@@ -7,21 +7,21 @@
 //! the sockets are open to which the peer sends. Requests that were not executed, and requests that have a response of their
 //! own (READ, atomics), are not answered.
 
-use crate::capture::Capture;
+use crate::capture::Captures;
 use crate::path::Envelope;
 use crate::path::{Opened, is_from};
 use crate::path::{Origin, Transmits};
 use crate::platform::Platform;
 use crate::qp::RESTING_QPS;
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::Qp;
 use crate::wire::{Aeth, Header, Op, Service, Syndrome};
+use alloc::collections::{BTreeMap, VecDeque};
 use rdmesh_verbs::{Psn, QpType, Qpn};
-use std::collections::{HashMap, VecDeque};
 
 /// The latest connections that have ended, by the engine's index of their queue pair.
 pub(crate) struct TimeWait {
-    connections: HashMap<u32, FinalAck>,
+    connections: BTreeMap<u32, FinalAck>,
     /// The same from the oldest.
     order: VecDeque<u32>,
     /// Final ACKs that are to be repeated.
@@ -42,7 +42,7 @@ struct FinalAck {
 
 impl TimeWait {
     pub(crate) fn new() -> Self {
-        Self { connections: HashMap::new(), order: VecDeque::new(), due: VecDeque::new() }
+        Self { connections: BTreeMap::new(), order: VecDeque::new(), due: VecDeque::new() }
     }
 
     /// A queue pair goes. An acknowledgement that is due is sent now.
@@ -98,15 +98,13 @@ impl TimeWait {
     }
 
     /// Appends final ACKs.
-    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut [Capture]) {
+    pub(crate) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut Captures) {
         while to.has_room()
             && let Some((_, ack)) = self.due.pop_front()
         {
             let mark = to.mark();
-            let Ok(()) = ack.envelope.emit(to, &ack.header(), 0, |_| Ok::<_, std::convert::Infallible>(()));
-            for capture in captures.iter_mut() {
-                capture.sent(now, ack.envelope.vni, ack.envelope.ip.source_port, to, mark);
-            }
+            let Ok(()) = ack.envelope.emit(to, &ack.header(), 0, |_| Ok::<_, core::convert::Infallible>(()));
+            captures.sent(now, ack.envelope.vni, ack.envelope.ip.source_port, to, mark);
         }
     }
 

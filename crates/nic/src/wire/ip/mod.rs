@@ -2,8 +2,8 @@
 
 use super::Malformed;
 use super::bytes::Reader;
+use core::net::Ipv4Addr;
 use rdmesh_verbs::Gid;
-use std::net::Ipv4Addr;
 
 /// UDP port of RoCEv2 (IBA annex A17).
 pub const ROCE_PORT: u16 = 4791;

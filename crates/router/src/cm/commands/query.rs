@@ -1,15 +1,15 @@
 //! Query commands: addresses, routes and path records of an identifier.
 
-use super::Call;
-use crate::cm::ConnectionManager;
 use crate::cm::address;
+use crate::cm::call::Call;
 use crate::cm::header;
 use crate::cm::id::{Device, Id, State};
 use crate::cm::node::Node;
+use crate::cm::registry::Registry;
 use crate::endpoint::PORT;
 use rdmesh_uverbs::abi::{
-    PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, UserPathRecord,
-    cm_query,
+    PathRecordData, QueryAddrResponse, QueryIbServiceResponse, QueryPathResponse, QueryRouteResponse, SaPathRecord,
+    UserPathRecord, cm_query,
 };
 use rdmesh_verbs::{Gid, Mtu};
 use rustix::io::Errno;
@@ -69,58 +69,57 @@ impl PathRecord {
     }
 
     /// The record as the subnet administrator writes it (IBA 15.2.5.16).
-    fn packed(&self) -> [u8; 64] {
-        let mut bytes = [0; 64];
+    fn packed(&self) -> SaPathRecord {
         let selected = |value: u8| EXACTLY << 6 | value;
-        bytes[..8].copy_from_slice(&self.service_id.to_be_bytes());
-        bytes[8..24].copy_from_slice(&self.dgid.0);
-        bytes[24..40].copy_from_slice(&self.sgid.0);
-        bytes[47] = HOP_LIMIT;
-        bytes[48] = self.traffic_class;
-        bytes[49] = REVERSIBLE;
-        bytes[50..52].copy_from_slice(&PKEY.to_be_bytes());
-        bytes[54] = selected(self.mtu as u8);
-        bytes[55] = selected(RATE);
-        bytes[56] = selected(self.packet_life_time);
-        bytes
+        SaPathRecord {
+            service_id: self.service_id.to_be_bytes(),
+            dgid: self.dgid.0,
+            sgid: self.sgid.0,
+            hop_limit: HOP_LIMIT,
+            traffic_class: self.traffic_class,
+            reversible: REVERSIBLE,
+            pkey: PKEY.to_be_bytes(),
+            mtu: selected(self.mtu as u8),
+            rate: selected(RATE),
+            packet_life_time: selected(self.packet_life_time),
+            ..Default::default()
+        }
     }
 }
 
-impl ConnectionManager {
-    pub(super) fn query(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
-        let command: rdmesh_uverbs::abi::Query = call.read()?;
-        let id = self.id(call, command.id)?;
-        let node = self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?;
-        match command.option {
-            cm_query::ADDR => query_address(call, id, node),
-            cm_query::PATH => query_path(call, id, node),
-            cm_query::GID => query_gid(call, id, node),
-            // No service is ever found.
-            cm_query::IB_SERVICE => call.needs_room(size_of::<QueryIbServiceResponse>()).and(Err(Errno::NODATA)),
-            _ => Err(Errno::NOSYS),
-        }
+pub(super) fn query(registry: &mut Registry, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    let command: rdmesh_uverbs::abi::Query = call.read()?;
+    let id = registry.id(call, command.id)?;
+    let node = registry.places.node(id.endpoint)?;
+    match command.option {
+        cm_query::ADDR => query_address(call, id, node),
+        cm_query::PATH => query_path(call, id, node),
+        cm_query::GID => query_gid(call, id, node),
+        // No service is ever found.
+        cm_query::IB_SERVICE => call.needs_room(size_of::<QueryIbServiceResponse>()).and(Err(Errno::NODATA)),
+        _ => Err(Errno::NOSYS),
     }
+}
 
-    pub(super) fn query_route(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
-        let room = offset_of!(QueryRouteResponse, ibdev_index);
-        call.needs_room(room)?;
-        let command: rdmesh_uverbs::abi::Query = call.read_short()?;
-        let id = self.id(call, command.id)?;
-        let node = self.nodes.get(&id.endpoint).ok_or(Errno::NODEV)?;
-        let mut response = QueryRouteResponse::default();
-        put(id.source, &mut response.src_addr);
-        put(id.dest, &mut response.dst_addr);
-        if let Some(device) = id.device {
-            response.node_guid = u64::from_ne_bytes(node.spec.guid);
-            response.port_num = PORT;
-            response.num_paths = u32::from(has_route(id));
-            let record = PathRecord::of(id, device, node.mtu).for_user();
-            // Without a route the addresses are all that is known.
-            let bare = UserPathRecord { dgid: record.dgid, sgid: record.sgid, pkey: record.pkey, ..Default::default() };
-            response.ib_route[0] = if has_route(id) { record } else { bare };
-        }
-        Ok(response.as_bytes()[..size_of_val(&response).min(call.room)].to_vec())
+pub(super) fn query_route(registry: &mut Registry, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
+    let room = offset_of!(QueryRouteResponse, ibdev_index);
+    call.needs_room(room)?;
+    let command: rdmesh_uverbs::abi::Query = call.read_short()?;
+    let id = registry.id(call, command.id)?;
+    let node = registry.places.node(id.endpoint)?;
+    let mut response = QueryRouteResponse::default();
+    put(id.source, &mut response.src_addr);
+    put(id.dest, &mut response.dst_addr);
+    if let Some(device) = id.device {
+        response.node_guid = u64::from_ne_bytes(node.spec.guid);
+        response.port_num = PORT;
+        response.num_paths = u32::from(has_route(id));
+        let record = PathRecord::of(id, device, node.mtu).for_user();
+        // Without a route the addresses are all that is known.
+        let bare = UserPathRecord { dgid: record.dgid, sgid: record.sgid, pkey: record.pkey, ..Default::default() };
+        response.ib_route[0] = if has_route(id) { record } else { bare };
     }
+    Ok(response.as_bytes()[..size_of_val(&response).min(call.room)].to_vec())
 }
 
 fn query_address(call: &Call<'_>, id: &Id, node: &Node) -> Result<Vec<u8>, Errno> {

@@ -108,8 +108,8 @@ fn a_disconnect_without_an_answer_says_so() {
     world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
     let (_, active) = world.connected(&server, &client, 1);
     let (manager, now) = (&mut world.managers[0], world.now);
-    let comm = manager.ids[&active].comm.unwrap();
-    manager.handle_event(now, comm, rdmesh_nic::cm::Event::DisconnectTimedOut);
+    let comm = manager.connections.registry.get(active).unwrap().comm.unwrap();
+    manager.connections.handle_event(now, comm, rdmesh_nic::cm::Event::DisconnectTimedOut);
     assert_eq!(world.expect(&client, Kind::Disconnected).status, -Errno::TIMEDOUT.raw_os_error());
 }
 

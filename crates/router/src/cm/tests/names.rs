@@ -222,10 +222,44 @@ fn events_of_a_group_go_when_it_is_left() {
     // In the order in which they came.
     assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[0]);
     assert_eq!(world.expect(&other, Kind::MulticastJoin).id, groups[2]);
-    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 1);
+    assert_eq!(world.waiting_events(), 1);
     world.destroy(&other, id).unwrap();
     world.expect_none(&other);
-    assert_eq!(world.managers[0].nodes[&EndpointId(0)].events, 0);
+    assert_eq!(world.waiting_events(), 0);
+}
+
+#[test]
+fn commands_that_take_unread_events_away_are_known() {
+    let mut world = World::one_host();
+    let (channel, other, stranger) = (world.open(0), world.open(0), world.open(1));
+    let id = world.create(&channel, cm_port_space::UDP, 1);
+    let quiet = world.create(&channel, cm_port_space::UDP, 2);
+    world.bind(&channel, id, "10.7.0.2:0").unwrap();
+    let join = JoinIpMcast { id, addr: ip("239.1.1.1:0"), ..Default::default() };
+    let group = world.ask::<CreateIdResponse>(&channel, cm_command::JOIN_IP_MCAST, &join).unwrap().id;
+    let destroy = |id| (cm_command::DESTROY_ID, DestroyId { id, ..Default::default() }.as_bytes().to_vec());
+    let leave = (cm_command::LEAVE_MCAST, DestroyId { id: group, ..Default::default() }.as_bytes().to_vec());
+    let migrate = MigrateId { id, fd: channel.number, ..Default::default() };
+    let migrate = (cm_command::MIGRATE_ID, migrate.as_bytes().to_vec());
+    let takes = |world: &World, to: &Channel, (cmd, body): &(u32, Vec<u8>)| {
+        let header = CmHeader { cmd: *cmd, in_len: body.len() as u16, out_len: 4 };
+        world.managers[0].takes_events(to.number, &[header.as_bytes(), body].concat())
+    };
+    let asked = |world: &World| {
+        let (mine, to_other) = ([destroy(id), leave.clone()], takes(world, &other, &migrate));
+        (mine.map(|command| takes(world, &channel, &command)), to_other)
+    };
+    assert_eq!(asked(&world), ([true; 2], true));
+    // What is not the program's to do, or has nothing to do with an identifier with events.
+    assert!(!takes(&world, &channel, &destroy(quiet)));
+    assert!(!takes(&world, &channel, &migrate), "where it is already");
+    assert!(!takes(&world, &channel, &(cm_command::GET_EVENT, vec![0; 8])));
+    for command in [destroy(id), leave.clone(), migrate.clone()] {
+        assert!(!takes(&world, &stranger, &command));
+    }
+    assert!(!takes(&world, &other, &destroy(id)));
+    world.expect(&channel, Kind::MulticastJoin);
+    assert_eq!(asked(&world), ([false; 2], false));
 }
 
 #[test]

@@ -32,11 +32,11 @@ struct Shared {
     secret: [u8; 32],
     socket: UdpSocket,
     inbox: Arc<Inbox>,
-    peers: Mutex<BTreeMap<IpAddr, Peer>>,
+    peers: Mutex<BTreeMap<IpAddr, HostState>>,
     stop: AtomicBool,
 }
 
-struct Peer {
+struct HostState {
     link: Arc<PeerLink>,
     handshake: Handshake,
 }
@@ -80,7 +80,7 @@ impl Sessions {
         let mut peers = self.shared.peers();
         peers.entry(address).and_modify(|peer| peer.handshake.set_key(key, clock.now())).or_insert_with(|| {
             let handshake = Handshake::new(*own, address, key, *secret, clock.now());
-            Peer { link: Arc::new(PeerLink::new(address)), handshake }
+            HostState { link: Arc::new(PeerLink::new(address)), handshake }
         });
         drop(peers);
         self.shared.inbox.wake();
@@ -95,7 +95,7 @@ impl Sessions {
 
     /// The tunnel to each host, by address.
     pub(crate) fn states(&self) -> BTreeMap<IpAddr, TunnelState> {
-        let state = |peer: &Peer| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing());
+        let state = |peer: &HostState| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing());
         self.shared.peers().iter().map(|(address, peer)| (*address, state(peer))).collect()
     }
 
@@ -165,14 +165,14 @@ impl Shared {
             self.follow(peer, outcome);
             if let Some(reference) = peer.link.take_lost() {
                 has_lost = true;
-                let complaint = peer.handshake.lost(now, reference);
-                complaint.iter().for_each(|packet| self.send(peer, packet));
+                let notice = peer.handshake.lost(now, reference);
+                notice.iter().for_each(|packet| self.send(peer, packet));
             }
         }
         (peers.values().filter_map(|peer| peer.handshake.deadline()).min(), has_lost)
     }
 
-    fn follow(&self, peer: &Peer, outcome: Outcome) {
+    fn follow(&self, peer: &HostState, outcome: Outcome) {
         let Outcome { packet, send, receive, forget_previous } = outcome;
         if let Some(secret) = receive {
             let session = Arc::new(ReceiveSession::new(&secret));
@@ -193,11 +193,11 @@ impl Shared {
     }
 
     /// A message that cannot be sent counts as lost.
-    fn send(&self, peer: &Peer, packet: &[u8]) {
+    fn send(&self, peer: &HostState, packet: &[u8]) {
         let _ = self.socket.send_to(packet, (peer.link.address(), TUNNEL_PORT));
     }
 
-    fn peers(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Peer>> {
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<IpAddr, HostState>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_address(&call.scope.endpoint.account.spec, &mut av)?;
     let charge = call.charge(ObjectKind::Ah)?;
     let pd = request.pd_handle;
-    let ah_handle = call.on_shard(move |shard, c| shard.engine().create_ah(c, pd, av))?;
+    let ah_handle = call.on_shard(move |shard, c| shard.engine().device(c)?.create_ah(pd, av))?;
     call.created(charge);
     call.note_path(&av);
     // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.
@@ -63,7 +63,7 @@ fn address_vector(attr: &AhAttr) -> AddressVector {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let ah = call.request::<DestroyAh>()?.ah_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().destroy_ah(c, ah))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.destroy_ah(ah))?;
     call.destroyed(ObjectKind::Ah);
     Ok(Reply::default())
 }
@@ -71,8 +71,8 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
 pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: AttachMcast = call.request()?;
     let (qp, gid) = (request.qp_handle, Gid(request.gid));
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
-    let groups = call.scope.context.groups.get(&qp).map_or(&[][..], Vec::as_slice);
+    let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
+    let groups = call.scope.context.groups().of(qp);
     if groups.contains(&(gid, request.mlid)) {
         return Ok(Reply::default());
     }
@@ -83,25 +83,19 @@ pub(super) fn attach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::NOMEM);
     }
     let charge = call.scope.charge(Item::Group, 1)?;
-    call.on_shard(move |shard, c| shard.engine().attach_mcast(c, qp, gid))?;
-    call.scope.context.holdings.add(charge);
-    call.scope.context.groups.entry(qp).or_default().push((gid, request.mlid));
+    call.on_shard(move |shard, c| shard.engine().device(c)?.attach_mcast(qp, gid))?;
+    call.scope.context.holdings_mut().add(charge);
+    call.scope.context.groups_mut().join(qp, (gid, request.mlid));
     Ok(Reply::default())
 }
 
 pub(super) fn detach_mcast(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: AttachMcast = call.request()?;
     let (qp, gid) = (request.qp_handle, Gid(request.gid));
-    let groups = call.scope.context.groups.get_mut(&qp).ok_or(Errno::INVAL)?;
-    let found = groups.iter().position(|group| *group == (gid, request.mlid)).ok_or(Errno::INVAL)?;
-    groups.swap_remove(found);
-    let is_last = groups.iter().all(|(other, _)| *other != gid);
-    if groups.is_empty() {
-        call.scope.context.groups.remove(&qp);
-    }
-    call.scope.context.holdings.give_back(Item::Group, 1);
+    let is_last = call.scope.context.groups_mut().leave(qp, (gid, request.mlid)).ok_or(Errno::INVAL)?;
+    call.scope.context.holdings_mut().give_back(Item::Group, 1);
     if is_last {
-        call.on_shard(move |shard, c| shard.engine().detach_mcast(c, qp, gid))?;
+        call.on_shard(move |shard, c| shard.engine().device(c)?.detach_mcast(qp, gid))?;
     }
     Ok(Reply::default())
 }

@@ -1,6 +1,5 @@
 //! Completion channels and completion queues.
 
-use super::super::context::Channel;
 use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
 use super::device::COMPLETION_VECTORS;
@@ -24,26 +23,27 @@ pub(super) fn create_channel(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let (events, fd) = EventSocket::pair()?;
     let channel = call.on_shard(move |shard, c| Ok(shard.add_channel(c, events)))?;
     call.created(charge);
-    call.scope.context.channels.insert(channel, Channel::default());
+    call.scope.context.completions_mut().add_channel(channel);
     Ok(Reply::new(&CreateCompChannelResponse { fd: channel }).with_install(fd, 0))
 }
 
 /// The program has closed its end of `channel`.
 pub(super) fn close_channel(mut scope: Scope<'_>, channel: u32) -> Result<(), Errno> {
-    let state = scope.context.channels.get_mut(&channel).ok_or(Errno::NOENT)?;
-    state.is_closed = true;
+    if !scope.context.completions_mut().close_channel(channel) {
+        return Err(Errno::NOENT);
+    }
     remove_unused_channel(&mut scope, channel)
 }
 
 fn remove_unused_channel(scope: &mut Scope<'_>, channel: u32) -> Result<(), Errno> {
-    if scope.context.channels.get(&channel).is_none_or(|state| !state.is_closed || state.cqs != 0) {
+    if !scope.context.completions().is_unused(channel) {
         return Ok(());
     }
     scope.on_shard(move |shard, c| {
         shard.remove_channel(c, channel);
         Ok(())
     })?;
-    scope.context.channels.remove(&channel);
+    scope.context.completions_mut().remove_channel(channel);
     scope.destroyed(ObjectKind::Channel);
     Ok(())
 }
@@ -87,7 +87,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         return Err(Errno::INVAL);
     }
     let channel = u32::try_from(request.comp_channel).ok();
-    if channel.is_some_and(|id| call.scope.context.channels.get(&id).is_none_or(|state| state.is_closed)) {
+    if channel.is_some_and(|id| !call.scope.context.completions().has_open_channel(id)) {
         return Err(Errno::BADF);
     }
     call.needs_room::<RxeCreateCqResponse>()?;
@@ -99,15 +99,12 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
-        let cq = shard.engine().create_cq(c, CqInit { queue, cqe })?;
+        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe })?;
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
     call.created(charge);
-    call.scope.context.cqs.insert(cq_handle, channel);
-    if let Some(state) = channel.and_then(|id| call.scope.context.channels.get_mut(&id)) {
-        state.cqs += 1;
-    }
+    call.scope.context.completions_mut().add_queue(cq_handle, channel);
     Ok(Made { base: CreateCqResponse { cq_handle, cqe }, driver })
 }
 
@@ -116,22 +113,24 @@ fn check_entries(call: &Call<'_>, cqe: u32) -> Result<(), Errno> {
 }
 
 fn make_ring(call: &mut Call<'_>, cqe: u32) -> Result<(HostCompletionQueue, u32, RxeCreateCqResponse), Errno> {
-    let ring = CompletionRing::create(&call.scope.context.queues, cqe)?;
+    let ring = CompletionRing::create(call.scope.context.queues(), cqe)?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
-    let queue = HostCompletionQueue::new(ring.ring, call.scope.context.page.clone());
+    let queue = HostCompletionQueue::new(ring.ring, call.scope.context.page().clone());
     Ok((queue, ring.slots, RxeCreateCqResponse { mi }))
 }
 
 pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: ResizeCq = call.request()?;
-    if !call.scope.context.cqs.contains_key(&request.cq_handle) {
+    if !call.scope.context.completions().has_queue(request.cq_handle) {
         return Err(Errno::INVAL);
     }
     call.needs_room::<RxeCreateCqResponse>()?;
     check_entries(call, request.cqe)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let cq = request.cq_handle;
-    let remains = call.on_shard(move |shard, c| shard.engine().resize_cq(c, cq, CqInit { queue, cqe }))?;
+    // Whether the entries fit depends on what had been posted.
+    call.settle_cq(cq);
+    let remains = call.on_shard(move |shard, c| shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe }))?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
@@ -139,28 +138,25 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
 /// The library arms queues without a message; this is for one that does not.
 pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: ReqNotifyCq = call.request()?;
-    if !call.scope.context.cqs.contains_key(&request.cq_handle) {
+    if !call.scope.context.completions().has_queue(request.cq_handle) {
         return Err(Errno::INVAL);
     }
     let arm = if request.solicited_only == 0 { Arm::Any } else { Arm::Solicited };
-    call.scope.context.page.arm_cq(request.cq_handle, arm);
+    call.scope.context.page().arm_cq(request.cq_handle, arm);
     Ok(Reply::default())
 }
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
     let ((completions, asynchronous), remains) = call.destroy_on_shard(move |shard, c| {
-        let remains = shard.engine().destroy_cq(c, cq)?;
+        let remains = shard.engine().device(c)?.destroy_cq(cq)?;
         Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.
-    call.scope.context.page.take_arm(cq, true);
+    call.scope.context.page().take_arm(cq, true);
     call.discard(remains);
     call.destroyed(ObjectKind::Cq);
-    if let Some(channel) = call.scope.context.cqs.remove(&cq).flatten() {
-        if let Some(state) = call.scope.context.channels.get_mut(&channel) {
-            state.cqs -= 1;
-        }
+    if let Some(channel) = call.scope.context.completions_mut().remove_queue(cq) {
         remove_unused_channel(&mut call.scope, channel)?;
     }
     Ok(Reply::new(&DestroyCqResponse { comp_events_reported: completions, async_events_reported: asynchronous }))

@@ -15,7 +15,7 @@ pub(super) const COMPLETION_VECTORS: u32 = 1;
 
 pub(super) fn get_context(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<GetContext>()?;
-    let async_fd = call.scope.context.async_fd.take().ok_or(Errno::INVAL)?;
+    let async_fd = call.scope.context.take_async_fd().ok_or(Errno::INVAL)?;
     // The library puts the descriptor's number into `async_fd`, at byte 0.
     Ok(Reply::new(&GetContextResponse { async_fd: 0, num_comp_vectors: COMPLETION_VECTORS }).with_install(async_fd, 0))
 }
@@ -64,7 +64,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         pkey_tbl_len: 1,
         state: PORT_ACTIVE,
         max_mtu: Mtu::B4096 as u8,
-        active_mtu: call.scope.context.mtu as u8,
+        active_mtu: call.scope.context.mtu() as u8,
         max_vl_num: 1,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,

@@ -36,7 +36,7 @@ fn gid_entry(scope: &Scope<'_>, index: usize) -> Option<GidEntry> {
         gid_index: index as u32,
         port_num: PORT.into(),
         gid_type: GID_TYPE_ROCE_V2,
-        netdev_ifindex: scope.context.interface,
+        netdev_ifindex: scope.context.interface(),
     })
 }
 
@@ -51,7 +51,7 @@ fn query_gid_entry(scope: &Scope<'_>, attributes: Attributes<'_>) -> Result<Vec<
 
 fn query_mr(context: &Context, attributes: Attributes<'_>) -> Result<Vec<u8>, Errno> {
     let handle = attributes.number(ioctl_attr::query_mr::HANDLE).and_then(|handle| u32::try_from(handle).ok());
-    let region = handle.and_then(|handle| context.regions.get(handle)).ok_or(Errno::NOENT)?;
+    let region = handle.and_then(|handle| context.regions().get(handle)).ok_or(Errno::NOENT)?;
     Ok(bytes(MrInfo { length: region.len, iova: region.iova, lkey: region.key.0, rkey: region.key.0 }))
 }
 
@@ -82,7 +82,7 @@ fn advise_mr(context: &Context, attributes: Attributes<'_>) -> Result<(), Errno>
 }
 
 fn check_entry(context: &Context, pd: u64, advice: Advice, entry: AdviseSge) -> Result<(), Errno> {
-    let region = context.regions.find(entry.lkey).ok_or(Errno::INVAL)?;
+    let region = context.regions().find(entry.lkey).ok_or(Errno::INVAL)?;
     if u64::from(region.pd) != pd || !region.access.contains(Access::ON_DEMAND) {
         return Err(Errno::INVAL);
     }

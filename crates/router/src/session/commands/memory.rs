@@ -21,14 +21,14 @@ const PAGE_MASK: u64 = 4095;
 pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<AllocPd>()?;
     let charge = call.charge(ObjectKind::Pd)?;
-    let pd_handle = call.on_shard(|shard, c| shard.engine().alloc_pd(c))?;
+    let pd_handle = call.on_shard(|shard, c| shard.engine().device(c)?.alloc_pd())?;
     call.created(charge);
     Ok(Reply::new(&AllocPdResponse { pd_handle }))
 }
 
 pub(super) fn dealloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let pd = call.request::<DeallocPd>()?.pd_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_pd(c, pd))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_pd(pd))?;
     call.destroyed(ObjectKind::Pd);
     Ok(Reply::default())
 }
@@ -50,10 +50,11 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         region_memory(call, &request, is_on_demand)?
     };
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
-    let (mr_handle, key) = call.on_shard(move |shard, c| shard.engine().reg_mr(c, pd, iova, len, access, memory))?;
+    let (mr_handle, key) =
+        call.on_shard(move |shard, c| shard.engine().device(c)?.reg_mr(pd, iova, len, access, memory))?;
     call.created(charge);
-    call.scope.context.holdings.add(pages);
-    call.scope.context.regions.insert(mr_handle, Region { pd, key, iova, len, access, pinned });
+    call.scope.context.holdings_mut().add(pages);
+    call.scope.context.regions_mut().insert(mr_handle, Region { pd, key, iova, len, access, pinned });
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
 }
 
@@ -80,14 +81,14 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     // The library sends its arena once, and again where more of it has to be mapped.
     let arena = match call.fds.first() {
         Some(fd) => Some(ArenaFile::sent(fd.as_fd()).map_err(region_errno)?),
-        None => scope.peer.arena.get().map(ArenaFile::known),
+        None => scope.program.arena().map(ArenaFile::known),
     };
     let arena = arena.filter(|_| call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32));
     let made = scope.endpoint.arenas.region(scope.number, (start, len), call.segments, arena, process);
     if made.is_ok()
         && let Some(arena) = arena
     {
-        scope.peer.arena.set(Some(arena.id()));
+        scope.program.set_arena(arena.id());
     }
     made.map_err(region_errno)
 }
@@ -111,10 +112,10 @@ fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
 
 pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
-    drop(call.destroy_on_shard(move |shard, c| shard.engine().dereg_mr(c, mr))?);
+    drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dereg_mr(mr))?);
     call.destroyed(ObjectKind::Mr);
-    if let Some(region) = call.scope.context.regions.remove(mr) {
-        call.scope.context.holdings.give_back(Item::Pinned, region.pinned);
+    if let Some(region) = call.scope.context.regions_mut().remove(mr) {
+        call.scope.context.holdings_mut().give_back(Item::Pinned, region.pinned);
     }
     Ok(Reply::default())
 }
@@ -127,14 +128,15 @@ pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
         _ => return Err(Errno::INVAL),
     };
     let charge = call.charge(ObjectKind::Mw)?;
-    let (mw_handle, key) = call.on_shard(move |shard, c| shard.engine().alloc_mw(c, request.pd_handle, kind))?;
+    let (mw_handle, key) =
+        call.on_shard(move |shard, c| shard.engine().device(c)?.alloc_mw(request.pd_handle, kind))?;
     call.created(charge);
     Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
 }
 
 pub(super) fn dealloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mw = call.request::<DeallocMw>()?.mw_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().dealloc_mw(c, mw))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_mw(mw))?;
     call.destroyed(ObjectKind::Mw);
     Ok(Reply::default())
 }

@@ -16,10 +16,10 @@ use super::account::{Charge, Item};
 use super::connection::Frame;
 use super::context::Context;
 use super::endpoint::Endpoint;
+use super::failed_requests::FailedRequest;
 use super::info::SessionTotals;
-use super::mistakes::Mistake;
 use super::objects::ObjectKind;
-use super::peer::Peer;
+use super::program::Program;
 use super::reply::Reply;
 use crate::memory::ProcessMemory;
 use crate::worker::Shard;
@@ -42,7 +42,7 @@ pub(super) struct Scope<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
-    pub(super) peer: &'a Peer,
+    pub(super) program: &'a Program,
     /// The memory of the process, or why it cannot be opened, where it is known.
     pub(super) memory: Option<Result<ProcessMemory, Errno>>,
 }
@@ -74,7 +74,7 @@ pub(super) fn write(
 ) -> Result<(Reply, Vec<u8>), Errno> {
     let command = Command::parse(bytes).map_err(parse_errno)?;
     let is_opening = command.number == number::GET_CONTEXT && !command.extended;
-    if scope.context.async_fd.is_some() != is_opening || command.out_len + command.driver_out_len > MAX_RESPONSE {
+    if scope.context.is_opening() != is_opening || command.out_len + command.driver_out_len > MAX_RESPONSE {
         return Err(Errno::INVAL);
     }
     let reply = execute(&mut Call { scope, command, segments, fds })?;
@@ -85,7 +85,7 @@ pub(super) fn write(
 /// Executes an `ioctl()` method: its response.
 pub(super) fn ioctl(scope: Scope<'_>, bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     let attributes = Attributes::parse(bytes).ok_or(Errno::INVAL)?;
-    if scope.context.async_fd.is_some() {
+    if scope.context.is_opening() {
         return Err(Errno::INVAL);
     }
     ioctl::method(scope, attributes)
@@ -156,9 +156,14 @@ impl Call<'_> {
 
     /// Executes the requests that the program posted to a queue pair before this command.
     fn settle_qp(&self, qp: u32) {
-        let Context { id, shard, .. } = &*self.scope.context;
-        let id = *id;
+        let (id, shard) = (self.scope.context.id(), self.scope.context.shard());
         shard.settle(move |shard| shard.settle_qp(id, qp));
+    }
+
+    /// Executes the requests that the program posted before this command, where their completions go to a queue.
+    fn settle_cq(&self, cq: u32) {
+        let (id, shard) = (self.scope.context.id(), self.scope.context.shard());
+        shard.settle(move |shard| shard.settle_cq(id, cq));
     }
 
     /// Like [`Call::on_shard`], for the destruction of an object, after all that had been posted before: that it does not
@@ -167,8 +172,7 @@ impl Call<'_> {
         &self,
         f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
     ) -> Result<R, Errno> {
-        let Context { id, shard, .. } = &*self.scope.context;
-        let id = *id;
+        let (id, shard) = (self.scope.context.id(), self.scope.context.shard());
         shard.call_settled(move |shard| f(shard, id)).map_err(|error| match error {
             CommandError::NoSuchObject => Errno::NOENT,
             other => command_errno(other),
@@ -181,24 +185,24 @@ impl Call<'_> {
     }
 
     /// Drops what is left of a destroyed object, on a thread that serves no program.
-    fn discard(&self, remains: impl Send + 'static) {
-        self.scope.endpoint.account.disposal.discard(remains);
+    fn discard(&self, deferred: impl Send + 'static) {
+        self.scope.endpoint.account.disposal.discard(deferred);
     }
 
     /// Records a path of the program that cannot work.
     fn note_path(&mut self, av: &AddressVector) {
-        let Scope { context, endpoint, peer, .. } = &mut self.scope;
-        endpoint.account.note_path(av, &context.shard.routes(), context.plain.as_ref().err().copied(), peer);
+        let Scope { context, endpoint, program, .. } = &mut self.scope;
+        endpoint.account.note_path(av, &context.shard().routes(), context.external_error(), program);
     }
 
     /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
-        let Scope { endpoint, peer, .. } = &mut self.scope;
-        Mistake::of_queue_pair(info).into_iter().for_each(|mistake| endpoint.account.note(mistake, peer));
+        let Scope { endpoint, program, .. } = &mut self.scope;
+        FailedRequest::of_queue_pair(info).into_iter().for_each(|request| endpoint.account.note(request, program));
     }
 
     fn created(&mut self, charge: Charge) {
-        self.scope.context.holdings.add(charge);
+        self.scope.context.holdings_mut().add(charge);
         self.scope.totals.objects_created += 1;
     }
 
@@ -212,8 +216,8 @@ impl Scope<'_> {
         &self,
         f: impl FnOnce(&mut Shard, ContextId) -> Result<R, CommandError> + Send + 'static,
     ) -> Result<R, Errno> {
-        let id = self.context.id;
-        self.context.shard.call(move |shard| f(shard, id)).map_err(command_errno)
+        let id = self.context.id();
+        self.context.shard().call(move |shard| f(shard, id)).map_err(command_errno)
     }
 
     /// Charges for some of an item.
@@ -227,7 +231,7 @@ impl Scope<'_> {
     }
 
     fn destroyed(&mut self, kind: ObjectKind) {
-        self.context.holdings.give_back(Item::Object(kind), 1);
+        self.context.holdings_mut().give_back(Item::Object(kind), 1);
         self.totals.objects_destroyed += 1;
     }
 }

@@ -33,16 +33,16 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
     let mut mask = AttrMask::from_bits_truncate(request.attr_mask);
     let mut attr = decode(&request, mask)?;
     check_ranges(call, mask, &mut attr)?;
-    let page = call.scope.context.page.clone();
+    let page = call.scope.context.page().clone();
     if mask.contains(AttrMask::STATE) && ends_posting(attr.state) {
         call.settle_qp(request.qp_handle);
     }
     call.on_shard(move |shard, c| {
         let (now, qp) = (shard.now(), request.qp_handle);
-        check_present(&request, &mut mask, &mut attr, &shard.engine().query_qp(c, qp)?)?;
-        shard.engine().modify_qp(now, c, qp, &attr, mask)?;
+        check_present(&request, &mut mask, &mut attr, &shard.engine().device(c)?.query_qp(qp)?)?;
+        shard.engine().device(c)?.modify_qp(now, qp, &attr, mask)?;
         // Before the program hears of its success, since it may post at once.
-        let state = shard.engine().query_qp(c, qp)?.state();
+        let state = shard.engine().device(c)?.query_qp(qp)?.state();
         page.set_qp_state(qp, state as u8);
         Ok(())
     })?;
@@ -137,7 +137,7 @@ fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr) -> Result<()
     if mask.contains(AttrMask::AV) {
         check_address(&call.scope.endpoint.account.spec, &mut attr.av)?;
     }
-    let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu as u8;
+    let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu() as u8;
     // Only InfiniBand links have alternate paths.
     let bad_path = mask.contains(AttrMask::ALT_PATH);
     let bad_timeout = mask.contains(AttrMask::TIMEOUT) && attr.timeout > MAX_TIMEOUT;

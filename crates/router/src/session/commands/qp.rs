@@ -87,9 +87,9 @@ fn make(call: &mut Call<'_>, request: &ExCreateQp) -> Result<Made, Errno> {
         send,
         recv,
     };
-    let (user_handle, page) = (request.user_handle, call.scope.context.page.clone());
+    let (user_handle, page) = (request.user_handle, call.scope.context.page().clone());
     let (qp_handle, qpn) = call.on_shard(move |shard, c| {
-        let (qp, qpn) = shard.engine().create_qp(c, init)?;
+        let (qp, qpn) = shard.engine().device(c)?.create_qp(init)?;
         page.set_qp_state(qp, QpState::Reset as u8);
         shard.watch_qp(c, qp, user_handle);
         Ok((qp, qpn))
@@ -154,7 +154,7 @@ fn make_rings(
 ) -> Result<(Capabilities, HostSendQueue, Option<HostRecvQueue>, RxeCreateQpResponse), Errno> {
     let max_inline = SendRing::max_inline(asked.max_send_sge, asked.max_inline);
     let max_send_sge = max_inline / SGE_LEN;
-    let queues = &call.scope.context.queues;
+    let queues = call.scope.context.queues();
     let send = SendRing::create(queues, asked.max_send_wr, max_send_sge, max_inline)?;
     let sq_mi = MmapInfo { offset: send.offset, size: send.len, pad: 0 };
     let mut driver = RxeCreateQpResponse { sq_mi, ..Default::default() };
@@ -178,7 +178,7 @@ fn make_rings(
 
 pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<QueryQp>()?.qp_handle;
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
+    let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
     Ok(Reply::new(&describe(&info)))
 }
 
@@ -235,7 +235,7 @@ fn destination(av: &AddressVector) -> QpDest {
 /// The library rings doorbells without a message; this is for one that does not.
 pub(super) fn post_send(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<PostSend>()?.qp_handle;
-    let info = call.on_shard(move |shard, c| shard.engine().query_qp(c, qp))?;
+    let info = call.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
     if matches!(info.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Errno::INVAL);
     }
@@ -248,18 +248,18 @@ pub(super) fn post_send(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let qp = call.request::<DestroyQp>()?.qp_handle;
-    if call.scope.context.groups.contains_key(&qp) {
+    if call.scope.context.groups().has_any(qp) {
         return Err(Errno::BUSY);
     }
     call.settle_qp(qp);
     let (events_reported, info, remains) = call.destroy_on_shard(move |shard, c| {
-        let info = shard.engine().query_qp(c, qp)?;
-        let remains = shard.engine().destroy_qp(c, qp)?;
+        let info = shard.engine().device(c)?.query_qp(qp)?;
+        let remains = shard.engine().device(c)?.destroy_qp(qp)?;
         Ok((shard.unwatch_qp(c, qp), info, remains))
     })?;
-    call.scope.endpoint.traffic.add(&info.counters);
+    call.scope.endpoint.ended_traffic().add(&info.counters);
     call.note_end(&info);
-    call.scope.context.page.set_qp_state(qp, QpState::Reset as u8);
+    call.scope.context.page().set_qp_state(qp, QpState::Reset as u8);
     call.discard(remains);
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))

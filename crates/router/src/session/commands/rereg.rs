@@ -17,7 +17,7 @@ pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: ReregMr = call.request()?;
     check_flags(&request)?;
     let mr = request.mr_handle;
-    let region = call.scope.context.regions.get(mr).ok_or(Errno::INVAL)?;
+    let region = call.scope.context.regions().get(mr).ok_or(Errno::INVAL)?;
     let access = match request.flags & ACCESS {
         0 => None,
         _ => Some(Access::from_bits(request.access_flags).filter(|a| a.is_valid_for_mr()).ok_or(Errno::INVAL)?),
@@ -27,8 +27,8 @@ pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     let pd = (request.flags & DOMAIN != 0).then_some(request.pd_handle);
-    let key = call.on_shard(move |shard, c| shard.engine().rereg_mr(c, mr, pd, access))?;
-    call.scope.context.regions.change(mr, pd, access);
+    let key = call.on_shard(move |shard, c| shard.engine().device(c)?.rereg_mr(mr, pd, access))?;
+    call.scope.context.regions_mut().change(mr, pd, access);
     Ok(Reply::new(&ReregMrResponse { lkey: key.0, rkey: key.0 }))
 }
 

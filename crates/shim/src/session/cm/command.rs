@@ -63,6 +63,19 @@ impl<'a> Command<'a> {
         self.number == cm_command::GET_EVENT
     }
 
+    /// Descriptor of the channel from which it takes events that the program has not read, where it may do so; `fd` is the
+    /// one that it was written to.
+    pub(super) fn takes_events_of(&self, fd: RawFd) -> Option<RawFd> {
+        match self.number {
+            cm_command::DESTROY_ID | cm_command::LEAVE_MCAST => Some(fd),
+            cm_command::MIGRATE_ID => {
+                let (command, _) = MigrateId::read_from_prefix(&self.bytes[size_of::<CmHeader>()..]).ok()?;
+                Some(command.fd.cast_signed())
+            }
+            _ => None,
+        }
+    }
+
     /// Buffer for its response.
     pub(super) fn response(&self) -> &Response {
         &self.response

@@ -3,10 +3,18 @@
 //! The program's descriptor is a socket that holds a byte for each event that waits: it polls as the kernel's does, so the poll
 //! functions need not be replaced.
 //!
+//! A thread that has seen the byte of an event and then reads the event with a blocking call must find it, or it waits for an
+//! event that may never come. So DESTROY_ID, which discards the identifier's events, gives the channel's reader time: as long as
+//! events of the identifier wait that another thread was told of, the library asks again, for 50 ms at most, before it sends the
+//! command. The kernel has the same race, in the microseconds between two system calls; here a request to the router takes the
+//! place of a lock. And a request for an event is sent only if its byte is still there when no other command is under way.
+//!
 //! * [`command`]: the framing of a `write()`.
+//! * [`reader`]: the thread that reads a channel's events.
 #![allow(unsafe_code)]
 
 mod command;
+mod reader;
 
 use super::Written;
 use crate::descriptors::{self, Kind, TABLE};
@@ -16,10 +24,14 @@ use command::Command;
 use rdmesh_preload::link::{borrow, connect, identity};
 use rdmesh_preload::{Channel, Endpoint, Link};
 use rdmesh_uverbs::session::{FdUse, OpenCmReply, RequestKind};
+use reader::Reader;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
+use rustix::net::{RecvFlags, recv};
+use rustix::thread::Timespec;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 /// One `open` of the device, and its duplicates.
@@ -29,6 +41,7 @@ pub(crate) struct CmChannel {
     /// The event socket, which the program's descriptor is.
     events: (u64, u64),
     link: Link,
+    reader: Reader,
 }
 
 /// Opens the device; returns the program's descriptor. Of `flags`, CLOEXEC and NONBLOCK matter.
@@ -40,7 +53,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, flags: OFlags) -> Result<RawFd, 
     let OpenCmReply { token, number, .. } = OpenCmReply::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?.0;
     let events = reply.into_fds().into_iter().find(|fd| fd.purpose == FdUse::Open).ok_or(Errno::IO)?.fd;
     let link = Link::new(endpoint, socket, channel, RequestKind::AttachCm, token);
-    let opened = CmChannel { number, events: identity(events.as_fd())?, link };
+    let opened = CmChannel { number, events: identity(events.as_fd())?, link, reader: Reader::none() };
     rustix::fs::fcntl_setfl(&events, flags & OFlags::NONBLOCK)?;
     if !flags.contains(OFlags::CLOEXEC) {
         rustix::io::fcntl_setfd(&events, FdFlags::empty())?;
@@ -101,23 +114,77 @@ impl Command<'_> {
     /// Takes the next event; waits for one, unless the descriptor is non-blocking. Another thread may take it first.
     fn next_event(&self, fd: RawFd) -> Result<(), Errno> {
         loop {
+            match self.take_event(fd) {
+                Err(Errno::AGAIN) => {}
+                done => return done,
+            }
             match wait(fd) {
                 // The program has closed it meanwhile: like the kernel, does not report that to a waiting thread.
                 Err(Errno::IO) if !is_channel(fd) => return Err(wait_for_a_signal()),
                 waited => waited?,
             }
-            match self.execute(fd) {
-                Err(Errno::AGAIN) => {}
-                done => return done,
-            }
         }
     }
 
+    /// Takes the next event, if there is one. A command that this process sends later, and that would discard the event, finds
+    /// it taken: no command comes between the look at the byte and the request.
+    fn take_event(&self, fd: RawFd) -> Result<(), Errno> {
+        let channel = channel(fd)?;
+        let _gate = memory::gate();
+        let mut state = channel.link.lock();
+        if !has_event(fd) {
+            return Err(Errno::AGAIN);
+        }
+        let connection = channel.link.connection(&mut state)?;
+        // SAFETY: the connection stays open while the state is locked.
+        let socket = unsafe { borrow(connection) };
+        let reply = state.channel.call(socket, RequestKind::Cm, &self.message(channel_number)?, &[], &[])?;
+        self.response().fill(reply.response());
+        channel.reader.set();
+        Ok(())
+    }
+
+    /// Executes the command. Where it takes events away, their reader gets some time to read them before.
     fn execute(&self, fd: RawFd) -> Result<(), Errno> {
-        let Some(Kind::Cm(channel)) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+        let destination = channel(fd)?;
+        match self.takes_events_of(fd).map(channel) {
+            Some(Ok(source)) => self.execute_after(&source.reader, &destination),
+            _ => self.send(&destination, RequestKind::Cm),
+        }
+    }
+
+    fn execute_after(&self, reader: &Reader, destination: &CmChannel) -> Result<(), Errno> {
+        let since = Instant::now();
+        let mut tries = 0;
+        while let Some(thread) = reader.other() {
+            match self.send(destination, RequestKind::CmUnlessEvents) {
+                Err(Errno::AGAIN) => {}
+                done => return done,
+            }
+            tries += 1;
+            // Time in which this thread had no processor does not count.
+            if tries >= READER_TRIES && since.elapsed() >= READER_PATIENCE {
+                // It does something else. The next command need not wait for it.
+                reader.forget(thread);
+                break;
+            }
+            sleep_briefly();
+        }
+        self.send(destination, RequestKind::Cm)
+    }
+
+    fn send(&self, channel: &CmChannel, kind: RequestKind) -> Result<(), Errno> {
         let _gate = memory::gate();
         let body = self.message(channel_number)?;
-        channel.link.call(RequestKind::Cm, &body, |reply| self.response().fill(reply.response()))
+        channel.link.call(kind, &body, |reply| self.response().fill(reply.response()))
+    }
+}
+
+/// The channel with the program's descriptor `fd`.
+fn channel(fd: RawFd) -> Result<Arc<CmChannel>, Errno> {
+    match descriptors::kind(fd) {
+        Some(Kind::Cm(channel)) => Ok(channel),
+        _ => Err(Errno::BADF),
     }
 }
 
@@ -137,6 +204,18 @@ fn wait_for_a_signal() -> Errno {
     Errno::INTR
 }
 
+/// Sleeps for a moment. Not a point at which the thread may be cancelled, nor one that a signal makes fail.
+fn sleep_briefly() {
+    let _ = rustix::thread::nanosleep(&READER_PAUSE);
+}
+
+/// Whether an event waits; does not block, and is no point at which the thread may be cancelled.
+fn has_event(fd: RawFd) -> bool {
+    // SAFETY: a number that the program closes meanwhile gives EBADF.
+    let events = unsafe { borrow(fd) };
+    recv(events, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0)
+}
+
 /// Waits for an event as the kernel would: the program's own flags say whether, and a signal ends it.
 fn wait(fd: RawFd) -> Result<(), Errno> {
     let mut byte = 0u8;
@@ -150,3 +229,9 @@ fn wait(fd: RawFd) -> Result<(), Errno> {
         }),
     }
 }
+
+/// Time, and least number of tries, for the reader of the events that a command takes away.
+const READER_PATIENCE: Duration = Duration::from_millis(50);
+const READER_TRIES: u32 = 10;
+/// Interval at which it looks whether they have been read.
+const READER_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };

@@ -2,11 +2,12 @@
 
 use super::*;
 use rdmesh_uverbs::abi::cm_command::{
-    CREATE_ID, DISCONNECT, GET_EVENT, GET_OPTION, MIGRATE_ID, QUERY_ROUTE, SET_OPTION, WRITE_CM_EVENT,
+    CREATE_ID, DESTROY_ID, DISCONNECT, GET_EVENT, GET_OPTION, LEAVE_MCAST, MIGRATE_ID, QUERY_ROUTE, SET_OPTION,
+    WRITE_CM_EVENT,
 };
 use rustix::fs::OFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
 
 impl Router {
@@ -204,6 +205,132 @@ fn a_forked_child_attaches_to_the_channel() {
     let mut status = 1;
     unsafe { libc::waitpid(process, &mut status, 0) };
     assert_eq!(status, 0);
+    close(fd);
+}
+
+/// A thread that reads an event, and then does something else until it is dropped.
+struct Reading {
+    thread: Option<std::thread::JoinHandle<()>>,
+    end: Option<Sender<()>>,
+}
+
+impl Reading {
+    fn start(router: &Router, fd: RawFd) -> Self {
+        router.event(Answer { response: vec![3; 336], ..Answer::default() });
+        let (end, ended) = channel::<()>();
+        let (read, has_read) = channel();
+        let thread = std::thread::spawn(move || {
+            let mut event = [0u8; 336];
+            read.send(cm_write(fd, &get_event(&mut event))).unwrap();
+            let _ = ended.recv();
+        });
+        assert_eq!(has_read.recv().unwrap(), Ok(()));
+        router.take_byte();
+        assert_eq!(router.request().kind, RequestKind::Cm);
+        Self { thread: Some(thread), end: Some(end) }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        self.thread.take().into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn destroy(into: &mut u32) -> Vec<u8> {
+    command(DESTROY_ID, 4, &[(&raw mut *into) as u64, 5])
+}
+
+#[test]
+fn what_takes_events_away_lets_their_reader_have_them_first() {
+    let router = Router::start();
+    let (fd, other) = (router.open_cm(OFlags::NONBLOCK), router.open_cm(OFlags::NONBLOCK));
+    let reading = Reading::start(&router, fd);
+    let mut reported = 0;
+    let address = (&raw mut reported) as u64;
+    let leave = command(LEAVE_MCAST, 4, &[address, 5]);
+    let migrate = command(MIGRATE_ID, 4, &[address, pair(5, fd.cast_unsigned())]);
+    for (to, command) in [(fd, destroy(&mut reported)), (fd, leave), (other, migrate)] {
+        // Once refused, then executed.
+        router.answer_next(Answer { response: vec![1, 0, 0, 0], ..Answer::default() });
+        router.answer_next(Answer { errno: Errno::AGAIN.raw_os_error() as u32, ..Answer::default() });
+        assert_eq!(cm_write(to, &command), Ok(()));
+        let asked = [router.request().kind, router.request().kind];
+        assert_eq!((asked, std::mem::take(&mut reported)), ([RequestKind::CmUnlessEvents; 2], 1));
+    }
+    assert_eq!(cm_write(fd, &command(DISCONNECT, 0, &[1])), Ok(()));
+    assert_eq!(router.request().kind, RequestKind::Cm, "it takes no event away");
+    let migrate = command(MIGRATE_ID, 4, &[address, pair(5, other.cast_unsigned())]);
+    assert_eq!(cm_write(fd, &migrate), Ok(()));
+    assert_eq!(router.request().kind, RequestKind::Cm, "no thread reads the events of the other channel");
+    drop(reading);
+    [fd, other].into_iter().for_each(close);
+}
+
+#[test]
+fn a_reader_that_does_not_come_is_waited_for_once() {
+    let router = Router::start();
+    let fd = router.open_cm(OFlags::NONBLOCK);
+    let reading = Reading::start(&router, fd);
+    router.has_unread.store(true, Ordering::SeqCst);
+    let mut reported = 0;
+    assert_eq!(cm_write(fd, &destroy(&mut reported)), Ok(()));
+    assert_eq!(router.request().kind, RequestKind::CmUnlessEvents);
+    while router.request().kind != RequestKind::Cm {}
+    assert_eq!(cm_write(fd, &destroy(&mut reported)), Ok(()));
+    assert_eq!(router.request().kind, RequestKind::Cm);
+    drop(reading);
+    close(fd);
+}
+
+#[test]
+fn a_thread_does_not_wait_for_itself_or_for_one_that_has_ended() {
+    let router = Router::start();
+    let fd = router.open_cm(OFlags::NONBLOCK);
+    router.has_unread.store(true, Ordering::SeqCst);
+    drop(Reading::start(&router, fd));
+    let mut reported = 0;
+    assert_eq!(cm_write(fd, &destroy(&mut reported)), Ok(()));
+    assert_eq!(router.request().kind, RequestKind::Cm, "the reader has ended");
+    let mut event = [0u8; 336];
+    router.event(Answer { response: vec![3; 336], ..Answer::default() });
+    assert_eq!(cm_write(fd, &get_event(&mut event)), Ok(()));
+    assert_eq!(cm_write(fd, &destroy(&mut reported)), Ok(()));
+    assert_eq!([router.request().kind, router.request().kind], [RequestKind::Cm; 2]);
+    close(fd);
+}
+
+#[test]
+fn an_event_that_is_taken_away_meanwhile_is_not_asked_for() {
+    let router = Router::start();
+    let fd = router.open_cm(OFlags::empty());
+    let (first, second) = (AtomicI32::new(0), AtomicI32::new(0));
+    let note = |thread: &AtomicI32| thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        // The router does not answer as long as this is held.
+        let held = router.answers.lock().unwrap();
+        let busy = scope.spawn(|| {
+            note(&first);
+            cm_write(fd, &command(DISCONNECT, 0, &[1]))
+        });
+        wait_until_asleep(&first, libc::SYS_recvmsg);
+        send(&router.events, b"e", SendFlags::empty()).unwrap();
+        let reader = scope.spawn(|| {
+            let mut event = [0u8; 336];
+            note(&second);
+            (cm_write(fd, &get_event(&mut event)), event[0])
+        });
+        wait_until_asleep(&second, libc::SYS_futex);
+        router.take_byte();
+        drop(held);
+        assert_eq!(busy.join().unwrap(), Ok(()));
+        wait_until_asleep(&second, libc::SYS_recvfrom);
+        assert_eq!(router.request().kind, RequestKind::Cm);
+        assert!(router.heard_nothing());
+        router.event(Answer { response: vec![4; 336], ..Answer::default() });
+        assert_eq!(reader.join().unwrap(), (Ok(()), 4));
+    });
     close(fd);
 }
 

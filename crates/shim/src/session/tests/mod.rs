@@ -20,6 +20,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with, socketpair,
 };
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
@@ -64,12 +65,21 @@ struct Router {
     events: OwnedFd,
     /// The program's.
     program: OwnedFd,
+    /// Commands that would take events away are refused.
+    has_unread: Arc<AtomicBool>,
 }
 
 /// Message and descriptors that open a context or a channel.
 struct Opening {
     context: [OwnedFd; 2],
     events: OwnedFd,
+}
+
+/// What the router was told to answer.
+#[derive(Clone)]
+struct Told {
+    answers: Arc<Mutex<Vec<Answer>>>,
+    has_unread: Arc<AtomicBool>,
 }
 
 /// Number of every channel.
@@ -89,7 +99,8 @@ impl Router {
         let opening = Arc::new(Opening { context, events: program.try_clone().unwrap() });
         let (sender, requests) = channel();
         let answers = Arc::new(Mutex::new(Vec::new()));
-        let told = answers.clone();
+        let has_unread = Arc::new(AtomicBool::new(false));
+        let told = Told { answers: answers.clone(), has_unread: has_unread.clone() };
         std::thread::spawn(move || {
             while let Ok(socket) = accept(&listener) {
                 let (sender, told) = (sender.clone(), told.clone());
@@ -97,8 +108,8 @@ impl Router {
                 std::thread::spawn(move || serve(&socket, &opening, &sender, &told));
             }
         });
-        let page = Mutex::default();
-        Self { directory, requests, answers, page, worker: WorkerPage::new(worker).unwrap(), wake, events, program }
+        let (page, worker) = (Mutex::default(), WorkerPage::new(worker).unwrap());
+        Self { directory, requests, answers, page, worker, wake, events, program, has_unread }
     }
 
     fn endpoint(&self) -> &'static Endpoint {
@@ -132,7 +143,7 @@ impl Router {
     }
 }
 
-fn serve(socket: &OwnedFd, opening: &Opening, sender: &Sender<Request>, told: &Mutex<Vec<Answer>>) {
+fn serve(socket: &OwnedFd, opening: &Opening, sender: &Sender<Request>, told: &Told) {
     let mut buffer = vec![0; MAX_MESSAGE];
     while let Ok((len, fds)) = session::receive(socket.as_fd(), &mut buffer) {
         if len == 0 {
@@ -157,7 +168,10 @@ fn serve(socket: &OwnedFd, opening: &Opening, sender: &Sender<Request>, told: &M
                 ..Answer::default()
             },
             RequestKind::Attach | RequestKind::AttachCm => Answer::default(),
-            _ => told.lock().unwrap().pop().unwrap_or_default(),
+            RequestKind::CmUnlessEvents if told.has_unread.load(Ordering::SeqCst) => {
+                Answer { errno: Errno::AGAIN.raw_os_error() as u32, ..Answer::default() }
+            }
+            _ => told.answers.lock().unwrap().pop().unwrap_or_default(),
         };
         reply(socket.as_fd(), &answer);
         if sender.send(request).is_err() {

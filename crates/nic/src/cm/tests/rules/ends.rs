@@ -71,7 +71,7 @@ fn a_lost_drep_is_sent_again_in_time_wait_and_after_it() {
     assert_eq!(one(&mut two.b), lost);
     two.b.destroy(two.now, b);
     two.b.handle_timeout(two.now.after(LONG));
-    assert!(two.b.table.is_empty());
+    assert!(two.b.exchange.table().is_empty());
     two.b.handle_mad(two.now, &dreq);
     let again = one(&mut two.b);
     let (old, new) = (Drep::decode(&lost.bytes), Drep::decode(&again.bytes));
@@ -301,7 +301,7 @@ fn a_destroyed_id_is_dead_at_once_and_leaves_nothing() {
                 two.wait(LONG);
                 two.run();
             }
-            assert!(two.a.table.is_empty() && two.b.table.is_empty(), "{n} {is_a_first}");
+            assert!(two.a.exchange.table().is_empty() && two.b.exchange.table().is_empty(), "{n} {is_a_first}");
             assert_eq!((two.a.poll_timeout(), two.b.poll_timeout()), (None, None));
             assert_eq!((two.a.poll_event(), two.b.poll_event()), (None, None));
         }
@@ -350,7 +350,7 @@ fn a_forgotten_request_comes_again() {
     let (mut two, a, b) = Two::asked();
     two.b.forget(b);
     assert_eq!((two.b.info(b), two.b.poll_mad(), two.b.poll_timeout()), (None, None, None));
-    assert!(two.b.table.is_empty());
+    assert!(two.b.exchange.table().is_empty());
     two.wait(REQ_INTERVAL);
     two.run();
     let (again, event) = two.b.poll_event().unwrap();

@@ -282,7 +282,7 @@ fn one_endpoint_connects_to_itself() {
     assert_eq!(events(&mut cm).len(), 2);
     cm.destroy(now, a);
     cm.destroy(now, b);
-    assert!(cm.table.is_empty());
+    assert!(cm.exchange.table().is_empty());
 }
 
 #[test]
@@ -312,5 +312,5 @@ fn ten_thousand_connections_live_at_once() {
     two.run();
     assert_eq!((two.a.counters().time_wait, two.b.counters().time_wait), (10_000, 10_000));
     two.wait(LONG);
-    assert!(two.a.table.is_empty() && two.b.table.is_empty());
+    assert!(two.a.exchange.table().is_empty() && two.b.exchange.table().is_empty());
 }

@@ -16,7 +16,7 @@ fn a_question_is_answered() {
     assert_eq!((id, rep.status, rep.qpn, rep.qkey), (a, 0, Qpn::new(9), rdmesh_verbs::Qkey(0x0123_4567)));
     assert_eq!((&rep.private[..3], two.a.poll_timeout()), (&b"me\0"[..], None));
     two.a.destroy(two.now, a);
-    assert!(two.a.table.is_empty() && two.b.table.is_empty());
+    assert!(two.a.exchange.table().is_empty() && two.b.exchange.table().is_empty());
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_forgotten_question_comes_again() {
     two.run();
     let (b, _) = two.b.poll_event().unwrap();
     two.b.forget(b);
-    assert!(two.b.poll_mad().is_none() && two.b.table.is_empty());
+    assert!(two.b.poll_mad().is_none() && two.b.exchange.table().is_empty());
     two.wait(Duration::from_millis(10));
     two.run();
     assert!(matches!(two.b.poll_event(), Some((_, Event::ServiceRequest { .. }))));

@@ -1,8 +1,10 @@
 //! Acknowledgements, READ responses and atomic responses at the requester.
 
+use crate::congestion::{Acked, Controller};
 use crate::exec::failure;
 use crate::memory::{CopyError, scatter_bytes};
 use crate::platform::Platform;
+use crate::timer::Timer;
 use crate::transport::roce::Requester;
 use crate::wire::{Aeth, Header, NakCode, Op, Syndrome};
 use core::time::Duration;
@@ -45,10 +47,10 @@ impl<P: Platform> Requester<'_, P> {
     fn acknowledge(&mut self, end: Psn) {
         let requester = &mut self.connection.requester;
         // More than the probe has arrived: where nothing was lost lately, the others are late rather than lost.
-        let was_late = requester.probing && end.since(requester.unacked) > 1 && requester.window.is_lossless();
+        let was_late = requester.probing && end.since(requester.unacked) > 1 && requester.congestion.is_lossless();
         if requester.probing && !was_late {
             requester.timed = None;
-            requester.window.note_loss();
+            requester.congestion.on_probed_loss();
         }
         // Request by request: one acknowledgement may cover several, and each completes with its own last packet.
         while let acked = end.since(self.connection.requester.unacked)
@@ -104,13 +106,9 @@ impl<P: Platform> Requester<'_, P> {
         if let Some((_, sent)) = timed {
             requester.rtt.sample(sent, now);
         }
-        match (requester.rtt.queueing() > longest_queue, timed) {
-            (false, _) => requester.window.on_ack(packets, requester.rtt.is_inflated()),
-            (true, Some(_)) => requester.window.on_delay(),
-            (true, None) => {}
-        }
+        requester.congestion.on_ack(Acked { packets, is_timed: timed.is_some(), longest_queue }, &requester.rtt);
         (requester.probing, requester.probes) = (false, 0);
-        requester.retry_at = None;
+        requester.timers.stop(Timer::Retry);
         self.watch_progress();
         self.out.make_wire_ready(self.index);
     }
@@ -135,7 +133,7 @@ impl<P: Platform> Requester<'_, P> {
         }
         // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
         let echo = requester.rtt.echo();
-        if requester.rnr_until.is_none() && !self.went_back_within(echo) {
+        if !requester.timers.is_set(Timer::Rnr) && !self.went_back_within(echo) {
             self.on_loss();
         }
     }
@@ -159,7 +157,7 @@ impl<P: Platform> Requester<'_, P> {
     fn peer_not_ready(&mut self, psn: Psn, timer: u8, counts: bool) {
         const FOREVER: u8 = 7;
         self.acknowledge(psn);
-        if self.connection.requester.unacked != psn || self.connection.requester.rnr_until.is_some() {
+        if self.connection.requester.unacked != psn || self.connection.requester.timers.is_set(Timer::Rnr) {
             return;
         }
         self.qp.counters.rnr_naks += 1;
@@ -172,8 +170,9 @@ impl<P: Platform> Requester<'_, P> {
         self.go_back();
         let at = self.out.now.after(rnr_delay(timer));
         let requester = &mut self.connection.requester;
-        requester.rnr_until = Some(at);
-        (requester.probing, requester.probes, requester.retry_at) = (false, 0, None);
+        requester.timers.set(Timer::Rnr, at);
+        requester.timers.stop(Timer::Retry);
+        (requester.probing, requester.probes) = (false, 0);
         self.out.timers.set_by(self.index, at);
     }
 
@@ -224,7 +223,7 @@ impl<P: Platform> Requester<'_, P> {
     /// A packet was lost: sends again from there.
     fn on_loss(&mut self) {
         let requester = &mut self.connection.requester;
-        requester.window.on_loss(requester.rtt.is_inflated());
+        requester.congestion.on_loss(&requester.rtt);
         self.go_back();
         self.out.make_wire_ready(self.index);
     }

@@ -11,13 +11,13 @@
 mod answers;
 mod timers;
 
-use crate::congestion::{Dcqcn, Rtt, SendWindow};
+use crate::congestion::{Controller, Dcqcn, Rtt};
 use crate::memory::{CopyError, gather_bytes};
 use crate::path::Transmits;
 use crate::platform::{Memory, Platform};
 use crate::qp::Inflight;
 use crate::schedule::TURN_STEPS;
-use crate::time::Time;
+use crate::timer::{Time, Timer, TimerTable};
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, Part, Reth};
 use rdmesh_verbs::{Psn, QpType, SendFlags, SendOp, WcStatus};
@@ -31,7 +31,7 @@ pub(super) struct RequesterState {
     highest: Psn,
     /// Packets since an acknowledgement was last asked for.
     unrequested: u32,
-    window: SendWindow,
+    congestion: Dcqcn,
     rtt: Rtt,
     /// A packet whose round trip is measured.
     timed: Option<(Psn, Time)>,
@@ -39,16 +39,9 @@ pub(super) struct RequesterState {
     probing: bool,
     /// Probes since the last progress.
     probes: u32,
-    probe_at: Time,
-    /// Time at which the ACK time-out ends, where there is one.
-    retry_at: Option<Time>,
-    /// The receiver was not ready: nothing is sent until then.
-    rnr_until: Option<Time>,
-    /// Memory of a request could not be reached: nothing is sent until then.
-    slow_until: Option<Time>,
+    timers: TimerTable,
     /// From where, and when, sending last went back.
     went_back: Option<(Psn, Time)>,
-    rate: Option<Dcqcn>,
 }
 
 /// Result of an attempt to send a packet.
@@ -88,23 +81,15 @@ impl RequesterState {
 
     /// The peer, or the network before it, is congested.
     pub(super) fn on_notification(&mut self, now: Time, mtu: u32) {
-        match &mut self.rate {
-            Some(rate) => rate.on_notification(now),
-            None => {
-                // As fast as a full window in each round trip.
-                let window = f64::from(self.window.packets()) * f64::from(mtu);
-                let round = self.rtt.smoothed().map_or(UNMEASURED, |rtt| rtt.as_secs_f64().max(SHORTEST));
-                self.rate = Some(Dcqcn::new(now, window / round));
-            }
-        }
+        self.congestion.on_cnp(now, &self.rtt, mtu);
     }
 
     /// The queue pair is in error: nothing is sent any more.
     pub(super) fn fail(&mut self) {
         self.highest = self.unacked;
-        self.rnr_until = None;
-        self.slow_until = None;
-        self.rate = None;
+        self.timers.stop(Timer::Rnr);
+        self.timers.stop(Timer::Slow);
+        self.congestion.stop();
     }
 
     /// Whether anything was sent that is not acknowledged.
@@ -134,16 +119,10 @@ impl<P: Platform> Requester<'_, P> {
             return false;
         }
         let requester = &mut self.connection.requester;
-        if requester.rnr_until.is_some() {
+        if requester.timers.is_set(Timer::Rnr) || requester.timers.is_ahead(Timer::Slow, now) {
             return false;
         }
-        if requester.slow_until.is_some_and(|at| at > now) {
-            return false;
-        }
-        if let Some(rate) = &mut requester.rate
-            && rate.next_send() > now
-        {
-            let at = rate.next_send();
+        if let Some(at) = requester.congestion.pacing().filter(|at| *at > now) {
             self.out.timers.set_by(index, at);
             return false;
         }
@@ -188,9 +167,9 @@ impl<P: Platform> Requester<'_, P> {
         let Some(interval) = self.qp.send.slow.next(self.out.now) else { return false };
         let at = self.out.now.after(interval);
         let requester = &mut self.connection.requester;
-        requester.slow_until = Some(at);
+        requester.timers.set(Timer::Slow, at);
         // The peer is silent because nothing is sent, or because what it sends has no place.
-        requester.retry_at = None;
+        requester.timers.stop(Timer::Retry);
         self.out.timers.set_by(self.index, at);
         true
     }
@@ -262,7 +241,7 @@ impl<P: Platform> Requester<'_, P> {
         let on_their_way = self.qp.send.next_psn.since(requester.unacked) as u32;
         // The peer's answers to READs are not held up by receive queues that are made for requests.
         let is_read = matches!(plan.op, Op::ReadRequest(_));
-        let window = if requester.probing { 1 } else { requester.window.packets() << u32::from(is_read) };
+        let window = if requester.probing { 1 } else { requester.congestion.window() << u32::from(is_read) };
         if on_their_way != 0 && on_their_way + plan.psns > window {
             return false;
         }
@@ -274,7 +253,7 @@ impl<P: Platform> Requester<'_, P> {
     fn asks(&self, plan: &Plan) -> bool {
         let requester = &self.connection.requester;
         let on_their_way = self.qp.send.next_psn.since(requester.unacked) as u32 + plan.psns;
-        let is_full = requester.probing || on_their_way >= requester.window.packets();
+        let is_full = requester.probing || on_their_way >= requester.congestion.window();
         plan.last || is_full || requester.unrequested + 1 >= ACK_EVERY
     }
 
@@ -339,12 +318,7 @@ impl<P: Platform> Requester<'_, P> {
             self.qp.counters.retransmitted += 1;
             requester.timed = requester.timed.filter(|(timed, _)| *timed != psn);
         }
-        if let Some(rate) = &mut requester.rate {
-            rate.on_sent(now, plan.payload as u64 + HEADERS);
-            if rate.has_recovered(now) {
-                requester.rate = None;
-            }
-        }
+        requester.congestion.on_sent(now, plan.payload as u64 + HEADERS);
         if plan.last {
             entry.complete = true;
             send.cursor += 1;
@@ -373,7 +347,3 @@ const WINDOW_MOST: u32 = 128;
 const READ_CHUNK: u32 = 32;
 /// About what the headers of a packet take, for the rate limit.
 const HEADERS: u64 = 64;
-/// Seconds of a round trip that was never measured.
-const UNMEASURED: f64 = 100e-6;
-/// Shorter than any between two hosts.
-const SHORTEST: f64 = 10e-6;

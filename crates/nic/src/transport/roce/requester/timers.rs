@@ -1,8 +1,9 @@
 //! Retransmission timers: retry, RNR and probe time-outs.
 
 use super::RequesterState;
+use crate::congestion::Controller;
 use crate::platform::Platform;
-use crate::time::Time;
+use crate::timer::{Time, Timer};
 use crate::transport::roce::Requester;
 use core::time::Duration;
 use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
@@ -15,16 +16,15 @@ impl<P: Platform> Requester<'_, P> {
             return;
         }
         let requester = &mut self.connection.requester;
-        requester.rnr_until = requester.rnr_until.filter(|at| *at > now);
-        requester.slow_until = requester.slow_until.filter(|at| *at > now);
+        requester.timers.expire(Timer::Rnr, now);
+        requester.timers.expire(Timer::Slow, now);
         // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
         self.out.make_wire_ready(self.index);
         let requester = &mut self.connection.requester;
-        let is_held_back = requester.rnr_until.is_some() || requester.slow_until.is_some();
-        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && !is_held_back {
-            if requester.retry_at.is_some_and(|at| at <= now) {
+        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && !requester.is_held_back() {
+            if requester.timers.has_passed(Timer::Retry, now) {
                 self.retry();
-            } else if requester.probe_at <= now {
+            } else if requester.timers.has_passed(Timer::Probe, now) {
                 self.probe();
             }
         }
@@ -37,7 +37,7 @@ impl<P: Platform> Requester<'_, P> {
     /// Packets of an unreliable connection without an acknowledgement count as lost, and are not repeated.
     fn forget_silence(&mut self) {
         let requester = &mut self.connection.requester;
-        if requester.is_waiting() && requester.probe_at <= self.out.now {
+        if requester.is_waiting() && requester.timers.has_passed(Timer::Probe, self.out.now) {
             requester.unacked = requester.highest;
             requester.timed = None;
         }
@@ -50,8 +50,8 @@ impl<P: Platform> Requester<'_, P> {
             return self.exec().fail_oldest(WcStatus::RetryExceeded);
         }
         self.qp.send.retries_left -= 1;
-        self.connection.requester.retry_at = None;
-        self.connection.requester.window.on_timeout();
+        self.connection.requester.timers.stop(Timer::Retry);
+        self.connection.requester.congestion.on_timeout();
         self.probe();
     }
 
@@ -75,12 +75,12 @@ impl<P: Platform> Requester<'_, P> {
             return;
         }
         if self.qp.qp_type != QpType::Rc {
-            requester.probe_at = now.after(LEAST_TIMEOUT);
+            requester.timers.set(Timer::Probe, now.after(LEAST_TIMEOUT));
             return self.rearm();
         }
-        requester.probe_at = now.after(requester.probe_delay(timeout));
-        if requester.retry_at.is_none() {
-            requester.retry_at = timeout.map(|timeout| now.after(timeout));
+        requester.timers.set(Timer::Probe, now.after(requester.probe_delay(timeout)));
+        if let Some(timeout) = timeout.filter(|_| !requester.timers.is_set(Timer::Retry)) {
+            requester.timers.set(Timer::Retry, now.after(timeout));
         }
         self.rearm();
     }
@@ -102,11 +102,15 @@ impl<P: Platform> Requester<'_, P> {
 
 impl RequesterState {
     fn deadline(&self) -> Option<Time> {
-        if self.rnr_until.is_some() || self.slow_until.is_some() {
-            return self.rnr_until.max(self.slow_until);
+        if self.is_held_back() {
+            return self.timers.last([Timer::Rnr, Timer::Slow]);
         }
-        let probe = self.is_waiting().then_some(self.probe_at);
-        probe.map(|at| self.retry_at.map_or(at, |retry| retry.min(at)))
+        self.is_waiting().then(|| self.timers.first([Timer::Probe, Timer::Retry])).flatten()
+    }
+
+    /// Whether nothing may be sent for a while: the peer's silence means nothing.
+    fn is_held_back(&self) -> bool {
+        self.timers.is_set(Timer::Rnr) || self.timers.is_set(Timer::Slow)
     }
 
     /// Each probe without an answer doubles the time to the next, up to the ACK time-out.

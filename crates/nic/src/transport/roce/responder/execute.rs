@@ -8,7 +8,7 @@ use crate::transport::roce::Responder;
 use crate::wire::{Header, Op, Part, Reth};
 use rdmesh_verbs::{Access, QpType};
 
-type Executed<T> = std::result::Result<T, Refusal>;
+type Executed<T> = core::result::Result<T, Refusal>;
 
 impl<P: Platform> Responder<'_, P> {
     /// Executes a request packet. Returns how many PSNs it takes.

@@ -13,7 +13,7 @@ use super::time_wait::MAX_FINAL_ACKS;
 use crate::exec::Refusal;
 use crate::platform::Platform;
 use crate::qp::{Message, Slowness};
-use crate::time::Time;
+use crate::timer::Time;
 use crate::transport::roce::Responder;
 use crate::wire::{Header, NakCode, Op, Syndrome};
 use core::time::Duration;

@@ -7,8 +7,8 @@ use crate::platform::{Fault, Memory, Platform};
 use crate::schedule::TURN_STEPS;
 use crate::transport::roce::Responder;
 use crate::wire::{Aeth, Header, NakCode, Op, Part, Reth, Service, Syndrome};
+use alloc::collections::VecDeque;
 use rdmesh_verbs::{Access, Psn, WcStatus};
-use std::collections::VecDeque;
 
 /// The newest replies, oldest first: as many as the queue pair has agreed to have under way.
 pub(super) struct Replies {
@@ -140,7 +140,7 @@ impl<P: Platform> Responder<'_, P> {
                 return true;
             }
             let responder = &mut self.connection.responder;
-            if std::mem::take(&mut responder.notify) {
+            if core::mem::take(&mut responder.notify) {
                 self.send_notification(to);
                 continue;
             }
@@ -148,7 +148,7 @@ impl<P: Platform> Responder<'_, P> {
                 self.send_reply(to, i);
                 continue;
             }
-            let ack_due = std::mem::take(&mut responder.ack_due);
+            let ack_due = core::mem::take(&mut responder.ack_due);
             let acknowledged = responder.acknowledgeable.filter(|_| ack_due);
             match responder.nak_due.take() {
                 Some((psn, syndrome)) => self.send_ack(to, psn, syndrome),
@@ -209,7 +209,7 @@ impl<P: Platform> Responder<'_, P> {
         is_sent
     }
 
-    fn on_read_data(&mut self, psn: Psn, sent: std::result::Result<(), Refusal>) {
+    fn on_read_data(&mut self, psn: Psn, sent: core::result::Result<(), Refusal>) {
         let now = self.out.now;
         let is_tunnel = self.connection.envelope.is_tunnel();
         let responder = &mut self.connection.responder;
@@ -245,7 +245,7 @@ impl<P: Platform> Responder<'_, P> {
     fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
         // Only the reliable service has an opcode for it.
         let header = Header { service: Service::Rc, ..crate::transport::roce::header(self.qp, op, psn) };
-        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, core::convert::Infallible>(()));
     }
 
     fn send_notification(&mut self, to: &mut Transmits) {
@@ -255,7 +255,7 @@ impl<P: Platform> Responder<'_, P> {
             becn: true,
             ..crate::transport::roce::header(self.qp, Op::Notification, Psn::default())
         };
-        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, std::convert::Infallible>(()));
+        let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, core::convert::Infallible>(()));
     }
 }
 

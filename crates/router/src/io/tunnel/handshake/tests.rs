@@ -220,7 +220,7 @@ fn who_is_told_that_a_session_is_lost_asks_for_another() {
     let mut world = World::new([7, 7]);
     world.settle();
     let reference = *world.hosts[0].sends.last().unwrap();
-    // Packets that come in a session that there is not: one complaint for many.
+    // Packets that come in a session that there is not: one notice for many.
     assert!(world.hosts[1].handshake.lost(world.now, 12345).is_some());
     assert!(world.hosts[1].handshake.lost(world.now, reference).is_none());
     let told = world.hosts[1].handshake.lost(world.now.after(SHORTEST), reference).unwrap();

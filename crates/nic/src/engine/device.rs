@@ -1,0 +1,193 @@
+//! Commands on the queue pairs of an opened device: create, modify, query and destroy, and multicast membership.
+
+use super::table::QueuePairs;
+use crate::command::{CommandError, ContextId, QpEntry, QpInfo, QpInit, Remains, SrqEntry};
+use crate::device::{Context, Outputs};
+use crate::path::{Path, Route};
+use crate::platform::Platform;
+use crate::qp::Core;
+use crate::timer::Time;
+use crate::transport::{Env, Qp};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
+
+type Result<T> = core::result::Result<T, CommandError>;
+use CommandError::{Exhausted, Invalid, NoSuchObject};
+
+/// An opened device, for commands. Those that concern no queue pair are its [`Context`]'s.
+pub struct Device<'a, P: Platform> {
+    pub(super) id: ContextId,
+    pub(super) cx: &'a mut Context<P>,
+    pub(super) qps: &'a mut QueuePairs<P>,
+    pub(super) out: &'a mut Outputs<P::Memory>,
+}
+
+impl<P: Platform> Deref for Device<'_, P> {
+    type Target = Context<P>;
+
+    fn deref(&self) -> &Context<P> {
+        self.cx
+    }
+}
+
+impl<P: Platform> DerefMut for Device<'_, P> {
+    fn deref_mut(&mut self) -> &mut Context<P> {
+        self.cx
+    }
+}
+
+impl<P: Platform> Device<'_, P> {
+    /// Makes a queue pair in RESET. Returns its handle and its number.
+    pub fn create_qp(&mut self, init: QpInit<P>) -> Result<(u32, Qpn)> {
+        self.cx.check_qp(&init)?;
+        let (index, qpn) = self.qps.next(self.out).ok_or(Exhausted)?;
+        let handle = self.cx.add_qp(index, &init).ok_or(Exhausted)?;
+        let core = Core::new(self.id, handle, qpn, init);
+        self.qps.insert(index, Box::new(Qp::new(core, self.out.next_epoch())));
+        self.out.schedule.join(index, self.cx.owner());
+        Ok((handle, qpn))
+    }
+
+    /// Changes attributes and state. The mask is checked against the transition; values are the caller's to check.
+    pub fn modify_qp(&mut self, now: Time, qp: u32, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.out.now = now;
+        let index = self.index(qp)?;
+        let qp = self.qps.get_mut(index).ok_or(NoSuchObject)?;
+        let env = Env { index, cx: self.cx, out: self.out };
+        let state = qp.core().state();
+        let from = if mask.contains(AttrMask::CUR_STATE) { attr.cur_state } else { state };
+        let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
+        check_modify(qp.core().qp_type, from, to, mask).map_err(|_| Invalid)?;
+        if from != state {
+            return Err(Invalid);
+        }
+        qp.core_mut().assign(attr, mask);
+        if from == QpState::Sqd && mask.contains(AttrMask::AV) {
+            qp.move_peer(&env);
+        }
+        if mask.contains(AttrMask::STATE) {
+            let notifies = mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_async_notify;
+            qp.core_mut().attr.sqd_async_notify = notifies;
+            qp.enter(env, to);
+        }
+        Ok(())
+    }
+
+    /// A queue pair's attributes, sizes and counters.
+    pub fn query_qp(&self, qp: u32) -> Result<QpInfo> {
+        let qp = self.qps.get(self.index(qp)?).ok_or(NoSuchObject)?;
+        Ok(qp.core().info(self.path(qp), qp.unacked()))
+    }
+
+    /// Destroys a queue pair in any state. Its completions stay in their queues.
+    pub fn destroy_qp(&mut self, qp: u32) -> Result<Remains> {
+        Ok(Remains::new(self.remove_qp(qp)?))
+    }
+
+    /// Lets a datagram QP receive datagrams to a group.
+    pub fn attach_mcast(&mut self, qp: u32, gid: Gid) -> Result<()> {
+        let index = self.datagram_qp(qp, gid)?;
+        let is_member = |qp: &Qp<P>| qp.core().groups().contains(&gid);
+        if self.qps.get(index).is_some_and(is_member) {
+            return Ok(());
+        }
+        self.qps.join(self.cx.network.vni, gid, index).map_err(|_| Exhausted)?;
+        self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut().enter_group(gid);
+        Ok(())
+    }
+
+    /// Takes a datagram QP out of a group.
+    pub fn detach_mcast(&mut self, qp: u32, gid: Gid) -> Result<()> {
+        let index = self.datagram_qp(qp, gid)?;
+        if !self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut().leave_group(gid) {
+            return Err(Invalid);
+        }
+        self.qps.leave(self.cx.network.vni, gid, index);
+        Ok(())
+    }
+
+    /// Handles of the queue pairs.
+    pub fn qps(&self) -> Vec<u32> {
+        self.cx.qps_from(0).map(|(handle, _)| handle).collect()
+    }
+
+    /// Handles of the queue pairs whose completions go to `cq`.
+    pub fn qps_of_cq(&self, cq: u32) -> Vec<u32> {
+        let cores = self.cx.qps_from(0).filter_map(|(_, index)| self.qps.get(index)).map(Qp::core);
+        cores.filter(|core| core.send_cq == cq || core.recv_cq == cq).map(|core| core.handle).collect()
+    }
+
+    /// Attributes, sizes and counters of each queue pair.
+    pub fn infos(&self) -> impl Iterator<Item = QpInfo> {
+        self.cx.qps_from(0).filter_map(|(handle, _)| self.query_qp(handle).ok())
+    }
+
+    /// At most `limit` queue pairs, from handle `from` on.
+    pub fn list_qps(&self, from: u32, limit: usize) -> Vec<QpEntry> {
+        let entry = |(handle, index)| {
+            let pd = self.qps.get(index)?.core().pd;
+            Some(QpEntry { handle, pd, info: self.query_qp(handle).ok()? })
+        };
+        self.cx.qps_from(from).filter_map(entry).take(limit).collect()
+    }
+
+    /// At most `limit` shared receive queues, from handle `from` on.
+    pub fn list_srqs(&self, from: u32, limit: usize) -> Vec<SrqEntry> {
+        let mut entries = self.cx.srq_entries(from, limit);
+        for qp in self.cx.qps_from(0).filter_map(|(_, index)| self.qps.get(index)) {
+            let found = qp.core().srq.and_then(|srq| entries.binary_search_by_key(&srq, |entry| entry.handle).ok());
+            if let Some(at) = found {
+                entries[at].qps.push(qp.core().qpn);
+            }
+        }
+        entries.iter_mut().for_each(|entry| entry.qps.sort_unstable());
+        entries
+    }
+
+    /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.
+    pub fn has_packets_away(&self, qp: u32) -> bool {
+        let index = self.cx.qp(qp);
+        index.and_then(|index| self.qps.get(index)).is_some_and(Qp::has_packets_away)
+    }
+
+    /// Destroys queue pairs in any state, at most so many.
+    pub(super) fn remove_qps(&mut self, limit: usize) -> Vec<Box<Qp<P>>> {
+        let handles: Vec<u32> = self.cx.qps_from(0).map(|(handle, _)| handle).take(limit).collect();
+        handles.into_iter().filter_map(|handle| self.remove_qp(handle).ok()).collect()
+    }
+
+    fn remove_qp(&mut self, qp: u32) -> Result<Box<Qp<P>>> {
+        let index = self.index(qp)?;
+        let owner = self.cx.owner();
+        let qp = self.qps.remove(index, owner.vni).ok_or(NoSuchObject)?;
+        self.out.timers.stop(index);
+        self.out.schedule.leave(index, owner);
+        self.out.forget_failed(index);
+        self.cx.remove_qp(qp.core());
+        self.qps.drop_arrived(index, self.out);
+        Ok(qp)
+    }
+
+    /// Which way a connected QP's packets go.
+    fn path(&self, qp: &Qp<P>) -> Option<Path> {
+        if let Some(path) = qp.path() {
+            return Some(path);
+        }
+        let core = qp.core();
+        let is_connected = core.qp_type != QpType::Ud && !matches!(core.state(), QpState::Reset | QpState::Init);
+        let is_local = self.out.routes.find(self.cx.network.vni, core.attr.av.dgid) == Route::Local;
+        (is_connected && is_local).then_some(Path::Local)
+    }
+
+    fn datagram_qp(&self, qp: u32, gid: Gid) -> Result<u32> {
+        let index = self.index(qp)?;
+        let is_datagram = self.qps.get(index).is_some_and(|qp| qp.core().qp_type == QpType::Ud);
+        if is_datagram && gid.is_multicast() { Ok(index) } else { Err(Invalid) }
+    }
+
+    fn index(&self, qp: u32) -> Result<u32> {
+        self.cx.qp(qp).ok_or(NoSuchObject)
+    }
+}

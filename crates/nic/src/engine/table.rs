@@ -1,0 +1,182 @@
+//! The queue pairs of an engine, by index; the groups that they are in, and packets for them.
+
+use super::arrivals::Arrivals;
+use crate::device::{Context, Outputs, Slab};
+use crate::packet::Packet;
+use crate::platform::Platform;
+use crate::qp::RESTING_QPS;
+use crate::schedule::Order;
+use crate::transport::roce::TimeWait;
+use crate::transport::{Env, Qp};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use rdmesh_verbs::{Gid, Qpn, Vni};
+
+/// Queue pairs by index, from which their numbers follow.
+pub(super) struct QueuePairs<P: Platform> {
+    slots: Vec<Option<Box<Qp<P>>>>,
+    /// Indices of queue pairs that have gone, from the oldest.
+    free: VecDeque<u32>,
+    groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    arrivals: Arrivals<P::Memory>,
+    time_wait: TimeWait,
+}
+
+/// Error of a group that has no room for another member.
+pub(super) struct GroupFull;
+
+impl<P: Platform> QueuePairs<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            groups: BTreeMap::new(),
+            arrivals: Arrivals::new(),
+            time_wait: TimeWait::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Qp<P>> {
+        self.slots.get(index as usize)?.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Qp<P>> {
+        self.slots.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// A queue pair, and what its work may touch.
+    #[inline]
+    pub(super) fn with<'a>(
+        &'a mut self,
+        index: u32,
+        contexts: &'a mut Slab<Context<P>>,
+        out: &'a mut Outputs<P::Memory>,
+    ) -> Option<(&'a mut Qp<P>, Env<'a, P>)> {
+        let qp = self.get_mut(index)?;
+        let cx = contexts.get_mut(qp.core().context.0)?;
+        Some((qp, Env { index, cx, out }))
+    }
+
+    /// Index and number of the next queue pair. A peer that has not heard of the end of a connection takes the same number for
+    /// the old one's, and a new connection for stale (IBA 12.9.8.3.1): others are used first.
+    pub(super) fn next(&self, out: &Outputs<P::Memory>) -> Option<(u32, Qpn)> {
+        let (fresh, free) = (self.slots.len() as u32, self.free.front().copied());
+        let rested = free.filter(|_| self.free.len() > RESTING_QPS);
+        let at = |index| Some((index, out.qpn_of(index)?));
+        at(rested.unwrap_or(fresh)).or_else(|| at(free?))
+    }
+
+    /// Adds a queue pair under the index that [`Self::next`] gave.
+    pub(super) fn insert(&mut self, index: u32, qp: Box<Qp<P>>) {
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => {
+                *slot = Some(qp);
+                self.free.pop_front();
+                self.time_wait.forget(index);
+            }
+            None => self.slots.push(Some(qp)),
+        }
+    }
+
+    /// Takes a queue pair out, and out of its groups.
+    pub(super) fn remove(&mut self, index: u32, vni: Vni) -> Option<Box<Qp<P>>> {
+        let qp = self.slots.get_mut(index as usize)?.take()?;
+        self.free.push_back(index);
+        self.time_wait.add(index, &qp);
+        for gid in qp.core().groups() {
+            self.leave(vni, *gid, index);
+        }
+        Some(qp)
+    }
+
+    /// The queue pair has gone: packets for it go to the inbox, where they are dropped, or to another member of their group.
+    pub(super) fn drop_arrived(&mut self, index: u32, out: &mut Outputs<P::Memory>) {
+        for packet in self.arrivals.take(index) {
+            self.arrive(packet, out);
+        }
+    }
+
+    /// Adds a member to a group.
+    pub(super) fn join(&mut self, vni: Vni, gid: Gid, index: u32) -> Result<(), GroupFull> {
+        let members = self.groups.entry((vni, gid)).or_default();
+        if members.len() >= GROUP_MEMBERS {
+            return Err(GroupFull);
+        }
+        members.push(index);
+        Ok(())
+    }
+
+    /// Takes a member out of a group.
+    pub(super) fn leave(&mut self, vni: Vni, gid: Gid, index: u32) {
+        let Some(members) = self.groups.get_mut(&(vni, gid)) else { return };
+        members.retain(|member| *member != index);
+        if members.is_empty() {
+            self.groups.remove(&(vni, gid));
+        }
+    }
+
+    /// Whether a group has members here.
+    pub(super) fn has_members(&self, group: (Vni, Gid)) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    /// Does `work` with each member of a group.
+    pub(super) fn for_members(
+        &mut self,
+        group: (Vni, Gid),
+        contexts: &mut Slab<Context<P>>,
+        out: &mut Outputs<P::Memory>,
+        mut work: impl FnMut(&mut Qp<P>, Env<'_, P>),
+    ) {
+        let members = self.groups.get(&group).map_or(&[][..], Vec::as_slice);
+        for &index in members {
+            let Some(qp) = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut) else { continue };
+            if let Some(cx) = contexts.get_mut(qp.core().context.0) {
+                work(qp, Env { index, cx, out });
+            }
+        }
+    }
+
+    /// Takes a packet from another engine of this host, which waits for a turn of the queue pair that it is for.
+    pub(super) fn arrive(&mut self, packet: Packet<P::Memory>, out: &mut Outputs<P::Memory>) {
+        match self.recipient(&packet, out) {
+            Some(index) => {
+                self.arrivals.push(index, packet);
+                out.schedule.add(Order::Arrived, index);
+            }
+            None => out.keep(packet),
+        }
+    }
+
+    /// The queue pair in whose turn the packet is executed: of a datagram to a group, its first member here.
+    fn recipient(&self, packet: &Packet<P::Memory>, out: &Outputs<P::Memory>) -> Option<u32> {
+        let head = &packet.head;
+        let is_group = head.header.dest == Qpn::MULTICAST && !head.is_reply();
+        let index = match is_group {
+            true => self.groups.get(&(head.vni, head.ip.dest)).and_then(|members| members.first().copied()),
+            false => out.index_of(head.header.dest),
+        };
+        index.filter(|index| self.get(*index).is_some())
+    }
+
+    /// Packets that wait for turns of queue pairs.
+    pub(super) fn arrivals(&mut self) -> &mut Arrivals<P::Memory> {
+        &mut self.arrivals
+    }
+
+    /// Connections that have ended.
+    pub(super) fn time_wait(&mut self) -> &mut TimeWait {
+        &mut self.time_wait
+    }
+
+    /// Whether final ACKs are to be sent.
+    pub(super) fn has_final_acks(&self) -> bool {
+        self.time_wait.is_due()
+    }
+}
+
+/// Most QPs of one group in one engine: every datagram to it is copied to each.
+const GROUP_MEMBERS: usize = 1024;

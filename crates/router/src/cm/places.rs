@@ -1,0 +1,134 @@
+//! Endpoints by number and by address, and the paths to their peers.
+
+use super::node::Node;
+use crate::endpoint::EndpointId;
+use rdmesh_nic::cm::{CmPath, Mad};
+use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Routes};
+use rdmesh_verbs::{Gid, Vni};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The endpoints of a host, and where other addresses are.
+#[derive(Default)]
+pub(super) struct Places {
+    nodes: HashMap<EndpointId, Node>,
+    /// The same by address.
+    addresses: HashMap<(Vni, Gid), EndpointId>,
+    /// Endpoints that receive from the sockets of a namespace, with the number of channels and devices of each.
+    ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
+    routes: Arc<Routes>,
+}
+
+impl Places {
+    /// Sets the routes to the addresses of tenant networks.
+    pub(super) fn set_routes(&mut self, routes: Arc<Routes>) {
+        self.routes = routes;
+    }
+
+    /// Adds an endpoint.
+    pub(super) fn add(&mut self, endpoint: EndpointId, node: Node) {
+        for gid in node.spec.gids.iter().filter(|gid| !gid.is_zero()) {
+            self.addresses.insert((node.spec.vni, *gid), endpoint);
+        }
+        self.nodes.insert(endpoint, node);
+    }
+
+    /// Removes an endpoint.
+    pub(super) fn remove(&mut self, endpoint: EndpointId) {
+        self.nodes.remove(&endpoint);
+        self.addresses.retain(|_, at| *at != endpoint);
+    }
+
+    pub(super) fn node(&self, endpoint: EndpointId) -> Result<&Node, Errno> {
+        self.nodes.get(&endpoint).ok_or(Errno::NODEV)
+    }
+
+    pub(super) fn node_mut(&mut self, endpoint: EndpointId) -> Result<&mut Node, Errno> {
+        self.nodes.get_mut(&endpoint).ok_or(Errno::NODEV)
+    }
+
+    /// Number of ports in use.
+    pub(super) fn ports(&self) -> usize {
+        self.nodes.values().map(|node| node.ports.len()).sum()
+    }
+
+    /// The endpoint at an address.
+    pub(super) fn at(&self, vni: Vni, gid: Gid) -> Option<EndpointId> {
+        self.addresses.get(&(vni, gid)).copied()
+    }
+
+    /// Where an address of a tenant network is.
+    pub(super) fn route(&self, vni: Vni, gid: Gid) -> Route {
+        self.routes.find(vni, gid)
+    }
+
+    /// Whether an address that an endpoint names belongs to no endpoint.
+    pub(super) fn leads_out(&self, endpoint: EndpointId, ip: IpAddr) -> bool {
+        let is_self = ip.is_loopback() || ip.is_unspecified();
+        let is_outside = |node: &Node| self.route(node.spec.vni, Gid::from_ip(ip)) == Route::Outside;
+        !is_self && self.nodes.get(&endpoint).is_some_and(is_outside)
+    }
+
+    /// Records that a channel or an opened device of an endpoint has a path to external peers.
+    pub(super) fn add_way(&mut self, endpoint: EndpointId, plain: Plain) {
+        let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
+        *users.entry(endpoint).or_default() += 1;
+    }
+
+    /// It has it no longer.
+    pub(super) fn remove_way(&mut self, endpoint: EndpointId, id: PlainId) {
+        let Some((_, users)) = self.ways.get_mut(&id) else { return };
+        if let Some(count) = users.get_mut(&endpoint) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(&endpoint);
+            }
+        }
+        if users.is_empty() {
+            self.ways.remove(&id);
+        }
+    }
+
+    /// The source and destination of a message from another machine; none where no endpoint here has the destination.
+    pub(super) fn locate(&self, mad: &ReceivedMad) -> Option<Mad> {
+        let found = match (mad.origin_plain, mad.vni) {
+            (None, Some(vni)) => self.at(vni, mad.dest).map(|_| (vni, None)),
+            // Its sender is not authenticated: it must not use an address to which another path leads.
+            (Some(id), _) => {
+                let found = self.find_outside(id, mad.dest);
+                found.filter(|(vni, _)| self.route(*vni, mad.source) == Route::Outside)
+            }
+            (None, None) => None,
+        };
+        let (vni, plain) = found?;
+        Some(Mad { path: CmPath { vni, local: mad.dest, remote: mad.source, plain }, bytes: mad.bytes })
+    }
+
+    /// The path by which a message leaves. Sockets that are about to be closed still send the final messages of their
+    /// connections: by the present external path of the address, where the one by which it was connected has gone.
+    pub(super) fn present(&self, path: CmPath) -> CmPath {
+        let is_gone = path.plain.is_some_and(|plain| !self.ways.contains_key(&plain.id));
+        let present = if is_gone { self.present_way(&path) } else { None };
+        CmPath { plain: present.or(path.plain), ..path }
+    }
+
+    fn present_way(&self, path: &CmPath) -> Option<Plain> {
+        let endpoint = self.at(path.vni, path.local)?;
+        self.ways.values().find(|(_, users)| users.contains_key(&endpoint)).map(|(plain, _)| *plain)
+    }
+
+    /// The network and sockets by which a message of an external peer reached `dest`.
+    fn find_outside(&self, id: PlainId, dest: Gid) -> Option<(Vni, Option<Plain>)> {
+        let (plain, users) = self.ways.get(&id)?;
+        let mut nodes = users.keys().filter_map(|endpoint| self.nodes.get(endpoint));
+        nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
+    }
+
+    /// Whether no endpoint has a path to external peers.
+    #[cfg(test)]
+    pub(super) fn has_no_ways(&self) -> bool {
+        self.ways.is_empty()
+    }
+}

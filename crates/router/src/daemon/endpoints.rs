@@ -1,0 +1,304 @@
+//! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
+
+use super::config::DaemonConfig;
+use super::error::HostError;
+use super::mesh::Mesh;
+use super::owners::Owners;
+use super::restore::{self, Survivor};
+use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
+use crate::session::{EndpointSpec, SessionServer};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
+use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
+use rdmesh_overlay::{Errors, Overlay};
+use rdmesh_verbs::Vni;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The endpoints of this host.
+pub struct Endpoints {
+    config: Arc<DaemonConfig>,
+    library: Library,
+    registry: Registry,
+    /// None in a rootless router.
+    overlay: Option<Arc<Overlay>>,
+    mesh: Arc<Mesh>,
+    /// Dropped before the directories: fields are dropped in this order.
+    sessions: Arc<SessionServer>,
+    owners: Owners,
+    attached: Mutex<Attached>,
+}
+
+/// The endpoints that programs can use.
+#[derive(Default)]
+struct Attached {
+    last_id: u32,
+    endpoints: BTreeMap<(Name, Name), AttachedEndpoint>,
+}
+
+impl Attached {
+    fn next_id(&mut self) -> u32 {
+        self.last_id += 1;
+        self.last_id
+    }
+}
+
+struct AttachedEndpoint {
+    id: EndpointId,
+    endpoint: Endpoint,
+    namespace: Option<PathBuf>,
+    owner: Option<OwnedFd>,
+    directory: EndpointDir,
+}
+
+impl Endpoints {
+    /// No endpoints yet.
+    pub(super) fn new(
+        (config, library): (Arc<DaemonConfig>, Library),
+        (registry, overlay): (Registry, Option<Arc<Overlay>>),
+        mesh: Arc<Mesh>,
+        sessions: Arc<SessionServer>,
+    ) -> rustix::io::Result<Self> {
+        let (owners, attached) = (Owners::new()?, Mutex::default());
+        Ok(Self { config, library, registry, overlay, mesh, sessions, owners, attached })
+    }
+
+    /// All endpoints, by network and name.
+    pub fn all(&self) -> Vec<EndpointInfo> {
+        self.attached().endpoints.values().map(AttachedEndpoint::info).collect()
+    }
+
+    /// One endpoint.
+    pub fn get(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
+        let key = (network, name);
+        let attached = self.attached();
+        attached.endpoints.get(&key).map(AttachedEndpoint::info).ok_or_else(|| no_such(&key))
+    }
+
+    /// Number of endpoints.
+    pub(super) fn count(&self) -> usize {
+        self.attached().endpoints.len()
+    }
+
+    /// The preload library that they have.
+    pub(super) fn library(&self) -> &Path {
+        self.library.path()
+    }
+
+    /// Serves the endpoints of a router that has died again. One that cannot be is removed, and the log says why.
+    pub(super) fn restore(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
+        for Survivor { endpoint, owner } in survivors {
+            let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
+            match self.take_in(&endpoint, owner) {
+                Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
+                Err(error) => {
+                    tracing::error!(%network, %name, %error, "an endpoint cannot be restored");
+                    self.forget(&endpoint)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an endpoint for process `caller`.
+    pub fn create(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
+        let isolation = isolation(&request)?;
+        if isolation.has_interface() && self.overlay.is_none() {
+            return Err(HostError::Rootless);
+        }
+        let owned = request.lifetime == Lifetime::Caller;
+        let unwatchable = |source: io::Error| HostError::Owner { pid: caller, source };
+        let owner = if owned { Some(Owners::open(caller).map_err(|e| unwatchable(e.into()))?) } else { None };
+        let mut attached = self.attached();
+        self.remove_dead(&mut attached)?;
+        let added = self.registry.add_endpoint(EndpointRequest {
+            name: request.name,
+            network: request.network,
+            vni: request.vni,
+            host: self.config.host.clone(),
+            addresses: request.addresses,
+            quota: request.quota,
+            allowed_uid: request.allowed_uid,
+            owner_pid: owned.then_some(caller),
+            isolation,
+        })?;
+        let (endpoint, network) = (added.endpoint, added.network);
+        if owned {
+            // The endpoint of a caller that has ended already is removed soon.
+            let _ = restore::identity(caller).map(|own| self.registry.set_owner(&network.name, &endpoint.name, &own));
+        }
+        // Another endpoint may be waiting to reach it already.
+        self.mesh.wait_for(added.revision);
+        let adopted = request.netns.map_or(Ok(()), |netns| self.adopt(&endpoint, netns, caller));
+        match adopted.and_then(|()| self.serve(&mut attached, &endpoint, &network, owner)) {
+            Ok(info) => {
+                tracing::info!(network = %info.endpoint.network, name = %info.endpoint.name, "endpoint added");
+                Ok(info)
+            }
+            Err(error) => Err(Errors::join(error, self.forget(&endpoint))),
+        }
+    }
+
+    /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.
+    pub fn remove(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
+        self.remove_attached(&mut self.attached(), &(network, name))
+    }
+
+    /// Removes endpoints as their owners end, until [`Endpoints::stop_watching`].
+    pub(crate) fn remove_orphans(&self) {
+        while let Some(id) = self.owners.next() {
+            if let Err(error) = self.remove_orphan(id) {
+                tracing::warn!(%error, "removing an endpoint whose owner has ended");
+            }
+        }
+    }
+
+    /// Ends [`Endpoints::remove_orphans`].
+    pub(crate) fn stop_watching(&self) {
+        self.owners.stop();
+    }
+
+    /// Removes the endpoint `id`, unless it is gone already.
+    fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
+        let mut attached = self.attached();
+        let key = attached.endpoints.iter().find(|(_, e)| e.id == id).map(|(key, _)| key.clone());
+        key.map_or(Ok(()), |key| self.remove_attached(&mut attached, &key).map(drop))
+    }
+
+    /// Removes all endpoints.
+    pub(crate) fn clear(&self) -> Result<(), HostError> {
+        let mut attached = self.attached();
+        let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
+        Errors::all(keys.iter().map(|key| self.remove_attached(&mut attached, key).map(drop)))
+    }
+
+    /// Removes endpoints whose owners have ended a moment ago.
+    pub(crate) fn forget_dead(&self) -> Result<(), HostError> {
+        self.remove_dead(&mut self.attached())
+    }
+
+    /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free again.
+    fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
+        let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
+        let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
+        Errors::all(keys.iter().map(|key| self.remove_attached(attached, key).map(drop)))
+    }
+
+    /// Serves an endpoint that a router which has died had registered.
+    fn take_in(&self, endpoint: &Endpoint, owner: Option<OwnedFd>) -> Result<(), HostError> {
+        let network = self.registry.network(&endpoint.network, None, &endpoint.addresses)?;
+        self.serve(&mut self.attached(), endpoint, &network, owner).map(drop)
+    }
+
+    /// Takes the network namespace that process `caller` gives to `endpoint`.
+    fn adopt(&self, endpoint: &Endpoint, netns: Netns, caller: i32) -> Result<(), HostError> {
+        let file = match netns {
+            Netns::Descriptor(number) => PathBuf::from(format!("/proc/{caller}/fd/{number}")),
+            Netns::Path(path) => path,
+        };
+        let overlay = self.overlay.as_ref().ok_or(HostError::Rootless)?;
+        overlay.adopt(endpoint, &file).map_err(HostError::Given)
+    }
+
+    /// Opens `endpoint`, which is registered, to programs.
+    fn serve(
+        &self,
+        attached: &mut Attached,
+        endpoint: &Endpoint,
+        network: &Network,
+        owner: Option<OwnedFd>,
+    ) -> Result<EndpointInfo, HostError> {
+        let id = EndpointId(attached.next_id());
+        let unwatchable =
+            |e: rustix::io::Errno| HostError::Owner { pid: endpoint.owner_pid.unwrap_or_default(), source: e.into() };
+        owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id)).map_err(unwatchable)?;
+        let made = self.attach(id, endpoint, network, owner)?;
+        let info = made.info();
+        attached.endpoints.insert((endpoint.network.clone(), endpoint.name.clone()), made);
+        Ok(info)
+    }
+
+    fn attach(
+        &self,
+        id: EndpointId,
+        endpoint: &Endpoint,
+        network: &Network,
+        owner: Option<OwnedFd>,
+    ) -> Result<AttachedEndpoint, HostError> {
+        let namespace = match (&self.overlay, endpoint.isolation) {
+            (Some(overlay), Isolation::Namespace | Isolation::Given) => Some(overlay.add_endpoint(network, endpoint)?),
+            _ => None,
+        };
+        let path = self.config.state.endpoint(endpoint);
+        let (directory, listener) = EndpointDir::create(&path, endpoint, &self.library)?;
+        let spec = EndpointSpec {
+            id,
+            name: endpoint.name.to_string(),
+            network: endpoint.network.to_string(),
+            vni: Vni(network.vni),
+            gids: gid_table(endpoint),
+            quota: endpoint.quota,
+            allowed_uid: endpoint.allowed_uid,
+        };
+        self.sessions.add_endpoint(spec, listener);
+        Ok(AttachedEndpoint { id, endpoint: endpoint.clone(), namespace, owner, directory })
+    }
+
+    fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
+        let removed = attached.endpoints.remove(key).ok_or_else(|| no_such(key))?;
+        self.sessions.remove_endpoint(removed.id);
+        let info = removed.info();
+        drop(removed);
+        self.forget(&info.endpoint)?;
+        tracing::info!(network = %key.0, name = %key.1, "endpoint removed");
+        Ok(info)
+    }
+
+    /// Removes what is kept of an endpoint elsewhere: its namespace, and its place in the registry.
+    fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
+        let unlinked = match (&self.overlay, endpoint.isolation) {
+            (Some(overlay), Isolation::Namespace | Isolation::Given) => overlay.remove_endpoint(endpoint),
+            _ => Ok(()),
+        };
+        let removed = self.registry.remove_endpoint(&endpoint.network, &endpoint.name);
+        Errors::all([unlinked.map_err(HostError::from), removed.map(drop).map_err(HostError::from)])
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Attached> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AttachedEndpoint {
+    fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            endpoint: self.endpoint.clone(),
+            directory: self.directory.path().to_owned(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
+    /// Whether the process that it goes with has ended.
+    fn is_orphan(&self) -> bool {
+        let Some(owner) = &self.owner else { return false };
+        let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The isolation that a request asks for. A namespace that is given needs no further word.
+fn isolation(request: &CreateEndpoint) -> Result<Isolation, HostError> {
+    match (request.isolation, &request.netns) {
+        (Isolation::None, Some(_)) => Err(HostError::NeedlessNetns),
+        (Isolation::Given, None) => Err(HostError::MissingNetns),
+        (_, Some(_)) => Ok(Isolation::Given),
+        (isolation, None) => Ok(isolation),
+    }
+}
+
+fn no_such((network, name): &(Name, Name)) -> HostError {
+    RegistryError::NoSuchEndpoint { name: name.clone(), network: network.clone() }.into()
+}

@@ -1,0 +1,35 @@
+//! The router as a host's part of the mesh: everything but its API.
+
+mod capture;
+mod config;
+mod endpoints;
+mod error;
+mod faults;
+mod host;
+mod instance;
+mod interfaces;
+mod keyring;
+mod keys;
+mod mesh;
+mod owners;
+mod peers;
+mod restore;
+
+pub use capture::Captures;
+pub use config::{DaemonConfig, LocalPath};
+pub use endpoints::Endpoints;
+pub use error::HostError;
+pub use faults::FaultControl;
+pub use host::Host;
+pub(crate) use instance::Instance;
+pub use instance::InstanceError;
+pub use interfaces::Interfaces;
+pub use keys::TunnelKeys;
+pub use peers::PeerHosts;
+
+// What a host tells of itself is in terms of its parts.
+pub use crate::io::{Faults, IoStats};
+pub use crate::session::{
+    BadIndices, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, QpRow, SessionServer, SessionTotals,
+};
+pub use crate::worker::WorkerStats;

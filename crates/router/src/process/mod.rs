@@ -1,0 +1,113 @@
+//! The router as a process: starts all parts, serves the API until it is told to stop, and removes everything.
+
+use crate::api;
+use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
+use rdmesh_fabric::StateDir;
+use rdmesh_overlay::Errors;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::future::IntoFuture;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+/// Error of a router's start or end.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The state directory.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// Endpoints, workers, sessions.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The API socket.
+    #[error("the API socket {}: {source}", .socket.display())]
+    Api {
+        /// The socket.
+        socket: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Of several operations that were all tried.
+    #[error(transparent)]
+    Several(#[from] Errors<Self>),
+}
+
+/// Runs a router until it is told to stop, by the API, SIGTERM or SIGINT. Everything it made is removed again.
+pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    raise_open_file_limit();
+    let instance = Instance::acquire(&config)?;
+    let socket = config.state.api_socket();
+    let host = match Host::start(config) {
+        Ok(host) => Arc::new(host),
+        Err(error) => {
+            // A dead router's files stay until a router can start.
+            let cleaned = if instance.has_predecessor() { Ok(()) } else { instance.clean() };
+            return Err(Errors::join(error.into(), cleaned.map_err(DaemonError::from)));
+        }
+    };
+    let api_failed = |source| DaemonError::Api { socket: socket.clone(), source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
+    let served = thread::scope(|scope| {
+        scope.spawn(|| host.endpoints().remove_orphans());
+        let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
+        runtime.shutdown_timeout(REQUEST_TIMEOUT);
+        host.endpoints().stop_watching();
+        served
+    });
+    let cleared = host.endpoints().clear();
+    drop(host);
+    let cleaned = instance.clean();
+    Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
+}
+
+/// Removes what a router that has died left in `state`; whether there was something.
+pub fn remove_leftovers(state: &StateDir) -> Result<bool, DaemonError> {
+    if !state.store().exists() {
+        return Ok(false);
+    }
+    // Only root's routers leave what only root can remove.
+    let rootless = !rustix::process::geteuid().is_root();
+    Ok(Instance::lock(state, rootless)?.clean().map(|()| true)?)
+}
+
+async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = Arc::new(Notify::new());
+    let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
+    tracing::info!(socket = %socket.display(), "serving");
+    let asked = Arc::new(Notify::new());
+    let graceful = Arc::clone(&asked);
+    let server = axum::serve(listener, app).with_graceful_shutdown(async move { graceful.notified().await });
+    let server = tokio::spawn(server.into_future());
+    tokio::select! {
+        () = stop.notified() => tracing::info!("stopping: asked by the API"),
+        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+    }
+    asked.notify_one();
+    // Requests under way may finish; a client that merely stays connected does not hold the router.
+    let _ = tokio::time::timeout(REQUEST_TIMEOUT, server).await;
+    Ok(())
+}
+
+/// Every context costs several descriptors, and the usual soft limit is small.
+fn raise_open_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

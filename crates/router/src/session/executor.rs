@@ -1,0 +1,301 @@
+//! Execution of programs' messages: the device is opened, commands and queries are answered.
+
+use super::account::{Account, Item};
+use super::accounts::Accounts;
+use super::clients::Incoming;
+use super::commands::{self, Scope};
+use super::connection::{Answer, Attempt, Frame, SessionConnection, Subject, Until};
+use super::context::Context;
+use super::control::CmControl;
+use super::devices::Devices;
+use super::info::ContextInfo;
+use super::lookups::{Found, Lookups};
+use super::netlink::{Asker, asks_for_port};
+use super::post::Post;
+use super::reply::Reply;
+use crate::budget::Resource;
+use crate::endpoint::counter;
+use crate::io::{Clock, ExternalPaths};
+use crate::memory::ProcessMemory;
+use rdmesh_uverbs::ring::Extent;
+use rdmesh_uverbs::session::{RequestKind, Token};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use zerocopy::FromBytes;
+
+/// What the endpoints' programs have made, and how their messages change it.
+pub(super) struct Executor {
+    accounts: Accounts,
+    devices: Devices,
+    external_paths: ExternalPaths,
+    lookups: Lookups,
+    /// The thread of rdma_cm.
+    cm: Post<CmControl>,
+    clock: Clock,
+}
+
+/// Result of a message.
+pub(super) enum Executed {
+    /// It has an answer.
+    Answer(Answer),
+    /// The thread of rdma_cm executes it.
+    HandOver,
+    /// Its program breaks the rules, for this reason.
+    Broken(&'static str),
+}
+
+impl Executor {
+    /// Nothing has been made yet.
+    pub(super) fn new(
+        accounts: Accounts,
+        devices: Devices,
+        external_paths: ExternalPaths,
+        (lookups, cm): (Lookups, Post<CmControl>),
+        clock: Clock,
+    ) -> Self {
+        Self { accounts, devices, external_paths, lookups, cm, clock }
+    }
+
+    /// The endpoints.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// The endpoints, to be changed.
+    pub(super) fn accounts_mut(&mut self) -> &mut Accounts {
+        &mut self.accounts
+    }
+
+    /// The open devices.
+    pub(super) fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// The thread of rdma_cm.
+    pub(super) fn cm(&self) -> &Post<CmControl> {
+        &self.cm
+    }
+
+    /// The next result of a lookup, and the connection that waits for it.
+    pub(super) fn next_found(&self) -> Option<(u64, Found)> {
+        self.lookups.next()
+    }
+
+    /// Executes a message of connection `id`; an error where it has to wait.
+    pub(super) fn execute(
+        &mut self,
+        id: u64,
+        connection: &mut SessionConnection,
+        frame: &Frame<'_>,
+        Incoming { fds, attempt, .. }: &Incoming<'_>,
+    ) -> Result<Executed, Until> {
+        match self.look_first(id, connection, frame) {
+            Ok(false) => {}
+            Ok(true) => return Err(Until::Lookup),
+            Err(errno) => {
+                let refused = connection.account().share.take_refusal();
+                refused.into_iter().for_each(|resource| self.note_exhausted(connection.account(), resource));
+                return Ok(Executed::Answer(Err(errno)));
+            }
+        }
+        let may_wait = *attempt == Attempt::First && frame.may_wait();
+        let answer = match (frame.kind, connection.subject()) {
+            (RequestKind::Open, None) => {
+                self.with_room(connection, may_wait, |executor, connection| executor.open(connection, fds))?
+            }
+            (RequestKind::Attach, None) => self.attach(connection, frame.body),
+            (RequestKind::OpenCm | RequestKind::AttachCm, None) => return Ok(Executed::HandOver),
+            (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
+                self.with_room(connection, may_wait, |executor, connection| {
+                    executor.command(connection, context, frame, fds)
+                })?
+            }
+            (RequestKind::Counter, _) => self.counter(connection, frame.body),
+            (RequestKind::Netlink, _) => self.netlink(connection, frame.body),
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
+                return Ok(Executed::Broken("command before the device was opened"));
+            }
+            (_, Some(_)) => Err(Errno::INVAL),
+        };
+        Ok(Executed::Answer(answer))
+    }
+
+    /// The part of the queue memory that the program must populate before the command that failed just now can succeed.
+    pub(super) fn wanted(&self, subject: Option<Subject>) -> Option<Extent> {
+        let Some(Subject::Context(context)) = subject else { return None };
+        self.devices.get(context)?.queues().take_wanted()
+    }
+
+    /// One connection of a context has gone, and the context too when it was the last one.
+    pub(super) fn detach(&mut self, number: u32) {
+        let Some(context) = self.devices.get_mut(number) else { return };
+        if context.leave() {
+            self.close_context(number);
+        }
+    }
+
+    /// All contexts and their objects.
+    pub(super) fn snapshot(&self) -> Vec<ContextInfo> {
+        let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
+        contexts.sort_by_key(|(id, _)| *id);
+        contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint())?.account))).collect()
+    }
+
+    /// Records the indices beyond the ends of their queues that programs have written.
+    pub(super) fn note_bad_indices(&self) {
+        for (_, context) in self.devices.iter() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                context.note_bad_indices(&endpoint.account);
+            }
+        }
+    }
+
+    fn close_context(&mut self, id: u32) {
+        let Some(context) = self.devices.remove(id) else { return };
+        context.settle();
+        let number = context.endpoint();
+        let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
+        totals.contexts_closed += 1;
+        totals.objects_reclaimed += context.objects().total();
+        endpoint.ended_traffic().add_context(&context);
+        context.note_failed_requests(&endpoint.account);
+        endpoint.arenas.forget(id);
+        self.cm.tell(CmControl::Closed(number, context.open_device()));
+        context.close(&endpoint.account.disposal);
+    }
+
+    /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait
+    /// until they have gone, if it may.
+    fn with_room(
+        &mut self,
+        connection: &mut SessionConnection,
+        may_wait: bool,
+        command: impl FnOnce(&mut Self, &mut SessionConnection) -> Answer,
+    ) -> Result<Answer, Until> {
+        let answer = command(self, connection);
+        let account = connection.account();
+        let refused = account.share.take_refusal();
+        let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
+        if may_wait {
+            let evicted = self.accounts.evict();
+            // What the endpoint itself has given up counts as its own until then.
+            if !evicted.is_empty() || account.disposal.is_reclaiming() {
+                return Err(Until::Room(evicted));
+            }
+        }
+        self.note_exhausted(account, resource);
+        Ok(Err(resource.errno()))
+    }
+
+    fn note_exhausted(&mut self, account: &Account, resource: Resource) {
+        self.accounts.totals_mut().refused_by_quota += 1;
+        account.exhausted(resource);
+    }
+
+    fn open(&mut self, connection: &mut SessionConnection, fds: &[OwnedFd]) -> Answer {
+        let Self { accounts, devices, cm, .. } = self;
+        let number = connection.endpoint();
+        let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
+        let account = &endpoint.account;
+        let Some(Found::Uplink(uplink)) = connection.take_found() else {
+            // Nothing was looked up for it, because its quota is reached.
+            totals.refused_by_quota += 1;
+            return Err(account.charge(Item::Context, 1).err().unwrap_or(Errno::AGAIN));
+        };
+        account.report_external(uplink.external.as_ref().err());
+        let worker = devices.least_loaded();
+        let (mut context, reply) = Context::open(account, connection.program(), fds, worker, *uplink)?;
+        context.set_number(devices.free_number(number));
+        // Before the program knows: what it does then finds the device there.
+        cm.tell(CmControl::Opened(number, context.open_device()));
+        totals.contexts_opened += 1;
+        connection.set_subject(Subject::Context(devices.insert(context)));
+        let response = reply.core.clone();
+        Ok((reply, response))
+    }
+
+    /// Begins the lookup that a message needs. Returns whether the message has to wait for it.
+    fn look_first(&mut self, id: u64, connection: &SessionConnection, frame: &Frame<'_>) -> Result<bool, Errno> {
+        let account = connection.account();
+        if connection.has_found() {
+            return Ok(false);
+        }
+        let (seeker, process, lookups) = (&account.seeker, connection.program().process(), &self.lookups);
+        match (frame.kind, connection.subject()) {
+            (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
+                let (_, shard) = self.devices.least_loaded();
+                lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
+            }
+            (RequestKind::Verbs, Some(Subject::Context(_)))
+                if commands::needs_memory(frame) && connection.program().memory().is_none() =>
+            {
+                lookups.open_memory(id, seeker, process);
+            }
+            (RequestKind::Netlink, _) if connection.interface().is_none() && asks_for_port(frame.body) => {
+                lookups.find_interface(id, seeker, process);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn attach(&mut self, connection: &mut SessionConnection, body: &[u8]) -> Answer {
+        let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
+        let (number, context) = self.devices.find(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
+        context.join();
+        connection.set_subject(Subject::Context(number));
+        Ok((Reply::default(), Vec::new()))
+    }
+
+    fn command(
+        &mut self,
+        connection: &mut SessionConnection,
+        context: u32,
+        frame: &Frame<'_>,
+        fds: &[OwnedFd],
+    ) -> Answer {
+        let memory = if commands::needs_memory(frame) { memory(connection) } else { None };
+        let limits = self.accounts.limits();
+        let (endpoint, totals) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
+        let scope = Scope {
+            context: self.devices.get_mut(context).ok_or(Errno::INVAL)?,
+            number: context,
+            endpoint,
+            totals,
+            limits: &limits,
+            program: connection.program(),
+            memory,
+        };
+        let answer = match frame.kind {
+            RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
+            _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
+        };
+        let totals = self.accounts.totals_mut();
+        totals.commands += 1;
+        totals.commands_failed += u64::from(answer.is_err());
+        answer
+    }
+
+    /// The content of a port counter's file in sysfs.
+    fn counter(&mut self, connection: &SessionConnection, path: &[u8]) -> Answer {
+        let counter = counter(path).ok_or(Errno::NOENT)?;
+        let endpoint = self.accounts.get_mut(connection.endpoint()).ok_or(Errno::NODEV)?;
+        let sum = endpoint.present_traffic(&self.devices, &self.clock);
+        Ok((Reply::default(), format!("{}\n", counter(&sum)).into_bytes()))
+    }
+
+    /// The answer to a netlink request.
+    fn netlink(&mut self, connection: &SessionConnection, body: &[u8]) -> Answer {
+        let Self { accounts, devices, cm, clock, .. } = self;
+        let endpoint = accounts.get_mut(connection.endpoint()).ok_or(Errno::NODEV)?;
+        Asker::new(connection, endpoint, (devices, cm), clock).answer(body)
+    }
+}
+
+/// The memory of a connection's process, or why it cannot be opened, where it is known.
+fn memory(connection: &mut SessionConnection) -> Option<Result<ProcessMemory, Errno>> {
+    connection.program().memory().or_else(|| match connection.take_found()? {
+        Found::ProcessMemory(failed) => Some(failed),
+        _ => None,
+    })
+}
