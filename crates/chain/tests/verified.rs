@@ -13,7 +13,6 @@ fn library() -> Vec<Chain> {
 }
 
 #[test]
-#[ignore = "not all that the builder lowers is accepted yet: laps of portable chains"]
 fn library_constructs_are_accepted() {
     for chain in library() {
         assert_eq!(verify(&chain), Ok(()), "{chain}");
@@ -28,8 +27,19 @@ fn without(chain: &Chain, slot: usize) -> Chain {
     mutant
 }
 
+/// Whether a later ENABLE lets the same queue go on at least as far: then the earlier one only makes a reply come sooner.
+fn is_covered(chain: &Chain, queue: &[usize], slot: usize) -> bool {
+    let enable = |slot: usize| {
+        let slot = &chain.slots[slot];
+        slot.order.filter(|order| slot.control.op == ChainOp::Enable && !order.relative)
+    };
+    let Some(early) = enable(slot) else { return false };
+    let later = queue.iter().skip_while(|other| **other != slot).skip(1).filter_map(|other| enable(*other));
+    let mut same = later.filter(|later| later.object == early.object && later.count >= early.count);
+    same.next().is_some()
+}
+
 #[test]
-#[ignore = "not all that the builder lowers is accepted yet: laps of portable chains"]
 fn without_a_wait_enable_fence_or_restore_it_is_refused() {
     let mut tried = 0;
     for chain in library() {
@@ -38,7 +48,8 @@ fn without_a_wait_enable_fence_or_restore_it_is_refused() {
                 let slot = &chain.slots[*number];
                 if slot.class() == Class::Order || slot.label.starts_with("restore") {
                     let mutant = without(&chain, *number);
-                    assert!(verify(&mutant).is_err(), "without {} of\n{chain}", slot.label);
+                    let is_noticed = verify(&mutant).is_err() || is_covered(&chain, &queue.slots, *number);
+                    assert!(is_noticed, "without {} of\n{chain}", slot.label);
                     tried += 1;
                 }
                 if slot.flags.intersects(ChainFlags::FENCE) {

@@ -46,7 +46,7 @@ struct Needs {
 pub(super) fn lower(program: &Program, design: Design) -> Chain {
     let lean = attempt(program, design, false);
     // The next lap may need that all of this one has ended; most do not.
-    if design == Design::Portable && crate::verify::verify(&lean).is_err() {
+    if design == Design::Portable && program.is_recycled() && crate::verify::verify(&lean).is_err() {
         attempt(program, design, true)
     } else {
         lean
@@ -112,7 +112,7 @@ impl<'p> Lowering<'p> {
         Self {
             program,
             design,
-            is_recycled: program.is_loop || program.items.contains(&Item::Rearm),
+            is_recycled: program.is_recycled(),
             changed: Vec::new(),
             placed: Vec::new(),
             signaled: vec![0; queues],
@@ -241,7 +241,7 @@ impl<'p> Lowering<'p> {
         let stops = slot.may.iter().any(|control| control.quiet) || slot.control.quiet;
         let is_instant = self.design == Design::Local && !is_reply;
         let completes = if is_loop && (is_reply || self.design == Design::Local) {
-            stops && slot.class() != Class::Order
+            stops && slot.class() == Class::Order
         } else {
             is_reply || stops || self.design == Design::Portable
         };

@@ -376,6 +376,11 @@ impl Program {
         lower::lower(self, design)
     }
 
+    /// Whether it runs again and again.
+    fn is_recycled(&self) -> bool {
+        self.is_loop || self.items.contains(&Item::Rearm)
+    }
+
     fn control(&mut self, slot: usize) -> &mut Control {
         &mut self.chain.slots[slot].control
     }
