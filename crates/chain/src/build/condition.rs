@@ -4,7 +4,7 @@ use super::{Arg, Item, Program, Request, U56};
 use crate::program::{Order, Place, Remote, Slot, Span};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
 
-/// What an operand is compared with.
+/// Value that an operand is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A number, of which 56 bits are used.
@@ -67,7 +67,7 @@ impl Span {
     }
 }
 
-/// What happens under a condition.
+/// Requests that depend on a condition.
 ///
 /// The condition is tested once for each request that depends on it, by a COMPARE_SWAP of that request's control word.
 #[derive(Debug)]

@@ -30,13 +30,13 @@ struct Lowering<'p> {
 
 struct Placed {
     queue: usize,
-    /// How many completions of its queue there are with its own, if it has one.
+    /// Number of completions of its queue up to its own, if it has one.
     completion: Option<u64>,
     touches: Vec<Touch>,
     is_instant: bool,
 }
 
-/// What must come before a request.
+/// Orderings that a request needs.
 #[derive(Default)]
 struct Needs {
     wait: [bool; 3],

@@ -52,11 +52,11 @@ pub(super) struct Outcome<'c> {
     waits: Vec<(usize, usize, u64)>,
     forms: Vec<Control>,
     bytes: HashMap<(Object, u64), Byte>,
-    /// What filled bytes of a slot since its last fetch.
+    /// Ranges of a slot that have been filled since its last fetch.
     filled: BTreeMap<usize, Vec<(u64, u64)>>,
-    /// What arguments filled: they stay until the next message replaces all of them.
+    /// Ranges that arguments filled: they stay until the next message replaces all of them.
     arguments: BTreeMap<usize, Vec<(u64, u64)>>,
-    /// Who changed the operation of a slot, and whether the slot was fetched since.
+    /// Request that changed the operation of a slot, and whether the slot was fetched since.
     changed: BTreeMap<usize, (String, bool)>,
     fresh: usize,
     was_quiet: bool,
@@ -92,7 +92,7 @@ impl<'c> Outcome<'c> {
         Ok(outcome)
     }
 
-    /// How many conditions were open.
+    /// Number of open conditions.
     pub(super) fn decided(&self) -> usize {
         self.decided.len()
     }
