@@ -23,7 +23,7 @@ const END: &str = "<!-- figures: end -->\n";
 pub(crate) struct Page {
     /// Name of their files.
     pub(crate) name: &'static str,
-    /// What follows the goals.
+    /// Text behind the goals.
     further: fn(&Results) -> String,
 }
 

@@ -57,7 +57,7 @@ fn blocks(text: &str) -> Vec<(&str, usize)> {
     found
 }
 
-/// What follows the parameters of an `impl`: `<'a, P: Into<u8>> Name<'a, P>` becomes `Name<'a, P>`.
+/// Rest behind the parameters of an `impl`: `<'a, P: Into<u8>> Name<'a, P>` becomes `Name<'a, P>`.
 fn without_parameters(header: &str) -> &str {
     if !header.starts_with('<') {
         return header;

@@ -53,7 +53,7 @@ pub(crate) fn is_hole(slot: &Slot, at: usize, length: usize) -> bool {
     slot.holes.iter().any(|(first, bytes)| *first < at + length && at < first + bytes)
 }
 
-/// What a request touches when it executes one of its operations.
+/// Accesses of a request that executes one of its operations.
 pub(crate) fn touches(chain: &Chain, number: usize, op: ChainOp) -> Vec<Touch> {
     let slot = &chain.slots[number];
     let end = offset::SGES + slot.sges.len().max(1) * offset::SGE_LEN;
@@ -85,7 +85,7 @@ pub(crate) fn touches(chain: &Chain, number: usize, op: ChainOp) -> Vec<Touch> {
     list
 }
 
-/// What a request touches in any of its operations.
+/// Accesses of a request in any of its operations.
 pub(crate) fn all_touches(chain: &Chain, number: usize) -> Vec<Touch> {
     let slot = &chain.slots[number];
     let mut list = touches(chain, number, slot.control.op);

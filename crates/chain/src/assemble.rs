@@ -25,7 +25,7 @@ use rdmesh_verbs::chain::{ChainOp, Control};
 pub struct SyntaxError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// The error, and its remedy.
     pub what: String,
 }
 

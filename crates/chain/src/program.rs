@@ -44,7 +44,7 @@ pub struct Span {
     pub length: u32,
 }
 
-/// What the remote address and key of a request say.
+/// Meaning of the remote address and key of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Remote {
     /// Nothing.
@@ -81,7 +81,7 @@ pub struct Slot {
     pub label: String,
     /// Operation and operand at the start.
     pub control: Control,
-    /// What other operations the chain may make of it.
+    /// Other operations that the chain may make of it.
     pub may: Vec<Control>,
     /// Flags.
     pub flags: ChainFlags,
@@ -122,7 +122,7 @@ impl Slot {
         }
     }
 
-    /// What its class is for the cost: that of what it can become.
+    /// Its class for the cost: that of the operation it can become.
     pub fn class(&self) -> Class {
         let ops = std::iter::once(self.control).chain(self.may.iter().copied()).map(|control| control.op);
         ops.map(ChainOp::class).max().unwrap_or(Class::Copy)
@@ -172,11 +172,11 @@ pub struct Receive {
     pub cq: usize,
     /// Messages that are taken without an ENABLE.
     pub enabled: u64,
-    /// Where the bytes of a message go.
+    /// Scatter list for the bytes of a message.
     pub sges: Vec<Span>,
 }
 
-/// What lies in a region.
+/// Content of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Memory that the chain may read and write.
@@ -215,7 +215,7 @@ impl Content {
 pub struct Region {
     /// Its name.
     pub name: String,
-    /// What lies in it.
+    /// Its content.
     pub content: Content,
 }
 
@@ -397,7 +397,7 @@ impl Chain {
         request
     }
 
-    /// What the chain costs, lap by lap.
+    /// Cost of the chain, lap by lap.
     pub fn cost(&self) -> Cost {
         let mut cost = Cost::default();
         let slots = self.queues.iter().flat_map(|queue| &queue.slots).map(|slot| &self.slots[*slot]);
@@ -429,7 +429,7 @@ impl Chain {
     }
 }
 
-/// What one lap of a chain costs at most.
+/// Maximum cost of one lap of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     /// Requests that move data.

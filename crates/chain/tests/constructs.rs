@@ -70,10 +70,11 @@ fn comparisons_hold_at_the_boundaries() {
 
 #[test]
 fn hash_get_answers_hits_and_misses() {
-    for (fetch, schedule) in every_way() {
-        for design in DESIGNS {
-            let (program, table, values) = hash_get(2);
-            let mut run = Run::new(program.lower(design), fetch, schedule, |model, installed| {
+    for design in DESIGNS {
+        let (program, table, values) = hash_get(2);
+        let chain = program.lower(design);
+        for (fetch, schedule) in every_way() {
+            let mut run = Run::new(chain.clone(), fetch, schedule, |model, installed| {
                 for bucket in 0..16_u64 {
                     let (at, length, key) = (bucket * 10, bucket as u32 + 1, 1000 + bucket);
                     let bytes = [&at.to_le_bytes()[..], &length.to_le_bytes(), &[9; 4], &key.to_le_bytes()].concat();
@@ -102,10 +103,11 @@ fn hash_get_answers_hits_and_misses() {
 
 #[test]
 fn a_list_walk_stops_where_it_finds() {
-    for (fetch, schedule) in every_way() {
-        for design in DESIGNS {
-            let (program, list, values) = list_walk();
-            let mut run = Run::new(program.lower(design), fetch, schedule, |model, installed| {
+    for design in DESIGNS {
+        let (program, list, values) = list_walk();
+        let chain = program.lower(design);
+        for (fetch, schedule) in every_way() {
+            let mut run = Run::new(chain.clone(), fetch, schedule, |model, installed| {
                 // Node n leads to n + 1; the values are their own numbers.
                 for node in 0..8_usize {
                     let next = ((node + 1) * NODE) as u64;

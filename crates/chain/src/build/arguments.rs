@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-/// What an argument is.
+/// Type of an argument.
 pub trait Kind: Copy {
     /// Bytes in the request.
     const LENGTH: u32;

@@ -4,7 +4,7 @@ use super::{Arg, Item, Program, Request, U56};
 use crate::program::{Order, Place, Remote, Slot, Span};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
 
-/// What an operand is compared with.
+/// Value that an operand is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A number, of which 56 bits are used.
@@ -67,7 +67,7 @@ impl Span {
     }
 }
 
-/// What happens under a condition.
+/// Requests that depend on a condition.
 ///
 /// The condition is tested once for each request that depends on it, by a COMPARE_SWAP of that request's control word.
 #[derive(Debug)]
@@ -162,8 +162,10 @@ impl<'p> When<'p> {
         let Some(op) = self.program.declared[slot] else { return };
         let is_order = self.program.chain.slots[slot].order.is_some();
         let quiet = |control: Control| if target.stops { control.quiet() } else { control };
-        // Only a loop's token completes where the request does not run.
-        let idle = Control { quiet: is_order, ..Control::new(ChainOp::Nop) };
+        // The token of a loop's next iteration is the completion of the credit that is not given: the last request of the
+        // lap, before which the one that would end the loop has been fetched.
+        let is_without_token = self.program.is_loop && target.stops && !is_order;
+        let idle = Control { quiet: is_without_token, ..Control::new(ChainOp::Nop) };
         let active = quiet(Control::new(op));
         let (before, after) = if target.runs == is_negated { (active, idle) } else { (idle, active) };
         *self.program.control(slot) = before;

@@ -24,17 +24,19 @@ struct Lowering<'p> {
     signaled: Vec<u64>,
     waited: Vec<u64>,
     requests_cq: usize,
+    /// A lap ends when all of it has.
+    ends: bool,
 }
 
 struct Placed {
     queue: usize,
-    /// How many completions of its queue there are with its own, if it has one.
+    /// Number of completions of its queue up to its own, if it has one.
     completion: Option<u64>,
     touches: Vec<Touch>,
     is_instant: bool,
 }
 
-/// What must come before a request.
+/// Orderings that a request needs.
 #[derive(Default)]
 struct Needs {
     wait: [bool; 3],
@@ -42,7 +44,18 @@ struct Needs {
 }
 
 pub(super) fn lower(program: &Program, design: Design) -> Chain {
+    let lean = attempt(program, design, false);
+    // The next lap may need that all of this one has ended; most do not.
+    if design == Design::Portable && program.is_recycled() && crate::verify::verify(&lean).is_err() {
+        attempt(program, design, true)
+    } else {
+        lean
+    }
+}
+
+fn attempt(program: &Program, design: Design, ends: bool) -> Chain {
     let mut lowering = Lowering::new(program, design);
+    lowering.ends = ends;
     let copies = lowering.arguments();
     lowering.note_changes(&copies);
     for item in items(program) {
@@ -99,12 +112,13 @@ impl<'p> Lowering<'p> {
         Self {
             program,
             design,
-            is_recycled: program.is_loop || program.items.contains(&Item::Rearm),
+            is_recycled: program.is_recycled(),
             changed: Vec::new(),
             placed: Vec::new(),
             signaled: vec![0; queues],
             waited: vec![0; queues],
             requests_cq: chain.cqs.len() - 1,
+            ends: false,
             chain,
         }
     }
@@ -227,7 +241,7 @@ impl<'p> Lowering<'p> {
         let stops = slot.may.iter().any(|control| control.quiet) || slot.control.quiet;
         let is_instant = self.design == Design::Local && !is_reply;
         let completes = if is_loop && (is_reply || self.design == Design::Local) {
-            stops && slot.class() != Class::Order
+            stops && slot.class() == Class::Order
         } else {
             is_reply || stops || self.design == Design::Portable
         };
@@ -288,7 +302,7 @@ impl<'p> Lowering<'p> {
 
     fn rearm(&mut self) {
         for queue in 0..self.chain.queues.len() {
-            if self.design == Design::Portable && queue != CONTROL || self.replies_are_overwritten() {
+            if queue != CONTROL || self.ends || self.design == Design::Local && self.replies_are_overwritten() {
                 self.wait_for(queue);
             }
         }

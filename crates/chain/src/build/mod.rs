@@ -13,7 +13,7 @@ pub use condition::{Condition, Value, When};
 use crate::program::{Chain, Content, Place, Region, Remote, Slot, Span};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
 
-/// How a program becomes queues.
+/// Layout of a program in queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Design {
     /// One queue to the client. What acts on the chain's own memory is LOCAL, and so over before the next slot is fetched.
@@ -88,7 +88,7 @@ impl From<Arg<Offset>> for At {
     }
 }
 
-/// Where data comes from or goes to.
+/// Source or destination of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
     region: usize,
@@ -374,6 +374,11 @@ impl Program {
     /// The queues of the program in a design, not verified yet.
     pub fn lower(&self, design: Design) -> Chain {
         lower::lower(self, design)
+    }
+
+    /// Whether it runs again and again.
+    fn is_recycled(&self) -> bool {
+        self.is_loop || self.items.contains(&Item::Rearm)
     }
 
     fn control(&mut self, slot: usize) -> &mut Control {

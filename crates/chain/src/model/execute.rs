@@ -141,7 +141,7 @@ fn outgoing(memory: &Memory, request: &Request, slot: &[u8]) -> Result<Vec<u8>, 
     memory.gather(&request.sges)
 }
 
-/// What a request does to the responder's memory: what it returns, and how many checks failed softly.
+/// Effect of a request on the responder's memory: the data it returns, and the number of checks that failed softly.
 fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) -> Result<(Vec<u8>, u64), WcStatus> {
     let Request { args, flags, .. } = request;
     let right = |remote, local| if is_local { local } else { remote };

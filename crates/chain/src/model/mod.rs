@@ -9,7 +9,7 @@
 //! responder, and *finished* (its result lies in the requester's memory, and its completion counts). A LOCAL one, NOP, WAIT
 //! and ENABLE have the last three at once. Within a queue each kind of moment comes in the order of the requests.
 //!
-//! What the model leaves out: packets (a message lands as a whole), receivers without credit, errors of the network.
+//! Not in the model: packets (a message lands as a whole), receivers without credit, errors of the network.
 
 mod execute;
 mod memory;
@@ -19,7 +19,7 @@ use rdmesh_verbs::chain::{BadRequest, ChainFlags, ChainOp, Class, Request, offse
 use rdmesh_verbs::{Access, Key, Sge, WcStatus};
 use std::collections::VecDeque;
 
-/// When slots are copied. A chain is right if its result is the same for all.
+/// Moment at which slots are copied. A chain is right if its result is the same for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fetch {
     /// As soon as the rules allow, up to a lap ahead: when a slot is enabled, even behind a WAIT, and no LOCAL request before it
@@ -60,11 +60,11 @@ pub struct Fault {
     pub is_receive: bool,
     /// The request, counted from the queue's first.
     pub index: u64,
-    /// How it failed.
+    /// Its failure.
     pub status: WcStatus,
 }
 
-/// What was executed.
+/// Counts of executed requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Requests that move data, and NOPs.
@@ -124,7 +124,7 @@ struct InFlight {
     index: u64,
     request: Request,
     slot: Vec<u8>,
-    /// What the responder returned, when it has executed the request.
+    /// Data that the responder returned, once it has executed the request.
     result: Option<Vec<u8>>,
 }
 
@@ -254,7 +254,7 @@ impl Model {
         std::mem::take(&mut self.clients[client as usize].inbox)
     }
 
-    /// How many completions a completion queue has had.
+    /// Number of completions that a completion queue has had.
     pub fn produced(&self, cq: u32) -> u64 {
         self.produced[cq as usize]
     }
@@ -264,7 +264,7 @@ impl Model {
         self.queues[queue as usize].next
     }
 
-    /// What was executed so far.
+    /// Counts of requests executed so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

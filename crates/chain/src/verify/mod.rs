@@ -20,7 +20,7 @@ use outcome::Outcome;
 use rdmesh_verbs::chain::ChainOp;
 use std::collections::{BTreeSet, VecDeque};
 
-/// How many outcomes of conditions are tried.
+/// Maximum number of outcomes of conditions that are tried.
 pub const MAX_OUTCOMES: usize = 128;
 
 /// The first reason why a chain is refused.
@@ -29,9 +29,9 @@ pub const MAX_OUTCOMES: usize = 128;
 pub struct Refusal {
     /// The request, by its author's name for it.
     pub label: String,
-    /// What is wrong.
+    /// The error.
     pub cause: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 

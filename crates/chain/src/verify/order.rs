@@ -1,4 +1,4 @@
-//! What is certain to come before what, in one outcome of a chain.
+//! Happens-before order of the events in one outcome of a chain.
 
 /// Events and what precedes them for certain.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Events {
         }
     }
 
-    /// What precedes, or is, each of some events precedes the one that needs one of them.
+    /// An event that needs one of several comes after all events that precede, or are, each of them.
     fn learn_common(&mut self, event: usize, of: &[usize]) -> bool {
         let mut common: Option<Vec<u64>> = None;
         for one in of {

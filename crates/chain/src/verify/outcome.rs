@@ -5,7 +5,7 @@ use super::order::Events;
 use crate::access::{Moment, Object, Touch, is_hole, touches};
 use crate::program::{Chain, Content, Place, Remote, Slot};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Requests of the client that are tried, one after the other.
 const REQUESTS: u64 = 3;
@@ -52,11 +52,11 @@ pub(super) struct Outcome<'c> {
     waits: Vec<(usize, usize, u64)>,
     forms: Vec<Control>,
     bytes: HashMap<(Object, u64), Byte>,
-    /// What filled bytes of a slot since its last fetch.
+    /// Ranges of a slot that have been filled since its last fetch.
     filled: BTreeMap<usize, Vec<(u64, u64)>>,
-    /// What arguments filled: they stay until the next message replaces all of them.
+    /// Ranges that arguments filled: they stay until the next message replaces all of them.
     arguments: BTreeMap<usize, Vec<(u64, u64)>>,
-    /// Who changed the operation of a slot, and whether the slot was fetched since.
+    /// Request that changed the operation of a slot, and whether the slot was fetched since.
     changed: BTreeMap<usize, (String, bool)>,
     fresh: usize,
     was_quiet: bool,
@@ -92,7 +92,7 @@ impl<'c> Outcome<'c> {
         Ok(outcome)
     }
 
-    /// How many conditions were open.
+    /// Number of open conditions.
     pub(super) fn decided(&self) -> usize {
         self.decided.len()
     }
@@ -460,10 +460,13 @@ impl<'c> Outcome<'c> {
             self.events.wait(event, count, self.feeders[cq].clone());
         }
         self.events.close();
+        // What is never read may be written in any order.
+        let all = || self.instances.iter().flat_map(|instance| &instance.touches);
+        let read: BTreeSet<Object> = all().filter(|touch| !touch.is_write).map(|touch| touch.object).collect();
         for (n, b) in self.instances.iter().enumerate() {
             for a in &self.instances[..n] {
                 for (x, y) in a.touches.iter().flat_map(|x| b.touches.iter().map(move |y| (x, y))) {
-                    if x.conflicts(y) && !self.are_ordered(a, x, b, y) {
+                    if x.conflicts(y) && read.contains(&x.object) && !self.are_ordered(a, x, b, y) {
                         return Err(race(self.chain, a, x, b, y));
                     }
                 }

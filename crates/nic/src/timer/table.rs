@@ -59,13 +59,13 @@ impl TimerTable {
         self.get(timer).is_some_and(|at| at > now)
     }
 
-    /// When the first of two timers expires that are set.
+    /// Expiry of the first of two timers that are set.
     #[inline]
     pub(crate) fn first(&self, timers: [Timer; 2]) -> Option<Time> {
         timers.into_iter().filter_map(|timer| self.get(timer)).min()
     }
 
-    /// When the last of two timers expires that are set.
+    /// Expiry of the last of two timers that are set.
     #[inline]
     pub(crate) fn last(&self, timers: [Timer; 2]) -> Option<Time> {
         timers.into_iter().filter_map(|timer| self.get(timer)).max()

@@ -105,7 +105,9 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn handle_request(&mut self, mut env: Env<'_, P>, head: &Head, body: &Body<P::Memory>) {
         match &mut self.transport {
             Transport::Local(state) => {
-                P::serve(Some(self.core.packet_id(false, head.header.psn)));
+                // A datagram does not come again.
+                let comes_again = self.core.qp_type != QpType::Ud;
+                P::serve(comes_again.then(|| self.core.packet_id(false, head.header.psn)));
                 Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
                 P::serve(None);
             }

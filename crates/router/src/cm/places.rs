@@ -58,7 +58,7 @@ impl Places {
         self.addresses.get(&(vni, gid)).copied()
     }
 
-    /// Where an address of a tenant network is.
+    /// Location of an address of a tenant network.
     pub(super) fn route(&self, vni: Vni, gid: Gid) -> Route {
         self.routes.find(vni, gid)
     }

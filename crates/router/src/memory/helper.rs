@@ -6,7 +6,7 @@
 //! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
 //! again later (see [`super::late`]).
 
-use super::late::{Buffer, Late, Lease};
+use super::late::{self, Buffer, Late, Lease};
 use rdmesh_nic::platform::Fault;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,6 +55,8 @@ impl Patience {
     const AWAY: u32 = 4;
     /// A worker's wait for a copy: its other queue pairs wait too.
     const WAIT: Duration = Duration::from_micros(500);
+    /// The same where the packet does not come again, as a datagram: without its memory it is lost.
+    const LAST_WAIT: Duration = Duration::from_millis(4);
     /// Cost of a copy, in its duration.
     const COPY: u32 = 4;
     /// Copies up to this duration cost nothing.
@@ -249,7 +251,8 @@ impl Helper {
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        if !shared.wait_for(DONE, Some(Patience::WAIT)) {
+        let wait = if late::served().is_some() { Patience::WAIT } else { Patience::LAST_WAIT };
+        if !shared.wait_for(DONE, Some(wait)) {
             // One of the two succeeds, unless the job ends in this moment.
             if shared.pass(WORK, IDLE) {
                 self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
@@ -258,7 +261,7 @@ impl Helper {
             // It is there before the helper can know that it was abandoned.
             *lock(&shared.away) = Some(patience.leave(lease()));
             if shared.pass(BUSY, GIVEN_UP) {
-                patience.spend_copy(Patience::WAIT);
+                patience.spend_copy(wait);
                 return Outcome::Left;
             }
             *lock(&shared.away) = None;

@@ -64,7 +64,7 @@ pub(super) enum Kind {
     Atomic,
 }
 
-/// What is known of a copy that is to be made.
+/// State of a copy that is to be made.
 pub(super) enum Found {
     /// Nothing.
     New,

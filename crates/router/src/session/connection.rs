@@ -106,7 +106,7 @@ impl SessionConnection {
         self.found.take()
     }
 
-    /// What is left of it at its end: its socket, its object and its account.
+    /// Remaining parts at its end: its socket, its object and its account.
     pub(super) fn end(self) -> (OwnedFd, Option<Subject>, Account) {
         (self.socket, self.subject, self.account)
     }

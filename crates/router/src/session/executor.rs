@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
-/// What the endpoints' programs have made, and how their messages change it.
+/// Objects of the endpoints' programs, and the messages that change them.
 pub(super) struct Executor {
     accounts: Accounts,
     devices: Devices,

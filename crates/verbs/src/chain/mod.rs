@@ -41,7 +41,7 @@ pub enum ChainOp {
     Max,
 }
 
-/// What an operation is for, as costs of chains are told.
+/// Class of an operation, for the cost of chains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
     /// Moves data. A NOP stands for an operation that moves data.
@@ -138,7 +138,7 @@ impl ChainOp {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// What the operation is for.
+    /// Class of the operation.
     pub const fn class(self) -> Class {
         match self {
             Self::Write | Self::WriteImm | Self::Send | Self::SendImm | Self::Read | Self::Nop => Class::Copy,

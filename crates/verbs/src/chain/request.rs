@@ -56,9 +56,9 @@ pub struct Args {
     pub remote_addr: u64,
     /// Key at the responder.
     pub rkey: u32,
-    /// What a COMPARE_SWAP compares; what the other atomics add or compare with.
+    /// Comparison value of a COMPARE_SWAP; addend or operand of the other atomics.
     pub compare_add: u64,
-    /// What a COMPARE_SWAP stores.
+    /// Swap value of a COMPARE_SWAP.
     pub swap: u64,
     /// Bits that a masked COMPARE_SWAP compares; bits that carries of a masked ADD do not leave.
     pub compare_mask: u64,
@@ -73,7 +73,7 @@ pub struct Ordering {
     pub object: u32,
     /// Completions to wait for, or work requests to enable (`addr`).
     pub count: u64,
-    /// What `count` grows by with each lap of the queue that executes it (`length`).
+    /// Growth of `count` with each lap of the queue that executes it (`length`).
     pub step: u32,
     /// `count` is added to the present limit (immediate data 1).
     pub relative: bool,
