@@ -44,7 +44,7 @@ pub use command::{
     Remains, SrqAttr, SrqEntry, SrqInit,
 };
 pub use device::{Context, Event};
-pub use engine::{Budget, Config, Device, Engine, MadError, Owners, ReceivedMad, WireCounters};
+pub use engine::{Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, WireCounters};
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{

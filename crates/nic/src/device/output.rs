@@ -228,6 +228,16 @@ impl<M> Outputs<M> {
         self.epoch
     }
 
+    /// The last epoch of a QP of this engine.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// QPs of another engine come here, which have used epochs up to this one.
+    pub(crate) fn pass_epoch(&mut self, epoch: u32) {
+        self.epoch = self.epoch.max(epoch);
+    }
+
     pub(crate) fn async_event(&mut self, context: ContextId, event: AsyncEvent, element: u32) {
         self.events.push_back(Event::Async { context, event, element });
     }

@@ -4,6 +4,7 @@ mod arrivals;
 mod device;
 mod free;
 mod management;
+mod moving;
 mod receive;
 mod settle;
 mod table;
@@ -13,6 +14,7 @@ mod transmit;
 
 pub use device::Device;
 pub use management::{MadError, ReceivedMad};
+pub use moving::MovingDevice;
 pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 

@@ -70,7 +70,11 @@ impl<P: Platform> QueuePairs<P> {
         self.free.take_number(qpn);
         self.free.take_place(index);
         self.time_wait.forget(qpn);
-        out.numbers().enter(qpn, out.shard(), index);
+        self.enter(index, qp, out);
+    }
+
+    fn enter(&mut self, index: u32, qp: Box<Qp<P>>, out: &Outputs<P::Memory>) {
+        out.numbers().enter(qp.core().qpn, out.shard(), index);
         match self.slots.get_mut(index as usize) {
             Some(slot) => *slot = Some(qp),
             None => self.slots.push(Some(qp)),
@@ -89,6 +93,27 @@ impl<P: Platform> QueuePairs<P> {
             self.leave(vni, *gid, index);
         }
         Some(qp)
+    }
+
+    /// Takes a queue pair out that stays in use, and out of its groups: it moves to another engine.
+    pub(super) fn take(&mut self, index: u32, vni: Vni) -> Option<Box<Qp<P>>> {
+        let qp = self.slots.get_mut(index as usize)?.take()?;
+        self.free.add_place(index);
+        for gid in qp.core().groups() {
+            self.leave(vni, *gid, index);
+        }
+        Some(qp)
+    }
+
+    /// Adds a queue pair that comes from another engine, with its number and to its groups. Returns its index.
+    pub(super) fn put(&mut self, qp: Box<Qp<P>>, vni: Vni, out: &Outputs<P::Memory>) -> u32 {
+        let index = self.free.next_place(self.slots.len() as u32);
+        self.free.take_place(index);
+        for gid in qp.core().groups() {
+            self.groups.entry((vni, *gid)).or_default().push(index);
+        }
+        self.enter(index, qp, out);
+        index
     }
 
     /// The queue pair has gone: packets for it go to the inbox, where they are dropped, or to another member of their group.

@@ -29,8 +29,9 @@ pub(crate) struct Core<P: Platform> {
     groups: Vec<Gid>,
 }
 
-/// Properties with which a queue pair is made, and which never change. Handles are its context's.
+/// Properties with which a queue pair is made, and which never change but for the context's name. Handles are its context's.
 pub(crate) struct Made {
+    /// Another one after a move to another engine.
     pub(crate) context: ContextId,
     pub(crate) handle: u32,
     pub(crate) qpn: Qpn,
@@ -177,6 +178,11 @@ impl<P: Platform> Core<P> {
     /// Notes whether it is connected to a QP on another host.
     pub(crate) fn set_remote(&mut self, is_remote: bool) {
         self.is_remote = is_remote;
+    }
+
+    /// Its context has another name: both are on another engine now.
+    pub(crate) fn enter_context(&mut self, context: ContextId) {
+        self.made.context = context;
     }
 
     /// Multicast groups that it is in.

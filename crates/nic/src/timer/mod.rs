@@ -62,7 +62,8 @@ impl Deadlines {
         self.order.len()
     }
 
-    fn get(&self, qp: u32) -> Option<Time> {
+    /// The deadline of queue pair `qp`.
+    pub(crate) fn get(&self, qp: u32) -> Option<Time> {
         *self.set.get(qp as usize)?
     }
 }

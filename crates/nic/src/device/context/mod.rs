@@ -90,6 +90,13 @@ impl<P: Platform> Context<P> {
         self.qps.get(handle).copied()
     }
 
+    /// A queue pair has another index now.
+    pub(crate) fn place_qp(&mut self, handle: u32, index: u32) {
+        if let Some(place) = self.qps.get_mut(handle) {
+            *place = index;
+        }
+    }
+
     /// Handle and index of each queue pair, from handle `from` on.
     pub(crate) fn qps_from(&self, from: u32) -> impl Iterator<Item = (u32, u32)> {
         self.qps.iter_from(from).map(|(handle, index)| (handle, *index))

@@ -7,6 +7,7 @@ mod groups;
 mod keys;
 mod management;
 mod model;
+mod moving;
 mod operations;
 mod shares;
 mod slow;

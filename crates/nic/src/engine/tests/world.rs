@@ -462,14 +462,27 @@ impl World {
         let mut worked = false;
         for i in 0..self.engines.len() {
             worked |= self.engines[i].poll(self.now);
-            while let Some((shard, packet)) = self.engines[i].poll_packet() {
-                self.engines[i / self.shards * self.shards + shard as usize].handle_packet(packet);
-                worked = true;
-            }
+            worked |= self.pass_packets_of(i);
             worked |= self.send_datagrams(i);
             while let Some(event) = self.engines[i].poll_event() {
                 self.events.push(event);
             }
+        }
+        worked
+    }
+
+    /// Gives each engine the packets that others have for it.
+    pub(super) fn pass_packets(&mut self) {
+        (0..self.engines.len()).for_each(|i| {
+            self.pass_packets_of(i);
+        });
+    }
+
+    fn pass_packets_of(&mut self, i: usize) -> bool {
+        let mut worked = false;
+        while let Some((shard, packet)) = self.engines[i].poll_packet() {
+            self.engines[i / self.shards * self.shards + shard as usize].handle_packet(packet);
+            worked = true;
         }
         worked
     }
