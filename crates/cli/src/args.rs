@@ -64,7 +64,7 @@ pub(crate) struct RouterOptions {
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
     pub(crate) mode: Mode,
     /// Worker threads [default: chosen by the number of cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=255))]
     pub(crate) workers: Option<u16>,
     /// Name of this host, by which others know it [default: the system's]
     #[arg(long, value_name = "NAME")]
@@ -218,8 +218,25 @@ pub(crate) enum EndpointCommand {
     Add(AddOptions),
     /// Remove an endpoint; programs that use it get errors
     Rm(RemoveOptions),
+    /// Move the devices of its programs to another worker of the router, while they go on
+    Move(MoveOptions),
     /// List endpoints
     Ls(OutputOptions),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct MoveOptions {
+    /// Name of the endpoint
+    pub(crate) name: Name,
+    /// Its network
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// Number of the worker, from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) worker: u32,
+    /// The only process whose devices move
+    #[arg(long)]
+    pub(crate) pid: Option<i32>,
 }
 
 #[derive(ClapArgs)]

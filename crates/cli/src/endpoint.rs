@@ -1,10 +1,10 @@
 //! `rdmesh endpoint`: commands on endpoints.
 
-use crate::args::{AddOptions, OutputOptions, PlaceOptions, RemoveOptions};
+use crate::args::{AddOptions, MoveOptions, OutputOptions, PlaceOptions, RemoveOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, Name};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,6 +35,14 @@ pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
 pub(crate) fn remove(options: &RemoveOptions, client: &Client) -> Result<(), Failure> {
     client.remove_endpoint(&options.net, &options.name)?;
     Ok(())
+}
+
+/// Moves the devices of an endpoint to another worker.
+pub(crate) fn move_devices(options: &MoveOptions, client: &Client) -> Result<(), Failure> {
+    let to = MoveDevices { worker: options.worker, pid: options.pid };
+    let devices = client.move_devices(&options.net, &options.name, &to)?.devices;
+    let plural = if devices == 1 { "device is" } else { "devices are" };
+    print_line(format!("{devices} {plural} served by worker {} now.", options.worker))
 }
 
 /// Lists endpoints.

@@ -51,6 +51,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Run(options) => run::run(options, &client, state),
         Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
+        Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),
         Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),

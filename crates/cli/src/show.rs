@@ -43,7 +43,7 @@ fn print_used(
         return print_line("\nNo program has opened a device.");
     }
     if !contexts.is_empty() {
-        print_line(format!("\n{}", context_table(contexts)))?;
+        print_line(format!("\n{}", context_table(contexts, is_wide)))?;
     }
     if !connections.is_empty() {
         print_line(format!("\n{}", connection_table(connections)))?;
@@ -89,11 +89,12 @@ pub(crate) fn say(text: impl Display) {
     let _ = writeln!(stderr(), "{text}");
 }
 
-fn context_table(contexts: &[ContextInfo]) -> Table {
-    let mut table =
-        Table::new(&["NETWORK", "ENDPOINT", "PID", "UID", "COMMAND", "PDS", "CQS", "QPS", "SRQS", "MRS", "PINNED"]);
+fn context_table(contexts: &[ContextInfo], is_wide: bool) -> Table {
+    let mut titles = vec!["NETWORK", "ENDPOINT", "PID", "UID", "COMMAND", "PDS", "CQS", "QPS", "SRQS", "MRS", "PINNED"];
+    titles.extend(is_wide.then_some("WORKER"));
+    let mut table = Table::new(&titles);
     for c in contexts {
-        table.row([
+        let mut row = vec![
             c.network.to_string(),
             c.endpoint.to_string(),
             c.pid.to_string(),
@@ -105,7 +106,9 @@ fn context_table(contexts: &[ContextInfo]) -> Table {
             c.srqs.to_string(),
             c.mrs.to_string(),
             bytes(c.pinned_bytes),
-        ]);
+        ];
+        row.extend(is_wide.then(|| c.worker.to_string()));
+        table.row(row);
     }
     table
 }
@@ -260,6 +263,7 @@ mod tests {
             pid: 4_194_303,
             uid: 65_534,
             command: "fifteen-letters".into(),
+            worker: 0,
             pds: 1000,
             cqs: 10_000,
             srqs: 1000,
@@ -269,7 +273,7 @@ mod tests {
             qps: vec![qp],
         };
         let contexts = [context];
-        for table in [context_table(&contexts), qp_table(&contexts), wire_table(&contexts)] {
+        for table in [context_table(&contexts, true), qp_table(&contexts), wire_table(&contexts)] {
             assert!(table.to_string().lines().all(|line| line.chars().count() <= 120), "{table}");
         }
     }

@@ -16,8 +16,8 @@ impl Table {
     }
 
     /// Adds a row.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| printable(cell).into_owned()).collect());
+    pub(crate) fn row(&mut self, cells: impl AsRef<[String]>) {
+        self.rows.push(cells.as_ref().iter().map(|cell| printable(cell).into_owned()).collect());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
-    FailedRequest, FaultsText, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
+    FailedRequest, FaultsText, MoveDevices, MovedDevices, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -105,6 +105,11 @@ impl Client {
     /// Removes an endpoint; returns what it was.
     pub fn remove_endpoint(&self, network: &Name, name: &Name) -> Result<EndpointInfo, ClientError> {
         self.call(Method::DELETE, &format!("/v1/endpoints/{network}/{name}"), NOTHING)
+    }
+
+    /// Moves the devices of an endpoint to another worker.
+    pub fn move_devices(&self, network: &Name, name: &Name, to: &MoveDevices) -> Result<MovedDevices, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/move"), Some(to))
     }
 
     /// The other hosts.

@@ -1,7 +1,7 @@
 //! Preload tests: programs with the library, with an endpoint or without.
 #![allow(clippy::unwrap_used)]
 
-use rdmesh_uverbs::page::WORKER_PAGE_LEN;
+use rdmesh_uverbs::page::WORKERS_LEN;
 use rdmesh_uverbs::session::{self, FdUse, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind, Token};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -97,7 +97,7 @@ fn answer(socket: BorrowedFd<'_>, kind: RequestKind, events: &mut Option<OwnedFd
     let (mut response, mut fds) = (Vec::new(), Vec::new());
     if kind == RequestKind::Open {
         response = OpenReply { token: Token([0; 16]), rdev: 0 }.as_bytes().to_vec();
-        fds.push(SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap().1);
+        fds.push(SharedMemory::create_published("worker", WORKERS_LEN).unwrap().1);
         fds.push(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         head.fds[..2].fill(FdUse::Open as u32);
     } else if kind == RequestKind::OpenCm {

@@ -3,7 +3,7 @@
 //! One per device context, in its own sealed memfd. The tenant sets doorbells and arms completion queues; the router
 //! clears both, and publishes QP states so that a post in the wrong state fails at once, as the kernel's does. Threads that
 //! have polled in vain sleep on a futex of the page, and the router wakes them.
-//! A second, read-only page per router worker says whether the worker sleeps, and whether the processors are contended.
+//! Read-only pages of the router say which of its workers sleep, and whether the processors are contended.
 
 use crate::shared::SharedMemory;
 use rustix::thread::futex;
@@ -16,13 +16,15 @@ use std::time::Duration;
 pub const MAX_HANDLES: u32 = 16_384;
 /// Bytes of a context page.
 pub const CONTEXT_PAGE_LEN: usize = size_of::<Layout>();
-/// Bytes of a worker page.
-pub const WORKER_PAGE_LEN: usize = 4096;
+/// Most workers of a router.
+pub const MAX_WORKERS: u32 = 255;
+/// Bytes of the workers' pages.
+pub const WORKERS_LEN: usize = (1 + MAX_WORKERS as usize) * LINE;
 
 const WORDS: usize = MAX_HANDLES as usize / 64;
 const SUMMARY_WORDS: usize = WORDS / 64;
-/// Offset of the contention flag in a worker's page: in another cache line than the sleep flag.
-const CONTENDED: usize = 64;
+/// Bytes of a cache line. The contention flag has the first one of the workers' pages, and each worker's sleep flag another.
+const LINE: usize = 64;
 /// Most threads of one context that an arrival wakes; the next wakes more. A tenant may have any number.
 const MOST_WOKEN: u32 = 16;
 
@@ -36,7 +38,9 @@ struct Layout {
     /// The worker does not poll the doorbells: ringing one takes a write to the eventfd. In the cache line that ringing
     /// writes.
     dormant: AtomicU32,
-    _pad: [u32; 5],
+    /// The worker that serves the context.
+    worker: AtomicU32,
+    _pad: [u32; 4],
     doorbells: [AtomicU64; WORDS],
     cq_arm: [AtomicU32; MAX_HANDLES as usize],
     qp_state: [AtomicU8; MAX_HANDLES as usize],
@@ -85,9 +89,17 @@ impl ContextPage {
     }
 
     /// Tenant: whether the worker must be woken through the context's eventfd. To be called after the doorbell is set.
-    pub fn must_wake(&self, worker: &WorkerPage) -> bool {
-        // The fence of `is_sleeping` comes before both looks.
-        worker.is_sleeping() || self.layout().dormant.load(Ordering::Relaxed) != 0
+    pub fn must_wake(&self, workers: &WorkerFlags) -> bool {
+        let layout = self.layout();
+        // Before all looks: either this sees what the router has written, or the router sees the doorbell.
+        fence(Ordering::SeqCst);
+        workers.is_sleeping(layout.worker.load(Ordering::Relaxed)) || layout.dormant.load(Ordering::Relaxed) != 0
+    }
+
+    /// Router: announces which worker serves the context from now on. That worker must look at the doorbells after this.
+    pub fn set_worker(&self, worker: u32) {
+        self.layout().worker.store(worker, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Router: announces that the doorbells are polled no more, or are polled again. After the former the worker must look at
@@ -222,49 +234,52 @@ impl ContextPage {
     }
 }
 
-/// A worker's page: the router writes it, tenants map it read-only.
+/// State of the router's workers, on pages that the router writes and tenants map read-only.
 #[derive(Clone)]
-pub struct WorkerPage {
+pub struct WorkerFlags {
     memory: SharedMemory,
 }
 
-impl WorkerPage {
-    /// Wraps a mapping of at least [`WORKER_PAGE_LEN`] bytes; none where it is shorter.
+impl WorkerFlags {
+    /// Wraps a mapping of at least [`WORKERS_LEN`] bytes; none where it is shorter.
     pub fn new(memory: SharedMemory) -> Option<Self> {
-        (memory.len() >= WORKER_PAGE_LEN).then_some(Self { memory })
+        (memory.len() >= WORKERS_LEN).then_some(Self { memory })
     }
 
-    /// Router: announces that the worker is about to sleep, or is awake again. Before sleeping the worker must look at
-    /// every doorbell once more after this call.
-    pub fn set_sleeping(&self, sleeping: bool) {
-        self.flag().store(u32::from(sleeping), Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    /// Router: announces that a worker is about to sleep, or is awake again. Before sleeping the worker must look at every
+    /// doorbell once more after this call.
+    pub fn set_sleeping(&self, worker: u32, sleeping: bool) {
+        if let Some(flag) = self.flag(worker) {
+            flag.store(u32::from(sleeping), Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
     }
 
-    /// Tenant: whether the worker must be woken through the context's eventfd. To be called after the doorbell is set.
-    pub fn is_sleeping(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.flag().load(Ordering::Relaxed) != 0
+    /// Whether a worker sleeps. To be called after what it is to be woken for is visible, and a fence. One that there cannot be
+    /// is never awake.
+    pub fn is_sleeping(&self, worker: u32) -> bool {
+        self.flag(worker).is_none_or(|flag| flag.load(Ordering::Relaxed) != 0)
     }
 
     /// Router: sets the contention flag: waiting threads should sleep rather than yield, because other programs want the
     /// processors.
     pub fn set_contended(&self, contended: bool) {
-        self.word(CONTENDED).store(u32::from(contended), Ordering::Relaxed);
+        self.word(0).store(u32::from(contended), Ordering::Relaxed);
     }
 
     /// Tenant: the contention flag.
     pub fn is_contended(&self) -> bool {
-        self.word(CONTENDED).load(Ordering::Relaxed) != 0
+        self.word(0).load(Ordering::Relaxed) != 0
     }
 
-    fn flag(&self) -> &AtomicU32 {
-        self.word(0)
+    #[inline]
+    fn flag(&self, worker: u32) -> Option<&AtomicU32> {
+        (worker < MAX_WORKERS).then(|| self.word((1 + worker as usize) * LINE))
     }
 
     #[allow(unsafe_code)]
     fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(4) && at + 4 <= WORKER_PAGE_LEN);
+        assert!(at.is_multiple_of(4) && at + 4 <= WORKERS_LEN);
         // SAFETY: in bounds and aligned (asserted; the mapping is page-aligned), and it lives as long as `self.memory`. A
         // tenant's mapping is read-only; the tenant side only loads.
         unsafe { &*self.memory.as_ptr().add(at).cast::<AtomicU32>() }
@@ -280,6 +295,10 @@ mod tests {
 
     fn page() -> ContextPage {
         ContextPage::new(SharedMemory::create("test", CONTEXT_PAGE_LEN).unwrap().0).unwrap()
+    }
+
+    fn workers() -> WorkerFlags {
+        WorkerFlags::new(SharedMemory::create("workers", WORKERS_LEN).unwrap().0).unwrap()
     }
 
     #[test]
@@ -375,14 +394,27 @@ mod tests {
 
     #[test]
     fn a_dormant_context_takes_a_write_to_its_eventfd() {
-        let (page, worker) =
-            (page(), WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap());
-        assert!(!page.must_wake(&worker));
+        let (page, workers) = (page(), workers());
+        assert!(!page.must_wake(&workers));
         page.set_dormant(true);
-        assert!(page.must_wake(&worker));
-        page.set_dormant(false);
-        worker.set_sleeping(true);
-        assert!(page.must_wake(&worker));
+        assert!(page.must_wake(&workers));
+    }
+
+    #[test]
+    fn the_worker_that_serves_a_context_is_the_one_to_be_woken() {
+        let (page, workers) = (page(), workers());
+        workers.set_sleeping(0, true);
+        assert!(page.must_wake(&workers));
+        page.set_worker(7);
+        assert!(!page.must_wake(&workers));
+        workers.set_sleeping(7, true);
+        workers.set_sleeping(0, false);
+        assert!(page.must_wake(&workers));
+        page.set_worker(MAX_WORKERS - 1);
+        assert!(!page.must_wake(&workers) && !workers.is_contended());
+        // The program can write any number there.
+        page.set_worker(u32::MAX);
+        assert!(page.must_wake(&workers));
     }
 
     #[test]

@@ -43,7 +43,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of these messages; router and library must agree.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of the largest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Descriptors in one message.

@@ -1,7 +1,7 @@
 //! Wake-up tests: two sides meet only in shared memory, one of them sleeps, and no wake-up is lost in any interleaving.
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
-use rdmesh_uverbs::page::{Arm, CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::page::{Arm, CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::ring::{CompletionRing, QueueFile};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{Completion, Qpn, WcFlags, WcOpcode, WcStatus};
@@ -39,7 +39,7 @@ fn sleep(bell: &OwnedFd) -> bool {
 #[test]
 fn a_doorbell_always_wakes_the_worker() {
     let (context, bell) = (page(), bell());
-    let worker = WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap();
+    let workers = WorkerFlags::new(SharedMemory::create("workers", WORKERS_LEN).unwrap().0).unwrap();
     let (served, is_lost) = (AtomicU32::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -51,16 +51,16 @@ fn a_doorbell_always_wakes_the_worker() {
                 if served.load(Ordering::Relaxed) == ROUNDS {
                     break;
                 }
-                worker.set_sleeping(true);
+                workers.set_sleeping(0, true);
                 if !context.has_rung() && !sleep(&bell) {
                     return is_lost.store(true, Ordering::Relaxed);
                 }
-                worker.set_sleeping(false);
+                workers.set_sleeping(0, false);
             }
         });
         for round in 0..ROUNDS {
             context.ring(round % 200 * 80);
-            if worker.is_sleeping() {
+            if context.must_wake(&workers) {
                 ring_bell(&bell);
             }
             // Every other round is in a hurry, so that both orders come up.

@@ -116,6 +116,23 @@ pub struct EndpointInfo {
     pub namespace: Option<PathBuf>,
 }
 
+/// Moves the devices of an endpoint to another worker (`POST /v1/endpoints/{network}/{name}/move`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MoveDevices {
+    /// The worker, from 0.
+    pub worker: u32,
+    /// The only process whose devices move.
+    #[serde(default)]
+    pub pid: Option<i32>,
+}
+
+/// Devices that a worker serves now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MovedDevices {
+    /// Their number.
+    pub devices: usize,
+}
+
 /// An open device context (`GET /v1/contexts`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextInfo {
@@ -129,6 +146,9 @@ pub struct ContextInfo {
     pub uid: u32,
     /// That process's name.
     pub command: String,
+    /// The router's worker that serves it, from 0.
+    #[serde(default)]
+    pub worker: u32,
     /// Protection domains.
     pub pds: u32,
     /// Completion queues.

@@ -58,6 +58,7 @@ fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
         pid: context.pid,
         uid: context.uid,
         command: context.comm,
+        worker: context.shard as u32,
         pds: context.objects.pds,
         cqs: context.objects.cqs,
         srqs: context.objects.srqs,

@@ -1,6 +1,6 @@
 //! Error responses of the API.
 
-use crate::daemon::HostError;
+use crate::daemon::{HostError, MoveError};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, extract};
@@ -38,7 +38,9 @@ impl From<HostError> for Refusal {
                 | RegistryError::VniUnknown(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
-            HostError::Rootless
+            HostError::Move(MoveError::NoDevice) => StatusCode::NOT_FOUND,
+            HostError::Move(MoveError::NoSuchWorker { .. })
+            | HostError::Rootless
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns

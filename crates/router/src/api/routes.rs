@@ -10,7 +10,9 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post};
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, Stats, Status};
+use rdmesh_fabric::api::{
+    ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices, MovedDevices, Stats, Status,
+};
 use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
 
@@ -43,6 +45,14 @@ fn own_operations() -> Vec<Operation> {
             request: None,
             response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
+        },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/move",
+            summary: "Move the devices of an endpoint to another worker",
+            request: schema::<MoveDevices>(),
+            response: json::<MovedDevices>(),
+            handler: post(move_devices),
         },
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
@@ -96,6 +106,16 @@ async fn create_endpoint(
 async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
     Ok(Json(api.blocking(|host| host.endpoints().remove(network, name)).await??))
+}
+
+async fn move_devices(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<MoveDevices>, JsonRejection>,
+) -> Result<(StatusCode, Json<MovedDevices>), Refusal> {
+    let ((network, name), Json(request)) = (names(key)?, request?);
+    let devices = api.blocking(move |host| host.endpoints().move_devices(network, name, request)).await??;
+    Ok((StatusCode::CREATED, Json(MovedDevices { devices })))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {

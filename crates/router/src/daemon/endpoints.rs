@@ -7,7 +7,7 @@ use super::owners::Owners;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, SessionServer};
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
 use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_overlay::{Errors, Overlay};
 use rdmesh_verbs::Vni;
@@ -140,6 +140,13 @@ impl Endpoints {
             }
             Err(error) => Err(Errors::join(error, self.forget(&endpoint))),
         }
+    }
+
+    /// Moves the devices of an endpoint to another worker, or only those of process `pid`. Returns how many there are.
+    pub fn move_devices(&self, network: Name, name: Name, to: MoveDevices) -> Result<usize, HostError> {
+        let key = (network, name);
+        let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
+        Ok(self.sessions.move_devices(id, to.pid, to.worker as usize)?)
     }
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.

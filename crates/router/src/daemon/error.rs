@@ -1,6 +1,7 @@
 //! Errors of the host's operations.
 
 use crate::endpoint::{EndpointError, LibraryError};
+use crate::session::MoveError;
 use crate::worker::StartError;
 use rdmesh_fabric::{Name, RegistryError, StateError};
 use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
@@ -37,6 +38,9 @@ pub enum HostError {
     /// The preload library.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// Devices were to move to another worker.
+    #[error(transparent)]
+    Move(#[from] MoveError),
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,

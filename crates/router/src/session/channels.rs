@@ -15,7 +15,7 @@ use crate::budget::Resource;
 use crate::cm::{ConnectionRow, NodeSpec};
 use crate::endpoint::EndpointId;
 use crate::netlink::CmId;
-use rdmesh_nic::{ContextId, ReceivedMad};
+use rdmesh_nic::ReceivedMad;
 use rdmesh_uverbs::session::{OpenCmReply, RequestKind, Token};
 use rdmesh_verbs::Qpn;
 use rustix::event::Timespec;
@@ -58,7 +58,7 @@ impl CmServer {
     /// A device is about to be closed.
     pub(super) fn device_closed(&mut self, endpoint: EndpointId, device: &OpenDevice) {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
-        node.devices.retain(|other| (other.shard, other.id) != (device.shard, device.id));
+        node.devices.retain(|other| other.number != device.number);
         if let Some(external) = device.external {
             self.cm.remove_way(endpoint, external.id);
         }
@@ -216,16 +216,15 @@ impl CmServer {
     /// had been posted.
     fn settle_connections(&self, channel: u32, qpns: &[Qpn]) {
         let Some(endpoint) = self.cm.endpoint_of(channel).filter(|_| !qpns.is_empty()) else { return };
-        let Some(node) = self.nodes.get(&endpoint) else { return };
-        for (index, shard) in self.shards.iter().enumerate() {
-            let here = node.devices.iter().filter(|device| device.shard == index);
-            let contexts: Vec<ContextId> = here.map(|device| device.id).collect();
-            if !contexts.is_empty() {
-                let qpns = qpns.to_vec();
-                shard.settle(move |shard| {
-                    qpns.iter().fold(false, |is_away, qpn| shard.settle_number(*qpn, &contexts) | is_away)
-                });
-            }
+        if self.nodes.get(&endpoint).is_none_or(|node| node.devices.is_empty()) {
+            return;
+        }
+        // The endpoint's devices may be on any worker.
+        for shard in &self.shards {
+            let qpns = qpns.to_vec();
+            shard.settle(move |shard| {
+                qpns.iter().fold(false, |is_away, qpn| shard.settle_number(*qpn, endpoint.0) | is_away)
+            });
         }
     }
 

@@ -42,7 +42,6 @@ const PAGE: u64 = 4096;
 pub(super) struct Context {
     endpoint: EndpointId,
     shard: ShardHandle,
-    shard_index: usize,
     id: ContextId,
     page: ContextPage,
     /// The memory of its queues.
@@ -80,7 +79,7 @@ impl Context {
         account: &Account,
         program: &Program,
         fds: &[OwnedFd],
-        (shard, shard_index): (&ShardHandle, usize),
+        shard: &ShardHandle,
         uplink: Uplink,
     ) -> io::Result<(Self, Reply)> {
         let [page, queues] = fds else { return Err(io::Errno::INVAL) };
@@ -96,7 +95,7 @@ impl Context {
         // The program can make its descriptor block, and with it every copy: the router only ever waits for this one.
         let program_wake = io::fcntl_dupfd_cloexec(&wake, 0)?;
         let reply = Reply::new(&OpenReply { token, rdev: RDEV })
-            .with_open(io::fcntl_dupfd_cloexec(shard.page_fd(), 0)?)
+            .with_open(io::fcntl_dupfd_cloexec(shard.flags_fd(), 0)?)
             .with_open(program_wake);
 
         let external = uplink.external.as_ref().ok().map(external_port);
@@ -113,7 +112,6 @@ impl Context {
         let context = Self {
             endpoint: account.spec.id,
             shard: shard.clone(),
-            shard_index,
             id,
             page,
             queues,
@@ -142,6 +140,11 @@ impl Context {
         self.endpoint
     }
 
+    /// The process that opened it.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Its number in lists: no other of the endpoint has it.
     pub(super) fn number(&self) -> u32 {
         self.number
@@ -157,14 +160,16 @@ impl Context {
         &self.shard
     }
 
-    /// The number of that worker.
-    pub(super) fn shard_index(&self) -> usize {
-        self.shard_index
-    }
-
     /// Its name on that worker.
     pub(super) fn id(&self) -> ContextId {
         self.id
+    }
+
+    /// Moves it to another worker. Returns whether it is there now.
+    pub(super) fn move_to(&mut self, shard: &ShardHandle) -> bool {
+        let Some(id) = self.shard.move_context(self.id, shard) else { return false };
+        (self.id, self.shard) = (id, shard.clone());
+        true
     }
 
     /// Its page.
@@ -266,7 +271,7 @@ impl Context {
     /// The device, as far as rdma_cm needs to know it.
     pub(super) fn open_device(&self) -> OpenDevice {
         let external = self.external.as_ref().ok().map(external_port);
-        OpenDevice { shard: self.shard_index, id: self.id, mtu: self.mtu, external }
+        OpenDevice { number: self.number, mtu: self.mtu, external }
     }
 
     /// Executes the requests that the program posted before its end.
@@ -329,7 +334,7 @@ impl Context {
             pid: self.pid,
             uid: self.uid,
             comm: self.comm.clone(),
-            shard: self.shard_index,
+            shard: self.shard.number(),
             objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
             external: self.external.as_ref().map(drop).map_err(|error| *error),

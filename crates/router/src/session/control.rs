@@ -3,6 +3,7 @@
 use super::account::Account;
 use super::connection::SessionConnection;
 use super::device::OpenDevice;
+use super::devices::MoveError;
 use super::failed_requests::FailedRequestInfo;
 use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
 use super::program::Process;
@@ -19,6 +20,8 @@ pub(super) enum Control {
     Add(Box<EndpointSpec>, OwnedFd),
     Remove(EndpointId, Sender<()>),
     Snapshot(Sender<Vec<ContextInfo>>),
+    /// The devices of an endpoint, or of one process there, are to move to a worker.
+    Move(EndpointId, Option<i32>, usize, Sender<Result<usize, MoveError>>),
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),

@@ -19,10 +19,31 @@ impl Devices {
         Self { shards, contexts: HashMap::new(), next: 0 }
     }
 
-    /// The worker with the fewest contexts, and its number.
-    pub(super) fn least_loaded(&self) -> (&ShardHandle, usize) {
-        let number = least_loaded(self.shards.len(), self.contexts.values().map(|context| context.shard_index()));
-        (&self.shards[number], number)
+    /// The worker with the fewest contexts.
+    pub(super) fn least_loaded(&self) -> &ShardHandle {
+        let workers = self.contexts.values().map(|context| context.shard().number());
+        &self.shards[least_loaded(self.shards.len(), workers)]
+    }
+
+    /// Moves the contexts of an endpoint to another worker, or only those of process `pid`. Returns how many there are.
+    pub(super) fn move_contexts(
+        &mut self,
+        endpoint: EndpointId,
+        pid: Option<i32>,
+        worker: usize,
+    ) -> Result<usize, MoveError> {
+        let count = self.shards.len();
+        let shard = self.shards.get(worker).ok_or(MoveError::NoSuchWorker { worker, count })?;
+        let is_meant =
+            |context: &&mut Context| context.endpoint() == endpoint && pid.is_none_or(|pid| context.pid() == pid);
+        let mut moved = 0;
+        for context in self.contexts.values_mut().filter(is_meant) {
+            if context.shard().number() != worker && !context.move_to(shard) {
+                return Err(MoveError::Ending);
+            }
+            moved += 1;
+        }
+        if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
     }
 
     /// Files a context under the next number that is free.
@@ -80,6 +101,25 @@ impl Devices {
         let count = used.len() as u32;
         (0..).zip(used).find(|(free, used)| free != used).map_or(count, |(free, _)| free)
     }
+}
+
+/// Error of a move of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MoveError {
+    /// There are not so many workers.
+    #[error("the router has no worker {worker}: they are numbered from 0 to {}", .count - 1)]
+    NoSuchWorker {
+        /// Its number.
+        worker: usize,
+        /// Number of workers.
+        count: usize,
+    },
+    /// Nothing to move.
+    #[error("no such program has a device open: `rdmesh ps` lists those that have")]
+    NoDevice,
+    /// The router ends.
+    #[error("the router is stopping")]
+    Ending,
 }
 
 /// The shard with the fewest contexts.

@@ -66,6 +66,11 @@ impl Executor {
         &mut self.accounts
     }
 
+    /// The open devices, to be changed.
+    pub(super) fn devices_mut(&mut self) -> &mut Devices {
+        &mut self.devices
+    }
+
     /// The open devices.
     pub(super) fn devices(&self) -> &Devices {
         &self.devices
@@ -223,7 +228,7 @@ impl Executor {
         let (seeker, process, lookups) = (&account.seeker, connection.program().process(), &self.lookups);
         match (frame.kind, connection.subject()) {
             (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
-                let (_, shard) = self.devices.least_loaded();
+                let shard = self.devices.least_loaded().number();
                 lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
             }
             (RequestKind::Verbs, Some(Subject::Context(_)))

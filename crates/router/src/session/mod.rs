@@ -50,6 +50,7 @@ mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
+pub use devices::MoveError;
 pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use objects::ObjectCounts;
@@ -103,6 +104,12 @@ impl SessionServer {
         self.sessions.ask(|done| Control::Remove(id, done));
         // After the session thread, which hands connections over.
         self.cm.ask(|done| CmControl::Remove(id, done));
+    }
+
+    /// Moves the devices of an endpoint, or only those of process `pid`, to a worker, while programs go on. Returns how many there
+    /// are.
+    pub fn move_devices(&self, id: EndpointId, pid: Option<i32>, worker: usize) -> Result<usize, MoveError> {
+        self.sessions.ask(|answer| Control::Move(id, pid, worker, answer)).unwrap_or(Err(MoveError::Ending))
     }
 
     /// Every open context and its objects.

@@ -135,6 +135,10 @@ impl Server {
                     let _ = done.send(());
                 }
                 Control::Snapshot(answer) => drop(answer.send(self.executor.snapshot())),
+                Control::Move(endpoint, pid, worker, answer) => {
+                    let moved = self.executor.devices_mut().move_contexts(endpoint, pid, worker);
+                    let _ = answer.send(moved);
+                }
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();

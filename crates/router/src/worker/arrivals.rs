@@ -57,6 +57,35 @@ impl Arrivals {
     }
 }
 
+/// Where the arrivals of one context are noted: in the set of the worker that serves it, which may change.
+pub(super) struct Spot {
+    /// Of all workers.
+    sets: Arc<[Arrivals]>,
+    /// Number of the worker in the upper half, place in the lower one.
+    at: AtomicU64,
+}
+
+impl Spot {
+    /// At the first place of the first worker.
+    pub(super) fn new(sets: Arc<[Arrivals]>) -> Self {
+        Self { sets, at: AtomicU64::new(0) }
+    }
+
+    /// The context is served by another worker, or at another place.
+    pub(super) fn set(&self, worker: usize, place: usize) {
+        self.at.store((worker as u64) << 32 | place as u64, Ordering::Relaxed);
+    }
+
+    /// Something has arrived.
+    #[inline]
+    pub(super) fn note(&self) {
+        let at = self.at.load(Ordering::Relaxed);
+        if let Some(set) = self.sets.get((at >> 32) as usize) {
+            set.add(at as u32 as usize);
+        }
+    }
+}
+
 /// The numbers of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

@@ -1,11 +1,13 @@
 //! A context as its worker sees it: its page, and the events that go to its program.
 
+use super::arrivals::{Arrivals, Spot};
 use super::events::{EventBytes, EventSocket};
 use rdmesh_nic::ContextId;
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::AsyncEvent;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// A context as the worker sees it.
 pub(super) struct Attached {
@@ -18,6 +20,8 @@ pub(super) struct Attached {
     pub(super) cqs: HashMap<u32, Watched>,
     pub(super) qps: HashMap<u32, Watched>,
     pub(super) srqs: HashMap<u32, Watched>,
+    /// Where its arrivals are noted, once a worker serves it.
+    spot: Option<Arc<Spot>>,
 }
 
 /// An object that events are about.
@@ -42,7 +46,20 @@ impl Attached {
             cqs: HashMap::new(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
+            spot: None,
         }
+    }
+
+    /// Has its arrivals noted at the `place` that it has with a worker, in that one's of the `sets` of all.
+    pub(super) fn note_arrivals(&mut self, sets: &Arc<[Arrivals]>, (worker, place): (usize, usize)) {
+        let page = &self.page;
+        let spot = self.spot.get_or_insert_with(|| {
+            let spot = Arc::new(Spot::new(Arc::clone(sets)));
+            let noted = Arc::clone(&spot);
+            page.on_arrival(move || noted.note());
+            spot
+        });
+        spot.set(worker, place);
     }
 
     /// Has its program write the eventfd with its next doorbell. False where one has rung meanwhile: then it is polled on.

@@ -6,7 +6,7 @@
 //! woken meanwhile a slice too. So a separate thread with the lowest priority, the probe, measures how late it is run after
 //! short sleeps: late as long as others want all processors, at once when one has nothing to do.
 
-use rdmesh_uverbs::page::WorkerPage;
+use rdmesh_uverbs::page::WorkerFlags;
 use rustix::io;
 use rustix::process::setpriority_process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,13 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// Whether the processors are contended, as far as the router knows.
-#[derive(Default)]
 pub(crate) struct Contention {
     is_contended: AtomicBool,
     /// Whether a thread has read the state since the last probe.
     is_used: AtomicBool,
     stop: AtomicBool,
     /// Where programs see it.
-    pages: Vec<WorkerPage>,
+    flags: WorkerFlags,
     probe: OnceLock<Thread>,
 }
 
@@ -43,9 +42,15 @@ struct Calm {
 }
 
 impl Contention {
-    /// No contention; programs read the state on `pages`.
-    pub(super) fn new(pages: Vec<WorkerPage>) -> Arc<Self> {
-        Arc::new(Self { pages, ..Self::default() })
+    /// No contention; programs read the state in `flags`.
+    pub(super) fn new(flags: WorkerFlags) -> Arc<Self> {
+        Arc::new(Self {
+            is_contended: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            flags,
+            probe: OnceLock::new(),
+        })
     }
 
     /// Whether waiting threads should sleep.
@@ -76,7 +81,7 @@ impl Contention {
     }
 
     fn publish(&self, is_contended: bool) {
-        self.pages.iter().for_each(|page| page.set_contended(is_contended));
+        self.flags.set_contended(is_contended);
     }
 
     /// Waits for contention, and then for its end, until told to stop.
@@ -186,14 +191,14 @@ mod tests {
 
     #[test]
     fn a_slow_yield_is_told_to_programs_until_the_probe_ends_it() {
-        use rdmesh_uverbs::{page::WORKER_PAGE_LEN, shared::SharedMemory};
-        let page = WorkerPage::new(SharedMemory::create("worker", WORKER_PAGE_LEN).unwrap().0).unwrap();
-        let contention = Contention::new(vec![page.clone()]);
-        assert!(!contention.has_taken(SLOW) && !contention.is_present() && !page.is_contended());
-        assert!(contention.has_taken(SLOW * 2) && contention.is_present() && page.is_contended());
+        use rdmesh_uverbs::{page::WORKERS_LEN, shared::SharedMemory};
+        let flags = WorkerFlags::new(SharedMemory::create("workers", WORKERS_LEN).unwrap().0).unwrap();
+        let contention = Contention::new(flags.clone());
+        assert!(!contention.has_taken(SLOW) && !contention.is_present() && !flags.is_contended());
+        assert!(contention.has_taken(SLOW * 2) && contention.is_present() && flags.is_contended());
         let probe = Probe::start(Arc::clone(&contention)).unwrap();
         // Without further yields the probe ends the contention in time, independent of other load on this machine.
-        while page.is_contended() {
+        while flags.is_contended() {
             std::thread::yield_now();
         }
         assert!(!contention.is_present());

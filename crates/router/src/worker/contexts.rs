@@ -9,6 +9,7 @@ use super::attached::Attached;
 use rdmesh_nic::{ContextId, Time};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The contexts.
@@ -20,6 +21,9 @@ pub(super) struct Contexts {
     /// Those whose doorbells are polled, with the time of the last one.
     awake: Vec<(usize, Time)>,
     arrivals: Arrivals,
+    /// The worker's number, and the sets of all workers.
+    worker: u32,
+    sets: Arc<[Arrivals]>,
     /// Contexts whose eventfd is not watched yet.
     new: Vec<ContextId>,
     /// Eventfds of closed contexts: a program that keeps its copy would stay in the worker's epoll set.
@@ -27,27 +31,31 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    pub(super) fn new() -> Self {
+    /// None, of worker number `worker`; `sets` has one set for each worker.
+    pub(super) fn new(worker: u32, sets: Arc<[Arrivals]>) -> Self {
         Self {
             places: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
             awake: Vec::new(),
-            arrivals: Arrivals::new(),
+            arrivals: sets[worker as usize].clone(),
+            worker,
+            sets,
             new: Vec::new(),
             retired: Vec::new(),
         }
     }
 
     /// Adds a context, which is polled.
-    pub(super) fn add(&mut self, now: Time, context: Attached) {
+    pub(super) fn add(&mut self, now: Time, mut context: Attached) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
         });
-        let arrivals = self.arrivals.clone();
-        context.page.on_arrival(move || arrivals.add(place));
+        context.note_arrivals(&self.sets, (self.worker as usize, place));
         context.page.set_dormant(false);
+        // Its doorbells are looked at after this.
+        context.page.set_worker(self.worker);
         self.by_id.insert(context.id, place);
         self.new.push(context.id);
         self.awake.push((place, now));
@@ -56,13 +64,18 @@ impl Contexts {
 
     /// Removes a context.
     pub(super) fn remove(&mut self, id: ContextId) {
-        let Some(place) = self.by_id.remove(&id) else { return };
+        if let Some(context) = self.take(id) {
+            self.retired.push(context.wake);
+        }
+    }
+
+    /// Takes a context out.
+    pub(super) fn take(&mut self, id: ContextId) -> Option<Attached> {
+        let place = self.by_id.remove(&id)?;
         self.awake.retain(|(other, _)| *other != place);
         self.new.retain(|other| *other != id);
-        if let Some(context) = self.places[place].take() {
-            self.retired.push(context.wake);
-            self.free.push(place);
-        }
+        self.free.push(place);
+        self.places[place].take()
     }
 
     /// A context.
@@ -173,7 +186,7 @@ mod tests {
 
     /// So many contexts, and their pages.
     fn contexts(count: u32) -> (Contexts, Vec<ContextPage>) {
-        let mut contexts = Contexts::new();
+        let mut contexts = Contexts::new(0, [Arrivals::new()].into());
         let open = |id| {
             let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
             let events = EventSocket::pair().unwrap().0;

@@ -87,7 +87,7 @@ impl Exchange {
                 rustix::thread::sched_yield();
             }
             add(&link.counters.packets, 1);
-            if target.page.is_sleeping() {
+            if target.is_sleeping() {
                 wait::notify(&target.inbox);
             }
             sent = true;
@@ -102,7 +102,7 @@ pub(super) fn forward(from: &Link, to: &Link, opened: &Opened<'_>) {
         return from.io.forward_drops.add(1);
     }
     from.io.forwarded.add(1);
-    if to.page.is_sleeping() {
+    if to.is_sleeping() {
         wait::notify(&to.inbox);
     }
 }

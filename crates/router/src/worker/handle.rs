@@ -1,6 +1,7 @@
 //! Handles of workers: commands that run between two polls, on the worker or, while it sleeps or has yielded, on the thread
 //! that has the command.
 
+use super::common::Common;
 use super::contention::Contention;
 use super::link::Link;
 use super::served::{Command, Served};
@@ -8,7 +9,7 @@ use super::shard::Shard;
 use super::stats::WorkerStats;
 use super::wait;
 use crate::routes::SharedRoutes;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
@@ -26,9 +27,7 @@ pub(super) struct Desk {
     /// The shard that the worker serves, as long as it runs.
     served: Mutex<Option<Served>>,
     commands: mpsc::Sender<Command>,
-    /// The routes of all workers.
-    routes: SharedRoutes,
-    contention: Arc<Contention>,
+    common: Arc<Common>,
 }
 
 /// The shard, locked.
@@ -118,17 +117,27 @@ impl ShardHandle {
     /// The routes to the addresses of tenant networks, of all workers. A command, and a datagram that arrives, finds what was
     /// changed before it.
     pub fn routes(&self) -> &SharedRoutes {
-        &self.desk().routes
+        self.desk().common.routes()
     }
 
     /// Whether other programs want the processors.
     pub(crate) fn contention(&self) -> Arc<Contention> {
-        Arc::clone(&self.desk().contention)
+        Arc::clone(self.desk().common.contention())
     }
 
-    /// The worker's page, for programs.
-    pub fn page_fd(&self) -> BorrowedFd<'_> {
-        self.desk().link.page_fd.as_fd()
+    /// Which workers sleep, for programs.
+    pub fn flags_fd(&self) -> BorrowedFd<'_> {
+        self.desk().common.flags_fd()
+    }
+
+    /// The worker's number.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Handles of all workers, by number.
+    pub(super) fn all(&self) -> Vec<Self> {
+        (0..self.desks.len()).map(|number| Self { desks: Arc::clone(&self.desks), number }).collect()
     }
 
     /// The worker's counters.
@@ -145,13 +154,13 @@ impl ShardHandle {
 
 impl Desk {
     /// That of the worker with this link, which takes commands from the other end of `commands`.
-    pub(super) fn new(
-        link: Arc<Link>,
-        commands: mpsc::Sender<Command>,
-        routes: SharedRoutes,
-        contention: Arc<Contention>,
-    ) -> Self {
-        Self { link, served: Mutex::default(), commands, routes, contention }
+    pub(super) fn new(link: Arc<Link>, commands: mpsc::Sender<Command>, common: Arc<Common>) -> Self {
+        Self { link, served: Mutex::default(), commands, common }
+    }
+
+    /// What all workers share.
+    pub(super) fn common(&self) -> &Common {
+        &self.common
     }
 
     /// Handles of all workers.
@@ -161,10 +170,10 @@ impl Desk {
     }
 
     /// Queues a command, and wakes the worker where it sleeps. Returns whether it was awake.
-    fn send(&self, command: Command) -> Result<bool, mpsc::SendError<Command>> {
+    pub(super) fn send(&self, command: Command) -> Result<bool, mpsc::SendError<Command>> {
         self.link.waiting.fetch_add(1, Ordering::SeqCst);
         self.commands.send(command)?;
-        let is_sleeping = self.link.page.is_sleeping();
+        let is_sleeping = self.link.is_sleeping();
         if is_sleeping {
             wait::notify(&self.link.inbox);
         }

@@ -6,12 +6,11 @@ use crate::io::{self as net, Mailbox};
 use crate::memory::Memory;
 use crossbeam_queue::ArrayQueue;
 use rdmesh_nic::Packet;
-use rdmesh_uverbs::page::{WORKER_PAGE_LEN, WorkerPage};
-use rdmesh_uverbs::shared::SharedMemory;
+use rdmesh_uverbs::page::WorkerFlags;
 use rustix::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// State that other threads share with a worker.
 pub(super) struct Link {
@@ -21,29 +20,40 @@ pub(super) struct Link {
     /// Datagrams that other workers received.
     pub(super) mailbox: Mailbox,
     pub(super) inbox: OwnedFd,
-    pub(super) page: WorkerPage,
-    pub(super) page_fd: OwnedFd,
+    /// Its number, and where programs see whether it sleeps.
+    number: u32,
+    flags: WorkerFlags,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) io: Arc<net::Counters>,
 }
 
 impl Link {
-    /// One of `workers`.
-    pub(super) fn new(workers: usize) -> io::Result<Self> {
-        let (memory, page_fd) = SharedMemory::create_published("rdmesh-worker", WORKER_PAGE_LEN)?;
+    /// That of worker `number` of so many, whose state programs see in `flags`.
+    pub(super) fn new(number: u32, workers: usize, flags: WorkerFlags) -> io::Result<Self> {
         Ok(Self {
             waiting: AtomicUsize::new(0),
             packets: ArrayQueue::new(PACKETS),
             // A worker alone gets all its datagrams itself.
             mailbox: Mailbox::new(if workers > 1 { DATAGRAMS } else { 0 }),
             inbox: wait::new_eventfd()?,
-            page: WorkerPage::new(memory).ok_or(io::Errno::INVAL)?,
-            page_fd,
+            number,
+            flags,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             io: Arc::default(),
         })
+    }
+
+    /// The worker is about to sleep, or is awake again.
+    pub(super) fn set_sleeping(&self, is_sleeping: bool) {
+        self.flags.set_sleeping(self.number, is_sleeping);
+    }
+
+    /// Whether the worker sleeps, to be asked after what it is to be woken for has been queued.
+    pub(super) fn is_sleeping(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.flags.is_sleeping(self.number)
     }
 }
 

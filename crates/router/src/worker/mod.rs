@@ -9,10 +9,12 @@
 //! * `run`, `wait`, `spin_limit`, `contention`, `mode`: the polling loop, and when it sleeps.
 //! * `contexts`, `attached`, `arrivals`: the contexts, which of them are polled, and where something has arrived.
 //! * `served`, `shard`, `events`, `mads`: one pass; the engine, its contexts, and what goes to programs and to rdma_cm.
-//! * `link`, `exchange`, `stats`: what a worker shares with others.
+//! * `moving`: moves of contexts from one worker to another.
+//! * `common`, `link`, `exchange`, `stats`: what a worker shares with others.
 
 mod arrivals;
 mod attached;
+mod common;
 mod contention;
 mod contexts;
 mod events;
@@ -21,6 +23,7 @@ mod handle;
 mod link;
 mod mads;
 mod mode;
+mod moving;
 mod run;
 mod served;
 mod shard;

@@ -56,7 +56,7 @@ impl Worker {
     fn sleep<'a>(&mut self, desk: &'a Desk, mut guard: Serving<'a>) -> Serving<'a> {
         let link = &desk.link;
         let Some(served) = guard.as_mut() else { return guard };
-        link.page.set_sleeping(true);
+        link.set_sleeping(true);
         // Packets that came before the announcement are seen here; later ones wake the worker.
         let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
         if is_quiet && !served.has_work() && !served.shard.contexts().has_doorbell() {
@@ -77,7 +77,7 @@ impl Worker {
             self.awake_since = served.shard.now();
             served.wake_up(self.awake_since, rung);
         }
-        link.page.set_sleeping(false);
+        link.set_sleeping(false);
         guard
     }
 }

@@ -4,7 +4,7 @@
 //! then a command need not wait for the worker to run; the thread that issues it executes it.
 
 use super::exchange::Exchange;
-use super::shard::Shard;
+use super::shard::{MovingContext, Shard};
 use super::wait::Watch;
 use crate::routes::SharedRoutes;
 use rdmesh_nic::{Budget, ContextId, Time};
@@ -118,7 +118,7 @@ impl Served {
     /// Runs `f` inline, on the calling thread instead of the worker, after the commands that came before it. Returns its
     /// result, and whether the worker has to be woken.
     pub(super) fn run_inline<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
-        let is_asleep = self.exchange.link().page.is_sleeping();
+        let is_asleep = self.exchange.link().is_sleeping();
         if is_asleep {
             self.shard.network().1.after_sleep();
         }
@@ -162,6 +162,28 @@ impl Served {
         let result = self.change(f);
         self.exchange.send_packets(&mut self.shard);
         result
+    }
+
+    /// Hands packets over to the other workers.
+    pub(super) fn send_packets(&mut self) {
+        self.exchange.send_packets(&mut self.shard);
+    }
+
+    /// Takes packets of the other workers, which wait for turns.
+    pub(super) fn take_packets(&mut self) {
+        self.exchange.take_packets(&mut self.shard);
+    }
+
+    /// Takes a context out, which moves to another worker.
+    pub(super) fn take_context(&mut self, id: ContextId) -> Option<MovingContext> {
+        let context = self.shard.take_context(id)?;
+        self.watch.remove(context.wake_fd());
+        Some(context)
+    }
+
+    /// Serves a context that was another worker's. Returns its name here.
+    pub(super) fn put_context(&mut self, context: MovingContext) -> ContextId {
+        self.change(|shard| shard.put_context(context))
     }
 
     /// Whether there is work that waits neither for a time nor for room in a socket.

@@ -1,5 +1,6 @@
 //! Shard: one engine and the contexts that it serves.
 
+use super::arrivals::Arrivals;
 use super::attached::{Attached, Watched};
 use super::contexts::Contexts;
 use super::events::EventSocket;
@@ -7,7 +8,7 @@ use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
 use crate::io::{Clock, ExternalSockets, Faults, Sockets, Table};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, Network, Numbers, PlainId, Remains, Time};
+use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, MovingDevice, Network, Numbers, PlainId, Remains, Time};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::Qpn;
 use rustix::io;
@@ -28,11 +29,30 @@ pub struct Shard {
     mads: Option<MadQueue>,
 }
 
+/// A context on its way to another shard.
+pub(super) struct MovingContext {
+    device: MovingDevice<HostPlatform>,
+    attached: Attached,
+}
+
+impl MovingContext {
+    /// The eventfd that its program writes.
+    pub(super) fn wake_fd(&self) -> &OwnedFd {
+        &self.attached.wake
+    }
+}
+
 impl Shard {
-    pub(super) fn new(config: Config, numbers: Numbers, clock: Clock, sockets: Sockets) -> Self {
+    pub(super) fn new(
+        config: Config,
+        numbers: Numbers,
+        arrivals: Arc<[Arrivals]>,
+        clock: Clock,
+        sockets: Sockets,
+    ) -> Self {
         Self {
             engine: Engine::new(config, numbers),
-            contexts: Contexts::new(),
+            contexts: Contexts::new(config.shard, arrivals),
             clock,
             sockets,
             stuck: false,
@@ -123,6 +143,26 @@ impl Shard {
         let remains = self.engine.close(id);
         self.contexts.remove(id);
         remains
+    }
+
+    /// Takes a context out, which moves to another shard.
+    pub(super) fn take_context(&mut self, id: ContextId) -> Option<MovingContext> {
+        self.take_all_doorbells();
+        self.deliver();
+        let device = MovingDevice::take(&mut self.engine, id)?;
+        let attached = self.contexts.take(id)?;
+        Some(MovingContext { device, attached })
+    }
+
+    /// Takes a context that was another shard's. Returns its name here.
+    pub(super) fn put_context(&mut self, context: MovingContext) -> ContextId {
+        let MovingContext { device, mut attached } = context;
+        attached.id = device.put(&mut self.engine);
+        // An event of it may wait for room in its socket.
+        self.stuck = true;
+        let (id, now) = (attached.id, self.now());
+        self.contexts.add(now, attached);
+        id
     }
 
     /// Adds a completion channel; returns its number, from 0.
@@ -246,10 +286,11 @@ impl Shard {
         qps.into_iter().fold(false, |is_away, qp| self.settle(id, qp, &mut budget) | is_away)
     }
 
-    /// The same for the queue pair with a number, if it is in one of `contexts`.
-    pub fn settle_number(&mut self, qpn: Qpn, contexts: &[ContextId]) -> bool {
-        let found = self.engine.find_qp(qpn).filter(|(id, _)| contexts.contains(id));
-        found.is_some_and(|(id, qp)| self.settle_qp(id, qp))
+    /// The same for the queue pair with a number, if it is one of `endpoint`.
+    pub fn settle_number(&mut self, qpn: Qpn, endpoint: u32) -> bool {
+        let Some((id, qp)) = self.engine.find_qp(qpn) else { return false };
+        let is_own = self.engine.device(id).is_ok_and(|device| device.endpoint() == endpoint);
+        is_own && self.settle_qp(id, qp)
     }
 
     fn settle(&mut self, id: ContextId, qp: u32, budget: &mut Budget) -> bool {

@@ -5,7 +5,7 @@ use crate::io::IoConfig;
 use rdmesh_nic::cm::{CmPath, Mad};
 use rdmesh_nic::wire::{Header, IpUdp, Op, Service, geneve};
 use rdmesh_nic::{Datagram, Network, ReceivedMad, Route, TUNNEL_PORT};
-use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::DeviceLimits;
 use rdmesh_verbs::{Gid, Vni};
@@ -65,7 +65,7 @@ fn a_datagram_wakes_a_worker_that_sleeps() {
         let shard = &workers.shards()[0];
         let sender = std::net::UdpSocket::bind((underlay(99), 0)).unwrap();
         for sent in 1..=3 {
-            wait_until("it sleeps", || mode == Mode::Spin || shard.desk().link.page.is_sleeping());
+            wait_until("it sleeps", || mode == Mode::Spin || shard.desk().link.is_sleeping());
             sender.send_to(&[0; 100], (underlay(number), TUNNEL_PORT)).unwrap();
             wait_until("it receives", || shard.stats().io.received_datagrams == sent);
         }
@@ -79,7 +79,7 @@ fn a_worker_without_traffic_sleeps_on() {
     let config = WorkerConfig { count: 1, mode: Mode::Adaptive, limits: DeviceLimits::default(), io };
     let workers = Workers::start(config).unwrap();
     let shard = &workers.shards()[0];
-    wait_until("it sleeps", || shard.desk().link.page.is_sleeping());
+    wait_until("it sleeps", || shard.desk().link.is_sleeping());
     let polls = shard.stats().polls;
     wait_until("time passes", {
         let start = std::time::Instant::now();
@@ -88,9 +88,15 @@ fn a_worker_without_traffic_sleeps_on() {
     assert!(shard.stats().polls - polls < 2, "nothing wakes it");
 }
 
+/// Link of one of two workers.
+fn link(number: u32) -> Link {
+    let flags = WorkerFlags::new(SharedMemory::create("workers", WORKERS_LEN).unwrap().0).unwrap();
+    Link::new(number, 2, flags).unwrap()
+}
+
 #[test]
 fn a_datagram_for_another_worker_is_handed_over_or_counted() {
-    let (from, to) = (Link::new(2).unwrap(), Link::new(2).unwrap());
+    let (from, to) = (link(0), link(1));
     let origin =
         rdmesh_nic::Origin::Plain { id: rdmesh_nic::PlainId(0), from: underlay(1), from_port: 1, to: underlay(2) };
     // A SEND of one packet.
@@ -238,7 +244,7 @@ fn a_command_for_a_worker_that_sleeps_runs_inline() {
     let runs_inline = || shard.call(|_| std::thread::current().id()) == std::thread::current().id();
     wait_until("a command is run and the worker sleeps on", || {
         let before = shard.stats();
-        let is_asleep = || shard.desk().link.page.is_sleeping();
+        let is_asleep = || shard.desk().link.is_sleeping();
         is_asleep() && runs_inline() && runs_inline() && is_asleep() && shard.stats().polls == before.polls
     });
     let before = shard.stats();
@@ -291,7 +297,7 @@ fn a_worker_beside_other_load_sleeps_and_is_woken_for_every_datagram() {
     // The probe may end the contention in between, on a machine that is quiet; then it begins again.
     while shard.stats().io.received_datagrams < DATAGRAMS {
         shard.contention().has_taken(Duration::from_secs(1));
-        wait_until("it sleeps", || shard.desk().link.page.is_sleeping());
+        wait_until("it sleeps", || shard.desk().link.is_sleeping());
         let before = shard.stats();
         sender.send_to(&[0; 100], (underlay(115), TUNNEL_PORT)).unwrap();
         sent += 1;
@@ -326,7 +332,7 @@ fn a_dormant_context_is_served_again() {
         for round in 0..3 {
             for (page, wake, _) in &contexts {
                 page.ring(round);
-                if page.must_wake(&shard.desk().link.page) {
+                if page.must_wake(shard.desk().common().flags()) {
                     wait::notify(wake);
                 }
                 wait_until("the doorbell is taken", || !page.has_rung());

@@ -1,6 +1,8 @@
 //! Start and end of all workers.
 
-use super::contention::{Contention, Probe};
+use super::arrivals::Arrivals;
+use super::common::Common;
+use super::contention::Probe;
 use super::exchange::Exchange;
 use super::handle::{Desk, ShardHandle};
 use super::link::Link;
@@ -10,7 +12,6 @@ use super::served::Served;
 use super::shard::Shard;
 use super::wait::{self, Waiter};
 use crate::io::{self as net, Clock, Faults, IoConfig, Sessions, Sockets, Tunnel};
-use crate::routes::SharedRoutes;
 use rdmesh_nic::{Config, Numbers, TUNNEL_PORT};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
@@ -64,19 +65,20 @@ impl Workers {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let count = if config.count == 0 { (processors / 4).max(1) } else { config.count };
         let count = count.min(Numbers::MAX_SHARDS as usize);
-        let links = (0..count).map(|_| Link::new(count).map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let common = Arc::new(Common::new(seed()?)?);
+        let link = |number| Link::new(number as u32, count, common.flags().clone()).map(Arc::new);
+        let links = (0..count).map(link).collect::<io::Result<Vec<_>>>()?;
         let clock = net::Clock::start();
         let (sessions, tunnels) = open_tunnels(&config.io, count, clock)?;
         let numbers = numbers(count as u32, &tunnels);
         let mut tunnels = tunnels.into_iter();
-        let contention = Contention::new(links.iter().map(|link| link.page.clone()).collect());
+        let contention = common.contention();
         let probe = Probe::start(contention.clone())?;
         let (senders, receivers): (Vec<_>, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
-        let routes = SharedRoutes::new(seed()?);
-        let desk =
-            |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, routes.clone(), contention.clone());
+        let desk = |(link, sender): (&Arc<Link>, _)| Desk::new(Arc::clone(link), sender, Arc::clone(&common));
         let shards = Desk::handles(links.iter().zip(senders).map(desk).collect());
         let links: Arc<[Arc<Link>]> = links.into();
+        let arrivals: Arc<[Arrivals]> = links.iter().map(|_| Arrivals::new()).collect();
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
             let engine = Config { shard: number as u32, seed: seed()?, limits: config.limits };
@@ -84,10 +86,10 @@ impl Workers {
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
             waiter.watch().add_level(sockets.poll_fd())?;
-            let mut shard = Shard::new(engine, numbers.clone(), clock, sockets);
+            let mut shard = Shard::new(engine, numbers.clone(), arrivals.clone(), clock, sockets);
             shard.engine().set_tunnel_sealed(workers.sessions.is_some());
             let exchange = Exchange::new(Arc::clone(&links), number, numbers.clone());
-            let served = Served::new(shard, exchange, (commands, routes.clone()), waiter.watch());
+            let served = Served::new(shard, exchange, (commands, common.routes().clone()), waiter.watch());
             let handle = workers.shards[number].clone();
             *handle.desk().serve() = Some(served);
             let worker = Worker::new(handle, waiter);

@@ -7,7 +7,7 @@ use crate::{memory, polling};
 use rdmesh_preload::channel::ReceivedFd;
 use rdmesh_preload::link::{State, connect, identity};
 use rdmesh_preload::{Channel, Endpoint, Link};
-use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{FdUse, OpenReply, RequestKind};
 use rdmesh_uverbs::shared::SharedMemory;
@@ -23,7 +23,7 @@ pub(super) use super::link::borrow;
 /// A device context: one `open` of the device, and its duplicates.
 pub(crate) struct Context {
     page: ContextPage,
-    worker: WorkerPage,
+    workers: WorkerFlags,
     wake: OwnFd,
     /// The queue memory, which the command descriptor is too.
     queues: OwnFd,
@@ -47,11 +47,11 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
     let OpenReply { token, .. } = OpenReply::read_from_prefix(reply.response()).map_err(|_| Errno::IO)?.0;
     let mut fds = reply.into_fds().into_iter().filter(|fd| fd.purpose == FdUse::Open);
     let mut next = || fds.next().ok_or(Errno::IO);
-    let (worker, wake) = (next()?, next()?);
+    let (workers, wake) = (next()?, next()?);
     let number = rustix::io::fcntl_dupfd_cloexec(&queues, 0)?;
     let context = Context {
         page: ContextPage::new(page).ok_or(Errno::IO)?,
-        worker: map(&worker, WORKER_PAGE_LEN).and_then(WorkerPage::new).ok_or(Errno::IO)?,
+        workers: map(&workers, WORKERS_LEN).and_then(WorkerFlags::new).ok_or(Errno::IO)?,
         wake: OwnFd::new(wake.fd),
         identity: identity(queues.as_fd())?,
         queues: OwnFd::new(queues),
@@ -96,13 +96,13 @@ impl Context {
         self.queues.as_fd()
     }
 
-    pub(super) fn worker(&self) -> &WorkerPage {
-        &self.worker
+    pub(super) fn workers(&self) -> &WorkerFlags {
+        &self.workers
     }
 
     /// Whether the router says that other programs want the processors.
     pub(crate) fn is_contended(&self) -> bool {
-        self.worker.is_contended()
+        self.workers.is_contended()
     }
 
     /// Number of completions, and of WRITEs by peers.

@@ -43,7 +43,7 @@ pub(super) fn post_send(context: &Context, request: &PostSend, has_room: bool) -
     }
     polling::posts(context);
     context.page().ring(qp);
-    if context.page().must_wake(context.worker()) {
+    if context.page().must_wake(context.workers()) {
         context.wake();
     }
     if request.response != 0 && has_room {

@@ -72,6 +72,11 @@ impl<P: Platform> Context<P> {
         self.ahs.get(ah_num.checked_sub(1)?).filter(|ah| ah.pd == pd).map(|ah| &ah.av)
     }
 
+    /// Its endpoint, by a number that is unique on this host.
+    pub fn endpoint(&self) -> u32 {
+        self.network.endpoint
+    }
+
     /// Account whose share of the engine its queue pairs use.
     pub(crate) fn owner(&self) -> Owner {
         Owner { vni: self.network.vni, endpoint: self.network.endpoint }

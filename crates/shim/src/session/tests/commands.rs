@@ -85,7 +85,7 @@ fn a_doorbell_is_no_message() {
     assert_eq!(rung, [70]);
     let woken = || rustix::io::read(&router.wake, &mut [0u8; 8]).is_ok();
     assert!(!woken());
-    router.worker.set_sleeping(true);
+    router.workers.set_sleeping(0, true);
     assert_eq!(write_command(fd, &post), Ok(()));
     assert!(woken());
     assert_eq!(

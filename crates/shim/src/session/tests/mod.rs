@@ -7,7 +7,7 @@ use super::*;
 use crate::descriptors::{Kind, TABLE};
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
-use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKER_PAGE_LEN, WorkerPage};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::session::{
     self, FdUse, IoctlHeader, MAX_MESSAGE, OpenCmReply, OpenReply, ReplyHeader, RequestHeader, RequestKind,
     SOCKET_NAME, Segment, SegmentKind, Token, VERSION,
@@ -59,7 +59,7 @@ struct Router {
     answers: Arc<Mutex<Vec<Answer>>>,
     /// That of the context opened last.
     page: Mutex<Option<ContextPage>>,
-    worker: WorkerPage,
+    workers: WorkerFlags,
     wake: OwnedFd,
     /// The router's end of the event socket; all channels share it.
     events: OwnedFd,
@@ -91,9 +91,9 @@ impl Router {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(directory.path().join(SOCKET_NAME)).unwrap()).unwrap();
         listen(&listener, 8).unwrap();
-        let (worker, worker_fd) = SharedMemory::create_published("worker", WORKER_PAGE_LEN).unwrap();
+        let (workers, workers_fd) = SharedMemory::create_published("workers", WORKERS_LEN).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let context = [worker_fd, wake.try_clone().unwrap()];
+        let context = [workers_fd, wake.try_clone().unwrap()];
         let (events, program) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let opening = Arc::new(Opening { context, events: program.try_clone().unwrap() });
@@ -108,8 +108,8 @@ impl Router {
                 std::thread::spawn(move || serve(&socket, &opening, &sender, &told));
             }
         });
-        let (page, worker) = (Mutex::default(), WorkerPage::new(worker).unwrap());
-        Self { directory, requests, answers, page, worker, wake, events, program, has_unread }
+        let (page, workers) = (Mutex::default(), WorkerFlags::new(workers).unwrap());
+        Self { directory, requests, answers, page, workers, wake, events, program, has_unread }
     }
 
     fn endpoint(&self) -> &'static Endpoint {
