@@ -3,6 +3,9 @@
 //! Every worker takes part: it hands its packets over and then waits, with all others, until the context has moved. So no packet
 //! is on its way between two workers meanwhile, and packets between two queue pairs stay in their order. That takes as long as the
 //! longest pass of a worker, and some microseconds for each queue pair.
+//!
+//! Datagrams from the network that have arrived for the old worker are executed before the move, or handed over right after it.
+//! One that the kernel delivers at that very moment may be overtaken, as in any network.
 
 use super::handle::ShardHandle;
 use super::served::{Command, Served};
@@ -16,6 +19,7 @@ struct Move {
     id: ContextId,
     from: usize,
     to: usize,
+    workers: usize,
     stage: Mutex<Stage>,
     context: Mutex<Option<MovingContext>>,
 }
@@ -24,10 +28,14 @@ struct Move {
 enum Stage {
     /// So many workers go on as before.
     Gathering(usize),
+    /// So many have packets of others, and replies to them. A datagram to a group has been delivered by all or by none.
+    Settling(usize),
     /// All wait for the worker that gives the context away.
     Taking,
     /// All wait for the worker that gets it.
     Putting,
+    /// All wait for the first one, which hands over what has arrived for the context since.
+    Forwarding,
     Over,
 }
 
@@ -44,7 +52,14 @@ impl ShardHandle {
         let _one = self.desk().common().lock_moves();
         let workers = self.all();
         let stage = Mutex::new(Stage::Gathering(workers.len()));
-        let of = Arc::new(Move { id, from: self.number(), to: to.number(), stage, context: Mutex::default() });
+        let of = Arc::new(Move {
+            id,
+            from: self.number(),
+            to: to.number(),
+            workers: workers.len(),
+            stage,
+            context: Mutex::default(),
+        });
         let (answer, received) = sync_channel(1);
         for handle in workers {
             let part = Part { of: Arc::clone(&of), worker: handle.number(), answer: answer.clone() };
@@ -64,10 +79,19 @@ impl Part {
     fn play(self, served: &mut Served) {
         served.send_packets();
         self.of.arrive();
+        let mut is_settled = false;
         loop {
             // Another worker may wait for room in this one's queue.
             served.take_packets();
             match self.of.stage() {
+                Stage::Settling(_) if !is_settled => {
+                    is_settled = true;
+                    self.settle(served);
+                }
+                Stage::Forwarding if self.of.from == self.worker => {
+                    served.receive_all();
+                    self.of.enter(Stage::Over);
+                }
                 Stage::Taking if self.of.from == self.worker => self.take(served),
                 Stage::Putting if self.of.to == self.worker => self.put(served),
                 Stage::Over => return,
@@ -76,7 +100,19 @@ impl Part {
         }
     }
 
+    fn settle(&self, served: &mut Served) {
+        // What came before all stood still.
+        served.take_packets();
+        served.settle_arrivals();
+        served.send_packets();
+        self.of.arrive();
+    }
+
     fn take(&self, served: &mut Served) {
+        served.receive_all();
+        // Replies, at most.
+        served.take_packets();
+        served.settle_arrivals();
         let context = served.take_context(self.of.id);
         let next = if context.is_some() { Stage::Putting } else { Stage::Over };
         // They come before all that the context will send from the other worker.
@@ -91,7 +127,7 @@ impl Part {
             // The caller waits.
             let _ = self.answer.send(served.put_context(context));
         }
-        self.of.enter(Stage::Over);
+        self.of.enter(Stage::Forwarding);
     }
 }
 
@@ -110,12 +146,14 @@ impl Move {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 
-    /// One more worker waits.
+    /// One more worker waits for the next stage.
     fn arrive(&self) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = match *stage {
-            Stage::Gathering(1) => Stage::Taking,
+            Stage::Gathering(1) => Stage::Settling(self.workers),
             Stage::Gathering(left) => Stage::Gathering(left - 1),
+            Stage::Settling(1) => Stage::Taking,
+            Stage::Settling(left) => Stage::Settling(left - 1),
             other => other,
         };
     }

@@ -149,12 +149,8 @@ impl Served {
         let Self { shard, exchange, .. } = self;
         shard.take_all_doorbells();
         exchange.take_packets(shard);
-        shard.network().1.look_at_once();
-        for _ in 0..RECEIVE_TURNS {
-            if !exchange.receive(shard) {
-                break;
-            }
-        }
+        self.receive_all();
+        let shard = &mut self.shard;
         let now = shard.now();
         shard.engine().poll(now);
         shard.engine().settle_arrivals(now, &mut Budget::of_command());
@@ -172,6 +168,23 @@ impl Served {
     /// Takes packets of the other workers, which wait for turns.
     pub(super) fn take_packets(&mut self) {
         self.exchange.take_packets(&mut self.shard);
+    }
+
+    /// Executes packets of the other workers that wait for turns.
+    pub(super) fn settle_arrivals(&mut self) {
+        let now = self.shard.now();
+        self.shard.engine().settle_arrivals(now, &mut Budget::of_end());
+    }
+
+    /// Takes the datagrams that have arrived from the network.
+    pub(super) fn receive_all(&mut self) {
+        let Self { shard, exchange, .. } = self;
+        shard.network().1.look_at_once();
+        for _ in 0..RECEIVE_TURNS {
+            if !exchange.receive(shard) {
+                break;
+            }
+        }
     }
 
     /// Takes a context out, which moves to another worker.
