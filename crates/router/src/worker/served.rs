@@ -189,14 +189,14 @@ impl Served {
 
     /// Takes a context out, which moves to another worker.
     pub(super) fn take_context(&mut self, id: ContextId) -> Option<MovingContext> {
-        let context = self.shard.take_context(id)?;
+        let context = MovingContext::take(&mut self.shard, id)?;
         self.watch.remove(context.wake_fd());
         Some(context)
     }
 
     /// Serves a context that was another worker's. Returns its name here.
     pub(super) fn put_context(&mut self, context: MovingContext) -> ContextId {
-        self.change(|shard| shard.put_context(context))
+        self.change(|shard| context.put(shard))
     }
 
     /// Whether there is work that waits neither for a time nor for room in a socket.

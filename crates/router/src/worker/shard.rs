@@ -36,6 +36,26 @@ pub(super) struct MovingContext {
 }
 
 impl MovingContext {
+    /// Takes a context out of a shard.
+    pub(super) fn take(shard: &mut Shard, id: ContextId) -> Option<Self> {
+        shard.take_all_doorbells();
+        shard.deliver();
+        let device = MovingDevice::take(&mut shard.engine, id)?;
+        let attached = shard.contexts.take(id)?;
+        Some(Self { device, attached })
+    }
+
+    /// Gives it to a shard. Returns its name there.
+    pub(super) fn put(self, shard: &mut Shard) -> ContextId {
+        let Self { device, mut attached } = self;
+        attached.id = device.put(&mut shard.engine);
+        // An event of it may wait for room in its socket.
+        shard.stuck = true;
+        let (id, now) = (attached.id, shard.now());
+        shard.contexts.add(now, attached);
+        id
+    }
+
     /// The eventfd that its program writes.
     pub(super) fn wake_fd(&self) -> &OwnedFd {
         &self.attached.wake
@@ -143,26 +163,6 @@ impl Shard {
         let remains = self.engine.close(id);
         self.contexts.remove(id);
         remains
-    }
-
-    /// Takes a context out, which moves to another shard.
-    pub(super) fn take_context(&mut self, id: ContextId) -> Option<MovingContext> {
-        self.take_all_doorbells();
-        self.deliver();
-        let device = MovingDevice::take(&mut self.engine, id)?;
-        let attached = self.contexts.take(id)?;
-        Some(MovingContext { device, attached })
-    }
-
-    /// Takes a context that was another shard's. Returns its name here.
-    pub(super) fn put_context(&mut self, context: MovingContext) -> ContextId {
-        let MovingContext { device, mut attached } = context;
-        attached.id = device.put(&mut self.engine);
-        // An event of it may wait for room in its socket.
-        self.stuck = true;
-        let (id, now) = (attached.id, self.now());
-        self.contexts.add(now, attached);
-        id
     }
 
     /// Adds a completion channel; returns its number, from 0.
