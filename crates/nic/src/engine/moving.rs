@@ -1,23 +1,24 @@
 //! Moves of open devices between the engines of a host.
 
-use super::Engine;
+use super::{Budget, Engine};
 use crate::command::ContextId;
 use crate::device::Context;
-use crate::packet::Packet;
 use crate::platform::Platform;
-use crate::schedule::Order;
 use crate::timer::Time;
 use crate::transport::Qp;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use rdmesh_verbs::QpState;
 
-/// An open device on its way to another engine of its host: its objects, its queue pairs, and packets that wait for them.
+/// An open device on its way to another engine of its host: its objects and its queue pairs, which keep their numbers and all of
+/// their state.
 ///
-/// Queue pairs keep their numbers and all of their state. From [`MovingDevice::take`] to [`MovingDevice::put`] no packet is
-/// made or handled by any engine of the host, and none is between two of them, so that packets between two queue pairs stay
-/// in their order.
+/// Packets between two queue pairs stay in their order, and none is lost, if from before [`MovingDevice::take`] until after
+/// [`MovingDevice::put`] no engine of the host is polled, and
+///
+/// 1. every engine has executed what had arrived ([`Engine::settle_arrivals`]) and handed over all packets, so that there are only
+///    replies on their way;
+/// 2. the engine that the device comes from has handed over its packets again before the device is put.
 pub struct MovingDevice<P: Platform> {
     context: Context<P>,
     qps: Vec<MovingQp<P>>,
@@ -28,29 +29,34 @@ pub struct MovingDevice<P: Platform> {
 struct MovingQp<P: Platform> {
     qp: Box<Qp<P>>,
     deadline: Option<Time>,
-    packets: VecDeque<Packet<P::Memory>>,
 }
 
 impl<P: Platform> MovingDevice<P> {
-    /// Takes a device out of an engine, whose events have been taken; none where there is no such device. Packets for other
-    /// engines may come of it.
-    pub fn take(engine: &mut Engine<P>, id: ContextId) -> Option<Self> {
-        engine.drain_inbox();
+    /// Takes a device out of an engine, whose events have been taken; none where there is no such device.
+    pub fn take(engine: &mut Engine<P>, now: Time, id: ContextId) -> Option<Self> {
+        engine.settle_all(now);
         let context = engine.contexts.remove(id.0)?;
         let indices: Vec<u32> = context.qps_from(0).map(|(_, index)| index).collect();
         let qps = indices.into_iter().filter_map(|index| MovingQp::take(engine, index, &context)).collect();
-        // Datagrams to a group wait with its first member: they are for those that stay.
-        engine.drain_inbox();
         Some(Self { context, qps, epoch: engine.out.epoch() })
     }
 
     /// Gives the device to an engine. Returns its name there.
-    pub fn put(self, engine: &mut Engine<P>) -> ContextId {
+    pub fn put(self, engine: &mut Engine<P>, now: Time) -> ContextId {
         let Self { context, qps, epoch } = self;
+        // What is on this engine already comes before all that the device will send to others here.
+        engine.settle_all(now);
         engine.out.pass_epoch(epoch);
         let id = ContextId(engine.contexts.insert(context).expect("the table of contexts has no limit"));
         qps.into_iter().for_each(|qp| qp.put(engine, id));
         id
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    fn settle_all(&mut self, now: Time) {
+        self.settle_arrivals(now, &mut Budget::unlimited());
+        self.drain_inbox();
     }
 }
 
@@ -63,19 +69,11 @@ impl<P: Platform> MovingQp<P> {
         out.timers.stop(index);
         out.schedule.leave(index, owner);
         out.forget_failed(index);
-        let mut packets = VecDeque::new();
-        for packet in engine.qps.arrivals().take(index) {
-            if packet.head.header.dest == qp.core().qpn {
-                packets.push_back(packet);
-            } else {
-                engine.qps.arrive(packet, out);
-            }
-        }
-        Some(Self { qp, deadline, packets })
+        Some(Self { qp, deadline })
     }
 
     fn put(self, engine: &mut Engine<P>, id: ContextId) {
-        let Self { mut qp, deadline, packets } = self;
+        let Self { mut qp, deadline } = self;
         let Engine { contexts, qps, out, .. } = engine;
         let Some(context) = contexts.get_mut(id.0) else { return };
         let (owner, handle, state) = (context.owner(), qp.core().handle, qp.core().state());
@@ -93,9 +91,5 @@ impl<P: Platform> MovingQp<P> {
         if let Some(qp) = qps.get(index) {
             out.make_ready(index, qp.core());
         }
-        if !packets.is_empty() {
-            out.schedule.add(Order::Arrived, index);
-        }
-        packets.into_iter().for_each(|packet| qps.arrivals().push(index, packet));
     }
 }

@@ -31,6 +31,11 @@ impl Budget {
         Self { bytes: 8 << 20, turns: 16_384 }
     }
 
+    /// All that there is.
+    pub const fn unlimited() -> Self {
+        Self { bytes: u64::MAX, turns: u32::MAX }
+    }
+
     pub(super) fn take(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.turns = self.turns.saturating_sub(1);

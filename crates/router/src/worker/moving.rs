@@ -110,9 +110,7 @@ impl Part {
 
     fn take(&self, served: &mut Served) {
         served.receive_all();
-        // Replies, at most.
         served.take_packets();
-        served.settle_arrivals();
         let context = served.take_context(self.of.id);
         let next = if context.is_some() { Stage::Putting } else { Stage::Over };
         // They come before all that the context will send from the other worker.
@@ -123,6 +121,7 @@ impl Part {
 
     fn put(&self, served: &mut Served) {
         let context = self.of.context.lock().unwrap_or_else(PoisonError::into_inner).take();
+        served.take_packets();
         if let Some(context) = context {
             // The caller waits.
             let _ = self.answer.send(served.put_context(context));

@@ -173,7 +173,7 @@ impl Served {
     /// Executes packets of the other workers that wait for turns.
     pub(super) fn settle_arrivals(&mut self) {
         let now = self.shard.now();
-        self.shard.engine().settle_arrivals(now, &mut Budget::of_end());
+        self.shard.engine().settle_arrivals(now, &mut Budget::unlimited());
     }
 
     /// Takes the datagrams that have arrived from the network.

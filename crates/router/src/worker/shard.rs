@@ -40,7 +40,7 @@ impl MovingContext {
     pub(super) fn take(shard: &mut Shard, id: ContextId) -> Option<Self> {
         shard.take_all_doorbells();
         shard.deliver();
-        let device = MovingDevice::take(&mut shard.engine, id)?;
+        let device = MovingDevice::take(&mut shard.engine, shard.clock.now(), id)?;
         let attached = shard.contexts.take(id)?;
         Some(Self { device, attached })
     }
@@ -48,11 +48,14 @@ impl MovingContext {
     /// Gives it to a shard. Returns its name there.
     pub(super) fn put(self, shard: &mut Shard) -> ContextId {
         let Self { device, mut attached } = self;
-        attached.id = device.put(&mut shard.engine);
+        let now = shard.now();
+        attached.id = device.put(&mut shard.engine, now);
         // An event of it may wait for room in its socket.
         shard.stuck = true;
-        let (id, now) = (attached.id, shard.now());
+        let id = attached.id;
         shard.contexts.add(now, attached);
+        // A program that still saw the old worker's number, and that worker awake, has written no eventfd.
+        shard.take_doorbells(now);
         id
     }
 
