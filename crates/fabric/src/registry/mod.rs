@@ -10,7 +10,7 @@ pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
 use crate::store::{Entry, Expect, Revision, Store, StoreError};
-use crate::{DEFAULT_NETWORK, Endpoint, Isolation, Name, Network, Quota};
+use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, Quota};
 use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,6 +52,8 @@ pub struct EndpointRequest {
     pub owner_pid: Option<i32>,
     /// See [`Endpoint::isolation`].
     pub isolation: Isolation,
+    /// See [`Endpoint::interface`].
+    pub interface: InterfaceName,
 }
 
 /// Result of [`Registry::add_endpoint`].
@@ -63,6 +65,14 @@ pub struct Added {
     pub network: Network,
     /// The store's revision that has it.
     pub revision: Revision,
+}
+
+impl EndpointRequest {
+    /// The endpoint that is asked for, with the addresses that it is given.
+    fn at(self, addresses: Vec<IpAddr>) -> Endpoint {
+        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, .. } = self;
+        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface }
+    }
 }
 
 impl Registry {
@@ -113,20 +123,19 @@ impl Registry {
 
     /// Adds an endpoint and gives it its addresses.
     pub fn add_endpoint(&self, request: EndpointRequest) -> Result<Added, RegistryError> {
-        let EndpointRequest { name, network, vni, host, addresses, quota, allowed_uid, owner_pid, isolation } = request;
+        let EndpointRequest { name, network, vni, addresses, .. } = &request;
         let families: BTreeSet<bool> = addresses.iter().map(IpAddr::is_ipv4).collect();
         if families.len() != addresses.len() {
             return Err(RegistryError::TooManyAddresses);
         }
         let exists = RegistryError::EndpointExists { name: name.clone(), network: network.clone() };
-        let key = endpoint_key(&network, &name);
+        let key = endpoint_key(network, name);
         if self.store.get(&key)?.is_some() {
             return Err(exists);
         }
-        let network = self.network(&network, vni, &addresses)?;
-        let addresses = self.claim_addresses(&network, (&host, &name), &addresses)?;
-        let endpoint =
-            Endpoint { name, network: network.name.clone(), host, addresses, quota, allowed_uid, owner_pid, isolation };
+        let network = self.network(network, *vni, addresses)?;
+        let addresses = self.claim_addresses(&network, (&request.host, name), addresses)?;
+        let endpoint = request.at(addresses);
         match self.create(&key, &endpoint) {
             Ok(revision) => Ok(Added { endpoint, network, revision }),
             Err(error) => {

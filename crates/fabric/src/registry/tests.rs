@@ -20,6 +20,7 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
         allowed_uid: None,
         owner_pid: None,
         isolation: Isolation::Namespace,
+        interface: InterfaceName::default(),
     }
 }
 

@@ -38,10 +38,12 @@ impl From<HostError> for Refusal {
                 | RegistryError::VniUnknown(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
+            HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Rootless
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns
+            | HostError::NeedlessInterface
             | HostError::NoNamespaces
             | HostError::NoUnderlay
             | HostError::OwnHost(_)
