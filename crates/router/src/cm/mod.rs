@@ -11,7 +11,7 @@
 //! * [`call`], [`commands`]: commands of programs that concern no connection.
 //! * [`queries`]: address resolution of peers that are not endpoints.
 //! * [`connections`], [`connection`]: connections, and the queue pair attributes that follow from them.
-//! * [`vacancy`]: the grace period of a closed listener's port.
+//! * [`grace`]: the grace period of a closed listener's port.
 
 mod address;
 mod call;
@@ -22,6 +22,7 @@ mod commands;
 mod connection;
 mod connections;
 mod event;
+mod grace;
 mod header;
 mod id;
 mod node;
@@ -32,7 +33,6 @@ mod queries;
 mod registry;
 #[cfg(test)]
 mod tests;
-mod vacancy;
 
 pub use census::ConnectionRow;
 pub(crate) use commands::peer_of_resolution;
@@ -156,8 +156,8 @@ impl ConnectionManager {
     }
 
     /// Records that a probe has been sent.
-    pub(crate) fn knocked(&mut self, number: u32) {
-        self.connections.registry.queries.knocked(number);
+    pub(crate) fn probed(&mut self, number: u32) {
+        self.connections.registry.queries.probed(number);
     }
 
     /// Ends a query: the peer is present, or unreachable.

@@ -83,7 +83,7 @@ fn resolve(
     match to.ip() {
         IpAddr::V4(dest) if is_outside => {
             let limit = Time(call.now.0.saturating_add(u64::from(timeout_ms) * MILLISECOND));
-            registry.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, knocked: false });
+            registry.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, probed: false });
         }
         // Locations of endpoints are known, and the kernel shows no table of IPv6 neighbours.
         _ => registry.answer_query(number, Ok(())),

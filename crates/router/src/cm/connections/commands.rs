@@ -52,15 +52,15 @@ impl Connections {
         let id = self.registry.id(call, command.id)?;
         let gap = id.source.filter(|_| id.state == State::Listen).map(|source| (id.endpoint, id.space, source.port()));
         let events_reported = self.destroy(call.now, command.id);
-        if let Some(place) = gap {
-            self.vacancies.open(call.now, place);
+        if let Some(port) = gap {
+            self.grace_periods.begin(call.now, port);
         }
         call.respond(&DestroyIdResponse { events_reported })
     }
 
     fn listen(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
-        let place = commands::listen(&mut self.registry, call)?;
-        for (comm, event) in self.vacancies.close(place) {
+        let port = commands::listen(&mut self.registry, call)?;
+        for (comm, event) in self.grace_periods.end(port) {
             self.handle_event(call.now, comm, event);
         }
         Ok(DONE)
