@@ -101,7 +101,9 @@ fn an_interface_of_the_same_name_is_left_alone() {
     Links::of(&given.namespace()).unwrap().apply(Changes::default().ensure_bridge(INTERFACE)).unwrap();
     let a = given_endpoint(&blue, "a", "10.7.0.2");
     world.overlay.adopt(&a, &given.file).unwrap();
-    let error = world.overlay.add_endpoint(&blue, &a).unwrap_err().to_string();
+    let error = world.overlay.add_endpoint(&blue, &a).unwrap_err();
+    assert!(error.is_conflict());
+    let error = error.to_string();
     assert!(error.contains("it has an interface `eth0` already: choose another name with --interface"), "{error}");
     assert!(given.has_interface());
     assert_eq!(world.files(), [] as [&str; 0]);
