@@ -2,7 +2,7 @@
 
 use crate::results::{Results, Unit};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{DEFAULT_NETWORK, EndpointRequest, InterfaceName, Isolation, Quota, Registry};
+use rdmesh_fabric::{Added, DEFAULT_NETWORK, EndpointRequest, InterfaceName, Isolation, Quota, Registry};
 use rdmesh_router::endpoint::{EndpointId, gid_table};
 use rdmesh_router::session::{EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
@@ -34,13 +34,15 @@ pub(crate) fn measure(results: &mut Results) {
     let workers = Workers::start(WorkerConfig { count: 1, mode: Mode::Adaptive, limits, io }).expect("workers start");
     let sessions =
         SessionServer::start(workers.shards().to_vec(), limits, Mode::Adaptive).expect("the session thread starts");
+    let requests: Vec<EndpointRequest> = (0..COUNT).map(request).collect();
     let begin = Instant::now();
     let mut in_registry = Duration::ZERO;
     let mut specs = Vec::with_capacity(COUNT as usize);
-    for (number, listener) in (1..).zip(listeners) {
+    for ((number, request), listener) in (1..).zip(requests).zip(listeners) {
         let begin = Instant::now();
-        let spec = register(&registry, number);
+        let added = registry.add_endpoint(request).expect("there is room");
         in_registry += begin.elapsed();
+        let spec = spec(number, &added);
         sessions.add_endpoint(spec.clone(), listener);
         specs.push(spec);
     }
@@ -57,9 +59,9 @@ pub(crate) fn measure(results: &mut Results) {
     results.add(GROUP, REMOVAL, Unit::Microseconds, each(begin.elapsed()));
 }
 
-fn register(registry: &Registry, number: u32) -> EndpointSpec {
+fn request(number: u32) -> EndpointRequest {
     let name = |text: &str| text.parse().expect("it is a name");
-    let request = EndpointRequest {
+    EndpointRequest {
         name: name(&format!("e{number}")),
         network: name(DEFAULT_NETWORK),
         vni: None,
@@ -70,8 +72,10 @@ fn register(registry: &Registry, number: u32) -> EndpointSpec {
         owner_pid: None,
         isolation: Isolation::None,
         interface: InterfaceName::default(),
-    };
-    let added = registry.add_endpoint(request).expect("there is room");
+    }
+}
+
+fn spec(number: u32, added: &Added) -> EndpointSpec {
     EndpointSpec {
         id: EndpointId(number),
         name: added.endpoint.name.to_string(),

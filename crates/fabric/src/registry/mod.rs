@@ -240,7 +240,9 @@ fn creation(endpoint: &Endpoint) -> Result<Transaction, StoreError> {
 }
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
-    serde_json::to_vec(value).map_err(|e| StoreError::Unavailable(e.to_string()))
+    let mut text = Vec::with_capacity(512);
+    serde_json::to_writer(&mut text, value).map_err(|e| StoreError::Unavailable(e.to_string()))?;
+    Ok(text)
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {
