@@ -53,7 +53,7 @@ impl Connections {
             self.destroy(now, *id);
         }
         if let Some(Some(plain)) = channel.plain {
-            self.registry.places.remove_way(channel.endpoint, plain.id);
+            self.registry.places.remove_external_path(channel.endpoint, plain.id);
         }
     }
 
