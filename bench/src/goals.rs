@@ -4,7 +4,7 @@ use crate::contention::{self, Load, Site};
 use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
-use crate::{copy, device, neighbours, pingpong, registration, setup, tcp};
+use crate::{copy, device, endpoints, neighbours, pingpong, registration, setup, tcp};
 use serde::{Deserialize, Serialize};
 
 /// A goal and what became of it.
@@ -48,7 +48,7 @@ fn beside_load(results: &Results, site: Site) -> Vec<Option<Goal>> {
     goals
 }
 
-fn one_host(results: &Results) -> [Option<Goal>; 11] {
+fn one_host(results: &Results) -> [Option<Goal>; 12] {
     let bandwidth = |bytes| ratio(results.median(device::WRITE, bytes), results.median(copy::SHARED, "1 MB"));
     let half_trip = results.median(device::LATENCY, WRITE_LATENCY);
     let cost = |what| results.median(device::COST, what);
@@ -75,6 +75,12 @@ fn one_host(results: &Results) -> [Option<Goal>; 11] {
             "SEND half round trip with all of 10000 queue pairs connected / with 2 of them",
             ratio(latency(setup::LATENCY), latency(setup::FIRST_LATENCY)),
             1.5,
+            false,
+        ),
+        goal(
+            "an endpoint in registry and session, of 1000, µs",
+            results.median(endpoints::GROUP, endpoints::CREATION),
+            10.0,
             false,
         ),
         goal("registration of new memory, µs a MB", registration::new(results), 500.0, false),

@@ -8,6 +8,7 @@ mod contention;
 mod copy;
 mod crc;
 mod device;
+mod endpoints;
 mod goals;
 mod hosts;
 mod neighbours;
@@ -147,8 +148,9 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
         ("contention, one host", contention::measure_one_host),
         ("contention, two hosts", contention::measure_two_hosts),
     ];
-    let setup: [(&str, Measure); 2] =
-        [("setup, one host", device::measure_setup), ("setup, two hosts", hosts::measure_setup)];
+    let endpoints: (&str, Measure) = ("endpoints", |results, _, _| endpoints::measure(results));
+    let setup: [(&str, Measure); 3] =
+        [endpoints, ("setup, one host", device::measure_setup), ("setup, two hosts", hosts::measure_setup)];
     match arguments.part {
         Some(Part::Contention) => return contention.to_vec(),
         Some(Part::Neighbours) => {
@@ -165,12 +167,13 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
     if arguments.authentication {
         return vec![("authentication", hosts::measure_authentication)];
     }
-    let one: [(&str, Measure); 6] = [
+    let one: [(&str, Measure); 7] = [
         ("shared memory", |results, effort, _| pingpong::measure(results, effort)),
         ("memcpy", |results, effort, _| copy::measure(results, effort)),
         ("kernel TCP, loopback", |results, effort, _| tcp::measure_loopback(results, effort)),
         ("UCX", |results, effort, _| ucx::measure(results, effort)),
         ("one host", device::measure),
+        endpoints,
         contention[0],
     ];
     let two: [(&str, Measure); 3] = [

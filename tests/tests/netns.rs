@@ -88,7 +88,16 @@ fn a_namespace_with_such_an_interface_is_refused_and_stays_as_it_is() {
     add(&lab, "b", "10.7.0.3", &b.file());
     let again = ["endpoint", "add", "c", "--net", "blue", "--netns", &a.file()];
     let refused = lab.command(&again);
-    assert!(!refused.status.success() && refused.text.contains("`eth0`"), "{}", refused.text);
+    let remedy = "it has an interface `eth0` already: choose another name with --interface";
+    assert!(!refused.status.success() && refused.text.contains(remedy), "{}", refused.text);
+    lab.command(&[&again[..], &["--interface", "net1", "--ip", "10.7.0.4"]].concat()).ok();
+    assert_eq!(a.interfaces(), ["eth0", "lo", "net1"]);
+    let device = lab.dir().join("endpoints/blue.c/sys/class/infiniband/rxe0/parent");
+    assert_eq!(fs::read_to_string(device).expect("an endpoint's tree"), "net1\n");
+    let no_place = lab.command(&["endpoint", "add", "d", "--net", "blue", "--interface", "net1"]);
+    assert!(!no_place.status.success() && no_place.text.contains("add --netns"), "{}", no_place.text);
+    lab.command(&["endpoint", "rm", "c", "--net", "blue"]).ok();
+    assert_eq!(a.interfaces(), ["eth0", "lo"]);
     let no_namespace = lab.command(&["endpoint", "add", "c", "--net", "blue", "--netns", "/dev/null"]);
     assert!(!no_namespace.status.success() && no_namespace.text.contains("no namespace"), "{}", no_namespace.text);
     exchange(&lab, &a, &b);

@@ -1,7 +1,7 @@
 //! Command-line arguments.
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use rdmesh_fabric::{DEFAULT_NETWORK, Name, Quota, api};
+use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -251,10 +251,13 @@ pub(crate) struct AddOptions {
     /// Make a network namespace for it too; containers have their own
     #[arg(long)]
     pub(crate) namespace: bool,
-    /// Give this network namespace an interface `eth0` with its address: /run/netns/NAME, /proc/PID/ns/net, or /dev/fd/N for
-    /// an open descriptor. The namespace stays when the endpoint is removed, the interface goes
+    /// Give this network namespace an interface with its address: /run/netns/NAME, /proc/PID/ns/net, or /dev/fd/N for an open
+    /// descriptor. The namespace stays when the endpoint is removed, the interface goes
     #[arg(long, value_name = "FILE", conflicts_with = "namespace")]
     pub(crate) netns: Option<PathBuf>,
+    /// Name of that interface, which the namespace must not have yet [default: eth0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<InterfaceName>,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
 }

@@ -17,10 +17,16 @@ pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
         (true, None) => Isolation::Namespace,
         (false, None) => Isolation::None,
     };
+    if options.interface.is_some() && isolation == Isolation::None {
+        return Err(Failure::new(
+            "--interface names an interface in a network namespace: add --netns FILE or --namespace",
+        ));
+    }
     // The router takes it from this process: a path may lead elsewhere there.
     let netns = options.netns.as_deref().map(open).transpose()?;
     let request = CreateEndpoint {
         netns: netns.as_ref().map(|netns| Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
+        interface: options.interface,
         ..request(options.name, options.place, options.uid, isolation)
     };
     let info = client.create_endpoint(&request)?;
@@ -106,5 +112,6 @@ fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation:
         lifetime: Lifetime::Persistent,
         isolation,
         netns: None,
+        interface: None,
     }
 }

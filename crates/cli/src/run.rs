@@ -31,6 +31,7 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
         lifetime: Lifetime::Caller,
         isolation,
         netns: None,
+        interface: None,
     })?;
     let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Endpoints: name, network, addresses and limits.
 
-use crate::{Name, Quota};
+use crate::{InterfaceName, Name, Quota};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -24,6 +24,9 @@ pub struct Endpoint {
     pub owner_pid: Option<i32>,
     /// The network namespace of its programs' sockets.
     pub isolation: Isolation,
+    /// The interface with its addresses in that namespace, where the router makes it.
+    #[serde(default)]
+    pub interface: InterfaceName,
 }
 
 impl Endpoint {

@@ -63,6 +63,11 @@ impl Bridge {
         self.links.apply(Changes::default().remove(name).add_veth(name, bridge, mtu, end).set_up(name))
     }
 
+    /// Whether there is a port of that name.
+    pub(crate) fn has_port(&mut self, name: &str) -> io::Result<bool> {
+        Ok(self.links.find(name)?.is_some())
+    }
+
     /// Removes a port, if there is one of that name.
     pub(crate) fn remove_port(&mut self, name: &str) -> io::Result<()> {
         self.links.apply(Changes::default().remove(name))
@@ -126,9 +131,13 @@ impl Bridge {
 
     /// Sets the MTU of all ports but the attached interfaces'. The bridge follows.
     pub(crate) fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
-        let ports = self.ports()?;
-        let own = ports.iter().map(|port| &port.name).filter(|name| is_own(name));
-        self.links.apply_each(own.fold(Changes::default(), |changes, name| changes.set_mtu(name, mtu)))
+        let own = self.own_ports()?;
+        self.links.apply_each(own.iter().fold(Changes::default(), |changes, name| changes.set_mtu(name, mtu)))
+    }
+
+    /// The names of the ports that were made here.
+    pub(crate) fn own_ports(&mut self) -> io::Result<BTreeSet<String>> {
+        Ok(self.ports()?.into_iter().map(|port| port.name).filter(|name| is_own(name)).collect())
     }
 
     fn ports(&mut self) -> io::Result<Vec<Interface>> {

@@ -1,7 +1,7 @@
 //! Network namespaces of the host's endpoints, joined by one bridge per tenant network.
 //!
 //! Each tenant network of the host has a namespace of its own that holds nothing but a bridge; each endpoint has one
-//! with `lo` and `eth0`, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another
+//! with `lo` and an interface `eth0`, or as it was called, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another
 //! port, which sends copies of broadcast frames to each of them. Nothing is ever added to the host's own namespace, so networks
 //! with the same addresses do not meet.
 //!

@@ -47,6 +47,7 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) index: Index,
     pub(crate) mtu: u32,
+    pub(crate) mac: Option<MacAddress>,
     /// The bridge of which it is a port.
     pub(crate) bridge: Option<Index>,
 }
@@ -279,16 +280,17 @@ fn found_in(answer: Answer, name: &str) -> io::Result<Option<Interface>> {
 
 fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
     let RouteNetlinkMessage::NewLink(message) = message else { return None };
-    let (mut name, mut mtu, mut bridge) = (None, None, None);
+    let (mut name, mut mtu, mut mac, mut bridge) = (None, None, None, None);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(own) => name = Some(own.clone()),
             LinkAttribute::Mtu(own) => mtu = Some(*own),
+            LinkAttribute::Address(own) => mac = MacAddress::from_octets(own),
             LinkAttribute::Controller(own) => bridge = Some(Index(*own)),
             _ => {}
         }
     }
-    Some(Interface { name: name?, index: Index(message.header.index), mtu: mtu?, bridge })
+    Some(Interface { name: name?, index: Index(message.header.index), mtu: mtu?, mac, bridge })
 }
 
 /// A refusal as an error of the kind that its errno has.

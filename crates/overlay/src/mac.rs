@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The link-layer address of an endpoint's `eth0`.
+/// The link-layer address of an endpoint's interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct MacAddress([u8; 6]);
 
@@ -20,6 +20,11 @@ impl MacAddress {
         };
         let prefix = if address.is_ipv4() { PREFIX_V4 } else { PREFIX_V6 };
         Self([prefix[0], prefix[1], a, b, c, d])
+    }
+
+    /// The address with these bytes, first on the wire first; none where they are not six.
+    pub(crate) fn from_octets(octets: &[u8]) -> Option<Self> {
+        octets.try_into().ok().map(Self)
     }
 
     /// The bytes, first on the wire first.

@@ -38,6 +38,7 @@ fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>>
         lifetime: Lifetime::Caller,
         isolation: Isolation::None,
         netns: None,
+        interface: None,
     })?)
 }
 

@@ -4,7 +4,7 @@ mod tunnel;
 
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
-use crate::{Endpoint, Isolation, Name, Network, Quota, TunnelKey};
+use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -81,6 +81,9 @@ pub struct CreateEndpoint {
     /// The network namespace that it gets instead of a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<Netns>,
+    /// Name of the interface that it gets in its network namespace; where none is given, `eth0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<InterfaceName>,
 }
 
 /// A network namespace that there is already.

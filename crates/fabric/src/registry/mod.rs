@@ -1,17 +1,18 @@
 //! Registry: assigns names, addresses and network numbers.
 
+mod addresses;
 mod error;
 mod peers;
 mod recovery;
 
+use addresses::NextFree;
 pub use error::RegistryError;
 pub(crate) use peers::host_key;
 pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
-use crate::store::{Entry, Expect, Revision, Store, StoreError};
-use crate::{DEFAULT_NETWORK, Endpoint, Isolation, Name, Network, Quota};
-use ipnet::IpNet;
+use crate::store::{Committed, Entry, Expect, Revision, Store, StoreError, Transaction};
+use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, Quota};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Registry {
     store: Arc<dyn Store>,
+    next_free: NextFree,
 }
 
 /// Parameters of [`Registry::add_endpoint`].
@@ -52,6 +54,8 @@ pub struct EndpointRequest {
     pub owner_pid: Option<i32>,
     /// See [`Endpoint::isolation`].
     pub isolation: Isolation,
+    /// See [`Endpoint::interface`].
+    pub interface: InterfaceName,
 }
 
 /// Result of [`Registry::add_endpoint`].
@@ -65,10 +69,18 @@ pub struct Added {
     pub revision: Revision,
 }
 
+impl EndpointRequest {
+    /// The endpoint that is asked for, with the addresses that it is given.
+    fn at(&self, addresses: Vec<IpAddr>) -> Endpoint {
+        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, .. } = self.clone();
+        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface }
+    }
+}
+
 impl Registry {
     /// The registry in `store`.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        Self { store, next_free: NextFree::default() }
     }
 
     /// The network `name`, which has the number `vni` if one is given; where there is none, a new one whose ranges hold
@@ -113,25 +125,28 @@ impl Registry {
 
     /// Adds an endpoint and gives it its addresses.
     pub fn add_endpoint(&self, request: EndpointRequest) -> Result<Added, RegistryError> {
-        let EndpointRequest { name, network, vni, host, addresses, quota, allowed_uid, owner_pid, isolation } = request;
+        let EndpointRequest { name, network, addresses, .. } = &request;
         let families: BTreeSet<bool> = addresses.iter().map(IpAddr::is_ipv4).collect();
         if families.len() != addresses.len() {
             return Err(RegistryError::TooManyAddresses);
         }
-        let exists = RegistryError::EndpointExists { name: name.clone(), network: network.clone() };
-        let key = endpoint_key(&network, &name);
+        let exists = || RegistryError::EndpointExists { name: name.clone(), network: network.clone() };
+        let key = endpoint_key(network, name);
         if self.store.get(&key)?.is_some() {
-            return Err(exists);
+            return Err(exists());
         }
-        let network = self.network(&network, vni, &addresses)?;
-        let addresses = self.claim_addresses(&network, (&host, &name), &addresses)?;
-        let endpoint =
-            Endpoint { name, network: network.name.clone(), host, addresses, quota, allowed_uid, owner_pid, isolation };
-        match self.create(&key, &endpoint) {
-            Ok(revision) => Ok(Added { endpoint, network, revision }),
-            Err(error) => {
-                self.release_addresses(&endpoint.network, &endpoint.addresses)?;
-                Err(if matches!(error, StoreError::Conflict(_)) { exists } else { error.into() })
+        let found = self.network(network, request.vni, addresses)?;
+        loop {
+            let endpoint = request.at(self.addresses_for(&found, addresses)?);
+            match self.store.commit(&creation(&endpoint)?) {
+                Ok(Committed { revision, .. }) => {
+                    self.next_free.take(&found, &endpoint.addresses);
+                    return Ok(Added { endpoint, network: found, revision });
+                }
+                Err(StoreError::Conflict(_)) if self.store.get(&key)?.is_some() => return Err(exists()),
+                Err(StoreError::Conflict(_)) if addresses.is_empty() => self.next_free.forget(network),
+                Err(StoreError::Conflict(_)) => self.refuse_taken(&request)?,
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -141,11 +156,14 @@ impl Registry {
         let key = endpoint_key(network, name);
         let entry = self.store.get(&key)?.ok_or_else(|| no_such(network, name))?;
         let endpoint: Endpoint = decode(&entry)?;
-        if !self.store.delete(&key, Expect::Revision(entry.revision))? {
-            return Err(no_such(network, name));
-        }
-        self.release_addresses(network, &endpoint.addresses)?;
-        self.store.delete(&recovery::owner_key(network, name), Expect::Anything)?;
+        let removal = Transaction::default().expect(&key, Expect::Revision(entry.revision)).delete(&key);
+        let removal = removal.delete(&recovery::owner_key(network, name));
+        let addresses = endpoint.addresses.iter().map(|&address| address_key(network, address));
+        match self.store.commit(&addresses.fold(removal, |removal, key| removal.delete(&key))) {
+            Err(StoreError::Conflict(_)) => return Err(no_such(network, name)),
+            removed => removed?,
+        };
+        self.next_free.give_back(network, &endpoint.addresses);
         Ok(endpoint)
     }
 
@@ -189,81 +207,6 @@ impl Registry {
         Ok(())
     }
 
-    fn claim_addresses(
-        &self,
-        network: &Network,
-        claimer: (&Name, &Name),
-        asked: &[IpAddr],
-    ) -> Result<Vec<IpAddr>, RegistryError> {
-        let mut claimed = Vec::new();
-        let result = if asked.is_empty() {
-            network.subnets.iter().try_for_each(|&subnet| {
-                claimed.push(self.claim_free(network, claimer.1, subnet)?);
-                Ok(())
-            })
-        } else {
-            asked.iter().try_for_each(|&address| {
-                self.claim_given(network, claimer, address)?;
-                claimed.push(address);
-                Ok(())
-            })
-        };
-        match result {
-            Ok(()) => Ok(claimed),
-            Err(error) => {
-                self.release_addresses(&network.name, &claimed)?;
-                Err(error)
-            }
-        }
-    }
-
-    fn claim_given(
-        &self,
-        network: &Network,
-        (host, name): (&Name, &Name),
-        address: IpAddr,
-    ) -> Result<(), RegistryError> {
-        if !network.subnet_of(address).is_some_and(|subnet| is_host_address(subnet, address)) {
-            let ranges: Vec<String> = network.subnets.iter().map(IpNet::to_string).collect();
-            return Err(RegistryError::NotInNetwork {
-                address,
-                network: network.name.clone(),
-                ranges: ranges.join(" and "),
-            });
-        }
-        let key = address_key(&network.name, address);
-        if self.claim(&key, name.as_str())? {
-            return Ok(());
-        }
-        let holder = self.holder(&key)?;
-        let elsewhere = self
-            .endpoints()?
-            .into_iter()
-            .find(|e| e.network == network.name && e.name.as_str() == holder && e.host != *host);
-        let holder = elsewhere.map_or(format!("`{holder}`"), |e| format!("`{holder}` on host `{}`", e.host));
-        Err(RegistryError::AddressTaken { address, network: network.name.clone(), holder })
-    }
-
-    /// The lowest free address, but for the first one: that is left for a gateway.
-    fn claim_free(&self, network: &Network, name: &Name, subnet: IpNet) -> Result<IpAddr, RegistryError> {
-        let taken: BTreeSet<String> =
-            self.store.list(&format!("{ADDRESSES}{}/", network.name))?.into_iter().map(|e| e.key).collect();
-        for address in subnet.hosts().filter(|&a| is_host_address(subnet, a)).skip(1) {
-            let key = address_key(&network.name, address);
-            if !taken.contains(&key) && self.claim(&key, name.as_str())? {
-                return Ok(address);
-            }
-        }
-        Err(RegistryError::NetworkFull(network.name.clone()))
-    }
-
-    fn release_addresses(&self, network: &Name, addresses: &[IpAddr]) -> Result<(), RegistryError> {
-        for &address in addresses {
-            self.store.delete(&address_key(network, address), Expect::Anything)?;
-        }
-        Ok(())
-    }
-
     /// Creates `key`; false if it exists.
     fn claim(&self, key: &str, value: &str) -> Result<bool, StoreError> {
         match self.store.put(key, value.as_bytes(), Expect::Absent, None) {
@@ -283,15 +226,23 @@ impl Registry {
     }
 
     fn put(&self, key: &str, value: &impl Serialize, expect: Expect) -> Result<Revision, StoreError> {
-        let value = serde_json::to_vec(value).map_err(|e| StoreError::Unavailable(e.to_string()))?;
-        self.store.put(key, &value, expect, None)
+        self.store.put(key, &encode(value)?, expect, None)
     }
 }
 
-/// Whether an endpoint may have `address`: not the range's first or, in IPv4, its last one.
-fn is_host_address(subnet: IpNet, address: IpAddr) -> bool {
-    let single = subnet.prefix_len() == subnet.max_prefix_len();
-    single || (address != subnet.network() && (!address.is_ipv4() || address != subnet.broadcast()))
+/// Makes `endpoint` and claims its addresses, or changes nothing.
+fn creation(endpoint: &Endpoint) -> Result<Transaction, StoreError> {
+    let key = endpoint_key(&endpoint.network, &endpoint.name);
+    let transaction = Transaction::default().expect(&key, Expect::Absent).put(&key, &encode(endpoint)?, None);
+    let addresses = endpoint.addresses.iter().map(|&address| address_key(&endpoint.network, address));
+    let name = endpoint.name.as_str().as_bytes();
+    Ok(addresses.fold(transaction, |all, key| all.expect(&key, Expect::Absent).put(&key, name, None)))
+}
+
+fn encode(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    let mut text = Vec::with_capacity(512);
+    serde_json::to_writer(&mut text, value).map_err(|e| StoreError::Unavailable(e.to_string()))?;
+    Ok(text)
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {

@@ -2,7 +2,9 @@
 
 use super::{Added, EndpointRequest, HOSTS, Registry, RegistryError, decode};
 use crate::store::{Expect, Revision};
-use crate::{DEFAULT_NETWORK, Endpoint, Host, Isolation, Name, Network, Peer, PeerEndpoint, Quota, TopologyWatch};
+use crate::{
+    DEFAULT_NETWORK, Endpoint, Host, InterfaceName, Isolation, Name, Network, Peer, PeerEndpoint, Quota, TopologyWatch,
+};
 use std::net::IpAddr;
 
 impl Registry {
@@ -57,6 +59,7 @@ impl Registry {
             allowed_uid: None,
             owner_pid: None,
             isolation: Isolation::None,
+            interface: InterfaceName::default(),
         })
     }
 

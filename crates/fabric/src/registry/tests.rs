@@ -1,9 +1,11 @@
 //! Tests of the registry: addresses, numbers and names.
 
 use super::*;
-use crate::store::Embedded;
+use crate::store::{Embedded, LeaseId, Watch};
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 fn registry() -> Registry {
     Registry::new(Arc::new(Embedded::default()))
@@ -20,6 +22,7 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
         allowed_uid: None,
         owner_pid: None,
         isolation: Isolation::Namespace,
+        interface: InterfaceName::default(),
     }
 }
 
@@ -36,6 +39,98 @@ fn addresses_are_given_in_order_and_again_when_free() {
     assert_eq!(add(&registry, "default", "c", &[]).unwrap(), ["10.77.0.4"]);
     registry.remove_endpoint(&"default".parse().unwrap(), &"a".parse().unwrap()).unwrap();
     assert_eq!(add(&registry, "default", "d", &[]).unwrap(), ["10.77.0.2"]);
+}
+
+/// Each knows a next address, which the other may have given away.
+#[test]
+fn two_routers_of_one_store_give_each_address_once() {
+    let store = Arc::new(Embedded::default());
+    let routers = [(); 2].map(|()| Registry::new(Arc::<Embedded>::clone(&store)));
+    let mut given: Vec<String> =
+        (0..20).flat_map(|n| add(&routers[n / 3 % 2], "default", &format!("e{n}"), &[]).unwrap()).collect();
+    let expected: Vec<String> = (2..22).map(|n| format!("10.77.0.{n}")).collect();
+    assert_eq!(given, expected);
+    given.sort();
+    given.dedup();
+    assert_eq!(given.len(), 20);
+}
+
+#[test]
+fn an_address_below_those_of_others_is_left_for_a_gateway_when_it_is_given_back() {
+    let registry = registry();
+    add(&registry, "default", "gateway", &["10.77.0.1"]).unwrap();
+    assert_eq!(add(&registry, "default", "a", &[]).unwrap(), ["10.77.0.2"]);
+    registry.remove_endpoint(&"default".parse().unwrap(), &"gateway".parse().unwrap()).unwrap();
+    assert_eq!(add(&registry, "default", "b", &[]).unwrap(), ["10.77.0.3"]);
+}
+
+/// A store that counts what it is asked for.
+#[derive(Default)]
+struct Counted {
+    store: Embedded,
+    commits: AtomicUsize,
+    lists: AtomicUsize,
+}
+
+impl Counted {
+    /// Commits and lists since the last call.
+    fn take(&self) -> (usize, usize) {
+        (self.commits.swap(0, Ordering::Relaxed), self.lists.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl Store for Counted {
+    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        self.store.get(key)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        self.store.list(prefix)
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.store.commit(transaction)
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        self.store.grant(ttl)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.store.keep_alive(lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.store.revoke(lease)
+    }
+
+    fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError> {
+        self.store.watch(prefix)
+    }
+
+    fn watch_from(&self, prefix: &str, revision: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        self.store.watch_from(prefix, revision)
+    }
+}
+
+#[test]
+fn a_thousand_endpoints_take_one_commit_each_and_no_search() {
+    const COUNT: usize = 1000;
+    let store = Arc::new(Counted::default());
+    let registry = Registry::new(Arc::<Counted>::clone(&store));
+    add(&registry, "default", "first", &[]).unwrap();
+    store.take();
+    for n in 0..COUNT {
+        add(&registry, "default", &format!("e{n}"), &[]).unwrap();
+    }
+    assert_eq!(store.take(), (COUNT, 0));
+    for n in 0..COUNT {
+        registry.remove_endpoint(&name("default"), &name(&format!("e{n}"))).unwrap();
+    }
+    assert_eq!(store.take(), (COUNT, 0));
+    assert_eq!(add(&registry, "default", "last", &[]).unwrap(), ["10.77.0.3"]);
 }
 
 #[test]

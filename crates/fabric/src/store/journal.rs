@@ -7,8 +7,8 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Changes, in the order in which they were made.
@@ -25,17 +25,25 @@ pub(super) struct Journal {
 /// A line: changes that were made at once.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Line {
-    One(Record),
-    All(Vec<Record>),
+enum Line<R> {
+    One(R),
+    All(Vec<R>),
 }
 
 /// A change of a key; one that was removed has no value.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Record {
     key: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     value: Option<String>,
+}
+
+/// The same, to be written.
+#[derive(Serialize)]
+struct RecordRef<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
 }
 
 impl Journal {
@@ -47,7 +55,7 @@ impl Journal {
         file.read_to_end(&mut bytes)?;
         let mut keys = BTreeMap::new();
         for line in bytes.split(|&byte| byte == b'\n') {
-            let records = match serde_json::from_slice(line) {
+            let records: Vec<Record> = match serde_json::from_slice(line) {
                 Ok(Line::One(record)) => vec![record],
                 Ok(Line::All(records)) => records,
                 Err(_) => continue,
@@ -68,8 +76,7 @@ impl Journal {
             return Ok(());
         }
         let line = line(changes)?;
-        self.file.seek(SeekFrom::Start(self.len))?;
-        if let Err(error) = self.file.write_all(&line) {
+        if let Err(error) = self.file.write_all_at(&line, self.len) {
             // Half a line would spoil the next one.
             self.is_stale = self.file.set_len(self.len).is_err();
             return Err(error);
@@ -125,16 +132,18 @@ fn private() -> OpenOptions {
 }
 
 fn line(changes: &[(&str, Option<&[u8]>)]) -> io::Result<Vec<u8>> {
-    let record = |(key, value): &(&str, Option<&[u8]>)| {
-        let value = value.map(|value| String::from_utf8(value.to_vec())).transpose().map_err(io::Error::other)?;
-        Ok::<_, io::Error>(Record { key: (*key).to_owned(), value })
-    };
-    let mut records = changes.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+    let mut records = Vec::with_capacity(changes.len());
+    for (key, value) in changes {
+        records.push(RecordRef { key, value: value.map(str::from_utf8).transpose().map_err(io::Error::other)? });
+    }
     let single = if records.len() == 1 { records.pop() } else { None };
-    let mut line = serde_json::to_vec(&single.map_or(Line::All(records), Line::One))?;
+    let mut line = Vec::with_capacity(LINE);
+    serde_json::to_writer(&mut line, &single.map_or(Line::All(records), Line::One))?;
     line.push(b'\n');
     Ok(line)
 }
 
+/// Bytes of a line in which an endpoint and its addresses fit.
+const LINE: usize = 1024;
 /// Lines that may be obsolete before the journal is written anew.
 const SLACK: usize = 4096;

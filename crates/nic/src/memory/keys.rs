@@ -9,7 +9,7 @@ use rdmesh_verbs::{Access, Key, Qpn, Sge};
 
 /// The memory keys of one context.
 pub(crate) struct KeyTable<M> {
-    slots: Vec<Slot<M>>,
+    slots: Slots<M>,
     free: Vec<u32>,
     limit: usize,
     tags: u8,
@@ -17,6 +17,14 @@ pub(crate) struct KeyTable<M> {
     by_qp: BTreeSet<(Qpn, u32)>,
     /// Regions and windows of each protection domain that has any.
     by_pd: BTreeMap<u32, u32>,
+}
+
+/// Slots by handle. They are only looked up, one at a time: a command that walked through all of them would take as long as its
+/// program likes.
+struct Slots<M> {
+    list: Vec<Slot<M>>,
+    #[cfg(test)]
+    lookups: core::cell::Cell<usize>,
 }
 
 struct Slot<M> {
@@ -80,7 +88,7 @@ impl<M: Memory> KeyTable<M> {
         // Slot 0 stays empty: the key 0 opens nothing.
         let never = Slot { tag: 0, entry: Entry::Free };
         Self {
-            slots: vec![never],
+            slots: Slots::new(never),
             free: Vec::new(),
             limit: limit as usize,
             tags: seed as u8,
@@ -103,14 +111,13 @@ impl<M: Memory> KeyTable<M> {
         self.tags = self.tags.wrapping_mul(5).wrapping_add(3);
         let (tag, pd) = (self.tags, entry.pd());
         let index = if let Some(index) = self.free.pop() {
-            self.slots[index as usize] = Slot { tag, entry };
+            *self.slots.get_mut(index as usize)? = Slot { tag, entry };
             index
         } else {
             if self.slots.len() > self.limit {
                 return None;
             }
-            self.slots.push(Slot { tag, entry });
-            (self.slots.len() - 1) as u32
+            self.slots.push(Slot { tag, entry })
         };
         self.count(pd, 1);
         Some((index, Key::from_parts(index as usize, tag)))
@@ -178,6 +185,12 @@ impl<M: Memory> KeyTable<M> {
         self.by_pd.contains_key(&pd)
     }
 
+    /// Slots that have been looked up.
+    #[cfg(test)]
+    pub(crate) fn lookups(&self) -> usize {
+        self.slots.lookups.get()
+    }
+
     /// Resolves a local scatter/gather element.
     pub(crate) fn local(&self, pd: u32, sge: &Sge, access: Access) -> Result<(&M, u64), AccessDenied> {
         match self.entry(sge.lkey)? {
@@ -227,11 +240,11 @@ impl<M: Memory> KeyTable<M> {
         let bound = if length == 0 { None } else { Some(self.binding(pd, qpn, mr, addr, length, access)?) };
         self.unbind(mw.index() as u32);
         if let Some(bound) = &bound
-            && let Entry::Region(region) = &mut self.slots[bound.region as usize].entry
+            && let Some(Slot { entry: Entry::Region(region), .. }) = self.slots.get_mut(bound.region as usize)
         {
             region.windows += 1;
         }
-        let slot = &mut self.slots[mw.index()];
+        let slot = self.slots.get_mut(mw.index()).ok_or(BindError)?;
         slot.tag = new_key.tag();
         if let Entry::Window(window) = &mut slot.entry {
             if window.kind == MwType::Type2 {
@@ -292,6 +305,45 @@ impl<M: Memory> KeyTable<M> {
     fn entry(&self, key: Key) -> Result<&Entry<M>, AccessDenied> {
         let slot = self.slots.get(key.index()).ok_or(AccessDenied)?;
         if slot.tag == key.tag() { Ok(&slot.entry) } else { Err(AccessDenied) }
+    }
+}
+
+impl<M> Slots<M> {
+    fn new(first: Slot<M>) -> Self {
+        Self {
+            list: vec![first],
+            #[cfg(test)]
+            lookups: core::cell::Cell::default(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    fn get(&self, index: usize) -> Option<&Slot<M>> {
+        self.note_lookup();
+        self.list.get(index)
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut Slot<M>> {
+        self.note_lookup();
+        self.list.get_mut(index)
+    }
+
+    /// Adds a slot; returns its handle.
+    fn push(&mut self, slot: Slot<M>) -> u32 {
+        self.list.push(slot);
+        (self.list.len() - 1) as u32
+    }
+
+    #[cfg(not(test))]
+    #[inline]
+    fn note_lookup(&self) {}
+
+    #[cfg(test)]
+    fn note_lookup(&self) {
+        self.lookups.set(self.lookups.get() + 1);
     }
 }
 

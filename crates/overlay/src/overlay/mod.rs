@@ -1,7 +1,7 @@
 //! Overlay: the namespaces, bridges and VXLAN devices of the host's tenant networks.
 
 use crate::bridge::{Bridge, PORT_PREFIX, Remote};
-use crate::link::{Changes, LOOPBACK, Links, VethEnd, Vxlan};
+use crate::link::{Changes, Interface, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
 use crate::{Errors, MacAddress, Underlay};
 use ipnet::IpNet;
@@ -32,6 +32,13 @@ pub struct OverlayError {
     source: io::Error,
 }
 
+impl OverlayError {
+    /// Whether something else has the name or the number that was asked for.
+    pub fn is_conflict(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AlreadyExists
+    }
+}
+
 impl Overlay {
     /// The overlay whose namespaces are kept in `state`; with an underlay, networks reach over it to other hosts.
     pub fn new(state: StateDir, underlay: Option<Underlay>) -> Result<Self, OverlayError> {
@@ -50,7 +57,8 @@ impl Overlay {
             connect(&mut bridge, &file, network, endpoint, mtu)
         });
         let made = made.map_err(|error| Errors::join(error, self.remove(endpoint)));
-        made.map(|()| file).map_err(|e| failed(format!("making the network namespace of `{}`", endpoint.name), e))
+        let action = if endpoint.isolation == Isolation::Given { "connecting" } else { "making" };
+        made.map(|()| file).map_err(|e| failed(format!("{action} the network namespace of `{}`", endpoint.name), e))
     }
 
     /// Gives `endpoint`, which is to be added, the network namespace in `file` instead of a new one. It is held until the endpoint
@@ -159,7 +167,11 @@ impl Overlay {
             return Errors::all([Bridge::dissolve(&file), Namespace::remove(&file)]);
         };
         let Some(mut bridge) = Bridge::open(&file)? else { return Namespace::remove(&file) };
-        let ports = endpoints.iter().filter(|endpoint| endpoint.network == network.name).map(port_name).collect();
+        let ports = endpoints
+            .iter()
+            .filter(|endpoint| endpoint.network == network.name)
+            .map(|e| port_name(mac_of(e)))
+            .collect();
         // The VXLAN device is none of them: it knows the dead router's peers, and its address.
         bridge.remove_ports_but(&ports)?;
         self.remove_if_empty(&network.name)?;
@@ -233,13 +245,17 @@ impl Overlay {
     fn tune(&self, network: &Name, bridge: &mut Bridge) -> io::Result<()> {
         let mtu = self.mtu(bridge)?;
         bridge.set_mtu(mtu)?;
+        let ports = bridge.own_ports()?;
         let directory = self.state.namespaces();
         let prefix = format!("{network}.");
         let tune = |file: &String| {
             let Some(namespace) = Namespace::open(&directory.join(file))? else { return Ok(()) };
             let mut links = Links::of(&namespace)?;
-            let Some(_) = links.find(INTERFACE)? else { return Ok(()) };
-            links.apply(Changes::default().set_mtu(INTERFACE, mtu))
+            // Whatever its name is now, it leads to a port; a given namespace has other interfaces too.
+            let leads_here = |link: &&Interface| link.mac.is_some_and(|mac| ports.contains(&port_name(mac)));
+            let all = links.all()?;
+            let ours = all.iter().filter(leads_here);
+            links.apply_each(ours.fold(Changes::default(), |changes, link| changes.set_mtu(&link.name, mtu)))
         };
         Errors::all(files_in(&directory)?.iter().filter(|file| file.starts_with(&prefix)).map(tune))
     }
@@ -248,8 +264,8 @@ impl Overlay {
         // The link goes first and at once. The kernel would remove it with the namespace, but later, and only when no
         // process is left in it; a given namespace stays.
         let bridge = Bridge::open(&self.state.network_namespace(&endpoint.network));
-        let unlinked =
-            bridge.and_then(|bridge| bridge.map_or(Ok(()), |mut bridge| bridge.remove_port(&port_name(endpoint))));
+        let unlinked = bridge
+            .and_then(|bridge| bridge.map_or(Ok(()), |mut bridge| bridge.remove_port(&port_name(mac_of(endpoint)))));
         let removed = Namespace::remove(&self.state.endpoint_namespace(endpoint));
         Errors::all([unlinked, removed, self.remove_if_empty(&endpoint.network)])
     }
@@ -275,17 +291,19 @@ fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpo
         }
         _ => Namespace::ensure(file)?,
     };
-    let end = VethEnd { name: INTERFACE, mac: mac_of(endpoint), namespace: namespace.as_fd() };
+    let (name, port) = (endpoint.interface.as_str(), port_name(mac_of(endpoint)));
+    let end = VethEnd { name, mac: mac_of(endpoint), namespace: namespace.as_fd() };
     let mut links = Links::of(&namespace)?;
-    match links.find(INTERFACE)? {
-        Some(_) => bridge.ensure_port(&port_name(endpoint), mtu, end)?,
+    match (links.find(name)?, bridge.has_port(&port)?) {
+        (Some(_), true) => bridge.ensure_port(&port, mtu, end)?,
+        (Some(_), false) => return Err(taken(name)),
         // A port of that name is one of an earlier namespace, in which a process lingers.
-        None => bridge.replace_port(&port_name(endpoint), mtu, end)?,
+        (None, _) => bridge.replace_port(&port, mtu, end)?,
     }
     namespace.run(|| {
         // Its own link-local address is unique too: without this it could not be sent from for a second or two. A failure is
         // ignored.
-        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
         Ok(())
     })?;
     configure(&mut links, network, endpoint)
@@ -293,20 +311,27 @@ fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpo
 
 /// Gives the interface of `endpoint` its addresses, and switches it on.
 fn configure(links: &mut Links, network: &Network, endpoint: &Endpoint) -> io::Result<()> {
-    let interface = links.find(INTERFACE)?.ok_or(io::ErrorKind::NotFound)?.index;
+    let name = endpoint.interface.as_str();
+    let interface = links.find(name)?.ok_or(io::ErrorKind::NotFound)?.index;
     let mut changes = Changes::default().set_up(LOOPBACK_NAME);
     for &address in &endpoint.addresses {
         let prefix_len = network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
         let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
         changes = changes.set_address(interface, address);
     }
-    links.apply(changes.set_up(INTERFACE))
+    links.apply(changes.set_up(name))
 }
 
-/// Name of the bridge port of `endpoint`: unique on its network, as the first address is.
-fn port_name(endpoint: &Endpoint) -> String {
-    let octets = mac_of(endpoint).octets();
-    octets.iter().fold(String::from(PORT_PREFIX), |name, byte| format!("{name}{byte:02x}"))
+/// The namespace has another interface of that name.
+fn taken(name: &str) -> io::Error {
+    let text =
+        format!("it has an interface `{name}` already: choose another name with --interface (`interface` in the API)");
+    io::Error::new(io::ErrorKind::AlreadyExists, text)
+}
+
+/// Name of the bridge port that leads to the interface with `mac`: unique on its network, as the first address is.
+fn port_name(mac: MacAddress) -> String {
+    mac.octets().iter().fold(String::from(PORT_PREFIX), |name, byte| format!("{name}{byte:02x}"))
 }
 
 fn mac_of(endpoint: &Endpoint) -> MacAddress {
@@ -336,7 +361,6 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-const INTERFACE: &str = "eth0";
 const LOOPBACK_NAME: &str = "lo";
 /// The largest packet on a network that is on this host alone.
 const MTU_ALONE: u32 = 9000;

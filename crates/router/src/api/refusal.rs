@@ -39,11 +39,13 @@ impl From<HostError> for Refusal {
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
             HostError::Move(MoveError::NoDevice) => StatusCode::NOT_FOUND,
+            HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })
             | HostError::Rootless
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns
+            | HostError::NeedlessInterface
             | HostError::NoNamespaces
             | HostError::NoUnderlay
             | HostError::OwnHost(_)

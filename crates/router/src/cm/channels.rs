@@ -54,12 +54,12 @@ impl Channels {
     }
 
     /// A channel's path to external peers.
-    pub(super) fn way_of(&self, number: u32) -> Option<Plain> {
+    pub(super) fn external_path_of(&self, number: u32) -> Option<Plain> {
         self.get(number)?.plain.flatten()
     }
 
     /// Sets a channel's path to external peers, or that it has none; returns its endpoint.
-    pub(super) fn set_way(&mut self, number: u32, plain: Option<Plain>) -> Option<EndpointId> {
+    pub(super) fn set_external_path(&mut self, number: u32, plain: Option<Plain>) -> Option<EndpointId> {
         let channel = self.channels.get_mut(&number)?;
         channel.plain = Some(plain);
         Some(channel.endpoint)

@@ -11,7 +11,7 @@
 //! * [`call`], [`commands`]: commands of programs that concern no connection.
 //! * [`queries`]: address resolution of peers that are not endpoints.
 //! * [`connections`], [`connection`]: connections, and the queue pair attributes that follow from them.
-//! * [`vacancy`]: the grace period of a closed listener's port.
+//! * [`grace`]: the grace period of a closed listener's port.
 
 mod address;
 mod call;
@@ -22,6 +22,7 @@ mod commands;
 mod connection;
 mod connections;
 mod event;
+mod grace;
 mod header;
 mod id;
 mod node;
@@ -32,7 +33,6 @@ mod queries;
 mod registry;
 #[cfg(test)]
 mod tests;
-mod vacancy;
 
 pub use census::ConnectionRow;
 pub(crate) use commands::peer_of_resolution;
@@ -108,18 +108,18 @@ impl ConnectionManager {
     }
 
     /// Sets a channel's path to external peers.
-    pub(crate) fn set_way(&mut self, number: u32, plain: Option<Plain>) {
-        self.connections.registry.set_way(number, plain);
+    pub(crate) fn set_external_path(&mut self, number: u32, plain: Option<Plain>) {
+        self.connections.registry.set_external_path(number, plain);
     }
 
     /// Records that a device that was opened has a path to external peers.
-    pub(crate) fn add_way(&mut self, endpoint: EndpointId, plain: Plain) {
-        self.connections.registry.places.add_way(endpoint, plain);
+    pub(crate) fn add_external_path(&mut self, endpoint: EndpointId, plain: Plain) {
+        self.connections.registry.places.add_external_path(endpoint, plain);
     }
 
     /// It has it no longer.
-    pub(crate) fn remove_way(&mut self, endpoint: EndpointId, id: PlainId) {
-        self.connections.registry.places.remove_way(endpoint, id);
+    pub(crate) fn remove_external_path(&mut self, endpoint: EndpointId, id: PlainId) {
+        self.connections.registry.places.remove_external_path(endpoint, id);
     }
 
     /// Executes what a program wrote to its channel; returns the response.
@@ -131,8 +131,8 @@ impl ConnectionManager {
     }
 
     /// Whether a command needs a channel's path to external peers, which the channel does not have yet.
-    pub(crate) fn needs_way(&self, channel: u32, bytes: &[u8]) -> bool {
-        commands::needs_way(&self.connections.registry, channel, bytes)
+    pub(crate) fn needs_external_path(&self, channel: u32, bytes: &[u8]) -> bool {
+        commands::needs_external_path(&self.connections.registry, channel, bytes)
     }
 
     /// The queue pair of the connection that a command ends.
@@ -156,8 +156,8 @@ impl ConnectionManager {
     }
 
     /// Records that a probe has been sent.
-    pub(crate) fn knocked(&mut self, number: u32) {
-        self.connections.registry.queries.knocked(number);
+    pub(crate) fn probed(&mut self, number: u32) {
+        self.connections.registry.queries.probed(number);
     }
 
     /// Ends a query: the peer is present, or unreachable.

@@ -16,14 +16,14 @@ pub(super) struct Places {
     /// The same by address.
     addresses: HashMap<(Vni, Gid), EndpointId>,
     /// Endpoints that receive from the sockets of a namespace, with the number of channels and devices of each.
-    ways: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
+    external_paths: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
     routes: SharedRoutes,
 }
 
 impl Places {
     /// No endpoints yet.
     pub(super) fn new(routes: SharedRoutes) -> Self {
-        Self { nodes: HashMap::new(), addresses: HashMap::new(), ways: HashMap::new(), routes }
+        Self { nodes: HashMap::new(), addresses: HashMap::new(), external_paths: HashMap::new(), routes }
     }
 
     /// Adds an endpoint.
@@ -66,19 +66,19 @@ impl Places {
     /// Whether an address that an endpoint names belongs to no endpoint.
     pub(super) fn leads_out(&self, endpoint: EndpointId, ip: IpAddr) -> bool {
         let is_self = ip.is_loopback() || ip.is_unspecified();
-        let is_outside = |node: &Node| self.route(node.spec.vni, Gid::from_ip(ip)) == Route::Outside;
-        !is_self && self.nodes.get(&endpoint).is_some_and(is_outside)
+        let is_external = |node: &Node| self.route(node.spec.vni, Gid::from_ip(ip)) == Route::Outside;
+        !is_self && self.nodes.get(&endpoint).is_some_and(is_external)
     }
 
     /// Records that a channel or an opened device of an endpoint has a path to external peers.
-    pub(super) fn add_way(&mut self, endpoint: EndpointId, plain: Plain) {
-        let (_, users) = self.ways.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
+    pub(super) fn add_external_path(&mut self, endpoint: EndpointId, plain: Plain) {
+        let (_, users) = self.external_paths.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
         *users.entry(endpoint).or_default() += 1;
     }
 
     /// It has it no longer.
-    pub(super) fn remove_way(&mut self, endpoint: EndpointId, id: PlainId) {
-        let Some((_, users)) = self.ways.get_mut(&id) else { return };
+    pub(super) fn remove_external_path(&mut self, endpoint: EndpointId, id: PlainId) {
+        let Some((_, users)) = self.external_paths.get_mut(&id) else { return };
         if let Some(count) = users.get_mut(&endpoint) {
             *count -= 1;
             if *count == 0 {
@@ -86,7 +86,7 @@ impl Places {
             }
         }
         if users.is_empty() {
-            self.ways.remove(&id);
+            self.external_paths.remove(&id);
         }
     }
 
@@ -108,19 +108,19 @@ impl Places {
     /// The path by which a message leaves. Sockets that are about to be closed still send the final messages of their
     /// connections: by the present external path of the address, where the one by which it was connected has gone.
     pub(super) fn present(&self, path: CmPath) -> CmPath {
-        let is_gone = path.plain.is_some_and(|plain| !self.ways.contains_key(&plain.id));
-        let present = if is_gone { self.present_way(&path) } else { None };
+        let is_gone = path.plain.is_some_and(|plain| !self.external_paths.contains_key(&plain.id));
+        let present = if is_gone { self.present_external_path(&path) } else { None };
         CmPath { plain: present.or(path.plain), ..path }
     }
 
-    fn present_way(&self, path: &CmPath) -> Option<Plain> {
+    fn present_external_path(&self, path: &CmPath) -> Option<Plain> {
         let endpoint = self.at(path.vni, path.local)?;
-        self.ways.values().find(|(_, users)| users.contains_key(&endpoint)).map(|(plain, _)| *plain)
+        self.external_paths.values().find(|(_, users)| users.contains_key(&endpoint)).map(|(plain, _)| *plain)
     }
 
     /// The network and sockets by which a message of an external peer reached `dest`.
     fn find_outside(&self, id: PlainId, dest: Gid) -> Option<(Vni, Option<Plain>)> {
-        let (plain, users) = self.ways.get(&id)?;
+        let (plain, users) = self.external_paths.get(&id)?;
         let mut nodes = users.keys().filter_map(|endpoint| self.nodes.get(endpoint));
         nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
     }
@@ -128,6 +128,6 @@ impl Places {
     /// Whether no endpoint has a path to external peers.
     #[cfg(test)]
     pub(super) fn has_no_ways(&self) -> bool {
-        self.ways.is_empty()
+        self.external_paths.is_empty()
     }
 }

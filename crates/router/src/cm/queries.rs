@@ -15,7 +15,7 @@ pub(crate) struct Query {
     /// The program's time-out.
     pub(crate) limit: Time,
     /// A probe has been sent, so that the kernel resolves the address.
-    pub(crate) knocked: bool,
+    pub(crate) probed: bool,
 }
 
 /// Queries in progress, by identifier.
@@ -40,9 +40,9 @@ impl Queries {
     }
 
     /// Records that a probe has been sent.
-    pub(super) fn knocked(&mut self, number: u32) {
+    pub(super) fn probed(&mut self, number: u32) {
         if let Some(query) = self.0.get_mut(&number) {
-            query.knocked = true;
+            query.probed = true;
         }
     }
 }

@@ -55,9 +55,9 @@ impl Registry {
     }
 
     /// Sets a channel's path to external peers.
-    pub(super) fn set_way(&mut self, channel: u32, plain: Option<Plain>) {
-        if let Some((endpoint, plain)) = self.channels.set_way(channel, plain).zip(plain) {
-            self.places.add_way(endpoint, plain);
+    pub(super) fn set_external_path(&mut self, channel: u32, plain: Option<Plain>) {
+        if let Some((endpoint, plain)) = self.channels.set_external_path(channel, plain).zip(plain) {
+            self.places.add_external_path(endpoint, plain);
         }
     }
 

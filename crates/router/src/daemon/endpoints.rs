@@ -124,6 +124,7 @@ impl Endpoints {
             allowed_uid: request.allowed_uid,
             owner_pid: owned.then_some(caller),
             isolation,
+            interface: request.interface.unwrap_or_default(),
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
         if owned {
@@ -299,6 +300,7 @@ impl AttachedEndpoint {
 /// The isolation that a request asks for. A namespace that is given needs no further word.
 fn isolation(request: &CreateEndpoint) -> Result<Isolation, HostError> {
     match (request.isolation, &request.netns) {
+        (Isolation::None, _) if request.interface.is_some() => Err(HostError::NeedlessInterface),
         (Isolation::None, Some(_)) => Err(HostError::NeedlessNetns),
         (Isolation::Given, None) => Err(HostError::MissingNetns),
         (_, Some(_)) => Ok(Isolation::Given),

@@ -50,6 +50,9 @@ pub enum HostError {
     /// A namespace was given to an endpoint whose programs keep theirs.
     #[error("isolation is `none`: leave it out, or leave out `netns`")]
     NeedlessNetns,
+    /// An interface was named for an endpoint without a namespace of its own.
+    #[error("isolation is `none`: leave it out, or leave out `interface`")]
+    NeedlessInterface,
     /// None was given.
     #[error("isolation is `given`, but no namespace is: name it in `netns`")]
     MissingNetns,

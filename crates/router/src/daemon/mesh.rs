@@ -130,12 +130,12 @@ fn hosts(topology: &Topology) -> HashMap<Name, IpAddr> {
 /// The endpoints that have routes, by network and name.
 #[derive(Default)]
 struct Placed {
-    networks: HashMap<Name, HashMap<Name, Place>>,
+    networks: HashMap<Name, HashMap<Name, Location>>,
     round: u64,
 }
 
 /// Where an endpoint is, and with what addresses, in the last round of updates in which it was there.
-struct Place {
+struct Location {
     addresses: Vec<IpAddr>,
     vni: Vni,
     route: Route,
@@ -159,7 +159,7 @@ impl Placed {
             if !self.keep(endpoint, vni, route) {
                 let gids = gid_table(endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
                 let addresses = endpoint.addresses.clone();
-                come.push((endpoint, Place { addresses, vni, route, gids, round: self.round }));
+                come.push((endpoint, Location { addresses, vni, route, gids, round: self.round }));
             }
         }
         let gone = self.forget();
@@ -168,32 +168,33 @@ impl Placed {
         }
         targets.routes.change(|routes| {
             // Another endpoint may have an address that one had before.
-            gone.iter().for_each(|place| place.gids.iter().for_each(|gid| routes.remove(place.vni, *gid)));
-            come.iter().for_each(|(_, place)| {
-                place.gids.iter().for_each(|gid| routes.insert(place.vni, *gid, place.route));
+            gone.iter().for_each(|location| location.gids.iter().for_each(|gid| routes.remove(location.vni, *gid)));
+            come.iter().for_each(|(_, location)| {
+                location.gids.iter().for_each(|gid| routes.insert(location.vni, *gid, location.route));
             });
         });
-        for (endpoint, place) in come {
-            self.networks.entry(endpoint.network.clone()).or_default().insert(endpoint.name.clone(), place);
+        for (endpoint, location) in come {
+            self.networks.entry(endpoint.network.clone()).or_default().insert(endpoint.name.clone(), location);
         }
     }
 
     /// Whether an endpoint is where it was, with the same addresses: then it stays.
     fn keep(&mut self, endpoint: &Endpoint, vni: Vni, route: Route) -> bool {
         let Self { networks, round } = self;
-        let place = networks.get_mut(&endpoint.network).and_then(|network| network.get_mut(&endpoint.name));
-        let is_same =
-            |place: &&mut Place| place.vni == vni && place.route == route && place.addresses == endpoint.addresses;
-        place.filter(is_same).map(|place| place.round = *round).is_some()
+        let location = networks.get_mut(&endpoint.network).and_then(|network| network.get_mut(&endpoint.name));
+        let is_same = |location: &&mut Location| {
+            location.vni == vni && location.route == route && location.addresses == endpoint.addresses
+        };
+        location.filter(is_same).map(|location| location.round = *round).is_some()
     }
 
     /// Takes out what has not been seen in this round.
-    fn forget(&mut self) -> Vec<Place> {
+    fn forget(&mut self) -> Vec<Location> {
         let Self { networks, round } = self;
         networks
             .values_mut()
-            .flat_map(|network| network.extract_if(|_, place| place.round != *round))
-            .map(|(_, place)| place)
+            .flat_map(|network| network.extract_if(|_, location| location.round != *round))
+            .map(|(_, location)| location)
             .collect()
     }
 }
@@ -204,7 +205,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 mod tests {
     use super::*;
     use rdmesh_fabric::store::Embedded;
-    use rdmesh_fabric::{EndpointRequest, Host, Isolation, PeerEndpoint, Quota, Registry};
+    use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, PeerEndpoint, Quota, Registry};
 
     fn gid(address: &str) -> Gid {
         Gid::from_ip(address.parse().unwrap())
@@ -228,6 +229,7 @@ mod tests {
                 allowed_uid: None,
                 owner_pid: None,
                 isolation: Isolation::None,
+                interface: InterfaceName::default(),
             })
             .unwrap();
         let addresses = vec!["10.7.0.3".parse().unwrap(), "fd00::3".parse().unwrap()];

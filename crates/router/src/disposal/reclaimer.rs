@@ -76,4 +76,4 @@ impl Reclaimer {
 }
 
 /// Bytes unmapped at a time. The kernel locks the address space meanwhile: no other thread of the router can map memory.
-const SLICE: usize = 32 << 20;
+pub(super) const SLICE: usize = 32 << 20;

@@ -1,3 +1,4 @@
+use super::reclaimer::SLICE;
 use super::*;
 use crate::budget::{Budget, Limits, Resource};
 use rdmesh_uverbs::shared::{Keep, SharedMemory};
@@ -63,6 +64,39 @@ fn endpoints_are_reclaimed_in_turn() {
     a.finish();
     let order: Vec<String> = order.iter().collect();
     assert!(order.iter().position(|name| name == "b") <= Some(1), "{:?}", &order[..4]);
+}
+
+/// A mapping of several slices, and an object of another endpoint that comes after it.
+#[test]
+fn memory_is_unmapped_in_slices_between_which_others_have_their_turn() {
+    const SLICES: usize = 5;
+    let (budget, reclaimer) = (Budget::new(Limits::of_this_process()), Reclaimer::new());
+    let [a, b] = [(); 2].map(|()| Disposal::new(budget.share(u32::MAX), &reclaimer));
+    let ((open, gate), (report, _thread)) = (channel(), channel());
+    b.discard(Gate(gate, report));
+    let (sender, order) = channel();
+    let (_ours, fd) = SharedMemory::create("test", SLICES * SLICE).unwrap();
+    let keep = Slow { disposal: a.clone(), _reported: Reported("a".into(), sender.clone()) };
+    drop(SharedMemory::map_keeping(fd.as_fd(), 0, SLICES * SLICE, keep).unwrap());
+    for n in 0..SLICES {
+        b.discard(Reported(format!("b{n}"), sender.clone()));
+    }
+    drop((sender, open));
+    a.finish();
+    let order: Vec<String> = order.iter().collect();
+    assert!(order.iter().position(|name| name == "a") >= Some(SLICES - 1), "{order:?}");
+}
+
+/// Reports the end of a mapping that its endpoint's disposal unmaps.
+struct Slow {
+    disposal: Disposal,
+    _reported: Reported,
+}
+
+impl Keep for Slow {
+    fn unmap(self: Box<Self>, pages: UnusedMapping) {
+        self.disposal.clone().unmap(pages, self);
+    }
 }
 
 /// Reports its name when it is dropped.

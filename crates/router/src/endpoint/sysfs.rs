@@ -53,7 +53,7 @@ fn in_folder(path: PathBuf) -> io::Result<PathBuf> {
 /// with the router in the host's own. A container's interface is not known before a program runs in it.
 fn interface(endpoint: &Endpoint) -> Option<String> {
     if endpoint.isolation.has_interface() {
-        return Some(INTERFACE.to_owned());
+        return Some(endpoint.interface.to_string());
     }
     let address = |address: &SockaddrStorage| -> Option<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
@@ -170,5 +170,3 @@ const CM: &str = "devices/virtual/misc/rdma_cm";
 const FUNCTION: &str = "devices/virtual/rdmesh/rxe0";
 /// NUMA node of a device without one, as the kernel shows it.
 const NO_NUMA_NODE: &str = "-1";
-/// The interface in a namespace that the router makes.
-const INTERFACE: &str = "eth0";

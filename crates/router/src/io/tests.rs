@@ -422,6 +422,34 @@ fn plain_datagrams_say_whom_they_are_for() {
     });
 }
 
+/// A program may send to its own namespace's socket without end.
+#[test]
+fn a_flood_at_one_socket_leaves_the_others_their_turn() {
+    const MANY: usize = 500;
+    in_namespace(|namespace| {
+        let external =
+            ExternalPaths::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).external.unwrap();
+        let host = Ipv4Addr::new(127, 0, 0, 2);
+        let mut receiver = Receiver::new(Some(tunnel(host.into())));
+        receiver.sockets.add_external(external.sockets().clone()).unwrap();
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for _ in 0..3 {
+            for _ in 0..MANY {
+                sender.send_to(&[1; 20], (Ipv4Addr::LOCALHOST, ROCE_PORT)).unwrap();
+            }
+            sender.send_to(&[2; 20], (host, rdmesh_nic::TUNNEL_PORT)).unwrap();
+            let (mut own, mut others) = (0, 0);
+            receiver.sockets.look_at_once();
+            receiver.sockets.receive(receiver.clock.now(), &mut |_, datagram| match datagram.origin {
+                Origin::Plain { .. } => own += 1,
+                Origin::Host(_) => others += 1,
+            });
+            assert_eq!(others, 1, "in the same round");
+            assert!(own > 0 && own < MANY / 4, "{own} of one socket in one round");
+        }
+    });
+}
+
 #[test]
 fn plain_datagrams_are_numbered_within_their_train() {
     in_namespace(|namespace| {

@@ -6,142 +6,14 @@
 //! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
 //! again later (see [`super::late`]).
 
-use super::late::{self, Buffer, Late, Lease};
+use super::allowance::{Abandoned, WaitAllowance};
+use super::late::{self, Buffer, Lease};
 use rdmesh_nic::platform::Fault;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-
-/// Time allowance for slow memory: how long the programs of one endpoint may let threads wait. Clones share it.
-///
-/// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its own commands less and less;
-/// a worker's wait for a copy is short. The allowance is refilled over time. The number of abandoned threads has a limit of
-/// its own.
-#[derive(Clone, Debug, Default)]
-pub struct Patience(Arc<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    spent: Mutex<Spent>,
-    /// Abandoned threads.
-    away: AtomicU32,
-    late: Late,
-    /// Held during an atomic on private memory of the endpoint's programs.
-    atomics: Mutex<()>,
-}
-
-/// Spent part of the allowance, at a moment.
-#[derive(Clone, Copy, Debug, Default)]
-struct Spent {
-    time: Duration,
-    as_of: Option<Instant>,
-}
-
-/// An abandoned thread, counted until this is dropped.
-struct Away {
-    state: Arc<State>,
-    lease: Option<Box<dyn Lease>>,
-}
-
-impl Patience {
-    const ALLOWANCE: Duration = Duration::from_secs(1);
-    /// The refill is this fraction of the time that passes.
-    const REFILL: u32 = 8;
-    /// Minimum wait: with less left, accesses are refused.
-    const LEAST: Duration = Duration::from_millis(8);
-    /// Maximum number of abandoned threads.
-    const AWAY: u32 = 4;
-    /// A worker's wait for a copy: its other queue pairs wait too.
-    const WAIT: Duration = Duration::from_micros(500);
-    /// The same where the packet does not come again, as a datagram: without its memory it is lost.
-    const LAST_WAIT: Duration = Duration::from_millis(4);
-    /// Cost of a copy, in its duration.
-    const COPY: u32 = 4;
-    /// Copies up to this duration cost nothing.
-    const SHORT: Duration = Duration::from_micros(100);
-
-    /// Whether accesses to private memory are refused at present.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        self.is_exhausted_at(Instant::now())
-    }
-
-    /// Spends the time of an access that has timed out.
-    pub(crate) fn strike(&self) {
-        self.spend_at(Instant::now(), self.deadline());
-    }
-
-    /// Time-out of an access to tenant memory: longer than any disk, shorter than the retries of any peer.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline_at(Instant::now())
-    }
-
-    /// Whether threads are abandoned.
-    pub(super) fn has_away(&self) -> bool {
-        self.0.away.load(Ordering::Relaxed) != 0
-    }
-
-    /// The copies for which no worker waits.
-    pub(super) fn late(&self) -> &Late {
-        &self.0.late
-    }
-
-    /// Excludes other atomics on private memory of the endpoint's programs.
-    pub(super) fn exclude_atomics(&self) -> MutexGuard<'_, ()> {
-        lock(&self.0.atomics)
-    }
-
-    fn deadline_at(&self, now: Instant) -> Duration {
-        Self::ALLOWANCE.saturating_sub(lock(&self.0.spent).at(now)) / 2
-    }
-
-    fn is_exhausted_at(&self, now: Instant) -> bool {
-        self.0.away.load(Ordering::Relaxed) >= Self::AWAY || self.deadline_at(now) < Self::LEAST
-    }
-
-    /// A copy has taken `time`, or was waited for so long in vain.
-    fn spend_copy(&self, time: Duration) {
-        if time > Self::SHORT {
-            self.spend_at(Instant::now(), time * Self::COPY);
-        }
-    }
-
-    fn spend_at(&self, now: Instant, time: Duration) {
-        let mut spent = lock(&self.0.spent);
-        let total = spent.at(now) + time;
-        *spent = Spent { time: total.min(Self::ALLOWANCE), as_of: Some(now) };
-        let left = Self::ALLOWANCE.saturating_sub(total);
-        tracing::debug!(?time, ?left, "a tenant's private memory or namespace was slow");
-    }
-
-    fn leave(&self, lease: Box<dyn Lease>) -> Away {
-        let away = self.0.away.fetch_add(1, Ordering::Relaxed) + 1;
-        tracing::debug!(away, of = Self::AWAY, "a tenant's private memory is slow");
-        Away { state: self.0.clone(), lease: Some(lease) }
-    }
-}
-
-impl Spent {
-    fn at(&self, now: Instant) -> Duration {
-        let passed = self.as_of.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
-        self.time.saturating_sub(passed / Patience::REFILL)
-    }
-}
-
-impl Away {
-    fn end(mut self, done: Done) {
-        if let Some(lease) = self.lease.take() {
-            lease.end(done.result, done.buffer);
-        }
-    }
-}
-
-impl Drop for Away {
-    fn drop(&mut self) {
-        self.state.away.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 type Job = Box<dyn FnOnce(&mut Buffer) -> Result<(), Fault> + Send>;
 
@@ -161,7 +33,7 @@ struct Shared {
     work: Mutex<Option<(Job, Buffer)>>,
     done: Mutex<Option<Done>>,
     /// The helper was abandoned: counts until it returns.
-    away: Mutex<Option<Away>>,
+    abandoned: Mutex<Option<Abandoned>>,
     worker: Thread,
 }
 
@@ -205,19 +77,19 @@ const LOOKS: u32 = 500;
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. After a
 /// time-out, `lease` makes the lease that takes the result when the job has ended, and that of this call is [`Fault::Slow`].
 pub(super) fn run(
-    patience: &Patience,
+    allowance: &WaitAllowance,
     lease: impl FnOnce() -> Box<dyn Lease>,
     fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
     drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    if patience.is_exhausted() {
+    if allowance.is_used_up() {
         return Err(Fault::Slow);
     }
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault::Slow) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job), lease, patience),
+            Ok(()) => present.execute(Box::new(job), lease, allowance),
             Err(fault) => Outcome::Done(Err(fault)),
         };
         let result = match result {
@@ -237,7 +109,7 @@ impl Helper {
             turn: AtomicU32::new(IDLE),
             work: Mutex::new(None),
             done: Mutex::new(None),
-            away: Mutex::new(None),
+            abandoned: Mutex::new(None),
             worker: std::thread::current(),
         });
         let theirs = shared.clone();
@@ -246,12 +118,13 @@ impl Helper {
     }
 
     /// Runs `job` on the buffer. An abandoned helper must not be used again.
-    fn execute(&mut self, job: Job, lease: impl FnOnce() -> Box<dyn Lease>, patience: &Patience) -> Outcome {
+    fn execute(&mut self, job: Job, lease: impl FnOnce() -> Box<dyn Lease>, allowance: &WaitAllowance) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        let wait = if late::served().is_some() { Patience::WAIT } else { Patience::LAST_WAIT };
+        let wait =
+            if late::served().is_some() { WaitAllowance::COPY_TIMEOUT } else { WaitAllowance::LAST_COPY_TIMEOUT };
         if !shared.wait_for(DONE, Some(wait)) {
             // One of the two succeeds, unless the job ends in this moment.
             if shared.pass(WORK, IDLE) {
@@ -259,16 +132,16 @@ impl Helper {
                 return Outcome::NotBegun;
             }
             // It is there before the helper can know that it was abandoned.
-            *lock(&shared.away) = Some(patience.leave(lease()));
+            *lock(&shared.abandoned) = Some(allowance.abandon(lease()));
             if shared.pass(BUSY, GIVEN_UP) {
-                patience.spend_copy(wait);
+                allowance.spend_copy(wait);
                 return Outcome::Left;
             }
-            *lock(&shared.away) = None;
+            *lock(&shared.abandoned) = None;
         }
         let Some(done) = lock(&shared.done).take() else { return Outcome::NotBegun };
         self.buffer = done.buffer;
-        patience.spend_copy(done.took);
+        allowance.spend_copy(done.took);
         Outcome::Done(done.result)
     }
 }
@@ -293,9 +166,9 @@ impl Shared {
             *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
             // Fails where the worker has abandoned it meanwhile.
             if !self.pass(BUSY, DONE) {
-                let (done, away) = (lock(&self.done).take(), lock(&self.away).take());
-                if let (Some(done), Some(away)) = (done, away) {
-                    away.end(done);
+                let (done, abandoned) = (lock(&self.done).take(), lock(&self.abandoned).take());
+                if let (Some(Done { result, buffer, .. }), Some(abandoned)) = (done, abandoned) {
+                    abandoned.end(result, buffer);
                 }
                 return;
             }
@@ -352,8 +225,8 @@ mod tests {
     }
 
     /// A copy that is tried again while no helper finds a processor.
-    fn copy(patience: &Patience) -> Result<(), Fault> {
-        let mut tries = std::iter::repeat_with(|| run(patience, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())));
+    fn copy(allowance: &WaitAllowance) -> Result<(), Fault> {
+        let mut tries = std::iter::repeat_with(|| run(allowance, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())));
         tries.find(|result| *result != Err(Fault::Slow)).unwrap()
     }
 
@@ -365,77 +238,58 @@ mod tests {
 
     #[test]
     fn what_never_ends_is_given_up_and_then_not_tried_again() {
-        let patience = Patience::default();
+        let allowance = WaitAllowance::default();
         let mut releases = Vec::new();
-        while !patience.is_exhausted() {
+        while !allowance.is_used_up() {
             let (release, never) = stuck();
             releases.push(release);
-            assert_eq!(run(&patience, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
+            assert_eq!(run(&allowance, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
         }
         // More where a helper found no processor.
-        assert!(releases.len() >= Patience::AWAY as usize);
-        assert_eq!(run(&patience, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
+        assert!(releases.len() >= WaitAllowance::MOST_ABANDONED as usize);
+        assert_eq!(run(&allowance, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
         // Another endpoint is served.
-        assert_eq!(copy(&Patience::default()), Ok(()));
+        assert_eq!(copy(&WaitAllowance::default()), Ok(()));
     }
 
     #[test]
     fn what_comes_late_is_handed_to_its_lease() {
-        let patience = Patience::default();
+        let allowance = WaitAllowance::default();
         let (report, reports) = channel();
         let mut releases = Vec::new();
-        while !patience.has_away() {
+        while !allowance.has_abandoned() {
             let (release, slow) = stuck();
             releases.push(release);
             let lease = || Box::new(Report(report.clone())) as Box<dyn Lease>;
-            assert_eq!(run(&patience, lease, |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
+            assert_eq!(run(&allowance, lease, |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
         }
         assert!(reports.try_recv().is_err());
         drop(releases);
         assert_eq!(reports.recv(), Ok(Err(Fault::Gone)));
-        while patience.has_away() {
+        while allowance.has_abandoned() {
             std::thread::yield_now();
         }
-        assert_eq!(copy(&patience), Ok(()));
-    }
-
-    #[test]
-    fn the_allowance_is_refilled_and_threads_that_are_away_are_not_forgotten() {
-        let (patience, start) = (Patience::default(), Instant::now());
-        let first = patience.deadline_at(start);
-        let mut strikes = 0;
-        while !patience.is_exhausted_at(start) {
-            patience.spend_at(start, patience.deadline_at(start));
-            strikes += 1;
-        }
-        assert_eq!((strikes, first), (6, Patience::ALLOWANCE / 2));
-        assert!(!patience.is_exhausted_at(start + Patience::LEAST * 2 * Patience::REFILL));
-        let later = start + Patience::ALLOWANCE * Patience::REFILL;
-        assert_eq!(patience.deadline_at(later), first);
-        let mut away: Vec<Away> = (0..Patience::AWAY).map(|_| patience.leave(lease())).collect();
-        assert!(patience.is_exhausted_at(later));
-        away.pop();
-        assert!(!patience.is_exhausted_at(later));
+        assert_eq!(copy(&allowance), Ok(()));
     }
 
     #[test]
     fn slow_copies_that_end_well_cost_their_time() {
-        let patience = Patience::default();
-        let before = patience.deadline();
+        let allowance = WaitAllowance::default();
+        let before = allowance.timeout();
         let job = |_: &mut Buffer| {
             let start = Instant::now();
-            while start.elapsed() < 2 * Patience::SHORT {
+            while start.elapsed() < 2 * WaitAllowance::SHORT_COPY {
                 std::thread::yield_now();
             }
             Ok(())
         };
-        while run(&patience, lease, |_| Ok(()), job, |_| Ok(())) == Err(Fault::Slow) {}
-        assert!(patience.deadline() < before);
+        while run(&allowance, lease, |_| Ok(()), job, |_| Ok(())) == Err(Fault::Slow) {}
+        assert!(allowance.timeout() < before);
     }
 
     #[test]
     fn every_copy_gets_its_own_result() {
-        let patience = Patience::default();
+        let allowance = WaitAllowance::default();
         for i in 0..20_000u32 {
             let fill = |buffer: &mut Buffer| {
                 buffer.clear();
@@ -448,7 +302,7 @@ mod tests {
             };
             let mut seen = Vec::new();
             let mut once = || {
-                run(&patience, lease, fill, job, |buffer| {
+                run(&allowance, lease, fill, job, |buffer| {
                     seen = buffer.clone();
                     Ok(())
                 })

@@ -3,6 +3,7 @@
 //! A region is a row of parts: pages of the tenant's arena, which the router has mapped too, and private pages, which it
 //! reaches through `/proc/PID/mem`. Nearly every region is one mapped part, and a copy is one `memmove`.
 
+mod allowance;
 mod arenas;
 mod helper;
 mod late;
@@ -10,8 +11,8 @@ mod platform;
 mod process;
 mod raw;
 
+pub use allowance::WaitAllowance;
 pub use arenas::{ArenaFile, ArenaId, Arenas, Evicted};
-pub use helper::Patience;
 pub use platform::{HostCompletionQueue, HostPlatform, HostRecvQueue, HostSendQueue};
 pub use process::ProcessMemory;
 
@@ -23,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that the NIC may reach: a region, or a queue's inline data.
 #[derive(Clone)]
-pub enum Memory {
+pub enum TenantMemory {
     /// A ring.
     Ring(SharedMemory),
     /// A registered region.
@@ -40,10 +41,10 @@ pub struct Region {
 struct Part {
     begin: u64,
     len: u64,
-    place: Place,
+    backing: Backing,
 }
 
-enum Place {
+enum Backing {
     Mapped(SharedMemory),
     Private { process: ProcessMemory, addr: u64 },
 }
@@ -80,7 +81,7 @@ enum Run<'a> {
     Private(&'a ProcessMemory, u64),
 }
 
-impl Memory {
+impl TenantMemory {
     /// A region of `len` bytes at `start` in the tenant, made of `segments`, which must cover it without gap or overlap.
     /// `map` finds a piece of the arena, by offset and length.
     fn region(
@@ -96,23 +97,23 @@ impl Memory {
         let charge = if size == 0 { None } else { Some(share.take(Resource::Memory, size as u64)?) };
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in &pieces {
-            let place = match piece.kind {
-                ARENA => Place::Mapped(map(piece.offset, piece.len)?),
+            let backing = match piece.kind {
+                ARENA => Backing::Mapped(map(piece.offset, piece.len)?),
                 PRIVATE => {
                     let process = process.clone().ok_or(RegionError::NoProcess)?;
-                    Place::Private { process, addr: piece.addr }
+                    Backing::Private { process, addr: piece.addr }
                 }
                 _ => return Err(RegionError::Gap),
             };
-            parts.push(Part { begin: piece.addr - start, len: piece.len, place });
+            parts.push(Part { begin: piece.addr - start, len: piece.len, backing });
         }
         Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
     /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.
     pub fn whole_process(process: ProcessMemory) -> Self {
-        let place = Place::Private { process, addr: 0 };
-        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, place }], _charge: None }))
+        let backing = Backing::Private { process, addr: 0 };
+        Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, backing }], _charge: None }))
     }
 
     /// The run of bytes at `offset`, and how many of the `len` wanted it holds.
@@ -164,14 +165,14 @@ impl Region {
         };
         let within = offset.checked_sub(part.begin).filter(|within| *within < part.len).ok_or(Fault::Gone)?;
         let left = usize::try_from(part.len - within).unwrap_or(usize::MAX).min(len);
-        Ok(match &part.place {
-            Place::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
-            Place::Private { process, addr } => (Run::Private(process, addr + within), left),
+        Ok(match &part.backing {
+            Backing::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
+            Backing::Private { process, addr } => (Run::Private(process, addr + within), left),
         })
     }
 }
 
-impl rdmesh_nic::platform::Memory for Memory {
+impl rdmesh_nic::platform::Memory for TenantMemory {
     fn copy(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<(), Fault> {
         let mut done = 0;
         while done < len {
@@ -236,7 +237,7 @@ impl rdmesh_nic::platform::Memory for Memory {
     }
 }
 
-impl Memory {
+impl TenantMemory {
     /// An atomic on eight bytes: the processor's on mapped memory. Elsewhere the router's atomics exclude each other, on
     /// private memory those of one endpoint, which is what a device of level `IBV_ATOMIC_HCA` promises.
     fn atomic(
@@ -285,15 +286,15 @@ mod tests {
         Segment { addr, len: PAGE, kind: ARENA, reserved: 0, offset }
     }
 
-    fn register(segments: &[Segment], start: u64, len: u64) -> Result<Memory, RegionError> {
+    fn register(segments: &[Segment], start: u64, len: u64) -> Result<TenantMemory, RegionError> {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
         let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
         arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 
-    fn parts(memory: &Memory) -> usize {
-        if let Memory::Region(region) = memory { region.parts.len() } else { 0 }
+    fn parts(memory: &TenantMemory) -> usize {
+        if let TenantMemory::Region(region) = memory { region.parts.len() } else { 0 }
     }
 
     #[test]

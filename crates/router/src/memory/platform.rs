@@ -1,6 +1,6 @@
 //! Platform of the engine in the router: rings and tenant memory.
 
-use super::{Memory, late};
+use super::{TenantMemory, late};
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
@@ -10,7 +10,7 @@ use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 pub struct HostPlatform;
 
 impl Platform for HostPlatform {
-    type Memory = Memory;
+    type Memory = TenantMemory;
     type SendQueue = HostSendQueue;
     type RecvQueue = HostRecvQueue;
     type CompletionQueue = HostCompletionQueue;
@@ -31,7 +31,7 @@ impl HostSendQueue {
 }
 
 impl SendQueue for HostSendQueue {
-    type Memory = Memory;
+    type Memory = TenantMemory;
 
     fn is_ready(&self) -> bool {
         self.0.is_ready()
@@ -45,9 +45,9 @@ impl SendQueue for HostSendQueue {
         self.0.fetch(qp_type, wr).map(|fetched| fetched.map_err(|bad| BadEntry { wr_id: bad.wr_id }))
     }
 
-    fn inline_data(&self) -> (Memory, u64) {
+    fn inline_data(&self) -> (TenantMemory, u64) {
         let (memory, offset) = self.0.inline_data();
-        (Memory::Ring(memory.clone()), offset)
+        (TenantMemory::Ring(memory.clone()), offset)
     }
 
     fn release(&mut self, n: u32) {

@@ -1,6 +1,7 @@
 //! Private memory of a tenant process, through `/proc/PID/mem`.
 
-use super::helper::{self, CHUNK, Patience};
+use super::allowance::WaitAllowance;
+use super::helper::{self, CHUNK};
 use super::late::{self, Buffer, Copy, Found, Kind, Lease};
 use super::raw;
 use crate::budget::{Charge, Exhausted, Resource, Share};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct ProcessMemory {
     file: Arc<File>,
-    patience: Patience,
+    allowance: WaitAllowance,
     share: Share,
 }
 
@@ -32,13 +33,13 @@ struct File {
 
 impl ProcessMemory {
     /// Opens the memory of process `pid`. The router must be allowed to trace it. Accesses that take too long count
-    /// against `patience`, the descriptor against `share`.
-    pub fn open(pid: i32, patience: &Patience, share: &Share) -> io::Result<Self> {
+    /// against `allowance`, the descriptor against `share`.
+    pub fn open(pid: i32, allowance: &WaitAllowance, share: &Share) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let charge = share.take(Resource::Descriptors, 1)?;
         let fd = open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let file = File { fd, number: NEXT.fetch_add(1, Ordering::Relaxed), _charge: charge };
-        Ok(Self { file: Arc::new(file), patience: patience.clone(), share: share.clone() })
+        Ok(Self { file: Arc::new(file), allowance: allowance.clone(), share: share.clone() })
     }
 
     /// Copies `len` bytes from `addr` in the process to `to`, which the caller resolved to `len` writable bytes.
@@ -78,9 +79,9 @@ impl ProcessMemory {
     /// An atomic on the eight bytes at `addr` in the process: stores what `change` makes of them; returns the old ones. The
     /// atomics of an endpoint exclude each other.
     pub(super) fn atomic(&self, addr: u64, change: impl FnOnce(u64) -> u64 + Send + 'static) -> Result<u64, Fault> {
-        let (file, patience, at) = (self.file.clone(), self.patience.clone(), offset(addr, 0)?);
+        let (file, allowance, at) = (self.file.clone(), self.allowance.clone(), offset(addr, 0)?);
         let job = move |buffer: &mut Buffer| {
-            let _excluded = patience.exclude_atomics();
+            let _excluded = allowance.exclude_atomics();
             let mut word = [0; WORD];
             file.read(at, &mut word)?;
             buffer.clear();
@@ -106,7 +107,7 @@ impl ProcessMemory {
         job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
         drain: impl FnOnce(&Buffer) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let late = self.patience.late();
+        let late = self.allowance.late();
         match late.find(&copy) {
             Found::UnderWay => return Err(Fault::Slow),
             Found::Done(result, buffer) if copy.kind != Kind::Write || is_same(&buffer, &fill) => {
@@ -115,14 +116,14 @@ impl ProcessMemory {
             Found::Done(..) | Found::New => {}
         }
         // The first thread that stays away is the endpoint's by right.
-        let mut charge = self.patience.has_away().then(|| self.thread()).transpose().map_err(|_| Fault::Slow)?;
+        let mut charge = self.allowance.has_abandoned().then(|| self.thread()).transpose().map_err(|_| Fault::Slow)?;
         let (is_atomic, is_lost) = (copy.kind == Kind::Atomic, Cell::new(false));
         let lease = || {
             let (under_way, is_kept) = late.begin(copy, charge.take().or_else(|| self.thread().ok()));
             is_lost.set(is_atomic && !is_kept);
             Box::new(under_way) as Box<dyn Lease>
         };
-        let result = helper::run(&self.patience, lease, &fill, job, drain);
+        let result = helper::run(&self.allowance, lease, &fill, job, drain);
         // Trying it again could execute it twice.
         if result == Err(Fault::Slow) && is_lost.get() { Err(Fault::Gone) } else { result }
     }
@@ -209,7 +210,8 @@ mod tests {
 
     fn own_memory() -> ProcessMemory {
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
-        ProcessMemory::open(rustix::process::getpid().as_raw_nonzero().get(), &Patience::default(), &share).unwrap()
+        ProcessMemory::open(rustix::process::getpid().as_raw_nonzero().get(), &WaitAllowance::default(), &share)
+            .unwrap()
     }
 
     /// Tries again as a queue pair does.
@@ -224,8 +226,8 @@ mod tests {
         let packet = |psn| Some(PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(psn) });
         late::serve(packet(1));
         // Another thread has the lock: no worker waits for it.
-        let excluded = memory.patience.exclude_atomics();
-        while !memory.patience.has_away() {
+        let excluded = memory.allowance.exclude_atomics();
+        while !memory.allowance.has_abandoned() {
             assert_eq!(memory.atomic(addr, |old| old + 1), Err(Fault::Slow));
         }
         drop(excluded);

@@ -81,6 +81,7 @@ fn request(name: &str) -> CreateEndpoint {
         lifetime: Lifetime::Persistent,
         isolation: Isolation::None,
         netns: None,
+        interface: None,
     }
 }
 
@@ -140,6 +141,8 @@ fn a_namespace_that_is_given_fits_the_isolation() {
     assert!(matches!(refused(kept), HostError::NeedlessNetns));
     let missing = CreateEndpoint { isolation: Isolation::Given, ..request("a") };
     assert!(matches!(refused(missing), HostError::MissingNetns));
+    let nowhere = CreateEndpoint { interface: Some("net1".parse().unwrap()), ..request("a") };
+    assert!(matches!(refused(nowhere), HostError::NeedlessInterface));
     let given = CreateEndpoint { isolation: Isolation::Namespace, netns, ..request("a") };
     assert!(matches!(refused(given), HostError::Rootless));
 }

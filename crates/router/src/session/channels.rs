@@ -51,7 +51,7 @@ impl CmServer {
         node.devices.push(device);
         self.cm.set_mtu(endpoint, device.mtu);
         if let Some(external) = device.external {
-            self.cm.add_way(endpoint, external);
+            self.cm.add_external_path(endpoint, external);
         }
     }
 
@@ -60,7 +60,7 @@ impl CmServer {
         let Some(node) = self.nodes.get_mut(&endpoint) else { return };
         node.devices.retain(|other| other.number != device.number);
         if let Some(external) = device.external {
-            self.cm.remove_way(endpoint, external.id);
+            self.cm.remove_external_path(endpoint, external.id);
         }
     }
 
@@ -125,7 +125,7 @@ impl CmServer {
     /// Begins to look for the path to external peers that a command needs. Returns whether the message has to wait for it.
     fn look_first(&mut self, id: u64, channel: u32, body: &[u8]) -> Result<bool, Errno> {
         let connection = self.clients.get(id).ok_or(Errno::INVAL)?;
-        if connection.has_found() || !self.cm.needs_way(channel, body) {
+        if connection.has_found() || !self.cm.needs_external_path(channel, body) {
             return Ok(false);
         }
         let (account, process) = (connection.account().clone(), connection.program().process());
@@ -160,7 +160,7 @@ impl CmServer {
     }
 
     fn command(&mut self, id: u64, channel: u32, body: &[u8]) -> Answer {
-        self.set_way(id, channel);
+        self.set_external_path(id, channel);
         if let Some(qpn) = self.cm.ends(channel, body) {
             self.settle_connections(channel, &[qpn]);
         }
@@ -242,12 +242,12 @@ impl CmServer {
     }
 
     /// Takes the path of a channel's program to external peers, where it has been looked up for a command.
-    fn set_way(&mut self, id: u64, number: u32) {
+    fn set_external_path(&mut self, id: u64, number: u32) {
         let Some(connection) = self.clients.get_mut(id) else { return };
         let Some(Found::Uplink(uplink)) = connection.take_found() else { return };
         connection.account().report_external(uplink.external.as_ref().err());
         let external = uplink.external.ok();
-        self.cm.set_way(number, external.as_ref().map(external_port));
+        self.cm.set_external_path(number, external.as_ref().map(external_port));
         if let Some(channel) = self.channels.get_mut(&number) {
             channel.external = external;
         }

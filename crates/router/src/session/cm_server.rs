@@ -10,7 +10,7 @@ use super::control::{CmControl, Control};
 use super::info::SessionTotals;
 use super::lookups::{Found, Lookups};
 use super::pace::Pace;
-use super::post::Post;
+use super::post::{Inbox, Post};
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
@@ -24,7 +24,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 /// The state of the thread.
 pub(super) struct CmServer {
@@ -45,7 +44,7 @@ pub(super) struct CmServer {
     /// Management datagrams that the workers received.
     pub(super) mads: MadQueue,
     pub(super) post: Post<CmControl>,
-    inbox: Receiver<CmControl>,
+    inbox: Inbox<CmControl>,
     /// The session thread, which is never waited for.
     pub(super) session: Post<Control>,
     reclaimer: Reclaimer,
@@ -55,7 +54,7 @@ pub(super) struct CmServer {
 impl CmServer {
     /// A server for requests from `inbox`, the other end of which is `post`.
     pub(super) fn new(
-        (post, inbox): (Post<CmControl>, Receiver<CmControl>),
+        (post, inbox): (Post<CmControl>, Inbox<CmControl>),
         session: Post<Control>,
         shards: Vec<ShardHandle>,
         mode: Mode,
@@ -123,7 +122,7 @@ impl CmServer {
     }
 
     fn handle_control(&mut self) -> Flow {
-        while let Ok(control) = self.inbox.try_recv() {
+        for control in self.inbox.requests().collect::<Vec<_>>() {
             // The caller may have gone; then the answer is discarded.
             match control {
                 CmControl::Add(account) => self.add_node(account),

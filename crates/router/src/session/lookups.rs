@@ -7,7 +7,7 @@ use super::program::Process;
 use crate::budget::{Exhausted, Resource, Share};
 use crate::errands::{Errands, Job};
 use crate::io::{ExternalPathError, ExternalPaths, Terms, Uplink, find_interface};
-use crate::memory::{Patience, ProcessMemory};
+use crate::memory::{ProcessMemory, WaitAllowance};
 use rustix::io::{self, Errno};
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +39,7 @@ pub(super) enum Found {
 #[derive(Clone)]
 pub(super) struct Seeker {
     pub(super) errands: Errands,
-    patience: Patience,
+    allowance: WaitAllowance,
     share: Share,
     addresses: Vec<IpAddr>,
 }
@@ -87,7 +87,7 @@ impl Lookups {
         let charge = Some(seeker.share.take(Resource::Descriptors, ExternalPaths::DESCRIPTORS)?);
         self.ask(connection, seeker, move || {
             let namespace = of.namespace(&process);
-            let terms = Terms { charge, wait: of.patience.deadline() };
+            let terms = Terms { charge, wait: of.allowance.timeout() };
             let uplink = external_paths.acquire(namespace, of.addresses.clone(), worker, terms);
             of.judge(uplink.external.as_ref().err());
             Found::Uplink(Box::new(uplink))
@@ -100,7 +100,7 @@ impl Lookups {
         let of = seeker.clone();
         self.ask(connection, seeker, move || {
             let namespace = of.namespace(&process).map_err(ExternalPathError::Unknown);
-            let found = namespace.and_then(|fd| find_interface(fd, of.addresses.clone(), of.patience.deadline()));
+            let found = namespace.and_then(|fd| find_interface(fd, of.addresses.clone(), of.allowance.timeout()));
             of.judge(found.as_ref().err());
             Found::Interface(found.ok().flatten())
         });
@@ -109,7 +109,7 @@ impl Lookups {
     /// Opens the memory of `process`.
     pub(super) fn open_memory(&self, connection: u64, seeker: &Seeker, process: Arc<Process>) {
         let of = seeker.clone();
-        self.ask(connection, seeker, move || Found::ProcessMemory(process.open_memory(&of.patience, &of.share)));
+        self.ask(connection, seeker, move || Found::ProcessMemory(process.open_memory(&of.allowance, &of.share)));
     }
 
     /// Reads the table of neighbours in the network namespace of `process`, up to the length that the router reads.
@@ -126,18 +126,18 @@ impl Lookups {
 impl Seeker {
     /// For an endpoint with these addresses.
     pub(super) fn new(share: Share, addresses: Vec<IpAddr>) -> Self {
-        Self { errands: Errands::new("rdmesh-lookup"), patience: Patience::default(), share, addresses }
+        Self { errands: Errands::new("rdmesh-lookup"), allowance: WaitAllowance::default(), share, addresses }
     }
 
     /// The network namespace of `process`. The tenant controls how long a search in it takes, so the number of slow ones is
     /// limited.
     fn namespace(&self, process: &Process) -> io::Result<OwnedFd> {
-        if self.patience.is_exhausted() { Err(Errno::TIMEDOUT) } else { process.network_namespace() }
+        if self.allowance.is_used_up() { Err(Errno::TIMEDOUT) } else { process.network_namespace() }
     }
 
     fn judge(&self, error: Option<&ExternalPathError>) {
         if matches!(error, Some(ExternalPathError::TooSlow)) {
-            self.patience.strike();
+            self.allowance.strike();
         }
     }
 }

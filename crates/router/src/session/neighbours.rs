@@ -56,8 +56,8 @@ impl CmServer {
         let Some((channel, external)) = channel.and_then(|channel| Some((channel, channel.external.as_ref()?))) else {
             return Some(Errno::NETUNREACH);
         };
-        if !query.knocked {
-            self.cm.knocked(number);
+        if !query.probed {
+            self.cm.probed(number);
             // The kernel resolves an address when it has a packet to send there.
             if let Err(errno) = external.sockets().probe(query.dest) {
                 return Some(errno);

@@ -2,7 +2,7 @@
 
 use crate::budget::Share;
 use crate::io::open_namespace;
-use crate::memory::{ArenaId, Patience, ProcessMemory};
+use crate::memory::{ArenaId, ProcessMemory, WaitAllowance};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -81,8 +81,8 @@ impl Process {
     /// Opens its memory, of this process and no other, as long as it has no more privileges than when it connected. The
     /// descriptor is charged to `share`. The tenant controls how long this takes: opening waits for the lock of its address
     /// space.
-    pub(super) fn open_memory(&self, patience: &Patience, share: &Share) -> io::Result<ProcessMemory> {
-        let memory = ProcessMemory::open(self.pid, patience, share)?;
+    pub(super) fn open_memory(&self, allowance: &WaitAllowance, share: &Share) -> io::Result<ProcessMemory> {
+        let memory = ProcessMemory::open(self.pid, allowance, share)?;
         // Asked after the opening: if the process lives now, then its number was not another's a moment ago. And a
         // program that gains rights (set-user-ID, capabilities) belongs to root here: what an ordinary user may not
         // trace, it may not register. Had it gained them and lost them since the opening, that memory is gone.
@@ -187,7 +187,7 @@ mod tests {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (mut program, share) = (Program::of(a.as_fd()).unwrap(), share());
         assert!(program.memory().is_none());
-        program.set_memory(program.process().open_memory(&Patience::default(), &share).unwrap());
+        program.set_memory(program.process().open_memory(&WaitAllowance::default(), &share).unwrap());
         let regions: Vec<_> = (0..10).map(|_| program.memory().unwrap().unwrap()).collect();
         assert_eq!(share.held(Resource::Descriptors), 1);
         drop((program, regions));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(program.pid, std::process::id().cast_signed());
         assert_eq!(program.uid, rustix::process::getuid().as_raw());
         assert!(!program.has_exited());
-        assert!(program.open_memory(&Patience::default(), &share()).is_ok());
+        assert!(program.open_memory(&WaitAllowance::default(), &share()).is_ok());
         assert!(program.network_namespace().is_ok());
         assert!(!program.comm().is_empty());
     }
@@ -223,7 +223,7 @@ mod tests {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let process = Process::of(a.as_fd()).unwrap();
         let changed = Process { uid: process.uid + 1, ..process };
-        assert_eq!(changed.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::ACCESS));
+        assert_eq!(changed.open_memory(&WaitAllowance::default(), &share()).err(), Some(io::Errno::ACCESS));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
@@ -231,7 +231,7 @@ mod tests {
         // The number is another's now.
         let pid = std::process::id().cast_signed();
         let reused = Process { pid, pidfd, uid: changed.uid - 1 };
-        assert_eq!(reused.open_memory(&Patience::default(), &share()).err(), Some(io::Errno::SRCH));
+        assert_eq!(reused.open_memory(&WaitAllowance::default(), &share()).err(), Some(io::Errno::SRCH));
         assert_eq!(reused.network_namespace().err(), Some(io::Errno::SRCH));
     }
 }

@@ -10,7 +10,7 @@ use super::executor::{Executed, Executor};
 use super::info::SessionTotals;
 use super::lookups::Lookups;
 use super::pace::Pace;
-use super::post::Post;
+use super::post::{Inbox, Post};
 use super::program::Program;
 use super::spec::EndpointSpec;
 use crate::disposal::Reclaimer;
@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Back-off of a listener when descriptors have run out.
@@ -40,7 +40,7 @@ pub(super) struct Server {
     clock: Clock,
     /// Time at which paused listeners are served again.
     resume_at: Time,
-    control: Receiver<Control>,
+    control: Inbox<Control>,
     /// Wakes this thread when pages of a context's memory are missing.
     _alarms: guard::Wake,
     /// Wakes this thread when memory has been reclaimed.
@@ -50,7 +50,7 @@ pub(super) struct Server {
 impl Server {
     /// A server for requests from `control`, whose sender writes to `wake`.
     pub(super) fn new(
-        (wake, control): (&Arc<OwnedFd>, Receiver<Control>),
+        (wake, control): (&Arc<OwnedFd>, Inbox<Control>),
         cm: Post<CmControl>,
         shards: Vec<ShardHandle>,
         (limits, mode): (DeviceLimits, Mode),
@@ -126,7 +126,7 @@ impl Server {
     }
 
     fn handle_control(&mut self) -> Flow {
-        while let Ok(control) = self.control.try_recv() {
+        for control in self.control.requests().collect::<Vec<_>>() {
             // The caller may have gone; then the answer is discarded.
             match control {
                 Control::Add(spec, listener) => self.add_endpoint(*spec, listener),

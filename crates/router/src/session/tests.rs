@@ -23,6 +23,7 @@ use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{Gid, Vni};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::pipe::PipeFlags;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -245,7 +246,7 @@ fn a_program_waits_for_the_descriptors_that_it_sent() {
     let disposal = world.account(1).disposal.clone();
     let (release, released) = channel_of();
     disposal.hold_closer(Held(released));
-    let (read_end, _write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let (read_end, _write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
     let body = client::plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
     let message = [header(RequestKind::Verbs, body.len(), 0).as_bytes(), &body].concat();
     while !disposal.is_full() {
@@ -260,6 +261,30 @@ fn a_program_waits_for_the_descriptors_that_it_sent() {
     drop(release);
     client.receive().unwrap();
     assert_eq!(world.server.totals().connections_dropped, 0);
+}
+
+/// A descriptor may be the last of very much memory, or of a file whose maker has a say in how long it takes to close.
+#[test]
+fn descriptors_of_a_refused_command_are_closed_on_another_thread() {
+    let world = World::new();
+    let mut client = Client::connect(&world.endpoint(1));
+    let (release, released) = channel_of();
+    world.account(1).disposal.hold_closer(Held(released));
+    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+    // A command on a connection without a context.
+    let body = client::plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
+    let message = [header(RequestKind::Verbs, body.len(), 0).as_bytes(), &body].concat();
+    client.send(&message, Some(write_end.as_fd())).unwrap();
+    drop(write_end);
+    assert!(client.receive().is_err());
+    drop(client);
+    world.others_go_on(2);
+    let is_open = || io::read(&read_end, &mut [0; 1]) == Err(io::Errno::AGAIN);
+    assert!(is_open(), "the session thread has closed it");
+    drop(release);
+    while is_open() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -224,6 +224,29 @@ mod tests {
         assert_eq!(all, [(60, 5)]);
     }
 
+    /// The work of a pass and of a sleep with very many contexts, none of which has any.
+    #[test]
+    fn a_thousand_idle_contexts_are_not_looked_at() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const MANY: u32 = 1024;
+        // Each has two descriptors.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+        let (mut contexts, pages) = contexts(MANY);
+        assert!(rung(&mut contexts, LATER).is_empty());
+        assert_eq!(contexts.awake.len(), 0);
+        // Nothing that is in their pages is seen, neither in a pass nor before a sleep.
+        for page in &pages {
+            page.ring(1);
+            page.wait_arrival(page.arrivals(), Duration::from_micros(1));
+        }
+        assert!(rung(&mut contexts, LATER).is_empty() && !contexts.has_doorbell());
+        assert_eq!(contexts.wake_sleepers(), 0, "nothing has arrived for threads that sleep");
+        // What is in use among them is all that costs something.
+        contexts.awaken(LATER, ContextId(700));
+        assert_eq!((rung(&mut contexts, LATER), contexts.awake.len()), (vec![(700, 1)], 1));
+    }
+
     #[test]
     fn few_contexts_are_always_polled() {
         let (mut contexts, pages) = contexts(FEW as u32);

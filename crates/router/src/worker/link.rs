@@ -3,7 +3,7 @@
 use super::stats::Counters;
 use super::wait;
 use crate::io::{self as net, Mailbox};
-use crate::memory::Memory;
+use crate::memory::TenantMemory;
 use crossbeam_queue::ArrayQueue;
 use rdmesh_nic::Packet;
 use rdmesh_uverbs::page::WorkerFlags;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 pub(super) struct Link {
     /// Commands sent, or about to be, and not executed.
     pub(super) waiting: AtomicUsize,
-    pub(super) packets: ArrayQueue<Packet<Memory>>,
+    pub(super) packets: ArrayQueue<Packet<TenantMemory>>,
     /// Datagrams that other workers received.
     pub(super) mailbox: Mailbox,
     pub(super) inbox: OwnedFd,

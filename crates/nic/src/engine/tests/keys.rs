@@ -63,3 +63,23 @@ fn a_window_of_type_2_serves_the_queue_pair_that_bound_it() {
         assert_eq!(offset(keys.remote(PD, QPN, new_key, BASE, 8, Access::REMOTE_READ)), Err(AccessDenied));
     }
 }
+
+#[test]
+fn a_protection_domain_with_very_many_keys_costs_no_more_than_another() {
+    const KEYS: u32 = 100_000;
+    let mut keys = KeyTable::new(KEYS, 7);
+    let memory = Bytes::new(64);
+    for _ in 0..KEYS {
+        keys.add_region(PD, BASE, 64, ALL, memory.clone()).unwrap();
+    }
+    let before = keys.lookups();
+    assert!(keys.uses_pd(PD) && !keys.uses_pd(PD + 1));
+    assert_eq!(keys.lookups(), before, "no key is looked at");
+    for handle in 1..=KEYS {
+        assert!(keys.uses_pd(PD));
+        keys.remove(handle);
+    }
+    assert!(!keys.uses_pd(PD));
+    let each = (keys.lookups() - before) / KEYS as usize;
+    assert!(each <= 2, "{each} keys were looked at for each that was removed");
+}

@@ -101,10 +101,38 @@ fn an_interface_of_the_same_name_is_left_alone() {
     Links::of(&given.namespace()).unwrap().apply(Changes::default().ensure_bridge(INTERFACE)).unwrap();
     let a = given_endpoint(&blue, "a", "10.7.0.2");
     world.overlay.adopt(&a, &given.file).unwrap();
-    let error = world.overlay.add_endpoint(&blue, &a).unwrap_err().to_string();
-    assert!(error.contains("`eth0`: File exists"), "{error}");
+    let error = world.overlay.add_endpoint(&blue, &a).unwrap_err();
+    assert!(error.is_conflict());
+    let error = error.to_string();
+    assert!(error.contains("it has an interface `eth0` already: choose another name with --interface"), "{error}");
     assert!(given.has_interface());
     assert_eq!(world.files(), [] as [&str; 0]);
+}
+
+#[test]
+fn the_interface_has_the_name_that_was_asked_for() {
+    let Some(world) = World::new() else { return };
+    let (blue, given) = (network("blue"), Given::new());
+    let mut inside = Links::of(&given.namespace()).unwrap();
+    inside.apply(Changes::default().ensure_bridge(INTERFACE)).unwrap();
+    let a = Endpoint { interface: "net1".parse().unwrap(), ..given_endpoint(&blue, "a", "10.7.0.2") };
+    world.overlay.adopt(&a, &given.file).unwrap();
+    // Again, as after a restart.
+    for _ in 0..2 {
+        world.overlay.add_endpoint(&blue, &a).unwrap();
+    }
+    let mut mtu = |name| inside.find(name).unwrap().map(|link| link.mtu);
+    assert_eq!((mtu("net1"), mtu(INTERFACE)), (Some(MTU_ALONE), Some(1500)));
+    given.namespace().run(|| TcpListener::bind(("10.7.0.2", 0))).unwrap();
+    // The packets of a network become smaller, those of other interfaces do not.
+    inside.apply(Changes::default().set_mtu("net1", 1400)).unwrap();
+    let mut bridge = Bridge::open(&world.overlay.state.network_namespace(&blue.name)).unwrap().unwrap();
+    world.overlay.tune(&blue.name, &mut bridge).unwrap();
+    let mut mtu = |name| inside.find(name).unwrap().map(|link| link.mtu);
+    assert_eq!((mtu("net1"), mtu(INTERFACE)), (Some(MTU_ALONE), Some(1500)));
+    world.overlay.remove_endpoint(&a).unwrap();
+    let mut mtu = |name| inside.find(name).unwrap().map(|link| link.mtu);
+    assert_eq!((mtu("net1"), mtu(INTERFACE)), (None, Some(1500)));
 }
 
 #[test]

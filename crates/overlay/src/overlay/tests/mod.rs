@@ -4,7 +4,7 @@ mod given;
 mod hosts;
 
 use super::*;
-use rdmesh_fabric::{Isolation, Quota};
+use rdmesh_fabric::{InterfaceName, Isolation, Quota};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::thread;
@@ -68,8 +68,12 @@ fn endpoint(network: &Network, name: &str, addresses: &[&str]) -> Endpoint {
         allowed_uid: None,
         owner_pid: None,
         isolation: Isolation::Namespace,
+        interface: InterfaceName::default(),
     }
 }
+
+/// The interface of endpoints that ask for no other name.
+const INTERFACE: &str = "eth0";
 
 fn own_interfaces() -> Vec<String> {
     files_in(Path::new("/sys/class/net")).unwrap()

@@ -56,7 +56,7 @@ pub(super) fn execute(registry: &mut Registry, command: u32, call: &Call<'_>) ->
 }
 
 /// Whether a command needs a channel's path to external peers, which the channel does not have yet.
-pub(super) fn needs_way(registry: &Registry, channel: u32, bytes: &[u8]) -> bool {
+pub(super) fn needs_external_path(registry: &Registry, channel: u32, bytes: &[u8]) -> bool {
     let Some((command, call)) = Call::preview(channel, bytes) else { return false };
     let Some(endpoint) = registry.channels.get(channel).filter(|channel| channel.plain.is_none()).map(|c| c.endpoint)
     else {
@@ -77,7 +77,7 @@ pub(super) fn needs_way(registry: &Registry, channel: u32, bytes: &[u8]) -> bool
         }),
         // The channel that it comes from may close.
         cm_command::MIGRATE_ID => call.read::<MigrateId>().is_ok_and(|c| {
-            registry.channels.endpoint_of(c.fd) == Some(endpoint) && registry.channels.way_of(c.fd).is_some()
+            registry.channels.endpoint_of(c.fd) == Some(endpoint) && registry.channels.external_path_of(c.fd).is_some()
         }),
         _ => false,
     }

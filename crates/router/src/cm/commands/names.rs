@@ -2,10 +2,10 @@
 
 use crate::cm::address::{self, Address};
 use crate::cm::call::{Call, DONE};
+use crate::cm::grace::ListenerPort;
 use crate::cm::id::{Id, PortSpace, State};
 use crate::cm::ports::Binding;
 use crate::cm::registry::Registry;
-use crate::cm::vacancy::Place;
 use rdmesh_uverbs::abi::{Bind, BindIp, CreateId, CreateIdResponse, Listen, MigrateId, MigrateResponse};
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -102,7 +102,7 @@ pub(super) fn bind_to(registry: &mut Registry, number: u32, address: SocketAddr)
 }
 
 /// Makes an identifier listen; returns its endpoint and port.
-pub(in crate::cm) fn listen(registry: &mut Registry, call: &Call<'_>) -> Result<Place, Errno> {
+pub(in crate::cm) fn listen(registry: &mut Registry, call: &Call<'_>) -> Result<ListenerPort, Errno> {
     let command: Listen = call.read()?;
     let state = registry.id(call, command.id)?.state;
     if state == State::Idle {

@@ -69,9 +69,9 @@ fn resolve(
         false => own.ip(),
     };
     let remote = Gid::from_ip(to.ip());
-    let has_way = || registry.channels.way_of(call.channel).is_some();
-    let is_outside = !remote.is_multicast() && registry.places.route(node.spec.vni, remote) == Route::Outside;
-    if is_outside && !has_way() {
+    let has_external_path = || registry.channels.external_path_of(call.channel).is_some();
+    let is_external = !remote.is_multicast() && registry.places.route(node.spec.vni, remote) == Route::Outside;
+    if is_external && !has_external_path() {
         return Err(Errno::NETUNREACH);
     }
     let device = node.device_at(from).ok_or(Errno::NODEV)?;
@@ -81,9 +81,9 @@ fn resolve(
     id.device = Some(crate::cm::id::Device { remote, ..device });
     id.state = State::AddressQuery;
     match to.ip() {
-        IpAddr::V4(dest) if is_outside => {
+        IpAddr::V4(dest) if is_external => {
             let limit = Time(call.now.0.saturating_add(u64::from(timeout_ms) * MILLISECOND));
-            registry.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, knocked: false });
+            registry.look_for(number, Query { channel: call.channel, dest, since: call.now, limit, probed: false });
         }
         // Locations of endpoints are known, and the kernel shows no table of IPv6 neighbours.
         _ => registry.answer_query(number, Ok(())),

@@ -52,15 +52,15 @@ impl Connections {
         let id = self.registry.id(call, command.id)?;
         let gap = id.source.filter(|_| id.state == State::Listen).map(|source| (id.endpoint, id.space, source.port()));
         let events_reported = self.destroy(call.now, command.id);
-        if let Some(place) = gap {
-            self.vacancies.open(call.now, place);
+        if let Some(port) = gap {
+            self.grace_periods.begin(call.now, port);
         }
         call.respond(&DestroyIdResponse { events_reported })
     }
 
     fn listen(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
-        let place = commands::listen(&mut self.registry, call)?;
-        for (comm, event) in self.vacancies.close(place) {
+        let port = commands::listen(&mut self.registry, call)?;
+        for (comm, event) in self.grace_periods.end(port) {
             self.handle_event(call.now, comm, event);
         }
         Ok(DONE)
@@ -75,7 +75,7 @@ impl Connections {
         id.must_be(State::RouteResolved)?;
         let node = self.registry.places.node(id.endpoint)?;
         let (Some(source), Some(dest)) = (id.source, id.dest) else { return Err(Errno::INVAL) };
-        let plain = self.registry.channels.way_of(call.channel);
+        let plain = self.registry.channels.external_path_of(call.channel);
         let path = CmPath { vni: node.spec.vni, local: device.local, remote: device.remote, plain };
         let private = private_of(&command.conn_param)?;
         let service_id = header::service_id(id.space, dest.port());

@@ -64,7 +64,7 @@ impl Connections {
                 Some(number) => self.handle_progress(number, &other),
                 // Its identifier is gone, or there was none yet: the event is dropped.
                 None => {
-                    self.vacancies.withdraw(comm);
+                    self.grace_periods.withdraw(comm);
                     self.protocol.destroy(now, comm);
                 }
             },
@@ -82,7 +82,7 @@ impl Connections {
         let Some((endpoint, (space, port))) = found else { return Some(event) };
         let node = self.registry.places.node(endpoint);
         let is_served = node.map_or(true, |node| !node.ports.listeners(space, port).is_empty());
-        if is_served { Some(event) } else { self.vacancies.wait(now, (endpoint, space, port), comm, event) }
+        if is_served { Some(event) } else { self.grace_periods.wait(now, (endpoint, space, port), comm, event) }
     }
 
     fn handle_progress(&mut self, number: u32, event: &cm::Event) {

@@ -6,8 +6,8 @@
 mod commands;
 mod incoming;
 
+use super::grace::GracePeriods;
 use super::registry::Registry;
-use super::vacancy::Vacancies;
 use crate::endpoint::EndpointId;
 use crate::routes::SharedRoutes;
 use rdmesh_nic::Time;
@@ -20,7 +20,7 @@ pub(super) struct Connections {
     protocol: Cm,
     /// The identifier of each connection.
     ids: HashMap<CommId, u32>,
-    vacancies: Vacancies,
+    grace_periods: GracePeriods,
     /// Rejections reported to programs, by reason.
     rejected: BTreeMap<u16, u64>,
 }
@@ -32,14 +32,14 @@ impl Connections {
             registry: Registry::new(seed, routes),
             protocol: Cm::new(seed),
             ids: HashMap::new(),
-            vacancies: Vacancies::default(),
+            grace_periods: GracePeriods::default(),
             rejected: BTreeMap::new(),
         }
     }
 
     /// Removes an endpoint, whose channels have been closed.
     pub(super) fn remove_node(&mut self, endpoint: EndpointId) {
-        for (comm, _) in self.vacancies.remove(endpoint) {
+        for (comm, _) in self.grace_periods.remove(endpoint) {
             self.protocol.forget(comm);
         }
         self.registry.places.remove(endpoint);
@@ -53,7 +53,7 @@ impl Connections {
             self.destroy(now, *id);
         }
         if let Some(Some(plain)) = channel.plain {
-            self.registry.places.remove_way(channel.endpoint, plain.id);
+            self.registry.places.remove_external_path(channel.endpoint, plain.id);
         }
     }
 
@@ -80,13 +80,13 @@ impl Connections {
 
     /// The next deadline.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.protocol.poll_timeout().into_iter().chain(self.vacancies.poll_timeout()).min()
+        self.protocol.poll_timeout().into_iter().chain(self.grace_periods.poll_timeout()).min()
     }
 
     /// Handles expired deadlines.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.protocol.handle_timeout(now);
-        for (comm, event) in self.vacancies.take_due(now) {
+        for (comm, event) in self.grace_periods.take_due(now) {
             self.handle_event(now, comm, event);
         }
     }

@@ -127,7 +127,7 @@ fn a_request_waits_for_a_server_that_listens_again() {
             let first = world.listener(&server, ps, "0.0.0.0:7");
             world.destroy(&server, first).unwrap();
             ask(&mut world, ps);
-            world.pass(PATIENCE / 2);
+            world.pass(WAIT_LIMIT / 2);
             world.expect_none(&client);
             let second = world.listener(&server, ps, "0.0.0.0:7");
             let request = world.expect(&server, Kind::ConnectRequest);
@@ -145,9 +145,9 @@ fn a_request_waits_for_a_server_that_listens_again() {
             }
             // Without another listener the answer is the usual one, only later.
             ask(&mut world, ps);
-            world.pass(PATIENCE / 2);
+            world.pass(WAIT_LIMIT / 2);
             world.expect_none(&client);
-            world.pass(PATIENCE);
+            world.pass(WAIT_LIMIT);
             let refusal = if ps == cm_port_space::TCP { (Kind::Rejected, 8) } else { (Kind::Unreachable, 1) };
             assert_eq!(world.expect(&client, refusal.0).status, refusal.1);
             world.expect_none(&server);
@@ -161,8 +161,8 @@ fn a_request_waits_for_a_server_that_listens_again() {
     }
 }
 
-/// Waiting time of requests in the grace period, in nanoseconds (`vacancy`).
-const PATIENCE: u64 = 1_000_000_000;
+/// Waiting time of requests in the grace period, in nanoseconds (`grace`).
+const WAIT_LIMIT: u64 = 1_000_000_000;
 
 #[test]
 fn nobody_waits_for_a_program_that_has_ended() {

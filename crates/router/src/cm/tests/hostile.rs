@@ -25,7 +25,7 @@ proptest! {
             let header = CmHeader { cmd: number, in_len: body.len() as u16, out_len };
             let channel = &channels[id as usize % channels.len()];
             let bytes = [header.as_bytes(), &body].concat();
-            world.managers[0].needs_way(channel.number, &bytes);
+            world.managers[0].needs_external_path(channel.number, &bytes);
             let response = world.managers[0].command(world.now, channel.number, &bytes);
             prop_assert!(response.as_ref().is_ok_and(|r| r.len() <= usize::from(out_len)) || response.is_err());
             let named_at = if number == cm_command::GET_EVENT { 8 } else { 0 };
@@ -89,7 +89,7 @@ fn an_endpoint_has_so_many_identifiers_and_no_more() {
 fn events_that_nobody_reads_are_bounded() {
     let mut world = World::one_host();
     let channel = world.open(0);
-    world.managers[0].set_way(channel.number, Some(plain()));
+    world.managers[0].set_external_path(channel.number, Some(plain()));
     let id = world.create(&channel, cm_port_space::TCP, 1);
     let datagrams = world.create(&channel, cm_port_space::UDP, 1);
     world.bind(&channel, datagrams, "10.7.0.2:0").unwrap();
@@ -146,7 +146,7 @@ fn a_stranger_outside_does_not_speak_for_those_inside() {
     let mut world = World::one_host();
     let (server, client) = (world.open(0), world.open(1));
     world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
-    world.managers[0].set_way(server.number, Some(plain()));
+    world.managers[0].set_external_path(server.number, Some(plain()));
     let active = world.create(&client, cm_port_space::TCP, 1);
     world.resolve(&client, active, "10.7.0.2:1").unwrap();
     // A message as the client itself would send it, from the wire.

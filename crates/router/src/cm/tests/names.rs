@@ -176,12 +176,12 @@ fn numbers_and_refusals_tell_nothing_of_other_endpoints() {
         }
     }
     // An identifier of theirs with an external peer causes no path lookup.
-    world.managers[0].set_way(stranger.number, Some(plain()));
+    world.managers[0].set_external_path(stranger.number, Some(plain()));
     let command = ResolveIp { id: theirs, dst_addr: ip("192.0.2.9:1"), ..Default::default() };
     world.tell(&stranger, cm_command::RESOLVE_IP, &command).unwrap();
     let header = CmHeader { cmd: cm_command::CONNECT, in_len: size_of::<Connect>() as u16, out_len: 0 };
     let connect = Connect { id: theirs, ..Default::default() };
-    assert!(!world.managers[0].needs_way(channel.number, &[header.as_bytes(), connect.as_bytes()].concat()));
+    assert!(!world.managers[0].needs_external_path(channel.number, &[header.as_bytes(), connect.as_bytes()].concat()));
 }
 
 #[test]
@@ -325,14 +325,16 @@ fn only_ways_out_lead_out() {
     let resolve = |dest| ResolveIp { dst_addr: ip(dest), ..Default::default() };
     let outside = bytes(cm_command::RESOLVE_IP, resolve("192.0.2.9:1").as_bytes());
     let inside = bytes(cm_command::RESOLVE_IP, resolve("10.7.0.3:1").as_bytes());
-    assert!(manager.needs_way(channel.number, &outside) && !manager.needs_way(channel.number, &inside));
-    manager.set_way(channel.number, None);
-    assert!(!manager.needs_way(channel.number, &outside), "asked once");
+    assert!(
+        manager.needs_external_path(channel.number, &outside) && !manager.needs_external_path(channel.number, &inside)
+    );
+    manager.set_external_path(channel.number, None);
+    assert!(!manager.needs_external_path(channel.number, &outside), "asked once");
     let id = world.create(&channel, cm_port_space::TCP, 1);
     let command = ResolveIp { id, ..resolve("192.0.2.9:1") };
     assert_eq!(world.tell(&channel, cm_command::RESOLVE_IP, &command), Err(Errno::NETUNREACH));
     let other = world.open(0);
-    world.managers[0].set_way(other.number, Some(plain()));
+    world.managers[0].set_external_path(other.number, Some(plain()));
     let id = world.create(&other, cm_port_space::TCP, 1);
     let command = ResolveIp { id, timeout_ms: 2000, ..resolve("192.0.2.9:1") };
     for found in [Err(Errno::HOSTUNREACH), Ok(())] {
@@ -355,7 +357,7 @@ fn only_ways_out_lead_out() {
     let migrate = MigrateId { id, fd: other.number, ..Default::default() };
     let migrate = bytes(cm_command::MIGRATE_ID, migrate.as_bytes());
     let third = world.open(0);
-    assert!(world.managers[0].needs_way(third.number, &migrate), "the other channel may close");
+    assert!(world.managers[0].needs_external_path(third.number, &migrate), "the other channel may close");
     world.close(third);
     let waits = world.create(&other, cm_port_space::TCP, 1);
     world.tell(&other, cm_command::RESOLVE_IP, &ResolveIp { id: waits, ..command }).unwrap();
@@ -368,7 +370,7 @@ fn only_ways_out_lead_out() {
 fn last_words_leave_by_the_way_there_was() {
     let mut world = World::one_host();
     let channel = world.open(0);
-    world.managers[0].set_way(channel.number, Some(plain()));
+    world.managers[0].set_external_path(channel.number, Some(plain()));
     let id = world.create(&channel, cm_port_space::TCP, 1);
     let command = ResolveIp { id, dst_addr: ip("192.0.2.9:1"), timeout_ms: 1, ..Default::default() };
     world.tell(&channel, cm_command::RESOLVE_IP, &command).unwrap();

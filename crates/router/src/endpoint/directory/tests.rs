@@ -1,5 +1,5 @@
 use super::*;
-use rdmesh_fabric::{Isolation, Quota};
+use rdmesh_fabric::{InterfaceName, Isolation, Quota};
 use rustix::net::connect;
 
 fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
@@ -12,6 +12,7 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
         allowed_uid: None,
         owner_pid: None,
         isolation,
+        interface: InterfaceName::default(),
     }
 }
 

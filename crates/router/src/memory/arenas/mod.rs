@@ -6,7 +6,7 @@
 //! missing refuses the registration.
 
 use super::process::ProcessMemory;
-use super::{Memory, RegionError};
+use super::{RegionError, TenantMemory};
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use rdmesh_uverbs::guard;
@@ -121,7 +121,7 @@ impl Arenas {
         segments: &[Segment],
         arena: Option<ArenaFile<'_>>,
         process: Option<ProcessMemory>,
-    ) -> Result<Memory, RegionError> {
+    ) -> Result<TenantMemory, RegionError> {
         let Self { files, disposal } = self;
         match arena {
             Some(ArenaFile { id, fd: Some(_) }) => {
@@ -134,7 +134,7 @@ impl Arenas {
             _ => {}
         }
         let mut progress = arena.map(|arena| Progress { arena: arena.fd, populate: POPULATE_MAX });
-        let made = Memory::region(start, len, segments, process, disposal.share(), |offset, len| {
+        let made = TenantMemory::region(start, len, segments, process, disposal.share(), |offset, len| {
             let (Some(arena), Some(progress)) = (arena, progress.as_mut()) else { return Err(RegionError::Unknown) };
             files.get_mut(&arena.id).ok_or(RegionError::Unknown)?.place(disposal, progress, offset, len)
         });

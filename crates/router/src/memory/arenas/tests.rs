@@ -38,11 +38,11 @@ impl Tenant {
         fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap();
     }
 
-    fn register(&mut self, offset: u64, len: u64) -> Result<Memory, RegionError> {
+    fn register(&mut self, offset: u64, len: u64) -> Result<TenantMemory, RegionError> {
         self.register_as(1, offset, len)
     }
 
-    fn register_as(&mut self, user: u32, offset: u64, len: u64) -> Result<Memory, RegionError> {
+    fn register_as(&mut self, user: u32, offset: u64, len: u64) -> Result<TenantMemory, RegionError> {
         let arena = ArenaFile::sent(self.fd.as_fd())?;
         region(&mut self.arenas, user, arena, offset, len)
     }
@@ -52,7 +52,7 @@ impl Tenant {
     }
 
     /// Without the descriptor.
-    fn register_known(&mut self, user: u32, offset: u64, len: u64) -> Result<Memory, RegionError> {
+    fn register_known(&mut self, user: u32, offset: u64, len: u64) -> Result<TenantMemory, RegionError> {
         let arena = ArenaFile::known(self.id());
         region(&mut self.arenas, user, arena, offset, len)
     }
@@ -73,7 +73,13 @@ impl Tenant {
     }
 }
 
-fn region(arenas: &mut Arenas, user: u32, arena: ArenaFile<'_>, offset: u64, len: u64) -> Result<Memory, RegionError> {
+fn region(
+    arenas: &mut Arenas,
+    user: u32,
+    arena: ArenaFile<'_>,
+    offset: u64,
+    len: u64,
+) -> Result<TenantMemory, RegionError> {
     let segment = Segment { addr: 4096, len, kind: SegmentKind::Arena as u32, reserved: 0, offset };
     arenas.region(user, (4096, len), &[segment], Some(arena), None)
 }
@@ -131,7 +137,7 @@ fn what_is_mapped_is_registered_without_the_descriptor() {
     let mut tenant = Tenant::new();
     tenant.fill(0, 4 * PAGE);
     tenant.fill(CHUNK, PAGE);
-    let is_unknown = |made: Result<Memory, RegionError>| matches!(made, Err(RegionError::Unknown));
+    let is_unknown = |made: Result<TenantMemory, RegionError>| matches!(made, Err(RegionError::Unknown));
     assert!(is_unknown(tenant.register_known(1, 0, PAGE)), "it was never sent");
     tenant.register(0, PAGE).unwrap();
     // Of the same mapping, also what was not registered before: its pages are looked at.

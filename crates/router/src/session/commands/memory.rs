@@ -5,7 +5,7 @@ use super::super::objects::ObjectKind;
 use super::super::regions::Region;
 use super::super::reply::Reply;
 use super::Call;
-use crate::memory::{ArenaFile, Memory, ProcessMemory, RegionError};
+use crate::memory::{ArenaFile, ProcessMemory, RegionError, TenantMemory};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
@@ -59,14 +59,14 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
 }
 
 /// All of the program's memory, present or not yet (implicit on-demand paging).
-fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<Memory, Errno> {
+fn whole_memory(call: &Call<'_>, request: &RegMr) -> Result<TenantMemory, Errno> {
     if request.hca_va != 0 {
         return Err(Errno::INVAL);
     }
-    Ok(Memory::whole_process(process_memory(call)?))
+    Ok(TenantMemory::whole_process(process_memory(call)?))
 }
 
-fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Result<Memory, Errno> {
+fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Result<TenantMemory, Errno> {
     let (start, len) = (request.start, request.length);
     if len == 0 || start.checked_add(len).and_then(|end| end.checked_add(PAGE_MASK)).is_none() {
         return Err(Errno::INVAL);

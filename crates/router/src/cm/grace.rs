@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// Grace period in which a port is expected to have a listener again.
-const GAP: Duration = Duration::from_secs(10);
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum waiting time of a request.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Ports that are remembered of each endpoint. Requests to others are refused at once.
 const MAX_PORTS: usize = 64;
 /// Requests that wait, of all endpoints and of each.
@@ -22,11 +22,11 @@ const MAX_WAITING: usize = 1024;
 const MAX_WAITING_OF_ONE: usize = 64;
 
 /// A port of an endpoint.
-pub(super) type Place = (EndpointId, PortSpace, u16);
+pub(super) type ListenerPort = (EndpointId, PortSpace, u16);
 
 /// Ports in the grace period, and the requests that wait there.
 #[derive(Debug, Default)]
-pub(super) struct Vacancies {
+pub(super) struct GracePeriods {
     /// End of each port's grace period.
     ports: HashMap<EndpointId, HashMap<(PortSpace, u16), Time>>,
     waiting: Vec<Waiting>,
@@ -34,45 +34,44 @@ pub(super) struct Vacancies {
 
 #[derive(Debug)]
 struct Waiting {
-    place: Place,
+    port: ListenerPort,
     until: Time,
     comm: CommId,
     event: Event,
 }
 
-impl Vacancies {
+impl GracePeriods {
     /// A listener has gone.
-    pub(super) fn open(&mut self, now: Time, place: Place) {
-        let (endpoint, space, port) = place;
+    pub(super) fn begin(&mut self, now: Time, (endpoint, space, port): ListenerPort) {
         let ports = self.ports.entry(endpoint).or_default();
         ports.retain(|_, until| *until > now);
         if ports.len() < MAX_PORTS {
-            ports.insert((space, port), now.after(GAP));
+            ports.insert((space, port), now.after(GRACE_PERIOD));
         }
     }
 
     /// Lets a request wait, if there has been a listener lately and there is room; gives it back otherwise.
-    pub(super) fn wait(&mut self, now: Time, place: Place, comm: CommId, event: Event) -> Option<Event> {
-        let of_one = self.waiting.iter().filter(|waiting| waiting.place.0 == place.0).count();
+    pub(super) fn wait(&mut self, now: Time, port: ListenerPort, comm: CommId, event: Event) -> Option<Event> {
+        let of_one = self.waiting.iter().filter(|waiting| waiting.port.0 == port.0).count();
         let has_room = self.waiting.len() < MAX_WAITING && of_one < MAX_WAITING_OF_ONE;
-        if !has_room || !self.is_open(now, place) {
+        if !has_room || !self.has_begun(now, port) {
             return Some(event);
         }
-        self.waiting.push(Waiting { place, until: now.after(PATIENCE), comm, event });
+        self.waiting.push(Waiting { port, until: now.after(WAIT_LIMIT), comm, event });
         None
     }
 
     /// There is a listener again; returns the requests for it.
-    pub(super) fn close(&mut self, place: Place) -> Vec<(CommId, Event)> {
-        self.forget(place);
-        self.take(|waiting| waiting.place == place)
+    pub(super) fn end(&mut self, port: ListenerPort) -> Vec<(CommId, Event)> {
+        self.forget(port);
+        self.take(|waiting| waiting.port == port)
     }
 
     /// The requests that have waited long enough. Later ones for the same ports do not wait.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<(CommId, Event)> {
-        let due = self.waiting.iter().filter(|waiting| waiting.until <= now).map(|waiting| waiting.place);
-        for place in due.collect::<Vec<_>>() {
-            self.forget(place);
+        let due = self.waiting.iter().filter(|waiting| waiting.until <= now).map(|waiting| waiting.port);
+        for port in due.collect::<Vec<_>>() {
+            self.forget(port);
         }
         self.take(|waiting| waiting.until <= now)
     }
@@ -85,7 +84,7 @@ impl Vacancies {
     /// An endpoint has gone; returns the requests to it.
     pub(super) fn remove(&mut self, endpoint: EndpointId) -> Vec<(CommId, Event)> {
         self.ports.remove(&endpoint);
-        self.take(|waiting| waiting.place.0 == endpoint)
+        self.take(|waiting| waiting.port.0 == endpoint)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -96,11 +95,11 @@ impl Vacancies {
         self.waiting.extract_if(.., |waiting| is_taken(waiting)).map(|waiting| (waiting.comm, waiting.event)).collect()
     }
 
-    fn is_open(&self, now: Time, (endpoint, space, port): Place) -> bool {
+    fn has_begun(&self, now: Time, (endpoint, space, port): ListenerPort) -> bool {
         self.ports.get(&endpoint).and_then(|ports| ports.get(&(space, port))).is_some_and(|until| *until > now)
     }
 
-    fn forget(&mut self, (endpoint, space, port): Place) {
+    fn forget(&mut self, (endpoint, space, port): ListenerPort) {
         if let Some(ports) = self.ports.get_mut(&endpoint) {
             ports.remove(&(space, port));
         }
