@@ -34,7 +34,7 @@ struct MovingQp<P: Platform> {
 impl<P: Platform> MovingDevice<P> {
     /// Takes a device out of an engine, whose events have been taken; none where there is no such device.
     pub fn take(engine: &mut Engine<P>, now: Time, id: ContextId) -> Option<Self> {
-        engine.settle_all(now);
+        settle(engine, now);
         let context = engine.contexts.remove(id.0)?;
         let indices: Vec<u32> = context.qps_from(0).map(|(_, index)| index).collect();
         let qps = indices.into_iter().filter_map(|index| MovingQp::take(engine, index, &context)).collect();
@@ -45,7 +45,7 @@ impl<P: Platform> MovingDevice<P> {
     pub fn put(self, engine: &mut Engine<P>, now: Time) -> ContextId {
         let Self { context, qps, epoch } = self;
         // What is on this engine already comes before all that the device will send to others here.
-        engine.settle_all(now);
+        settle(engine, now);
         engine.out.pass_epoch(epoch);
         let id = ContextId(engine.contexts.insert(context).expect("the table of contexts has no limit"));
         qps.into_iter().for_each(|qp| qp.put(engine, id));
@@ -53,11 +53,10 @@ impl<P: Platform> MovingDevice<P> {
     }
 }
 
-impl<P: Platform> Engine<P> {
-    fn settle_all(&mut self, now: Time) {
-        self.settle_arrivals(now, &mut Budget::unlimited());
-        self.drain_inbox();
-    }
+/// Executes all that has arrived.
+fn settle<P: Platform>(engine: &mut Engine<P>, now: Time) {
+    engine.settle_arrivals(now, &mut Budget::unlimited());
+    engine.drain_inbox();
 }
 
 impl<P: Platform> MovingQp<P> {
