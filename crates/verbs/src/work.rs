@@ -1,5 +1,6 @@
 //! Work requests and their completions.
 
+use crate::chain::{Args, ChainOp};
 use crate::{Access, Gid, Key, Qkey, Qpn};
 use arrayvec::ArrayVec;
 
@@ -89,6 +90,11 @@ pub enum SendOp {
         addr: u64,
         length: u64,
         access: Access,
+    },
+    /// An atomic that has no packet: within one host only.
+    Calc {
+        op: ChainOp,
+        args: Args,
     },
     /// A datagram. `ah` is the address handle's number.
     Datagram {
@@ -255,6 +261,7 @@ impl SendOp {
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::Calc { op, .. } => op.wc_opcode(),
             Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
             Self::Flush { .. } => WcOpcode::Flush,
             Self::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
@@ -274,6 +281,7 @@ impl SendOp {
             Self::Read { .. }
                 | Self::CompareSwap { .. }
                 | Self::FetchAdd { .. }
+                | Self::Calc { .. }
                 | Self::AtomicWrite { .. }
                 | Self::Flush { .. }
         )

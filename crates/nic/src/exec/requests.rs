@@ -10,6 +10,9 @@ impl<P: Platform> Exec<'_, P> {
     /// for earlier ones: until it may be executed, they may change it.
     pub(crate) fn fetch(&mut self) -> bool {
         let send = &self.qp.send;
+        if send.chain.is_some() {
+            return self.step();
+        }
         let must_wait = || self.qp.must_wait(send.queue.precedence(), send.window.len());
         if send.window.is_full() || (!send.window.is_empty() && send.queue.is_ready() && must_wait()) {
             return false;

@@ -31,6 +31,9 @@ impl<P: Platform> Exec<'_, P> {
             QpState::Sqe => {
                 self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
                 self.flush_sends();
+                if self.qp.is_managed() {
+                    self.poison();
+                }
             }
             QpState::Error => self.error(before),
             QpState::Init => {}
@@ -38,6 +41,9 @@ impl<P: Platform> Exec<'_, P> {
     }
 
     fn reset(&mut self) {
+        if self.qp.is_managed() {
+            self.reset_chain();
+        }
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.qp.send.clear();
         self.qp.send.queue.clear();
@@ -63,10 +69,13 @@ impl<P: Platform> Exec<'_, P> {
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.flush_sends();
         self.flush_receives();
+        if self.qp.is_managed() {
+            self.poison();
+        }
         if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
             self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
         }
-        if self.qp.recv.queue.is_some() {
+        if self.qp.recv.queue.is_some() && self.qp.recv.chain.is_none() {
             self.out.watch_failed(self.index);
         }
     }

@@ -99,7 +99,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
-        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe })?;
+        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe, ignores_overrun: false })?;
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
@@ -130,7 +130,9 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = request.cq_handle;
     // Whether the entries fit depends on what had been posted.
     call.settle_cq(cq);
-    let remains = call.on_shard(move |shard, c| shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe }))?;
+    let remains = call.on_shard(move |shard, c| {
+        shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe, ignores_overrun: false })
+    })?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
