@@ -1,6 +1,7 @@
 //! Completion of work requests: successful, failed or flushed.
 
 use super::Exec;
+use super::chain::ends;
 use crate::platform::{Platform, SendQueue};
 use crate::schedule::FLUSH_TURN;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, QpType, Qpn, SendFlags, WcFlags, WcOpcode, WcStatus};
@@ -37,7 +38,7 @@ impl<P: Platform> Exec<'_, P> {
     /// The oldest request ends in an error, and with it the send queue.
     pub(crate) fn fail_oldest(&mut self, status: WcStatus) {
         self.qp.counters.errors += 1;
-        self.blame_oldest(status);
+        ends::blame_oldest(self, status);
         if let Some(entry) = self.qp.send.window.oldest() {
             let (wr_id, opcode, flags) = (entry.wr.wr_id, entry.wr.op.wc_opcode(), entry.wr.flags);
             self.qp.send.window.pop();

@@ -1,6 +1,7 @@
 //! Receive requests: the completions with which they end, and how they are flushed.
 
 use super::Exec;
+use super::chain::ends;
 use crate::platform::{Platform, RecvQueue};
 use crate::schedule::FLUSH_TURN;
 use crate::wire::NakCode;
@@ -11,7 +12,7 @@ impl<P: Platform> Exec<'_, P> {
     /// and C).
     pub(crate) fn fail_receive(&mut self, nak: NakCode, status: WcStatus) {
         self.qp.counters.errors += 1;
-        self.blame_receive(status);
+        ends::blame_receive(self, status);
         if core::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
             // A queue that is full has raised its own event.

@@ -1,6 +1,7 @@
 //! Queue pair state transitions.
 
 use super::Exec;
+use super::chain::ends;
 use crate::device::Event;
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use crate::qp::Wait;
@@ -31,9 +32,7 @@ impl<P: Platform> Exec<'_, P> {
             QpState::Sqe => {
                 self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
                 self.flush_sends();
-                if self.qp.is_managed() {
-                    self.poison();
-                }
+                ends::poison(self);
             }
             QpState::Error => self.error(before),
             QpState::Init => {}
@@ -41,9 +40,7 @@ impl<P: Platform> Exec<'_, P> {
     }
 
     fn reset(&mut self) {
-        if self.qp.is_managed() {
-            self.reset_chain();
-        }
+        ends::reset(self);
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.qp.send.clear();
         self.qp.send.queue.clear();
@@ -69,9 +66,7 @@ impl<P: Platform> Exec<'_, P> {
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.flush_sends();
         self.flush_receives();
-        if self.qp.is_managed() {
-            self.poison();
-        }
+        ends::poison(self);
         if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
             self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
         }

@@ -5,7 +5,7 @@
 //!
 //! * [`local`]: LOCAL requests; [`order`]: WAIT and ENABLE; [`ends`]: errors, and the end of a group.
 
-mod ends;
+pub(super) mod ends;
 mod local;
 mod order;
 
@@ -84,7 +84,7 @@ impl<P: Platform> Exec<'_, P> {
             Ok(()) if self.finish_send(wr_id, op.wc_opcode(), flags, len, WcStatus::Success) => {}
             Ok(()) => self.fail_send(),
             Err(failure) => {
-                self.blame_send(ended.index, failure.status, (failure.addr, failure.key));
+                ends::blame_send(self, ended.index, failure.status, (failure.addr, failure.key));
                 self.qp.counters.errors += 1;
                 self.finish_send(wr_id, op.wc_opcode(), flags, 0, failure.status);
                 self.fail_send();
