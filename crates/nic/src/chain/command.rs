@@ -1,6 +1,5 @@
 //! Vocabulary of the commands on managed queues and their groups.
 
-use super::Image;
 use alloc::vec::Vec;
 use rdmesh_verbs::WcStatus;
 
@@ -33,8 +32,6 @@ pub struct RingInit<M> {
     pub slots: u32,
     /// Slots of a lap: the request behind the last of them is the first again.
     pub cycle: u32,
-    /// What was proved of the slots, if they are sealed.
-    pub image: Option<Image>,
 }
 
 /// A group of managed queues.

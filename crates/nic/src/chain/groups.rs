@@ -57,6 +57,15 @@ pub(crate) enum Enable {
     More(u64),
 }
 
+impl Member {
+    fn limit(&self, side: Side) -> Option<u64> {
+        match side {
+            Side::Send => self.send,
+            Side::Receive => self.receive,
+        }
+    }
+}
+
 impl Chains {
     /// Adds a queue pair to the group with a number. Nothing of it is enabled.
     pub(crate) fn join(&mut self, qp: u32, index: u32, number: u32, sides: &[Side]) -> Result<(), CommandError> {
@@ -115,11 +124,12 @@ impl Chains {
     #[inline]
     pub(crate) fn may_start(&self, target: Target, index: u64) -> bool {
         let Some(member) = self.member(target.qp) else { return false };
-        let limit = match target.side {
-            Side::Send => member.send,
-            Side::Receive => member.receive,
-        };
-        limit.is_some_and(|limit| index < limit) && self.state(member) == ChainState::Running
+        member.limit(target.side).is_some_and(|limit| index < limit) && self.state(member) == ChainState::Running
+    }
+
+    /// Whether nothing of a queue was ever enabled.
+    pub(crate) fn is_fresh(&self, target: Target) -> bool {
+        self.member(target.qp).is_some_and(|member| member.limit(target.side) == Some(0))
     }
 
     /// Raises the limit of a queue, for a request of `from` if that is given: only of the same group. Returns the engine's

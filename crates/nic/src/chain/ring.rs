@@ -20,14 +20,22 @@ pub(crate) struct Ring<M> {
 impl<M: Memory> Ring<M> {
     /// The ring, unless its sizes are impossible. A slot has at least `fields` bytes.
     pub(super) fn new(init: RingInit<M>, fields: usize) -> Option<Self> {
-        let RingInit { memory, stride, slots, cycle, image } = init;
+        let RingInit { memory, stride, slots, cycle } = init;
         let stride = stride as usize;
-        let is_sealed = image.as_ref().is_none_or(|i| i.stride() == stride && i.slots() == cycle as usize);
         let fits = stride.is_multiple_of(WORD) && (fields..=MOST_STRIDE).contains(&stride);
-        if !fits || cycle == 0 || cycle > slots || !is_sealed {
+        if !fits || cycle == 0 || cycle > slots {
             return None;
         }
-        Some(Self { memory, slots, cycle: u64::from(cycle), image, copy: vec![0; stride / WORD].into() })
+        Some(Self { memory, slots, cycle: u64::from(cycle), image: None, copy: vec![0; stride / WORD].into() })
+    }
+
+    /// From now on only the image's holes are taken from the memory. False where the image is one of other slots.
+    pub(crate) fn seal(&mut self, image: Image) -> bool {
+        let fits = image.stride() == self.copy.as_bytes().len() && image.slots() as u64 == self.cycle;
+        if fits {
+            self.image = Some(image);
+        }
+        fits
     }
 
     /// The memory of all slots, and its length.

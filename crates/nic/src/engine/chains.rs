@@ -2,7 +2,7 @@
 
 use super::Device;
 use super::table::QueuePairs;
-use crate::chain::{ChainEntry, Enable, Manage, ManagedReceive, ManagedSend, RING_ACCESS, Side, Target};
+use crate::chain::{ChainEntry, Enable, Image, Manage, ManagedReceive, ManagedSend, RING_ACCESS, Side, Target};
 use crate::command::CommandError;
 use crate::device::{Context, Outputs, Slab};
 use crate::platform::Platform;
@@ -92,6 +92,28 @@ impl<P: Platform> Device<'_, P> {
         let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.pd), 0, len, access, memory)?;
         self.cx.chains.add_region(target.qp, (mr, key));
         Ok(RingRegion { mr, key, stride, slots })
+    }
+
+    /// Seals a managed send queue of which nothing was enabled yet: from now on only the image's holes are taken from its ring.
+    pub fn seal_sends(&mut self, qp: u32, image: Image) -> Result<()> {
+        self.seal(Target { qp, side: Side::Send }, image)
+    }
+
+    /// Seals a managed receive queue.
+    pub fn seal_receives(&mut self, qp: u32, image: Image) -> Result<()> {
+        self.seal(Target { qp, side: Side::Receive }, image)
+    }
+
+    fn seal(&mut self, target: Target, image: Image) -> Result<()> {
+        let index = self.cx.qp(target.qp).ok_or(NoSuchObject)?;
+        let core = self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut();
+        let is_fresh = self.cx.chains.is_fresh(target);
+        let is_sealed = match target.side {
+            _ if !is_fresh => false,
+            Side::Send => core.send.chain.as_mut().is_some_and(|chain| chain.ring.seal(image)),
+            Side::Receive => core.recv.chain.as_mut().is_some_and(|chain| chain.ring.seal(image)),
+        };
+        if is_sealed { Ok(()) } else { Err(Invalid) }
     }
 
     /// All groups of managed queues.

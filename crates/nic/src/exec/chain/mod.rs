@@ -14,7 +14,7 @@ use crate::chain::{ManagedSend, Side, Target};
 use crate::platform::Platform;
 use crate::schedule::cost;
 use alloc::boxed::Box;
-use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request};
+use rdmesh_verbs::chain::{ChainFlags, ChainOp, Class, Request};
 use rdmesh_verbs::{Key, Precedence, SendFlags, SendOp, WcStatus};
 
 /// A managed send queue in its turn.
@@ -145,7 +145,9 @@ impl<P: Platform> Turn<'_, P> {
     /// The request has ended; the next one may be fetched.
     fn end(&mut self, result: Result<(), Failure>) -> Step {
         let request = self.queue.request();
-        let len = if request.is_local() { request.length() } else { 0 };
+        // The lengths of the others are operands, or nothing.
+        let moves = request.control.op != ChainOp::Nop && request.control.op.class() != Class::Order;
+        let len = if moves { request.length() } else { 0 };
         let (wr_id, op, is_signaled) = (request.wr_id, request.control.op, request.is_signaled());
         let ended = Ended { wr_id, op, is_signaled, len: len as u32, index: self.queue.next(), result };
         self.started(op, len, 0);
