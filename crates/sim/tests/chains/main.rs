@@ -123,16 +123,17 @@ fn a_list_walk_ends_as_in_the_model() {
 #[test]
 fn random_programs_do_the_same_as_in_the_model() {
     let mut answered = 0;
-    for seed in 0..60 {
+    for seed in 0..40 {
         let (program, _) = random_program(seed);
-        for (distance, design) in DISTANCES.into_iter().flat_map(|distance| DESIGNS.map(|design| (distance, design))) {
-            let mut both = Both::new(&program.lower(design), distance, false);
+        let chains = DESIGNS.map(|design| (design, program.lower(design)));
+        for ((design, chain), distance) in chains.iter().flat_map(|chain| DISTANCES.map(|distance| (chain, distance))) {
+            let mut both = Both::new(chain, distance, false);
             for key in [0, 1, 3, 2, 7] {
                 answered += both.request(|_| u56(key), &format!("seed {seed} {design:?} {distance:?}")).len();
             }
         }
     }
-    assert!(answered > 300, "{answered}");
+    assert!(answered > 250, "{answered}");
 }
 
 #[test]

@@ -308,8 +308,9 @@ impl Engined {
                 slots: 1,
                 cycle: 1,
             });
-            let Some(queue) = self.chain.queues.get(number) else {
-                let init = Manage { group: 1, send: None, receive };
+            let Some(queue) = self.chain.queues.get(number).filter(|queue| !queue.slots.is_empty()) else {
+                let Some(receive) = receive else { continue };
+                let init = Manage { group: 1, send: None, receive: Some(receive) };
                 self.world.device(&self.server).manage_qp(qp.handle, init).unwrap();
                 continue;
             };
@@ -377,7 +378,9 @@ impl Engined {
             device.enable_receives(*qp, receive.enabled).unwrap();
         }
         for (queue, (qp, _)) in self.chain.queues.iter().zip(&self.installed.queues) {
-            device.enable(*qp, queue.enabled).unwrap();
+            if !queue.slots.is_empty() {
+                device.enable(*qp, queue.enabled).unwrap();
+            }
         }
     }
 
