@@ -1,7 +1,7 @@
 //! Queues that a queue of another queue pair, or a completion, has woken or ended: the engine sees to them in its next poll.
 
-use crate::timer::{Deadlines, Time};
-use alloc::collections::VecDeque;
+use crate::timer::Time;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 /// Queue pairs by index.
@@ -9,8 +9,11 @@ use alloc::vec::Vec;
 pub(crate) struct Pending {
     woken: VecDeque<u32>,
     poisoned: VecDeque<u32>,
-    /// When the budget of a queue that stands still has steps again.
-    refills: Deadlines,
+    /// When the budget of a queue that stands still has steps again: of those that wait for the same, the one comes first that
+    /// was served before the others.
+    refills: BTreeSet<(Time, u64, u32)>,
+    /// Requests that have started.
+    started: u64,
     spent: u64,
 }
 
@@ -30,14 +33,20 @@ impl Pending {
         self.poisoned.extend(indices);
     }
 
-    /// The queue stands still until then.
-    pub(crate) fn wake_at(&mut self, index: u32, at: Time) {
-        self.refills.set(index, at);
+    /// The queue stands still until then; its last request was the one with this number.
+    pub(crate) fn wake_at(&mut self, index: u32, at: Time, last: u64) {
+        self.refills.insert((at, last, index));
     }
 
-    /// The queue pair has gone.
-    pub(crate) fn forget(&mut self, index: u32) {
-        self.refills.stop(index);
+    /// The same queue is not to be woken then.
+    pub(crate) fn forget(&mut self, index: u32, at: Time, last: u64) {
+        self.refills.remove(&(at, last, index));
+    }
+
+    /// The number of a request that starts.
+    pub(crate) fn start(&mut self) -> u64 {
+        self.started += 1;
+        self.started
     }
 
     /// Whether there is anything to see to now.
@@ -48,13 +57,13 @@ impl Pending {
 
     /// The first time at which a budget has steps again.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.refills.next()
+        self.refills.first().map(|(at, _, _)| *at)
     }
 
     /// Wakes the queues whose budget has steps again.
     pub(crate) fn expire(&mut self, now: Time) {
-        while let Some(index) = self.refills.pop(now) {
-            self.woken.push_back(index);
+        while self.refills.first().is_some_and(|(at, _, _)| *at <= now) {
+            self.woken.extend(self.refills.pop_first().map(|(_, _, index)| index));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::ring::{Ring, long, read_sges, word};
 use super::{INLINE_COPIES, ManageSend, RingInit};
 use crate::platform::Memory;
+use crate::timer::Time;
 use alloc::boxed::Box;
 use rdmesh_verbs::RecvWr;
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, Request, offset};
@@ -21,6 +22,10 @@ pub(crate) struct ManagedSend<M> {
     is_fetched: bool,
     /// Bytes of it that a LOCAL request has moved.
     pub(crate) moved: u64,
+    /// Number of the last request that it started, among those of all queues.
+    pub(crate) last: u64,
+    /// When its endpoint's budget has steps for it again.
+    pub(crate) refill: Option<Time>,
     /// Nothing can be started before the queue is woken.
     pub(crate) is_parked: bool,
     /// The completion queue that will wake it.
@@ -46,6 +51,8 @@ impl<M: Memory> ManagedSend<M> {
             request: Box::new(Request::new(Control::new(ChainOp::Nop))),
             is_fetched: false,
             moved: 0,
+            last: 0,
+            refill: None,
             is_parked: false,
             waits_for: None,
         })

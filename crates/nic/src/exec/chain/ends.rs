@@ -49,9 +49,11 @@ pub(in crate::exec) fn reset<P: Platform>(exec: &mut Exec<'_, P>) {
 
 fn forget_wait<P: Platform>(exec: &mut Exec<'_, P>) {
     let index = exec.index;
-    exec.out.chains.forget(index);
-    let cq = exec.qp.send.chain.as_mut().and_then(|chain| chain.waits_for.take());
-    cq.and_then(|cq| exec.cx.cq(cq)).into_iter().for_each(|cq| cq.forget(index));
+    let Some(chain) = &mut exec.qp.send.chain else { return };
+    if let Some(at) = chain.refill.take() {
+        exec.out.chains.forget(index, at, chain.last);
+    }
+    chain.waits_for.take().and_then(|cq| exec.cx.cq(cq)).into_iter().for_each(|cq| cq.forget(index));
 }
 
 /// The remote address and key of a request.

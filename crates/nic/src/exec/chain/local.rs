@@ -31,18 +31,26 @@ impl<P: Platform> Turn<'_, P> {
     }
 
     /// The next piece of a READ.
-    fn read(&self) -> Result<u64, Failure> {
+    fn read(&mut self) -> Result<u64, Failure> {
         let (request, moved) = (self.queue.request(), self.queue.moved);
         let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.pd);
         let len = (request.length() - moved).min(PIECE);
+        let mut is_missing = false;
         let copied = match keys.local(pd, &self.remote(request.length()), Access::empty()) {
             Ok((memory, offset)) => {
                 Payload::single(memory.clone(), offset + moved, len as u32).scatter(keys, pd, &request.sges, moved)
             }
-            Err(_) if request.flags.contains(ChainFlags::SOFT) => scatter_zeros(keys, pd, &request.sges, moved, len),
+            Err(_) if request.flags.contains(ChainFlags::SOFT) => {
+                is_missing = moved == 0;
+                scatter_zeros(keys, pd, &request.sges, moved, len)
+            }
             Err(_) => return Err(self.refused()),
         };
         copied.map_err(|error| self.failed(error))?;
+        if is_missing {
+            let counts = self.exec.cx.chains.counts(self.exec.qp.handle);
+            counts.into_iter().for_each(|counts| counts.soft_faults += 1);
+        }
         Ok(len)
     }
 

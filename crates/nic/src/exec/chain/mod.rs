@@ -101,7 +101,10 @@ impl<P: Platform> Turn<'_, P> {
         }
         if let Some(at) = self.exec.out.schedule.steps_wait(index, now) {
             self.exec.cx.chains.counts(qp).into_iter().for_each(|counts| counts.starved += 1);
-            self.exec.out.chains.wake_at(index, at);
+            if let Some(before) = self.queue.refill.replace(at) {
+                self.exec.out.chains.forget(index, before, self.queue.last);
+            }
+            self.exec.out.chains.wake_at(index, at, self.queue.last);
             return Step::Parked;
         }
         if self.exec.qp.send.window.is_full() {
@@ -157,6 +160,7 @@ impl<P: Platform> Turn<'_, P> {
     /// The request has started: it counts, and the next one is behind it. `carried` bytes are charged when they are sent.
     fn started(&mut self, op: ChainOp, len: u64, carried: u64) {
         self.queue.advance();
+        self.queue.last = self.exec.out.chains.start();
         let Exec { index, qp, cx, out } = &mut self.exec;
         let steps = cx.chains.count(qp.handle, op, len);
         out.schedule.charge_steps(*index, steps);
