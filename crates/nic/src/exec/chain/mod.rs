@@ -82,7 +82,11 @@ impl<P: Platform> Exec<'_, P> {
         let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         match &ended.result {
             Ok(()) if self.finish_send(wr_id, op.wc_opcode(), flags, len, WcStatus::Success) => {}
-            Ok(()) => self.fail_send(),
+            // The completion found no room.
+            Ok(()) => {
+                ends::blame_send(self, ended.index, WcStatus::General, (0, 0));
+                self.fail_send();
+            }
             Err(failure) => {
                 ends::blame_send(self, ended.index, failure.status, (failure.addr, failure.key));
                 self.qp.counters.errors += 1;
