@@ -61,7 +61,15 @@ impl Pending {
     }
 
     /// Wakes the queues whose budget has steps again.
+    #[inline]
     pub(crate) fn expire(&mut self, now: Time) {
+        if !self.refills.is_empty() {
+            self.refill(now);
+        }
+    }
+
+    #[cold]
+    fn refill(&mut self, now: Time) {
         while self.refills.first().is_some_and(|(at, _, _)| *at <= now) {
             self.woken.extend(self.refills.pop_first().map(|(_, _, index)| index));
         }

@@ -279,6 +279,7 @@ impl<P: Platform> Core<P> {
                     | SendOp::Write { .. }
                     | SendOp::BindMw { .. }
                     | SendOp::LocalInvalidate { .. }
+                    | SendOp::Enable { .. }
             ),
         };
         let needs_one_host = entry.soft || matches!(entry.wr.op, SendOp::Calc { .. });

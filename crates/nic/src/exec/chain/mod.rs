@@ -7,7 +7,7 @@
 
 pub(super) mod ends;
 mod local;
-mod order;
+pub(super) mod order;
 
 use super::Exec;
 use crate::chain::{ManagedSend, Side, Target};

@@ -1,6 +1,6 @@
 //! WAIT and ENABLE.
 
-use super::{Failure, Step, Turn};
+use super::{Exec, Failure, Step, Turn};
 use crate::chain::{Enable, Side, Target};
 use crate::platform::Platform;
 use rdmesh_verbs::WcStatus;
@@ -40,6 +40,19 @@ impl<P: Platform> Turn<'_, P> {
         }
         Ok(())
     }
+}
+
+/// ENABLE and RECV_ENABLE of an ordinary queue: of any group of its context.
+pub(in crate::exec) fn enable_from_outside<P: Platform>(
+    exec: &mut Exec<'_, P>,
+    order: &Ordering,
+    is_receive: bool,
+) -> Result<(), WcStatus> {
+    let side = if is_receive { Side::Receive } else { Side::Send };
+    let enable = if order.relative { Enable::More(order.count) } else { Enable::To(order.count) };
+    let enabled = exec.cx.chains.enable(None, Target { qp: order.object, side }, enable);
+    exec.out.chains.wake(enabled.map_err(|_| WcStatus::LocalQpOperationError)?);
+    Ok(())
 }
 
 fn malformed() -> Failure {

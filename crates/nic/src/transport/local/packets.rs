@@ -66,7 +66,9 @@ impl<P: Platform> Local<'_, P> {
                 let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
                 data(Op::Datagram { qkey, source: self.qp.qpn, imm })
             }
-            SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => return Err(WcStatus::LocalQpOperationError),
+            SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } | SendOp::Enable { .. } => {
+                return Err(WcStatus::LocalQpOperationError);
+            }
         })
     }
 

@@ -4,7 +4,7 @@ use super::super::world::*;
 use super::world::*;
 use crate::chain::Image;
 use crate::timer::Time;
-use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Request, offset};
+use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Ordering, Request, offset};
 use rdmesh_verbs::*;
 
 fn node(world: &mut World) -> Node {
@@ -69,6 +69,29 @@ fn relative_enables_add_up() {
         world.enable(&queue, limit);
         assert_eq!(a.word(0), done);
     }
+}
+
+#[test]
+fn an_ordinary_queue_may_post_the_first_enable() {
+    let mut world = World::new(1);
+    let a = node(&mut world);
+    let queue = world.queue(&a, GROUP, &[local(ChainOp::FetchAdd, &a, 0, 1)]);
+    queue.put_receive(&[a.sge(64, 8)]);
+    let plain = world.plain(&a, 64, false);
+    world.connect(&plain.node, &plain.node);
+    let order = |object, relative| Ordering { object, count: 2, step: 9, relative };
+    let enable = |world: &mut World, order, is_receive| {
+        world.post(&plain.node, wr(1, SendOp::Enable { order, is_receive }, &[]));
+        world.settle();
+    };
+    for (relative, done) in [(false, 2), (false, 2), (true, 4)] {
+        enable(&mut world, order(queue.qp, relative), false);
+        assert_eq!(a.word(0), done);
+    }
+    enable(&mut world, order(queue.qp, false), true);
+    assert_eq!(plain.statuses(), [WcStatus::Success; 4]);
+    enable(&mut world, order(plain.qp, false), false);
+    assert_eq!(plain.statuses(), [WcStatus::LocalQpOperationError]);
 }
 
 #[test]

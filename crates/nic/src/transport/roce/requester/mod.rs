@@ -152,7 +152,7 @@ impl<P: Platform> Requester<'_, P> {
             if let Err(status) = self.qp.check(cursor, self.cx.network.mtu.bytes()) {
                 return self.fail_in_turn(cursor, status);
             }
-            if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
+            if entry.wr.op.is_local() {
                 self.exec().execute_local();
                 return if self.qp.is_sending() { Step::Done } else { Step::Stuck };
             }
@@ -231,9 +231,11 @@ impl<P: Platform> Requester<'_, P> {
             }
             // Unreachable: datagrams belong to another kind of queue pair, and the other operations are executed or refused
             // before.
-            SendOp::Datagram { .. } | SendOp::Calc { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => {
-                single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0)
-            }
+            SendOp::Datagram { .. }
+            | SendOp::Calc { .. }
+            | SendOp::Enable { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindMw { .. } => single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0),
         }
     }
 
