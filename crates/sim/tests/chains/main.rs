@@ -3,9 +3,11 @@
 
 #[path = "../../../chain/tests/common/mod.rs"]
 mod common;
+mod programs;
 mod world;
 
 use common::*;
+use programs::random_program;
 use rdmesh_chain::model::{Fetch, Schedule};
 use rdmesh_chain::program::{Chain, Content};
 use rdmesh_nic::ChainState;
