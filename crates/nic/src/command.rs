@@ -64,6 +64,8 @@ pub struct CqInit<P: Platform> {
     pub queue: P::CompletionQueue,
     /// Entries that it holds.
     pub cqe: u32,
+    /// Completions that find no room are counted, and otherwise lost; without it they are an error (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).
+    pub ignores_overrun: bool,
 }
 
 /// Parameters of a new shared receive queue.
@@ -191,6 +193,8 @@ pub struct CqEntry {
     pub cqe: u32,
     /// Send and receive queues that report to it.
     pub users: u32,
+    /// Requests that have completed with success, whether or not there was room for the entry.
+    pub produced: u64,
 }
 
 /// A protection domain in a list.

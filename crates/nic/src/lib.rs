@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod capture;
+mod chain;
 pub mod cm;
 mod command;
 mod congestion;
@@ -39,16 +40,20 @@ mod transport;
 pub mod wire;
 
 pub use capture::{CaptureFilter, Captured, Captures};
+pub use chain::{ChainCounts, ChainEntry, ChainFault, ChainState, INLINE_COPIES, Image, Manage, ManageSend, RingInit};
 pub use command::{
     Capabilities, CommandError, ContextId, CqEntry, CqInit, MwType, PdEntry, QpCounters, QpEntry, QpInfo, QpInit,
     Remains, SrqAttr, SrqEntry, SrqInit,
 };
 pub use device::{Context, Event};
-pub use engine::{Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, WireCounters};
+pub use engine::{
+    Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, RingRegion, WireCounters,
+};
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
     Datagram, Form, Network, Opened, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target,
     Train, Transmits,
 };
+pub use schedule::StepRate;
 pub use timer::Time;

@@ -8,6 +8,7 @@
 use crate::memory::{Payload, Source};
 use crate::platform::Memory;
 use crate::wire::{Aeth, Header, IpUdp, Op, Part, Syndrome};
+use rdmesh_verbs::chain::{Args, ChainOp};
 use rdmesh_verbs::{Qpn, Vni};
 
 /// A packet between two queue pairs of this host.
@@ -39,6 +40,10 @@ pub(crate) enum Body<M> {
     Data(Payload<M>),
     /// The data of an ATOMIC WRITE.
     Word([u8; 8]),
+    /// In a request: a READ whose failed check is answered with zeros. In its reply: so many of them.
+    Zeros(u32),
+    /// The operands of an atomic that has no packet on a wire.
+    Calc(ChainOp, Args),
     /// In place of a reply: the request is lost, as on a wire. There is no such QP, or it has another state or peer.
     Lost,
 }
@@ -54,7 +59,7 @@ impl<M: Memory> Body<M> {
         match self {
             Self::Data(payload) => payload.len() as usize,
             Self::Word(word) => word.len(),
-            Self::Lost => 0,
+            Self::Zeros(_) | Self::Calc(..) | Self::Lost => 0,
         }
     }
 
@@ -65,7 +70,7 @@ impl<M: Memory> Body<M> {
                 let _ = payload.read(to);
             }
             Self::Word(word) => to.copy_from_slice(&word[..to.len()]),
-            Self::Lost => {}
+            Self::Zeros(_) | Self::Calc(..) | Self::Lost => {}
         }
     }
 }

@@ -53,6 +53,15 @@ pub trait Memory: Clone + Send {
     fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault>;
     /// Atomic add on eight aligned bytes; returns the old value.
     fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault>;
+    /// Copies whole aligned words out, each of them at once, where another side may write to them meanwhile.
+    fn load(&self, offset: u64, words: &mut [u64]) -> Result<(), Fault> {
+        for (at, word) in (offset..).step_by(8).zip(words) {
+            let mut bytes = [0; 8];
+            self.read(at, &mut bytes)?;
+            *word = u64::from_ne_bytes(bytes);
+        }
+        Ok(())
+    }
     /// Writes eight aligned bytes at once.
     fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault>;
 }

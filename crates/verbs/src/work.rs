@@ -1,5 +1,6 @@
 //! Work requests and their completions.
 
+use crate::chain::{Args, ChainOp, Ordering};
 use crate::{Access, Gid, Key, Qkey, Qpn};
 use arrayvec::ArrayVec;
 
@@ -90,6 +91,16 @@ pub enum SendOp {
         length: u64,
         access: Access,
     },
+    /// An atomic that has no packet: within one host only.
+    Calc {
+        op: ChainOp,
+        args: Args,
+    },
+    /// Lets a managed queue, of the receive side if so, go on: ENABLE and RECV_ENABLE of an ordinary queue.
+    Enable {
+        order: Ordering,
+        is_receive: bool,
+    },
     /// A datagram. `ah` is the address handle's number.
     Datagram {
         ah: u32,
@@ -129,7 +140,7 @@ impl SendWr {
     /// Whether earlier requests come first.
     pub fn precedence(&self) -> Precedence {
         Precedence {
-            is_local: matches!(self.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }),
+            is_local: self.op.is_local(),
             is_read_or_atomic: self.op.is_read_or_atomic(),
             is_fenced: self.flags.contains(SendFlags::FENCE),
         }
@@ -255,11 +266,18 @@ impl SendOp {
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::Calc { op, .. } => op.wc_opcode(),
             Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
             Self::Flush { .. } => WcOpcode::Flush,
+            Self::Enable { .. } => ChainOp::Enable.wc_opcode(),
             Self::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
             Self::BindMw { .. } => WcOpcode::BindMw,
         }
+    }
+
+    /// Whether the request takes effect on this side only.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInvalidate { .. } | Self::BindMw { .. } | Self::Enable { .. })
     }
 
     /// Whether the request's gather list is sent.
@@ -274,6 +292,7 @@ impl SendOp {
             Self::Read { .. }
                 | Self::CompareSwap { .. }
                 | Self::FetchAdd { .. }
+                | Self::Calc { .. }
                 | Self::AtomicWrite { .. }
                 | Self::Flush { .. }
         )

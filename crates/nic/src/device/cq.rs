@@ -2,6 +2,7 @@
 
 use crate::command::{CommandError, CqEntry, CqInit};
 use crate::platform::{CompletionQueue, Platform};
+use alloc::vec::Vec;
 use rdmesh_verbs::{Completion, WcStatus};
 
 /// A completion queue.
@@ -12,6 +13,11 @@ pub(crate) struct Cq<P: Platform> {
     /// Send and receive queues that report to it.
     users: u32,
     is_overrun: bool,
+    ignores_overrun: bool,
+    /// Successful completions.
+    produced: u64,
+    /// Managed queues that wait for a count of them: the count, and the engine's index of the queue pair.
+    waiting: Vec<(u64, u32)>,
 }
 
 /// Error of a completion that finds no room.
@@ -22,15 +28,16 @@ pub(crate) struct Full {
 
 impl<P: Platform> Cq<P> {
     pub(super) fn new(init: CqInit<P>) -> Self {
-        Self { queue: init.queue, cqe: init.cqe, users: 0, is_overrun: false }
+        let CqInit { queue, cqe, ignores_overrun } = init;
+        Self { queue, cqe, users: 0, is_overrun: false, ignores_overrun, produced: 0, waiting: Vec::new() }
     }
 
     pub(super) fn entry(&self, handle: u32) -> CqEntry {
-        CqEntry { handle, cqe: self.cqe, users: self.users }
+        CqEntry { handle, cqe: self.cqe, users: self.users, produced: self.produced }
     }
 
     pub(super) fn is_used(&self) -> bool {
-        self.users != 0
+        self.users != 0 || !self.waiting.is_empty()
     }
 
     /// One more queue reports to it.
@@ -59,12 +66,40 @@ impl<P: Platform> Cq<P> {
         if self.is_overrun {
             return Err(Full { is_first: false });
         }
-        if self.queue.push(completion).is_err() {
+        let failed = completion.status != WcStatus::Success;
+        if self.queue.push(completion).is_err() && !self.ignores_overrun {
             self.is_overrun = true;
             return Err(Full { is_first: true });
         }
-        let failed = completion.status != WcStatus::Success;
+        self.produced += u64::from(!failed);
         Ok(self.queue.take_arm(handle, solicited || failed))
+    }
+
+    /// Successful completions.
+    pub(crate) fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    /// The queue pair with this index of the engine's waits until there are so many successful completions.
+    pub(crate) fn wait(&mut self, index: u32, count: u64) {
+        self.waiting.push((count, index));
+    }
+
+    /// The queue pair waits no longer.
+    pub(crate) fn forget(&mut self, index: u32) {
+        self.waiting.retain(|(_, waiting)| *waiting != index);
+    }
+
+    /// Whether any queue pair waits.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes out the queue pairs for which there are enough completions.
+    pub(super) fn take_woken(&mut self) -> impl Iterator<Item = u32> {
+        let produced = self.produced;
+        self.waiting.extract_if(.., move |(count, _)| *count <= produced).map(|(_, index)| index)
     }
 
     /// Data came by WRITE to a queue pair that reports here.

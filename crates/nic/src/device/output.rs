@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::inbox::Inbox;
 use crate::capture::Captures;
+use crate::chain::Pending;
 use crate::command::ContextId;
 use crate::numbers::Numbers;
 use crate::packet::{Head, Packet};
@@ -69,6 +70,8 @@ pub(crate) struct Outputs<M> {
     pub(crate) timers: Deadlines,
     /// QPs in error, whose receive queues are watched for requests to flush.
     failed: NumberList,
+    /// Managed queues that others have woken or ended.
+    pub(crate) chains: Pending,
     epoch: u32,
 }
 
@@ -88,6 +91,7 @@ impl<M> Outputs<M> {
             captures: Captures::default(),
             timers: Deadlines::default(),
             failed: NumberList::default(),
+            chains: Pending::default(),
             epoch: 0,
         }
     }
@@ -154,9 +158,9 @@ impl<M> Outputs<M> {
         self.events.pop_front()
     }
 
-    /// Whether there are packets within the host, or events.
+    /// Whether there are packets within the host, events, or managed queues to be woken.
     pub(crate) fn has_any(&self) -> bool {
-        !self.inbox.is_empty() || !self.outbox.is_empty() || !self.events.is_empty()
+        !self.inbox.is_empty() || !self.outbox.is_empty() || !self.events.is_empty() || self.chains.has_any()
     }
 
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].
@@ -253,7 +257,11 @@ impl<M> Outputs<M> {
         solicited: bool,
     ) -> Result<(), Overrun> {
         let Some(cq) = cx.cq(handle) else { return Err(Overrun) };
-        match cq.push(handle, completion, solicited) {
+        let pushed = cq.push(handle, completion, solicited);
+        if cq.has_waiting() {
+            self.chains.wake_all(cq.take_woken());
+        }
+        match pushed {
             Ok(true) => self.events.push_back(Event::Completion { context, cq: handle }),
             Ok(false) => {}
             Err(full) => {

@@ -1,6 +1,7 @@
 //! The engine: one shard of the NIC.
 
 mod arrivals;
+mod chains;
 mod device;
 mod free;
 mod management;
@@ -12,6 +13,7 @@ mod table;
 mod tests;
 mod transmit;
 
+pub use chains::RingRegion;
 pub use device::Device;
 pub use management::{MadError, ReceivedMad};
 pub use moving::MovingDevice;
@@ -128,7 +130,7 @@ impl<P: Platform> Engine<P> {
         let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
         let watch = self.out.has_failed().then(|| self.out.now.after(FAILED_WATCH));
-        timer.into_iter().chain(watch).min()
+        timer.into_iter().chain(watch).chain(self.out.chains.deadline()).min()
     }
 
     /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
@@ -149,6 +151,7 @@ impl<P: Platform> Engine<P> {
         let start = self.out.spent();
         let mut worked = self.expire();
         worked |= self.drain_inbox();
+        worked |= self.qps.see_to_chains(&mut self.contexts, &mut self.out);
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
             if self.out.spent() - start > POLL_COST / 2 {
                 break;
@@ -166,12 +169,14 @@ impl<P: Platform> Engine<P> {
             worked |= self.run(index);
             // The cost of its packets at receivers on this engine is charged to the sender.
             self.drain_inbox();
+            self.qps.see_to_chains(&mut self.contexts, &mut self.out);
             self.out.schedule.charge(Order::Local, index, self.out.spent() - before);
         }
         worked | self.flush_failed()
     }
 
     fn expire(&mut self) -> bool {
+        self.out.chains.expire(self.out.now);
         let mut worked = false;
         while let Some(index) = self.out.timers.pop(self.out.now) {
             if let Some((qp, env)) = self.qp(index) {

@@ -2,7 +2,7 @@
 
 use super::{Budget, Engine};
 use crate::command::ContextId;
-use crate::device::Context;
+use crate::device::{Context, Outputs};
 use crate::platform::Platform;
 use crate::timer::Time;
 use crate::transport::Qp;
@@ -35,9 +35,9 @@ impl<P: Platform> MovingDevice<P> {
     /// Takes a device out of an engine, whose events have been taken; none where there is no such device.
     pub fn take(engine: &mut Engine<P>, now: Time, id: ContextId) -> Option<Self> {
         settle(engine, now);
-        let context = engine.contexts.remove(id.0)?;
+        let mut context = engine.contexts.remove(id.0)?;
         let indices: Vec<u32> = context.qps_from(0).map(|(_, index)| index).collect();
-        let qps = indices.into_iter().filter_map(|index| MovingQp::take(engine, index, &context)).collect();
+        let qps = indices.into_iter().filter_map(|index| MovingQp::take(engine, index, &mut context)).collect();
         Some(Self { context, qps, epoch: engine.out.epoch() })
     }
 
@@ -53,17 +53,33 @@ impl<P: Platform> MovingDevice<P> {
     }
 }
 
-/// Executes all that has arrived.
+/// Executes all that has arrived, and tells managed queues what came of it.
 fn settle<P: Platform>(engine: &mut Engine<P>, now: Time) {
     engine.settle_arrivals(now, &mut Budget::unlimited());
     engine.drain_inbox();
+    while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) {
+        engine.drain_inbox();
+    }
+}
+
+/// A managed queue stands in no list of its engine any more: its next turn finds out again what it waits for.
+fn unpark<P: Platform>(qp: &mut Qp<P>, index: u32, context: &mut Context<P>, out: &mut Outputs<P::Memory>) {
+    let Some(chain) = &mut qp.core_mut().send.chain else { return };
+    chain.is_parked = false;
+    if let Some(at) = chain.refill.take() {
+        out.chains.forget(index, at, chain.last);
+    }
+    if let Some(cq) = chain.waits_for.take().and_then(|cq| context.cq(cq)) {
+        cq.forget(index);
+    }
 }
 
 impl<P: Platform> MovingQp<P> {
-    fn take(engine: &mut Engine<P>, index: u32, context: &Context<P>) -> Option<Self> {
+    fn take(engine: &mut Engine<P>, index: u32, context: &mut Context<P>) -> Option<Self> {
         let owner = context.owner();
         let out = &mut engine.out;
-        let qp = engine.qps.take(index, owner.vni)?;
+        let mut qp = engine.qps.take(index, owner.vni)?;
+        unpark(&mut qp, index, context, out);
         let deadline = out.timers.get(index);
         out.timers.stop(index);
         out.schedule.leave(index, owner);

@@ -35,6 +35,7 @@ impl<P: Platform> Engine<P> {
         let Some((qp, env)) = self.qp(index) else { return false };
         let (vni, port) = (env.cx.network.vni, env.cx.network.plain.map_or(0, |plain| plain.source_port));
         let (mark, count) = (to.mark(), to.count());
+        let steps = env.out.chains.spent();
         let has_more = qp.poll_transmit(env, to);
         if has_more {
             self.out.make_wire_ready(index);
@@ -42,9 +43,10 @@ impl<P: Platform> Engine<P> {
         self.out.captures.sent(self.out.now, vni, port, to, mark);
         // A turn without a packet is not free, and members of a group on this host get theirs at the sender's expense.
         let packets = (to.count() - count).max(1);
-        let sent = cost(packets as u64, (to.mark() - mark) as u64);
+        let sent = cost(packets as u64, (to.mark() - mark) as u64) + self.out.chains.spent() - steps;
         let before = self.out.spent();
         self.drain_inbox();
+        self.qps.see_to_chains(&mut self.contexts, &mut self.out);
         self.out.schedule.charge(Order::Wire, index, sent + self.out.spent() - before);
         has_more
     }

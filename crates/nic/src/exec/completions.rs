@@ -1,6 +1,7 @@
 //! Completion of work requests: successful, failed or flushed.
 
 use super::Exec;
+use super::chain::ends;
 use crate::platform::{Platform, SendQueue};
 use crate::schedule::FLUSH_TURN;
 use rdmesh_verbs::{AsyncEvent, Completion, QpState, QpType, Qpn, SendFlags, WcFlags, WcOpcode, WcStatus};
@@ -37,6 +38,7 @@ impl<P: Platform> Exec<'_, P> {
     /// The oldest request ends in an error, and with it the send queue.
     pub(crate) fn fail_oldest(&mut self, status: WcStatus) {
         self.qp.counters.errors += 1;
+        ends::blame_oldest(self, status);
         if let Some(entry) = self.qp.send.window.oldest() {
             let (wr_id, opcode, flags) = (entry.wr.wr_id, entry.wr.op.wc_opcode(), entry.wr.flags);
             self.qp.send.window.pop();
@@ -46,15 +48,22 @@ impl<P: Platform> Exec<'_, P> {
     }
 
     /// A send error: RC fails as a whole, UC and UD only their send side (IBA 10.3.1.6).
-    fn fail_send(&mut self) {
+    pub(super) fn fail_send(&mut self) {
         let state = if self.qp.qp_type == QpType::Rc { QpState::Error } else { QpState::Sqe };
         self.enter(state);
     }
 
     /// Writes the completion of a send, where one is due, and hands its slot back; false on overrun of the CQ.
     #[allow(clippy::too_many_arguments, reason = "the fields of a completion")]
-    fn finish_send(&mut self, wr_id: u64, opcode: WcOpcode, flags: SendFlags, byte_len: u32, status: WcStatus) -> bool {
-        self.qp.send.queue.release(1);
+    pub(super) fn finish_send(
+        &mut self,
+        wr_id: u64,
+        opcode: WcOpcode,
+        flags: SendFlags,
+        byte_len: u32,
+        status: WcStatus,
+    ) -> bool {
+        self.qp.send.release();
         if status == WcStatus::Success && !self.qp.signal_all && !flags.contains(SendFlags::SIGNALED) {
             return true;
         }
@@ -82,7 +91,9 @@ impl<P: Platform> Exec<'_, P> {
             self.finish_send(wr_id, opcode, SendFlags::empty(), 0, WcStatus::FlushError);
             flushed = true;
         }
-        for _ in 0..FLUSH_TURN {
+        // Requests of a managed queue that have not started are the chain's, and posted by no one.
+        let most = if self.qp.send.chain.is_some() { 0 } else { FLUSH_TURN };
+        for _ in 0..most {
             let Some(fetched) = self.qp.send.queue.fetch(self.qp.qp_type, &mut self.qp.send.window.next().wr) else {
                 break;
             };

@@ -2,6 +2,7 @@
 
 use super::remote::Range;
 use super::{Exec, Refusal, Request, invalid};
+use crate::chain::{Side, Target};
 use crate::memory::{CopyError, Source};
 use crate::platform::{Fault, Platform, RecvQueue};
 use crate::qp::{MESSAGE_MAX, Message};
@@ -20,6 +21,7 @@ impl<P: Platform> Exec<'_, P> {
         if part.is_first() {
             self.qp.recv.received = 0;
         }
+        self.check_length(request.payload.len(), part.is_last())?;
         let sges = &self.qp.recv.current.sges;
         request.payload.scatter(&self.cx.keys, self.qp.pd, sges, self.qp.recv.received).map_err(blame)?;
         self.qp.recv.received += u64::from(request.payload.len());
@@ -28,6 +30,15 @@ impl<P: Platform> Exec<'_, P> {
         }
         self.qp.recv.message = if part.is_last() { Message::None } else { Message::Send };
         Ok(())
+    }
+
+    /// A message for a managed queue has exactly the declared length: a short one would leave the last sender's bytes in place.
+    fn check_length(&self, len: u32, is_last: bool) -> Result<(), Refusal> {
+        if self.qp.recv.chain.is_none() || !is_last {
+            return Ok(());
+        }
+        let declared: u64 = self.qp.recv.current.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if self.qp.recv.received + u64::from(len) == declared { Ok(()) } else { Err(invalid()) }
     }
 
     fn end_send(&mut self, imm: Option<u32>, invalidate: Option<Key>, solicited: bool) -> Result<(), Refusal> {
@@ -108,6 +119,9 @@ impl<P: Platform> Exec<'_, P> {
         }
         let (context, srq) = (self.qp.context, self.qp.srq);
         let wr = &mut self.qp.recv.current;
+        if self.qp.recv.chain.is_some() {
+            return self.take_managed();
+        }
         let taken = match (srq, &mut self.qp.recv.queue) {
             (Some(handle), _) => {
                 let srq = self.cx.srq(handle).ok_or(Refusal::NotReady)?;
@@ -130,6 +144,23 @@ impl<P: Platform> Exec<'_, P> {
                 Err(Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError))
             }
         }
+    }
+
+    /// The same for a managed receive queue.
+    fn take_managed(&mut self) -> Result<(), Refusal> {
+        let target = Target { qp: self.qp.handle, side: Side::Receive };
+        let Some(queue) = &mut self.qp.recv.chain else { return Err(Refusal::NotReady) };
+        if !self.cx.chains.may_start(target, queue.next()) {
+            return Err(Refusal::NotReady);
+        }
+        let wr = &mut self.qp.recv.current;
+        let taken = queue.take(wr);
+        self.qp.recv.busy = true;
+        taken.map_err(|unfit| {
+            wr.wr_id = unfit.wr_id;
+            wr.sges.clear();
+            Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError)
+        })
     }
 
     fn deliver(&mut self, opcode: WcOpcode, (imm, flags): (u32, WcFlags), solicited: bool) -> Result<(), Refusal> {

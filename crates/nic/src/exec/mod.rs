@@ -1,10 +1,12 @@
 //! Execution of requests, whatever transport brings them.
 //!
 //! * [`requests`]: work requests of the send queue; [`completions`]: how they end.
+//! * [`chain`]: requests of managed queues.
 //! * [`receives`]: receive requests.
 //! * [`messages`]: SEND and WRITE; [`remote`]: READ, atomics and FLUSH; [`datagram`]: unreliable datagrams.
 //! * [`state`]: transitions of a queue pair's state, by command or through an error.
 
+mod chain;
 mod completions;
 mod datagram;
 mod grh;

@@ -1,6 +1,7 @@
 //! Receive requests: the completions with which they end, and how they are flushed.
 
 use super::Exec;
+use super::chain::ends;
 use crate::platform::{Platform, RecvQueue};
 use crate::schedule::FLUSH_TURN;
 use crate::wire::NakCode;
@@ -11,6 +12,7 @@ impl<P: Platform> Exec<'_, P> {
     /// and C).
     pub(crate) fn fail_receive(&mut self, nak: NakCode, status: WcStatus) {
         self.qp.counters.errors += 1;
+        ends::blame_receive(self, status);
         if core::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
             // A queue that is full has raised its own event.
@@ -22,7 +24,10 @@ impl<P: Platform> Exec<'_, P> {
             NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::Sequence => AsyncEvent::QpRequestError,
             NakCode::RemoteOperation => AsyncEvent::QpFatal,
         };
-        self.out.async_event(self.qp.context, event, self.qp.handle);
+        // A managed queue's group has one event for all.
+        if !self.qp.is_managed() {
+            self.out.async_event(self.qp.context, event, self.qp.handle);
+        }
         self.enter(QpState::Error);
     }
 
@@ -52,7 +57,8 @@ impl<P: Platform> Exec<'_, P> {
         if core::mem::take(&mut self.qp.recv.busy) {
             self.flush_receive();
         }
-        for _ in 0..FLUSH_TURN {
+        let most = if self.qp.recv.chain.is_some() { 0 } else { FLUSH_TURN };
+        for _ in 0..most {
             let taken = self.qp.recv.queue.as_mut().and_then(|queue| queue.take(&mut self.qp.recv.current));
             let Some(taken) = taken else { break };
             if let Err(bad) = taken {

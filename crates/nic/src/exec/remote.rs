@@ -2,8 +2,10 @@
 
 use super::messages::unreachable;
 use super::{Exec, Refusal, invalid};
+use crate::memory::calculate;
 use crate::platform::{Memory, Platform};
 use crate::wire::{NakCode, Op};
+use rdmesh_verbs::chain::{Args, ChainOp};
 use rdmesh_verbs::{Access, Key, WcStatus};
 
 /// A range that a peer names.
@@ -42,6 +44,15 @@ impl<P: Platform> Exec<'_, P> {
         if original.is_some() {
             self.qp.counters.served_bytes += 8;
         }
+        Ok(original)
+    }
+
+    /// Executes an atomic that has no packet on a wire. Returns the original value.
+    pub(crate) fn execute_calc(&mut self, op: ChainOp, args: &Args) -> Result<u64, Refusal> {
+        let (memory, offset) = self.reach_word(args.remote_addr, Key(args.rkey), Access::REMOTE_ATOMIC)?;
+        let original = calculate(&memory, offset, op, args).map_err(unreachable)?;
+        self.count_message(8);
+        self.qp.counters.served_bytes += 8;
         Ok(original)
     }
 

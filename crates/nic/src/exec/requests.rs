@@ -1,6 +1,7 @@
 //! Work requests: fetched from the send queue, checked, and executed where that needs no peer.
 
 use super::Exec;
+use super::chain::order;
 use crate::memory::BindRequest;
 use crate::platform::{Platform, SendQueue};
 use rdmesh_verbs::{SendFlags, SendOp, WcStatus};
@@ -10,6 +11,9 @@ impl<P: Platform> Exec<'_, P> {
     /// for earlier ones: until it may be executed, they may change it.
     pub(crate) fn fetch(&mut self) -> bool {
         let send = &self.qp.send;
+        if send.chain.is_some() {
+            return self.step();
+        }
         let must_wait = || self.qp.must_wait(send.queue.precedence(), send.window.len());
         if send.window.is_full() || (!send.window.is_empty() && send.queue.is_ready() && must_wait()) {
             return false;
@@ -27,7 +31,8 @@ impl<P: Platform> Exec<'_, P> {
         let inline = entry.wr.flags.contains(SendFlags::INLINE).then(|| self.qp.send.queue.inline_data());
         let total = match entry.wr.op {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } => 8,
-            SendOp::Flush { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => 0,
+            SendOp::Flush { .. } => 0,
+            op if op.is_local() => 0,
             _ => entry.wr.length(),
         };
         entry.begin(total, inline);
@@ -46,6 +51,7 @@ impl<P: Platform> Exec<'_, P> {
                 let request = BindRequest { mw, new_key, mr, addr, length, access };
                 self.cx.keys.bind(self.qp.pd, self.qp.qpn, &request).map_err(|_| WcStatus::MwBindError)
             }
+            SendOp::Enable { order, is_receive } => order::enable_from_outside(self, &order, is_receive),
             _ => Err(WcStatus::LocalQpOperationError),
         };
         match result {

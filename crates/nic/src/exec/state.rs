@@ -1,6 +1,7 @@
 //! Queue pair state transitions.
 
 use super::Exec;
+use super::chain::ends;
 use crate::device::Event;
 use crate::platform::{Platform, RecvQueue, SendQueue};
 use crate::qp::Wait;
@@ -31,6 +32,7 @@ impl<P: Platform> Exec<'_, P> {
             QpState::Sqe => {
                 self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
                 self.flush_sends();
+                ends::poison(self);
             }
             QpState::Error => self.error(before),
             QpState::Init => {}
@@ -38,6 +40,7 @@ impl<P: Platform> Exec<'_, P> {
     }
 
     fn reset(&mut self) {
+        ends::reset(self);
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.qp.send.clear();
         self.qp.send.queue.clear();
@@ -63,10 +66,11 @@ impl<P: Platform> Exec<'_, P> {
         self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
         self.flush_sends();
         self.flush_receives();
+        ends::poison(self);
         if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
             self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
         }
-        if self.qp.recv.queue.is_some() {
+        if self.qp.recv.queue.is_some() && self.qp.recv.chain.is_none() {
             self.out.watch_failed(self.index);
         }
     }

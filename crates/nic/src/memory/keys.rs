@@ -171,6 +171,16 @@ impl<M: Memory> KeyTable<M> {
         }
     }
 
+    /// Removes the region with `handle`, if it still has this key.
+    pub(crate) fn remove_key(&mut self, handle: u32, key: Key) {
+        let is_same = self.slots.get(handle as usize).is_some_and(|slot| {
+            matches!(slot.entry, Entry::Region(_)) && Key::from_parts(handle as usize, slot.tag) == key
+        });
+        if is_same {
+            self.remove(handle);
+        }
+    }
+
     fn count(&mut self, pd: Option<u32>, change: i32) {
         let Some(pd) = pd else { return };
         let users = self.by_pd.entry(pd).or_default();

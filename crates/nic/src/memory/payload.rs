@@ -4,6 +4,7 @@ use super::{AccessDenied, KeyTable};
 use crate::platform::{Fault, Memory};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
+use rdmesh_verbs::chain::{Args, ChainOp};
 use rdmesh_verbs::{Access, Sge};
 
 /// The data of a packet that came: references on one host, bytes from the network.
@@ -229,6 +230,46 @@ pub(crate) fn scatter_bytes<M: Memory>(
     }
     Ok(())
 }
+
+/// Writes zeros to a scatter list.
+pub(crate) fn scatter_zeros<M: Memory>(
+    keys: &KeyTable<M>,
+    pd: u32,
+    sges: &[Sge],
+    mut skip: u64,
+    mut len: u64,
+) -> Result<(), CopyError> {
+    const ZEROS: [u8; 512] = [0; 512];
+    while len != 0 {
+        let now = len.min(ZEROS.len() as u64);
+        scatter_bytes(keys, pd, sges, skip, &ZEROS[..now as usize])?;
+        skip += now;
+        len -= now;
+    }
+    Ok(())
+}
+
+/// An atomic on eight aligned bytes; returns the old value. Where another side changes them all the time, the memory counts
+/// as slow.
+pub(crate) fn calculate<M: Memory>(memory: &M, offset: u64, op: ChainOp, args: &Args) -> Result<u64, Fault> {
+    match op {
+        ChainOp::CompareSwap => return memory.compare_swap(offset, args.compare_add, args.swap),
+        ChainOp::FetchAdd => return memory.fetch_add(offset, args.compare_add),
+        _ => {}
+    }
+    let mut old = memory.compare_swap(offset, 0, 0)?;
+    for _ in 0..MOST_TRIES {
+        let found = memory.compare_swap(offset, old, op.apply(old, args))?;
+        if found == old {
+            return Ok(old);
+        }
+        old = found;
+    }
+    Err(Fault::Slow)
+}
+
+/// Tries of an atomic while another side changes the same word.
+const MOST_TRIES: usize = 1000;
 
 /// Blames a failed copy on the side whose memory is gone, or slow.
 fn copy_span<M: Memory>(span: &Span<M>, done: u32, to: &M, to_offset: u64, len: u32) -> Result<(), CopyError> {

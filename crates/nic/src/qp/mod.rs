@@ -6,10 +6,12 @@ mod window;
 pub(crate) use slowness::Slowness;
 pub(crate) use window::{Inflight, Window};
 
+use crate::chain::{ManagedReceive, ManagedSend};
 use crate::command::{Capabilities, ContextId, QpCounters, QpInfo, QpInit};
 use crate::path::Path;
 use crate::platform::{PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::{Deadlines, Time};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use rdmesh_verbs::{AttrMask, Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
@@ -57,6 +59,8 @@ impl<P: Platform> Deref for Core<P> {
 /// The send side.
 pub(crate) struct SendSide<P: Platform> {
     pub(crate) queue: P::SendQueue,
+    /// In its place, if the queue is managed.
+    pub(crate) chain: Option<Box<ManagedSend<P::Memory>>>,
     /// Requests that are fetched and not completed, oldest first.
     pub(crate) window: Window<P::Memory>,
     /// Which of them is being sent.
@@ -97,6 +101,8 @@ impl Wait {
 /// The receive side.
 pub(crate) struct ReceiveSide<P: Platform> {
     pub(crate) queue: Option<P::RecvQueue>,
+    /// In its place, if the queue is managed.
+    pub(crate) chain: Option<Box<ManagedReceive<P::Memory>>>,
     pub(crate) expected_psn: Psn,
     /// The request that a message is being received into, if `busy`, and how much of the message has come.
     pub(crate) current: RecvWr,
@@ -175,6 +181,11 @@ impl<P: Platform> Core<P> {
         assign(&mut self.attr, attr, mask);
     }
 
+    /// Whether one of its queues is managed.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.send.chain.is_some() || self.recv.chain.is_some()
+    }
+
     /// Notes whether it is connected to a QP on another host.
     pub(crate) fn set_remote(&mut self, is_remote: bool) {
         self.is_remote = is_remote;
@@ -228,7 +239,7 @@ impl<P: Platform> Core<P> {
 
     /// Whether receive requests are posted to a queue of its own.
     pub(crate) fn has_receives(&self) -> bool {
-        self.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty())
+        self.recv.chain.is_none() && self.recv.queue.as_ref().is_some_and(|queue| !queue.is_empty())
     }
 
     /// Whether its work requests are executed (IBA 10.3.1).
@@ -239,9 +250,9 @@ impl<P: Platform> Core<P> {
     /// Whether the QP has something to do on its send side without an event from outside.
     pub(crate) fn can_send(&self) -> bool {
         let sending = match self.attr.state {
-            QpState::Rts => self.send.cursor < self.send.window.len() || self.send.queue.is_ready(),
+            QpState::Rts => self.send.cursor < self.send.window.len() || self.send.has_next(),
             QpState::Sqd => self.send.cursor < self.send.window.len(),
-            QpState::Error | QpState::Sqe => return self.send.queue.is_ready(),
+            QpState::Error | QpState::Sqe => return self.send.chain.is_none() && self.send.queue.is_ready(),
             _ => false,
         };
         sending && self.send.wait == Wait::None
@@ -274,9 +285,15 @@ impl<P: Platform> Core<P> {
                     | SendOp::Write { .. }
                     | SendOp::BindMw { .. }
                     | SendOp::LocalInvalidate { .. }
+                    | SendOp::Enable { .. }
             ),
         };
-        if entry.bad || !allowed || entry.wr.sges.len() > self.caps.max_send_sge as usize {
+        let needs_one_host = entry.soft || matches!(entry.wr.op, SendOp::Calc { .. });
+        if entry.bad
+            || !allowed
+            || (needs_one_host && self.is_remote)
+            || entry.wr.sges.len() > self.caps.max_send_sge as usize
+        {
             return Err(WcStatus::LocalQpOperationError);
         }
         if entry.wr.op.is_read_or_atomic() && self.attr.max_rd_atomic == 0 {
@@ -291,6 +308,7 @@ impl<P: Platform> SendSide<P> {
     pub(crate) fn new(queue: P::SendQueue, window: usize) -> Self {
         Self {
             queue,
+            chain: None,
             window: Window::new(window),
             cursor: 0,
             next_psn: Psn::default(),
@@ -299,6 +317,22 @@ impl<P: Platform> SendSide<P> {
             wait: Wait::None,
             slow: Slowness::default(),
             announce_drained: false,
+        }
+    }
+
+    /// Whether there may be a request to fetch.
+    #[inline]
+    fn has_next(&self) -> bool {
+        match &self.chain {
+            None => self.queue.is_ready(),
+            Some(chain) => !chain.is_parked,
+        }
+    }
+
+    /// Hands the slot of the oldest fetched request back. Those of a managed queue stay the chain's.
+    pub(crate) fn release(&mut self) {
+        if self.chain.is_none() {
+            self.queue.release(1);
         }
     }
 
@@ -324,6 +358,7 @@ impl<P: Platform> ReceiveSide<P> {
     pub(crate) fn new(queue: Option<P::RecvQueue>) -> Self {
         Self {
             queue,
+            chain: None,
             expected_psn: Psn::default(),
             current: RecvWr::default(),
             busy: false,

@@ -29,6 +29,10 @@ pub(crate) struct Inflight<M> {
     pub(crate) complete: bool,
     /// Whether any packet was sent.
     pub(crate) started: bool,
+    /// A READ that delivers zeros where its key or range is wrong.
+    pub(crate) soft: bool,
+    /// Of a managed queue: the request, counted from the first.
+    pub(crate) index: u64,
     /// Whether the entry in the ring could not be understood.
     pub(crate) bad: bool,
 }
@@ -132,6 +136,8 @@ impl<M> Inflight<M> {
             first_psn: Psn::default(),
             complete: false,
             started: false,
+            soft: false,
+            index: 0,
             bad: false,
         }
     }
@@ -147,6 +153,7 @@ impl<M> Inflight<M> {
         self.total = total;
         (self.sent, self.answered, self.outstanding) = (0, 0, 0);
         (self.complete, self.started, self.bad) = (false, false, false);
+        self.soft = false;
     }
 }
 

@@ -5,12 +5,16 @@
 //! So two busy tenants share a worker half and half, whatever number of queue pairs either has.
 
 mod list;
+mod steps;
 mod turns;
 
+use crate::timer::Time;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 pub(crate) use list::NumberList;
 use rdmesh_verbs::Vni;
+pub use steps::StepRate;
+use steps::Steps;
 use turns::Turns;
 
 /// An endpoint, to which a share is due, and its tenant.
@@ -31,6 +35,7 @@ pub(crate) struct Schedule {
     local: Turns,
     wire: Turns,
     arrived: Turns,
+    steps: Steps,
 }
 
 /// The classes of tenants and endpoints that have queue pairs.
@@ -71,6 +76,7 @@ impl Schedule {
             self.classes.resize(qp as usize + 1, 0);
         }
         self.classes[qp as usize] = endpoint;
+        self.steps.join(owner, endpoint);
     }
 
     /// The queue pair of `owner` goes.
@@ -82,6 +88,7 @@ impl Schedule {
             self.local.forget(class);
             self.wire.forget(class);
             self.arrived.forget(class);
+            self.steps.forget(class);
         }
     }
 
@@ -106,6 +113,27 @@ impl Schedule {
     pub(crate) fn charge(&mut self, order: Order, qp: u32, cost: u64) {
         let Some(&class) = self.classes.get(qp as usize) else { return };
         self.turns(order).charge(class, cost);
+    }
+
+    /// Sets the budget of an endpoint for steps of chains, or takes it away.
+    pub(crate) fn set_step_rate(&mut self, owner: Owner, rate: Option<StepRate>) {
+        let class = self.shares.endpoints.get(&owner).map(|class| class.number);
+        self.steps.set_rate(owner, rate, class);
+    }
+
+    /// When the queue pair's endpoint may execute another step of a chain; none for now.
+    #[inline]
+    pub(crate) fn steps_wait(&mut self, qp: u32, now: Time) -> Option<Time> {
+        let class = *self.classes.get(qp as usize)?;
+        self.steps.wait(class, now)
+    }
+
+    /// The queue pair has executed steps of a chain.
+    #[inline]
+    pub(crate) fn charge_steps(&mut self, qp: u32, steps: u64) {
+        if let Some(&class) = self.classes.get(qp as usize) {
+            self.steps.charge(class, steps);
+        }
     }
 
     /// Queue pairs that wait.

@@ -21,6 +21,7 @@ use rdmesh_nic::platform::Fault;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::{MapError, SharedMemory};
 use std::sync::{Arc, Mutex, PoisonError};
+use zerocopy::IntoBytes;
 
 /// Bytes that the NIC may reach: a region, or a queue's inline data.
 #[derive(Clone)]
@@ -229,6 +230,14 @@ impl rdmesh_nic::platform::Memory for TenantMemory {
 
     fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
         self.atomic(offset, |cell| raw::fetch_add(cell, add), move |old| old.wrapping_add(add))
+    }
+
+    fn load(&self, offset: u64, words: &mut [u64]) -> Result<(), Fault> {
+        let bytes = size_of_val(words);
+        match self.run(offset, bytes)? {
+            (Run::Mapped(from), len) if len == bytes && from.addr().is_multiple_of(8) => raw::load(from, words),
+            _ => self.read(offset, words.as_mut_bytes()),
+        }
     }
 
     fn write_atomic(&self, offset: u64, value: [u8; 8]) -> Result<(), Fault> {

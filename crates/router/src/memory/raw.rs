@@ -50,6 +50,23 @@ unsafe fn copy_tail(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Whole aligned words that another process may write, and where they go.
+struct Words<'a> {
+    from: *mut u8,
+    to: &'a mut [u64],
+}
+
+/// Copies aligned words out, each of them at once. A fault where pages have gone.
+pub(super) fn load(from: *mut u8, to: &mut [u64]) -> Result<(), Fault> {
+    extern "C" fn execute(words: &mut Words<'_>) {
+        for (i, to) in words.to.iter_mut().enumerate() {
+            *to = word(words.from.wrapping_add(i * size_of::<u64>())).load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+    }
+    attempt(execute, &mut Words { from, to })
+}
+
 /// An atomic on eight aligned bytes, and what it finds there.
 struct Atomic {
     cell: *mut u8,
@@ -100,6 +117,14 @@ fn word<'a>(cell: *mut u8) -> &'a AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_loaded_in_order() {
+        let mut from = [1_u64, 2, 3, 4];
+        let mut to = [0; 3];
+        load(from[1..].as_mut_ptr().cast(), &mut to).unwrap();
+        assert_eq!(to, [2, 3, 4]);
+    }
 
     #[test]
     fn every_length_is_copied_exactly() {

@@ -159,7 +159,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     writable.push(map(file.fd(), cq.offset, cq.len as usize));
     let page = ContextPage::new(page).unwrap();
     let queue = HostCompletionQueue::new(cq.ring, page);
-    let cq = engine.device(context).unwrap().create_cq(CqInit { queue, cqe: 16 }).unwrap();
+    let cq = engine.device(context).unwrap().create_cq(CqInit { queue, cqe: 16, ignores_overrun: false }).unwrap();
     let caps = Capabilities { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 };
     let mut qps = Vec::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {

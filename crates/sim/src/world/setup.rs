@@ -92,7 +92,9 @@ impl World {
         let pd = device.alloc_pd().or_else(refused)?;
         let (_, key) = device.reg_mr(pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
         let completions = Completions::new(id, CQE, journal);
-        let cq = device.create_cq(CqInit { queue: completions.clone(), cqe: CQE as u32 }).or_else(refused)?;
+        let cq = device
+            .create_cq(CqInit { queue: completions.clone(), cqe: CQE as u32, ignores_overrun: false })
+            .or_else(refused)?;
         let space = self.model.spaces.len();
         self.model.spaces.push(Space::new(region, slots));
         self.model.by_region.insert(id, space);

@@ -2,10 +2,11 @@
 
 use super::{NewRing, Queue, QueueFile, SGE_LEN};
 use crate::abi::{
-    RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeUdArgs,
+    RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeSge, RxeUdArgs,
     wr_opcode as opcode,
 };
 use crate::shared::SharedMemory;
+use rdmesh_verbs::chain::{ChainOp, Ordering};
 use rdmesh_verbs::{Access, Key, Precedence, Qkey, QpType, Qpn, SendFlags, SendOp, SendWr};
 use rustix::io;
 use std::mem::offset_of;
@@ -54,7 +55,7 @@ impl SendRing {
         let RxeSendWr { opcode, send_flags, .. } =
             self.queue.read(self.queue.slot(self.fetched) + offset_of!(RxeSendWqe, wr));
         Precedence {
-            is_local: matches!(opcode, opcode::LOCAL_INV | opcode::BIND_MW),
+            is_local: matches!(opcode, opcode::LOCAL_INV | opcode::BIND_MW | ENABLE | RECV_ENABLE),
             is_read_or_atomic: matches!(
                 opcode,
                 opcode::RDMA_READ
@@ -107,7 +108,7 @@ impl SendRing {
         wr.op = self.operation(&request, slot, length, qp_type).ok_or(bad)?;
         wr.sges.clear();
         wr.inline_len = 0;
-        if matches!(request.opcode, opcode::FLUSH | opcode::ATOMIC_WRITE | opcode::LOCAL_INV | opcode::BIND_MW) {
+        if !has_data(request.opcode) {
             wr.flags.remove(SendFlags::INLINE);
             return Ok(());
         }
@@ -147,6 +148,11 @@ impl SendRing {
             }
             opcode::LOCAL_INV => SendOp::LocalInvalidate { key: Key(wr.ex) },
             opcode::BIND_MW => bind_mw(&self.queue.read(args)),
+            ENABLE | RECV_ENABLE => {
+                let RxeSge { addr, length, lkey } = self.queue.read(slot + WQE_LEN);
+                let order = Ordering { object: lkey, count: addr, step: length, relative: wr.ex == 1 };
+                SendOp::Enable { order, is_receive: wr.opcode == RECV_ENABLE }
+            }
             opcode::FLUSH => {
                 let RxeFlushArgs { remote_addr, rkey, kind, level, .. } = self.queue.read(args);
                 SendOp::Flush { remote_addr, rkey: Key(rkey), length, kind, range: level == 0 }
@@ -168,6 +174,12 @@ impl SendRing {
     }
 }
 
+/// Whether the elements of a request are data.
+fn has_data(op: u32) -> bool {
+    use opcode::{ATOMIC_WRITE, BIND_MW, FLUSH, LOCAL_INV};
+    !matches!(op, FLUSH | ATOMIC_WRITE | LOCAL_INV | BIND_MW | ENABLE | RECV_ENABLE)
+}
+
 fn bind_mw(args: &RxeMwArgs) -> SendOp {
     SendOp::BindMw {
         addr: args.addr,
@@ -179,4 +191,7 @@ fn bind_mw(args: &RxeMwArgs) -> SendOp {
     }
 }
 
+/// Operations that the kernel leaves to drivers.
+const ENABLE: u32 = ChainOp::Enable.opcode();
+const RECV_ENABLE: u32 = ChainOp::RecvEnable.opcode();
 const WQE_LEN: usize = size_of::<RxeSendWqe>();

@@ -6,6 +6,7 @@ use crate::abi::{
     WorkCompletion, wr_opcode as opcode,
 };
 use proptest::prelude::*;
+use rdmesh_verbs::chain::Ordering;
 use rdmesh_verbs::{
     Access, Completion, Qkey, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus,
 };
@@ -192,6 +193,13 @@ fn each_operation_has_its_own_arguments() {
     let value = 0x1122_3344_5566_7788u64;
     let written = SendOp::AtomicWrite { remote_addr, rkey: Key(5), value: value.to_ne_bytes() };
     assert_eq!(operation(opcode::ATOMIC_WRITE, &rdma, value, QpType::Rc), Some(written));
+
+    let order = Ordering { object: 0, count: 9, step: 0, relative: false };
+    for (op, is_receive) in [(0xf2, false), (0xf3, true)] {
+        assert_eq!(operation(op, &rdma, 9, QpType::Rc), Some(SendOp::Enable { order, is_receive }));
+        assert_eq!(operation(op, &rdma, 9, QpType::Ud), None);
+    }
+    assert_eq!(operation(0xf1, &rdma, 9, QpType::Rc), None, "only managed queues wait");
 
     let atomic = RxeAtomicArgs { remote_addr, compare_add: 1, swap: 2, rkey: 5, reserved: 9 };
     let rc = |opcode| operation(opcode, &atomic, 0, QpType::Rc);

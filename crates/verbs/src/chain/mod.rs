@@ -12,6 +12,8 @@ mod request;
 
 pub use request::{Args, BadRequest, Ordering, Request, offset};
 
+use crate::WcOpcode;
+
 /// An operation of a managed queue's work request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
@@ -136,6 +138,17 @@ impl ChainOp {
     /// The operation of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// The opcode of its completion: the verbs know none for an operation that moves nothing, nor for the other atomics.
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            Self::Write | Self::WriteImm => WcOpcode::RdmaWrite,
+            Self::Read => WcOpcode::RdmaRead,
+            Self::CompareSwap | Self::MaskedCompareSwap => WcOpcode::CompareSwap,
+            Self::FetchAdd | Self::MaskedFetchAdd | Self::Min | Self::Max => WcOpcode::FetchAdd,
+            _ => WcOpcode::Send,
+        }
     }
 
     /// Class of the operation.

@@ -5,6 +5,7 @@ mod commands;
 use super::cq::Cq;
 use super::slab::Slab;
 use super::srq::Srq;
+use crate::chain::Chains;
 use crate::command::{CommandError, CqEntry, PdEntry, QpInit, SrqEntry};
 use crate::memory::KeyTable;
 use crate::path::Network;
@@ -18,6 +19,7 @@ use rdmesh_verbs::{AddressVector, DeviceLimits};
 pub struct Context<P: Platform> {
     pub(crate) network: Network,
     pub(crate) keys: KeyTable<P::Memory>,
+    pub(crate) chains: Chains,
     pds: Slab<Pd>,
     cqs: Slab<Cq<P>>,
     srqs: Slab<Srq<P>>,
@@ -43,6 +45,7 @@ impl<P: Platform> Context<P> {
     pub(crate) fn new(network: Network, limits: &DeviceLimits, seed: u64) -> Self {
         Self {
             network,
+            chains: Chains::default(),
             pds: Slab::new(limits.max_pd),
             keys: KeyTable::new(limits.max_mr.saturating_add(limits.max_mw), seed),
             cqs: Slab::new(limits.max_cq),
@@ -99,6 +102,7 @@ impl<P: Platform> Context<P> {
     pub(crate) fn place_qp(&mut self, handle: u32, index: u32) {
         if let Some(place) = self.qps.get_mut(handle) {
             *place = index;
+            self.chains.place(handle, index);
         }
     }
 
@@ -133,6 +137,7 @@ impl<P: Platform> Context<P> {
 
     /// A queue pair has gone: what it named is no longer in use by it, and windows that were bound to it are unbound.
     pub(crate) fn remove_qp(&mut self, core: &Core<P>) {
+        self.forget_chain(core);
         self.qps.remove(core.handle);
         self.leave_pd(core.pd);
         self.keys.unbind_qp(core.qpn);
@@ -140,6 +145,18 @@ impl<P: Platform> Context<P> {
             self.cqs.get_mut(cq).into_iter().for_each(Cq::leave);
         }
         core.srq.and_then(|srq| self.srqs.get_mut(srq)).into_iter().for_each(Srq::leave);
+    }
+
+    /// Regions over the rings of a queue pair, and what waits for it, go with it.
+    fn forget_chain(&mut self, core: &Core<P>) {
+        for (mr, key) in self.chains.leave(core.handle) {
+            self.keys.remove_key(mr, key);
+        }
+        if let Some(chain) = &core.send.chain
+            && let Some(cq) = chain.waits_for.and_then(|cq| self.cqs.get_mut(cq))
+        {
+            self.qps.get(core.handle).into_iter().for_each(|index| cq.forget(*index));
+        }
     }
 
     /// One more object is in a protection domain.

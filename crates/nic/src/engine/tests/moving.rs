@@ -8,7 +8,7 @@ use std::time::Duration;
 
 impl World {
     /// Moves the device of `node` to the engine `to` of the same host.
-    fn move_to(&mut self, node: &mut Node, to: usize) {
+    pub(super) fn move_to(&mut self, node: &mut Node, to: usize) {
         while let Some(event) = self.engines[node.engine].poll_event() {
             self.events.push(event);
         }

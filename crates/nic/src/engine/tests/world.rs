@@ -355,7 +355,11 @@ impl World {
         let memory = Bytes::new(LEN);
         let (mr, key) = e.device(context).unwrap().reg_mr(pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
         let queue = Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
-        let cq = e.device(context).unwrap().create_cq(CqInit { queue: queue.clone(), cqe: setup.cqe as u32 }).unwrap();
+        let cq = e
+            .device(context)
+            .unwrap()
+            .create_cq(CqInit { queue: queue.clone(), cqe: setup.cqe as u32, ignores_overrun: false })
+            .unwrap();
         let (sends, recvs) = (Sends::default(), Recvs::default());
         let srq = setup.srq.then(|| {
             let attr = SrqAttr { max_wr: 100, max_sge: 4, limit: 0 };

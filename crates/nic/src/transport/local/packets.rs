@@ -7,7 +7,7 @@ use crate::packet::{Body, Head, Packet};
 use crate::path::{Envelope, flow};
 use crate::platform::Platform;
 use crate::wire::{Header, Op, Part, Reth, Service};
-use rdmesh_verbs::{AddressVector, QpType, Qpn, SendFlags, SendOp, WcStatus};
+use rdmesh_verbs::{AddressVector, Key, QpType, Qpn, SendFlags, SendOp, WcStatus};
 
 /// A packet under construction.
 pub(crate) struct Built<M> {
@@ -30,6 +30,7 @@ impl<P: Platform> Local<'_, P> {
         let body = Body::Data(payload);
         let data = |op| Built { op, body, len, last };
         let single = |op, len| Built { op, body: Body::Data(Payload::empty()), len, last: true };
+        let with = |op, body, len| Built { op, body, len, last: true };
         Ok(match entry.wr.op {
             SendOp::Send { imm } => data(Op::Send { part, imm: imm.filter(|_| last), invalidate: None }),
             SendOp::SendInvalidate { rkey } => {
@@ -42,7 +43,8 @@ impl<P: Platform> Local<'_, P> {
             SendOp::Read { remote_addr, rkey } => {
                 let len = remaining.min(u64::from(FRAGMENT)) as u32;
                 let reth = Reth { addr: remote_addr.wrapping_add(sent), rkey, len };
-                Built { last: u64::from(len) == remaining, ..single(Op::ReadRequest(reth), len) }
+                let body = if entry.soft { Body::Zeros(0) } else { Body::Data(Payload::empty()) };
+                Built { last: u64::from(len) == remaining, ..with(Op::ReadRequest(reth), body, len) }
             }
             SendOp::CompareSwap { remote_addr: addr, rkey, compare, swap } => {
                 single(Op::CompareSwap { addr, rkey, compare, swap }, WORD)
@@ -50,7 +52,11 @@ impl<P: Platform> Local<'_, P> {
             SendOp::FetchAdd { remote_addr: addr, rkey, add } => single(Op::FetchAdd { addr, rkey, add }, WORD),
             SendOp::AtomicWrite { remote_addr: addr, rkey, value } => {
                 let op = Op::AtomicWrite { reth: Reth { addr, rkey, len: WORD } };
-                Built { body: Body::Word(value), ..single(op, WORD) }
+                with(op, Body::Word(value), WORD)
+            }
+            SendOp::Calc { op: calc, args } => {
+                let (addr, rkey) = (args.remote_addr, Key(args.rkey));
+                with(Op::FetchAdd { addr, rkey, add: args.compare_add }, Body::Calc(calc, args), WORD)
             }
             SendOp::Flush { remote_addr: addr, rkey, length, kind, range } => {
                 let reth = Reth { addr, rkey, len: length };
@@ -60,7 +66,9 @@ impl<P: Platform> Local<'_, P> {
                 let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
                 data(Op::Datagram { qkey, source: self.qp.qpn, imm })
             }
-            SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => return Err(WcStatus::LocalQpOperationError),
+            SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } | SendOp::Enable { .. } => {
+                return Err(WcStatus::LocalQpOperationError);
+            }
         })
     }
 

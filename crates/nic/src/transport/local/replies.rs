@@ -2,7 +2,7 @@
 
 use super::Local;
 use crate::exec::failure;
-use crate::memory::{CopyError, Source, scatter_bytes};
+use crate::memory::{CopyError, Source, scatter_bytes, scatter_zeros};
 use crate::packet::{Body, Head};
 use crate::platform::Platform;
 use crate::qp::Wait;
@@ -52,7 +52,16 @@ impl<P: Platform> Local<'_, P> {
                 let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
                 self.result(head, position, body, copied);
             }
-            (_, Body::Word(_)) => {}
+            (_, Body::Zeros(len)) => {
+                let entry = &self.qp.send.window[position];
+                let (sges, len) = (&entry.wr.sges, u64::from(*len));
+                let copied = scatter_zeros(&self.cx.keys, self.qp.pd, sges, entry.answered, len);
+                if entry.answered == 0 {
+                    self.cx.chains.counts(self.qp.handle).into_iter().for_each(|counts| counts.soft_faults += 1);
+                }
+                self.result(head, position, body, copied);
+            }
+            (_, Body::Word(_) | Body::Calc(..)) => {}
         }
     }
 

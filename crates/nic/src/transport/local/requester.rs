@@ -3,7 +3,7 @@
 use super::Local;
 use crate::platform::Platform;
 use crate::schedule::{TURN_COST, TURN_PACKETS};
-use rdmesh_verbs::{SendOp, WcStatus};
+use rdmesh_verbs::WcStatus;
 
 impl<P: Platform> Local<'_, P> {
     /// Lets a QP send for one turn. Returns whether it did anything.
@@ -46,7 +46,7 @@ impl<P: Platform> Local<'_, P> {
             if let Err(status) = self.qp.check(cursor, self.cx.network.mtu.bytes()) {
                 return self.fail_in_order(cursor, status);
             }
-            if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
+            if entry.wr.op.is_local() {
                 self.exec().execute_local();
                 return Step::Done;
             }

@@ -121,13 +121,21 @@ impl<P: Platform> Local<'_, P> {
             _ if self.qp.attr.max_dest_rd_atomic == 0 && !matches!(op, Op::Flush { .. }) => Err(invalid()),
             (Op::ReadRequest(reth), _) => {
                 let range = Range { addr: reth.addr, rkey: reth.rkey, len: head.remaining };
-                let payload = match self.exec().reach(&range, Access::REMOTE_READ)? {
+                let found = self.exec().reach(&range, Access::REMOTE_READ);
+                if let (Err(_), Body::Zeros(_)) = (&found, body) {
+                    return Ok((read_response(), Body::Zeros(head.len)));
+                }
+                let payload = match found? {
                     Some((memory, offset)) => Payload::single(memory, offset, head.len),
                     None => Payload::empty(),
                 };
                 let len = u64::from(head.len);
                 self.exec().count_read(len, len == head.remaining);
                 Ok((read_response(), Body::Data(payload)))
+            }
+            (_, Body::Calc(calc, args)) => {
+                let original = self.exec().execute_calc(*calc, args)?;
+                Ok((atomic_response(original), no_data()))
             }
             _ => {
                 let value = if let Body::Word(value) = body { Some(*value) } else { None };

@@ -91,15 +91,16 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
         return Err(Errno::BADF);
     }
     call.needs_room::<RxeCreateCqResponse>()?;
-    if request.flags != 0 {
+    if request.flags & !IGNORE_OVERRUN != 0 {
         return Err(Errno::OPNOTSUPP);
     }
+    let ignores_overrun = request.flags & IGNORE_OVERRUN != 0;
     check_entries(call, request.cqe)?;
     let charge = call.charge(ObjectKind::Cq)?;
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
-        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe })?;
+        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe, ignores_overrun })?;
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
@@ -130,7 +131,9 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = request.cq_handle;
     // Whether the entries fit depends on what had been posted.
     call.settle_cq(cq);
-    let remains = call.on_shard(move |shard, c| shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe }))?;
+    let remains = call.on_shard(move |shard, c| {
+        shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe, ignores_overrun: false })
+    })?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
 }
@@ -161,3 +164,6 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     }
     Ok(Reply::new(&DestroyCqResponse { comp_events_reported: completions, async_events_reported: asynchronous }))
 }
+
+/// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
+const IGNORE_OVERRUN: u32 = 1 << 1;

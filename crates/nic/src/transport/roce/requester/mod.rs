@@ -16,7 +16,7 @@ use crate::memory::{CopyError, gather_bytes};
 use crate::path::Transmits;
 use crate::platform::{Memory, Platform};
 use crate::qp::Inflight;
-use crate::schedule::TURN_STEPS;
+use crate::schedule::{TURN_COST, TURN_STEPS};
 use crate::timer::{Time, Timer, TimerTable};
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, Part, Reth};
@@ -102,14 +102,20 @@ impl<P: Platform> Requester<'_, P> {
     /// Appends request packets for one turn. Returns whether there may be more at once.
     pub(in crate::transport::roce) fn send_requests(&mut self, to: &mut Transmits) -> bool {
         let mut steps = 0;
-        while steps < TURN_STEPS && to.has_turn() && self.may_send() && self.send_request(to) == Step::Done {
+        let end = self.out.chains.spent() + TURN_COST;
+        while steps < TURN_STEPS
+            && self.out.chains.spent() < end
+            && to.has_turn()
+            && self.may_send()
+            && self.send_request(to) == Step::Done
+        {
             steps += 1;
         }
         if steps != 0 {
             self.watch_progress();
         }
         // Where it is stuck, the event that it waits for makes it ready again.
-        (steps == TURN_STEPS || !to.has_turn()) && self.may_send()
+        (steps == TURN_STEPS || self.out.chains.spent() >= end || !to.has_turn()) && self.may_send()
     }
 
     /// Whether there is a request to send, and nothing that forbids it.
@@ -134,6 +140,10 @@ impl<P: Platform> Requester<'_, P> {
             return Step::Stuck;
         }
         let cursor = self.qp.send.cursor;
+        // A step of a chain leaves nothing to send.
+        if cursor == self.qp.send.window.len() {
+            return if self.qp.is_sending() { Step::Done } else { Step::Stuck };
+        }
         let entry = &self.qp.send.window[cursor];
         if !entry.started {
             if self.qp.must_wait(entry.wr.precedence(), cursor) {
@@ -142,7 +152,7 @@ impl<P: Platform> Requester<'_, P> {
             if let Err(status) = self.qp.check(cursor, self.cx.network.mtu.bytes()) {
                 return self.fail_in_turn(cursor, status);
             }
-            if matches!(entry.wr.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. }) {
+            if entry.wr.op.is_local() {
                 self.exec().execute_local();
                 return if self.qp.is_sending() { Step::Done } else { Step::Stuck };
             }
@@ -219,10 +229,13 @@ impl<P: Platform> Requester<'_, P> {
                 let reth = Reth { addr, rkey, len: length };
                 single(Op::Flush { kind, selectivity: u8::from(!range), reth }, 0)
             }
-            // Unreachable: datagrams belong to another kind of queue pair, and the other operations are executed before.
-            SendOp::Datagram { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => {
-                single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0)
-            }
+            // Unreachable: datagrams belong to another kind of queue pair, and the other operations are executed or refused
+            // before.
+            SendOp::Datagram { .. }
+            | SendOp::Calc { .. }
+            | SendOp::Enable { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindMw { .. } => single(Op::Send { part: Part::Only, imm: None, invalidate: None }, 0),
         }
     }
 

@@ -1,0 +1,98 @@
+//! Vocabulary of the commands on managed queues and their groups.
+
+use alloc::vec::Vec;
+use rdmesh_verbs::WcStatus;
+
+/// What makes an existing queue pair managed, before RTS.
+pub struct Manage<M> {
+    /// Group whose queues may enable each other, and end together: any number of the program's choice.
+    pub group: u32,
+    /// The send queue, if it is to be managed.
+    pub send: Option<ManageSend<M>>,
+    /// The receive queue, if it is to be managed.
+    pub receive: Option<RingInit<M>>,
+}
+
+/// A send queue that is to be managed.
+pub struct ManageSend<M> {
+    /// Its ring.
+    pub ring: RingInit<M>,
+    /// Memory of the NIC's own for copies of inline data: [`INLINE_COPIES`](super::INLINE_COPIES) times the most inline
+    /// bytes of a request.
+    pub copies: M,
+}
+
+/// A queue's ring as memory.
+pub struct RingInit<M> {
+    /// The slots, without the indices before them.
+    pub memory: M,
+    /// Bytes of a slot.
+    pub stride: u32,
+    /// Slots that there are.
+    pub slots: u32,
+    /// Slots of a lap: the request behind the last of them is the first again.
+    pub cycle: u32,
+}
+
+/// A group of managed queues.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainEntry {
+    /// Its number.
+    pub group: u32,
+    /// Handles of its queue pairs.
+    pub qps: Vec<u32>,
+    /// Its state.
+    pub state: ChainState,
+    /// The error that ended it.
+    pub fault: Option<ChainFault>,
+    /// Counts of executed requests.
+    pub counts: ChainCounts,
+}
+
+/// State of a group of managed queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ChainState {
+    /// Requests are executed.
+    #[default]
+    Running,
+    /// By command: no request is started, no message is received.
+    Stopped,
+    /// A queue of it has failed, or it was ended by command.
+    Poisoned,
+}
+
+/// The error that has ended a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChainFault {
+    /// The queue pair, by handle.
+    pub qp: u32,
+    /// Whether its receive queue failed.
+    pub is_receive: bool,
+    /// The request, counted from the queue's first.
+    pub index: u64,
+    /// Its failure.
+    pub status: WcStatus,
+    /// The address that it named.
+    pub addr: u64,
+    /// The key that it named.
+    pub key: u32,
+}
+
+/// Counts of executed requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChainCounts {
+    /// Requests that move data, and NOPs.
+    pub copies: u64,
+    /// Atomic operations.
+    pub atomics: u64,
+    /// WAITs and ENABLEs.
+    pub orders: u64,
+    /// Charged steps: one for each request, and one for each 4096 bytes that it moves.
+    pub steps: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Failed checks of SOFT reads.
+    pub soft_faults: u64,
+    /// Times that a queue stood still because the endpoint's budget of steps was spent.
+    pub starved: u64,
+}

@@ -1,0 +1,266 @@
+//! Groups of managed queues: limits that they raise for each other, and their common end.
+
+use super::{ChainCounts, ChainEntry, ChainFault, ChainState};
+use crate::command::CommandError;
+use alloc::vec::Vec;
+use rdmesh_verbs::Key;
+use rdmesh_verbs::chain::{ChainOp, Class};
+
+/// The managed queues of a context, by handle of their queue pair.
+#[derive(Default)]
+pub(crate) struct Chains {
+    members: Vec<Option<Member>>,
+    groups: Vec<Option<Group>>,
+}
+
+/// A queue pair with managed queues.
+struct Member {
+    /// The engine's index of it.
+    index: u32,
+    group: usize,
+    /// Indices up to which requests may be executed; none of a queue that is not managed.
+    send: Option<u64>,
+    receive: Option<u64>,
+    has_failed: bool,
+    /// Regions over its rings.
+    regions: Vec<(u32, Key)>,
+}
+
+struct Group {
+    number: u32,
+    members: Vec<u32>,
+    state: ChainState,
+    fault: Option<ChainFault>,
+    counts: ChainCounts,
+}
+
+/// A queue of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Send,
+    Receive,
+}
+
+/// A managed queue: its queue pair's handle, and which of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    pub(crate) qp: u32,
+    pub(crate) side: Side,
+}
+
+/// How far a queue is enabled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Enable {
+    /// Up to an index, if that is further than before.
+    To(u64),
+    /// By so many requests more.
+    More(u64),
+}
+
+impl Member {
+    fn limit(&self, side: Side) -> Option<u64> {
+        match side {
+            Side::Send => self.send,
+            Side::Receive => self.receive,
+        }
+    }
+}
+
+impl Chains {
+    /// Adds a queue pair to the group with a number. Nothing of it is enabled.
+    pub(crate) fn join(&mut self, qp: u32, index: u32, number: u32, sides: &[Side]) -> Result<(), CommandError> {
+        let found = self.groups.iter().position(|group| group.as_ref().is_some_and(|group| group.number == number));
+        let place = found.unwrap_or_else(|| self.add_group(number));
+        let Some(Some(group)) = self.groups.get_mut(place) else { return Err(CommandError::NoSuchObject) };
+        if group.state == ChainState::Poisoned {
+            return Err(CommandError::Invalid);
+        }
+        group.members.push(qp);
+        if self.members.len() <= qp as usize {
+            self.members.resize_with(qp as usize + 1, || None);
+        }
+        let limit = |side| sides.contains(&side).then_some(0);
+        let (send, receive) = (limit(Side::Send), limit(Side::Receive));
+        let member = Member { index, group: place, send, receive, has_failed: false, regions: Vec::new() };
+        self.members[qp as usize] = Some(member);
+        Ok(())
+    }
+
+    fn add_group(&mut self, number: u32) -> usize {
+        let (state, counts) = (ChainState::Running, ChainCounts::default());
+        let group = Some(Group { number, members: Vec::new(), state, fault: None, counts });
+        match self.groups.iter().position(Option::is_none) {
+            Some(free) => {
+                self.groups[free] = group;
+                free
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() - 1
+            }
+        }
+    }
+
+    /// A queue pair has another index now.
+    pub(crate) fn place(&mut self, qp: u32, index: u32) {
+        self.member_mut(qp).into_iter().for_each(|member| member.index = index);
+    }
+
+    /// A queue pair has gone. Returns the regions over its rings.
+    pub(crate) fn leave(&mut self, qp: u32) -> Vec<(u32, Key)> {
+        let Some(member) = self.members.get_mut(qp as usize).and_then(Option::take) else { return Vec::new() };
+        if let Some(place) = self.groups.get_mut(member.group)
+            && let Some(group) = place
+        {
+            group.members.retain(|other| *other != qp);
+            if group.members.is_empty() {
+                *place = None;
+            }
+        }
+        member.regions
+    }
+
+    /// Notes a region over a queue pair's ring, which goes with it.
+    pub(crate) fn add_region(&mut self, qp: u32, region: (u32, Key)) {
+        self.member_mut(qp).into_iter().for_each(|member| member.regions.push(region));
+    }
+
+    /// Whether request `index` of a queue may be started.
+    #[inline]
+    pub(crate) fn may_start(&self, target: Target, index: u64) -> bool {
+        let Some(member) = self.member(target.qp) else { return false };
+        member.limit(target.side).is_some_and(|limit| index < limit) && self.state(member) == ChainState::Running
+    }
+
+    /// Whether nothing of a queue was ever enabled.
+    pub(crate) fn is_fresh(&self, target: Target) -> bool {
+        self.member(target.qp).is_some_and(|member| member.limit(target.side) == Some(0))
+    }
+
+    /// Raises the limit of a queue, for a request of `from` if that is given: only of the same group. Returns the engine's
+    /// index of the queue pair.
+    pub(crate) fn enable(&mut self, from: Option<u32>, target: Target, enable: Enable) -> Result<u32, CommandError> {
+        let from = match from.map(|from| self.member(from).map(|member| member.group)) {
+            Some(None) => return Err(CommandError::Invalid),
+            Some(group) => group,
+            None => None,
+        };
+        let member = self.member(target.qp).ok_or(CommandError::NoSuchObject)?;
+        let is_foreign = from.is_some_and(|group| group != member.group);
+        if is_foreign || member.has_failed || self.state(member) == ChainState::Poisoned {
+            return Err(CommandError::Invalid);
+        }
+        let member = self.member_mut(target.qp).ok_or(CommandError::NoSuchObject)?;
+        let limit = match target.side {
+            Side::Send => &mut member.send,
+            Side::Receive => &mut member.receive,
+        };
+        let limit = limit.as_mut().ok_or(CommandError::Invalid)?;
+        *limit = match enable {
+            Enable::To(index) => index.max(*limit),
+            Enable::More(requests) => limit.saturating_add(requests),
+        };
+        Ok(member.index)
+    }
+
+    /// Counts a request that has started, and returns the steps that it costs.
+    pub(crate) fn count(&mut self, qp: u32, op: ChainOp, bytes: u64) -> u64 {
+        let steps = 1 + bytes / BYTES_PER_STEP;
+        if let Some(counts) = self.counts(qp) {
+            match op.class() {
+                Class::Copy => counts.copies += 1,
+                Class::Atomic => counts.atomics += 1,
+                Class::Order => counts.orders += 1,
+            }
+            counts.steps += steps;
+            counts.bytes += bytes;
+        }
+        steps
+    }
+
+    /// Counts of the group of a queue pair.
+    pub(crate) fn counts(&mut self, qp: u32) -> Option<&mut ChainCounts> {
+        self.group_of(qp).map(|group| &mut group.counts)
+    }
+
+    /// Notes the error that is about to end a group, if it is the first.
+    pub(crate) fn blame(&mut self, fault: ChainFault) {
+        if let Some(group) = self.group_of(fault.qp) {
+            group.fault.get_or_insert(fault);
+        }
+    }
+
+    /// A queue pair has failed. Returns the others of its group, by the engine's index, if it is the first; none if it
+    /// belongs to no group, or to one that has ended before.
+    pub(crate) fn fail(&mut self, qp: u32) -> Option<Vec<u32>> {
+        self.member_mut(qp)?.has_failed = true;
+        let group = self.group_of(qp)?;
+        if core::mem::replace(&mut group.state, ChainState::Poisoned) == ChainState::Poisoned {
+            return None;
+        }
+        let others: Vec<u32> = group.members.iter().copied().filter(|other| *other != qp).collect();
+        Some(others.into_iter().filter_map(|other| Some(self.member(other)?.index)).collect())
+    }
+
+    /// A queue pair is reset: nothing of it is enabled. A group that has ended may be used again when all are.
+    pub(crate) fn reset(&mut self, qp: u32) {
+        let Some(member) = self.member_mut(qp) else { return };
+        member.has_failed = false;
+        for limit in [&mut member.send, &mut member.receive] {
+            *limit = limit.map(|_| 0);
+        }
+        let Some(group) = self.group_of(qp) else { return };
+        let (state, members) = (group.state, group.members.clone());
+        let has_failed = |qp: &u32| self.member(*qp).is_some_and(|member| member.has_failed);
+        if state == ChainState::Poisoned
+            && !members.iter().any(has_failed)
+            && let Some(group) = self.group_of(qp)
+        {
+            (group.state, group.fault) = (ChainState::Running, None);
+        }
+    }
+
+    /// Stops a group, or lets it go on. Returns its queue pairs, by the engine's index.
+    pub(crate) fn set_stopped(&mut self, number: u32, is_stopped: bool) -> Result<Vec<u32>, CommandError> {
+        let group = self.groups.iter_mut().flatten().find(|group| group.number == number);
+        let group = group.ok_or(CommandError::NoSuchObject)?;
+        if group.state == ChainState::Poisoned {
+            return Err(CommandError::Invalid);
+        }
+        group.state = if is_stopped { ChainState::Stopped } else { ChainState::Running };
+        let members = group.members.clone();
+        Ok(members.into_iter().filter_map(|qp| Some(self.member(qp)?.index)).collect())
+    }
+
+    /// All groups, in the order of their numbers.
+    pub(crate) fn list(&self) -> Vec<ChainEntry> {
+        let entry = |group: &Group| {
+            let Group { number, ref members, state, fault, counts } = *group;
+            ChainEntry { group: number, qps: members.clone(), state, fault, counts }
+        };
+        let mut entries: Vec<ChainEntry> = self.groups.iter().flatten().map(entry).collect();
+        entries.sort_unstable_by_key(|entry| entry.group);
+        entries
+    }
+
+    fn state(&self, member: &Member) -> ChainState {
+        let group = self.groups.get(member.group).and_then(Option::as_ref);
+        group.map_or(ChainState::Poisoned, |group| group.state)
+    }
+
+    fn member(&self, qp: u32) -> Option<&Member> {
+        self.members.get(qp as usize)?.as_ref()
+    }
+
+    fn member_mut(&mut self, qp: u32) -> Option<&mut Member> {
+        self.members.get_mut(qp as usize)?.as_mut()
+    }
+
+    fn group_of(&mut self, qp: u32) -> Option<&mut Group> {
+        let group = self.member(qp)?.group;
+        self.groups.get_mut(group)?.as_mut()
+    }
+}
+
+/// A request costs one step, and one more for each so many bytes.
+const BYTES_PER_STEP: u64 = 4096;

@@ -1,0 +1,198 @@
+//! Chains: commands on managed queues and their groups, and queues that others have woken or ended.
+
+use super::Device;
+use super::table::QueuePairs;
+use crate::chain::{ChainEntry, Enable, Image, Manage, ManagedReceive, ManagedSend, RING_ACCESS, Side, Target};
+use crate::command::CommandError;
+use crate::device::{Context, Outputs, Slab};
+use crate::platform::Platform;
+use crate::qp::Core;
+use crate::schedule::StepRate;
+use crate::transport::Env;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use rdmesh_verbs::{Access, Key, QpState, QpType};
+
+type Result<T> = core::result::Result<T, CommandError>;
+use CommandError::{Invalid, NoSuchObject};
+
+/// A region over a queue's ring: slot `n` lies at address `n` times the stride.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingRegion {
+    /// Handle of the region.
+    pub mr: u32,
+    /// Its key.
+    pub key: Key,
+    /// Bytes of a slot.
+    pub stride: u32,
+    /// Slots.
+    pub slots: u32,
+}
+
+impl<P: Platform> Device<'_, P> {
+    /// Makes queues of a connected queue pair managed, before RTS. They stay so.
+    pub fn manage_qp(&mut self, qp: u32, init: Manage<P::Memory>) -> Result<()> {
+        let index = self.cx.qp(qp).ok_or(NoSuchObject)?;
+        let core = self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut();
+        let Manage { group, send, receive } = init;
+        let wants = (send.is_some(), receive.is_some());
+        if !may_be_managed(core, wants) {
+            return Err(Invalid);
+        }
+        let inline = core.caps.max_inline;
+        let send = send.map(|send| ManagedSend::new(send, inline).ok_or(Invalid)).transpose()?;
+        let receive = receive.map(|ring| ManagedReceive::new(ring).ok_or(Invalid)).transpose()?;
+        let mut sides = Vec::new();
+        sides.extend(send.as_ref().map(|_| Side::Send));
+        sides.extend(receive.as_ref().map(|_| Side::Receive));
+        self.cx.chains.join(qp, index, group, &sides)?;
+        core.send.chain = send.map(Box::new);
+        core.recv.chain = receive.map(Box::new);
+        Ok(())
+    }
+
+    /// Lets a managed send queue execute its requests up to an index, as an ENABLE does.
+    pub fn enable(&mut self, qp: u32, limit: u64) -> Result<()> {
+        self.raise(Target { qp, side: Side::Send }, limit)
+    }
+
+    /// Lets a managed receive queue take messages up to an index.
+    pub fn enable_receives(&mut self, qp: u32, limit: u64) -> Result<()> {
+        self.raise(Target { qp, side: Side::Receive }, limit)
+    }
+
+    fn raise(&mut self, target: Target, limit: u64) -> Result<()> {
+        let index = self.cx.chains.enable(None, target, Enable::To(limit))?;
+        self.out.chains.wake(index);
+        Ok(())
+    }
+
+    /// Registers the ring of a managed send queue, so that requests can change requests. The region goes with the queue pair.
+    pub fn register_send_ring(&mut self, qp: u32, pd: Option<u32>, access: Access) -> Result<RingRegion> {
+        self.register_ring(Target { qp, side: Side::Send }, pd, access)
+    }
+
+    /// Registers the ring of a managed receive queue.
+    pub fn register_receive_ring(&mut self, qp: u32, pd: Option<u32>, access: Access) -> Result<RingRegion> {
+        self.register_ring(Target { qp, side: Side::Receive }, pd, access)
+    }
+
+    fn register_ring(&mut self, target: Target, pd: Option<u32>, access: Access) -> Result<RingRegion> {
+        let index = self.cx.qp(target.qp).ok_or(NoSuchObject)?;
+        let core = self.qps.get(index).ok_or(NoSuchObject)?.core();
+        let of = |(memory, len): (&P::Memory, u64), shape| (memory.clone(), len, shape);
+        let ring = match target.side {
+            Side::Send => core.send.chain.as_ref().map(|chain| of(chain.ring.memory(), chain.ring.shape())),
+            Side::Receive => core.recv.chain.as_ref().map(|chain| of(chain.ring.memory(), chain.ring.shape())),
+        };
+        let (memory, len, (stride, slots)) = ring.ok_or(Invalid)?;
+        if !RING_ACCESS.contains(access) {
+            return Err(Invalid);
+        }
+        let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.pd), 0, len, access, memory)?;
+        self.cx.chains.add_region(target.qp, (mr, key));
+        Ok(RingRegion { mr, key, stride, slots })
+    }
+
+    /// Seals a managed send queue of which nothing was enabled yet: from now on only the image's holes are taken from its ring.
+    pub fn seal_sends(&mut self, qp: u32, image: Image) -> Result<()> {
+        self.seal(Target { qp, side: Side::Send }, image)
+    }
+
+    /// Seals a managed receive queue.
+    pub fn seal_receives(&mut self, qp: u32, image: Image) -> Result<()> {
+        self.seal(Target { qp, side: Side::Receive }, image)
+    }
+
+    fn seal(&mut self, target: Target, image: Image) -> Result<()> {
+        let index = self.cx.qp(target.qp).ok_or(NoSuchObject)?;
+        let core = self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut();
+        let is_fresh = self.cx.chains.is_fresh(target);
+        let is_sealed = match target.side {
+            _ if !is_fresh => false,
+            Side::Send => core.send.chain.as_mut().is_some_and(|chain| chain.ring.seal(image)),
+            Side::Receive => core.recv.chain.as_mut().is_some_and(|chain| chain.ring.seal(image)),
+        };
+        if is_sealed { Ok(()) } else { Err(Invalid) }
+    }
+
+    /// All groups of managed queues.
+    pub fn list_chains(&self) -> Vec<ChainEntry> {
+        self.cx.chains.list()
+    }
+
+    /// Stops a group: no request starts, no message is received.
+    pub fn stop_chain(&mut self, group: u32) -> Result<()> {
+        self.cx.chains.set_stopped(group, true).map(drop)
+    }
+
+    /// Lets a group go on that was stopped.
+    pub fn resume_chain(&mut self, group: u32) -> Result<()> {
+        let woken = self.cx.chains.set_stopped(group, false)?;
+        self.out.chains.wake_all(woken);
+        Ok(())
+    }
+
+    /// Ends a group: all its queue pairs are in error at once.
+    pub fn kill_chain(&mut self, group: u32) -> Result<()> {
+        let qps = self.list_chains().into_iter().find(|entry| entry.group == group).ok_or(NoSuchObject)?.qps;
+        for qp in qps {
+            let index = self.cx.qp(qp).ok_or(NoSuchObject)?;
+            if let Some(qp) = self.qps.get_mut(index).filter(|qp| !is_idle(qp.core().state())) {
+                qp.enter(Env { index, cx: self.cx, out: self.out }, QpState::Error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the budget of steps of the endpoint whose device this is, for all its devices; none for no limit.
+    pub fn set_step_rate(&mut self, rate: Option<StepRate>) {
+        self.out.schedule.set_step_rate(self.cx.owner(), rate);
+        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
+        self.out.chains.wake_all(indices);
+    }
+}
+
+/// Whether the send queue, the receive queue or both may become managed.
+fn may_be_managed<P: Platform>(core: &Core<P>, (send, receive): (bool, bool)) -> bool {
+    let is_early = matches!(core.state(), QpState::Reset | QpState::Init | QpState::Rtr);
+    let has_queues = (send || receive) && !core.is_managed() && !(receive && core.srq.is_some());
+    // Completions that nobody asked for would be counted.
+    is_early && has_queues && core.qp_type != QpType::Ud && !(send && core.signal_all)
+}
+
+/// A queue pair that was not connected has nothing that could fail.
+fn is_idle(state: QpState) -> bool {
+    matches!(state, QpState::Reset | QpState::Error)
+}
+
+impl<P: Platform> QueuePairs<P> {
+    /// Wakes and ends queues that others have woken or ended. Returns whether there were any.
+    #[inline]
+    pub(super) fn see_to_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) -> bool {
+        let has_any = out.chains.has_any();
+        if has_any {
+            self.wake_chains(contexts, out);
+        }
+        has_any
+    }
+
+    #[cold]
+    fn wake_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) {
+        while let Some(index) = out.chains.take_poisoned() {
+            if let Some((qp, env)) = self.with(index, contexts, out)
+                && qp.core().is_managed()
+                && !is_idle(qp.core().state())
+            {
+                qp.enter(env, QpState::Error);
+            }
+        }
+        while let Some(index) = out.chains.take_woken() {
+            let Some(qp) = self.get_mut(index) else { continue };
+            if let Some(chain) = &mut qp.core_mut().send.chain {
+                chain.is_parked = false;
+                out.make_ready(index, qp.core());
+            }
+        }
+    }
+}

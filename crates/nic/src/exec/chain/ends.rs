@@ -1,0 +1,69 @@
+//! Errors of managed queues: the first ends all queues of the group.
+
+use super::Exec;
+use crate::chain::ChainFault;
+use crate::platform::Platform;
+use rdmesh_verbs::{AsyncEvent, SendOp, WcStatus};
+
+/// Notes the error that the oldest request is about to end in.
+pub(in crate::exec) fn blame_oldest<P: Platform>(exec: &mut Exec<'_, P>, status: WcStatus) {
+    let Some(entry) = exec.qp.send.window.oldest().filter(|_| exec.qp.send.chain.is_some()) else { return };
+    let (index, named) = (entry.index, named(&entry.wr.op));
+    blame_send(exec, index, status, named);
+}
+
+pub(super) fn blame_send<P: Platform>(exec: &mut Exec<'_, P>, index: u64, status: WcStatus, (addr, key): (u64, u32)) {
+    let qp = exec.qp.handle;
+    exec.cx.chains.blame(ChainFault { qp, is_receive: false, index, status, addr, key });
+}
+
+/// Notes the error that the present receive request is about to end in.
+pub(in crate::exec) fn blame_receive<P: Platform>(exec: &mut Exec<'_, P>, status: WcStatus) {
+    let Some(queue) = &exec.qp.recv.chain else { return };
+    let (qp, index) = (exec.qp.handle, queue.next().saturating_sub(1));
+    exec.cx.chains.blame(ChainFault { qp, is_receive: true, index, status, addr: 0, key: 0 });
+}
+
+/// The queue pair has failed: so have all of its group. The program is told once.
+pub(in crate::exec) fn poison<P: Platform>(exec: &mut Exec<'_, P>) {
+    if !exec.qp.is_managed() {
+        return;
+    }
+    forget_wait(exec);
+    if let Some(others) = exec.cx.chains.fail(exec.qp.handle) {
+        exec.out.chains.poison(others);
+        exec.out.async_event(exec.qp.context, AsyncEvent::QpFatal, exec.qp.handle);
+    }
+}
+
+/// Nothing is enabled any more, and nothing fetched.
+pub(in crate::exec) fn reset<P: Platform>(exec: &mut Exec<'_, P>) {
+    if !exec.qp.is_managed() {
+        return;
+    }
+    forget_wait(exec);
+    exec.qp.send.chain.iter_mut().for_each(|chain| chain.clear());
+    exec.qp.recv.chain.iter_mut().for_each(|chain| chain.clear());
+    exec.cx.chains.reset(exec.qp.handle);
+}
+
+fn forget_wait<P: Platform>(exec: &mut Exec<'_, P>) {
+    let index = exec.index;
+    let Some(chain) = &mut exec.qp.send.chain else { return };
+    if let Some(at) = chain.refill.take() {
+        exec.out.chains.forget(index, at, chain.last);
+    }
+    chain.waits_for.take().and_then(|cq| exec.cx.cq(cq)).into_iter().for_each(|cq| cq.forget(index));
+}
+
+/// The remote address and key of a request.
+fn named(op: &SendOp) -> (u64, u32) {
+    match *op {
+        SendOp::Write { remote_addr, rkey, .. }
+        | SendOp::Read { remote_addr, rkey }
+        | SendOp::CompareSwap { remote_addr, rkey, .. }
+        | SendOp::FetchAdd { remote_addr, rkey, .. } => (remote_addr, rkey.0),
+        SendOp::Calc { args, .. } => (args.remote_addr, args.rkey),
+        _ => (0, 0),
+    }
+}
