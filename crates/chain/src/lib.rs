@@ -40,7 +40,11 @@
 mod access;
 pub mod assemble;
 pub mod build;
+mod install;
 mod listing;
 pub mod model;
 pub mod program;
+mod renumber;
 pub mod verify;
+
+pub use install::Installed;

@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::{InFlight, Message, Model};
-use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request, offset};
+use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Request, offset};
 use rdmesh_verbs::{Access, WcStatus};
 
 impl Model {
@@ -102,7 +102,7 @@ impl Model {
     fn perform(&mut self, client: Option<u32>, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
         let op = request.control.op;
         let data = outgoing(&self.memory, request, slot)?;
-        if op.is_atomic() && request.length() != 8 {
+        if op.is_atomic() && request.length() != op.width() as u64 {
             return Err(WcStatus::LocalLengthError);
         }
         let Some(client) = client else {
@@ -168,12 +168,20 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
                 return Err(WcStatus::RemoteInvalidRequest);
             }
             let right = right(Access::REMOTE_ATOMIC, Access::LOCAL_WRITE);
-            let bytes = memory.write(args.rkey, args.remote_addr, 8, right).ok_or(refused)?;
-            let old = u64::from_le_bytes((&*bytes).try_into().map_err(|_| refused)?);
-            bytes.copy_from_slice(&op.apply(old, args).to_le_bytes());
-            Ok((old.to_le_bytes().to_vec(), 0))
+            let bytes = memory.write(args.rkey, args.remote_addr, op.width() as u64, right).ok_or(refused)?;
+            let old = bytes.to_vec();
+            replace(op, args, bytes);
+            Ok((old, 0))
         }
         _ => Err(WcStatus::LocalQpOperationError),
+    }
+}
+
+fn replace(op: ChainOp, args: &Args, bytes: &mut [u8]) {
+    if let Ok(word) = <[u8; 8]>::try_from(&*bytes) {
+        bytes.copy_from_slice(&op.apply(u64::from_le_bytes(word), args).to_le_bytes());
+    } else if let Ok(words) = <[u8; 16]>::try_from(&*bytes) {
+        bytes.copy_from_slice(&args.wide.apply(u128::from_le_bytes(words)).to_le_bytes());
     }
 }
 

@@ -5,7 +5,6 @@ use rdmesh_verbs::{Access, WcStatus};
 /// A range of memory with a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Region {
-    key: u32,
     base: u64,
     access: Access,
     pub(super) bytes: Vec<u8>,
@@ -21,16 +20,16 @@ impl Memory {
     /// Registers memory, and returns its key.
     pub(super) fn register(&mut self, base: u64, bytes: Vec<u8>, access: Access) -> u32 {
         let key = FIRST_KEY + self.regions.len() as u32;
-        self.regions.push(Region { key, base, access, bytes });
+        self.regions.push(Region { base, access, bytes });
         key
     }
 
     pub(super) fn region(&self, key: u32) -> Option<&Region> {
-        self.regions.iter().find(|region| region.key == key)
+        self.regions.get(key.checked_sub(FIRST_KEY)? as usize)
     }
 
     pub(super) fn region_mut(&mut self, key: u32) -> Option<&mut Region> {
-        self.regions.iter_mut().find(|region| region.key == key)
+        self.regions.get_mut(key.checked_sub(FIRST_KEY)? as usize)
     }
 
     /// The bytes of a range, if the key gives the right.

@@ -1,9 +1,10 @@
 //! A chain in a model, with one client.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+use rdmesh_chain::Installed;
 use rdmesh_chain::build::{Design, Memory, Offset, Program, RemoteBuf, U32, U56, send_imm, write_imm};
 use rdmesh_chain::model::{Fetch, Message, Model, Schedule};
-use rdmesh_chain::program::{Chain, Installed};
+use rdmesh_chain::program::Chain;
 
 pub const BUFFER: usize = 64;
 pub const RULES: [Fetch; 3] = [Fetch::Earliest, Fetch::AtStart, Fetch::Between];
