@@ -134,7 +134,7 @@ fn conditions_are_what_they_say() {
     type Test = fn(u64, u64, u64) -> bool;
     let tests: [Test; 6] = [
         |a, b, y| a == y && b != 1,
-        |a, b, y| a != y && b != 1,
+        |a, b, y| a != y && b == 1,
         |a, b, y| a >= y && b < 1,
         |a, b, y| (a == y || a == 0) && b == 1,
         |a, b, _| a == 0 && b > 0,
@@ -152,7 +152,7 @@ fn conditions_are_what_they_say() {
             let (a, b) = (yes.operand(), no.operand());
             let condition = match number {
                 0 => a.eq(y).and(b.ne(1)),
-                1 => a.ne(y).and(b.ne(1)),
+                1 => a.ne(y).and(b.eq(1)),
                 2 => a.ge(y).and(b.lt(1)),
                 3 => a.one_of([y.into(), 0.into()]).and(b.eq(1)),
                 4 => a.is_null().and(b.gt(0)),
@@ -208,4 +208,10 @@ fn refusals_of_conditions_name_the_request() {
     p.when(hit.wide_operand().le(0)).run(hit).done();
     let refusal = p.build(Design::Local).unwrap_err().to_string();
     assert!(refusal.contains("`hit` depends on the order of 120 bits; compare 56 bits"), "{refusal}");
+    let mut p = Program::new("wrong");
+    let (hit, other) = (p.declare("hit", send_imm(HIT)), p.declare("other", send_imm(HIT)));
+    p.on_request();
+    p.when(hit.operand().ne(1).and(other.operand().lt(3))).run(hit).done();
+    let refusal = p.build(Design::Local).unwrap_err().to_string();
+    assert!(refusal.contains("`hit` depends on two comparisons that are negated"), "{refusal}");
 }

@@ -205,9 +205,11 @@ impl<'p> When<'p> {
     fn links(&mut self, target: Target) -> Vec<Link> {
         let Some((idle, active)) = self.forms(target) else { return Vec::new() };
         let mut all = self.condition.all.clone();
-        all.sort_by_key(|comparison| comparison.values.len() < 2);
-        if all.iter().filter(|comparison| comparison.values.len() > 1).count() > 1 {
-            let cause = "depends on two operands that have several values each";
+        // Only the first test can be one that must fail, or have several values: it is executed for certain.
+        let must_lead = |comparison: &Comparison| comparison.is_negated || comparison.values.len() > 1;
+        all.sort_by_key(|comparison| !must_lead(comparison));
+        if all.iter().filter(|comparison| must_lead(comparison)).count() > 1 {
+            let cause = "depends on two comparisons that are negated or have several values";
             self.program.refuse(target.slot, cause, "make two conditions of it");
         }
         let own = self.own_operand(target.slot, &all);
