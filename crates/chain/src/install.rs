@@ -18,14 +18,26 @@ pub struct Installed {
     pub receives: Vec<u32>,
 }
 
+/// Where a chain is installed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Site<'a> {
+    /// The client that it serves.
+    pub client: Option<u32>,
+    /// Another installation, whose tables and shared memory it uses.
+    pub beside: Option<&'a Installed>,
+    /// The lap that comes next, as if the chain had run for a long time.
+    pub lap: u64,
+}
+
 impl Chain {
     /// Makes the chain's objects in a model: all memory, rings and limits.
     pub fn install(&self, model: &mut Model, client: Option<u32>) -> Installed {
-        self.install_beside(model, client, None)
+        self.install_at(model, &Site { client, ..Site::default() })
     }
 
-    /// Makes the chain's objects in a model for one more client: tables and shared memory are those of another installation.
-    pub fn install_beside(&self, model: &mut Model, client: Option<u32>, other: Option<&Installed>) -> Installed {
+    /// Makes the chain's objects in a model, at a site.
+    pub fn install_at(&self, model: &mut Model, site: &Site<'_>) -> Installed {
+        let Site { client, beside: other, lap } = *site;
         let cqs: Vec<u32> = self.cqs.iter().map(|_| model.create_cq()).collect();
         let queue = |(number, queue): (usize, &Queue)| {
             let client = if queue.to_client { client } else { None };
@@ -57,11 +69,27 @@ impl Chain {
             })
             .collect();
         let installed = Installed { cqs, regions, queues, receives };
-        self.fill(model, &installed, &rings);
+        self.preset(model, &installed, lap);
+        self.fill(model, &installed, &rings, lap);
         installed
     }
 
-    fn fill(&self, model: &mut Model, installed: &Installed, rings: &[u32]) {
+    /// All counts as after so many laps.
+    fn preset(&self, model: &mut Model, installed: &Installed, lap: u64) {
+        for slot in &self.slots {
+            if let (ChainOp::Wait, Some(order)) = (slot.class_op(), slot.order) {
+                model.preset_cq(installed.cqs[order.object], lap * u64::from(order.step));
+            }
+        }
+        for (queue, (handle, _)) in self.queues.iter().zip(&installed.queues) {
+            model.preset_queue(*handle, lap * queue.slots.len() as u64);
+        }
+        for (receive, handle) in self.receives.iter().zip(&installed.receives) {
+            model.preset_receives(*handle, lap * receive.slots.len() as u64);
+        }
+    }
+
+    fn fill(&self, model: &mut Model, installed: &Installed, rings: &[u32], lap: u64) {
         for (number, queue) in self.queues.iter().enumerate() {
             let (stride, (_, ring)) = (self.stride(number), installed.queues[number]);
             for (index, slot) in queue.slots.iter().enumerate() {
@@ -90,10 +118,10 @@ impl Chain {
             }
         }
         for (receive, handle) in self.receives.iter().zip(&installed.receives) {
-            model.enable_receives(*handle, receive.enabled);
+            model.enable_receives(*handle, receive.enabled + lap * receive.slots.len() as u64);
         }
         for (queue, (handle, _)) in self.queues.iter().zip(&installed.queues) {
-            model.enable(*handle, queue.enabled);
+            model.enable(*handle, queue.enabled.saturating_add(lap * queue.slots.len() as u64));
         }
     }
 

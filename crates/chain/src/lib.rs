@@ -41,10 +41,11 @@ mod access;
 pub mod assemble;
 pub mod build;
 mod install;
+mod instances;
 mod listing;
 pub mod model;
 pub mod program;
 mod renumber;
 pub mod verify;
 
-pub use install::Installed;
+pub use install::{Installed, Site};

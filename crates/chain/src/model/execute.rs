@@ -90,7 +90,7 @@ impl Model {
         if matches!(request.control.op, ChainOp::Send | ChainOp::SendImm | ChainOp::WriteImm) {
             return Err(WcStatus::LocalQpOperationError);
         }
-        let data = outgoing(&self.memory, request, slot)?;
+        let data = outgoing(&mut self.memory, request, slot)?;
         let (result, faults) = respond(&mut self.memory, request, &data, true)?;
         self.counts.soft_faults += faults;
         if request.sges.is_empty() {
@@ -101,7 +101,7 @@ impl Model {
 
     fn perform(&mut self, client: Option<u32>, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
         let op = request.control.op;
-        let data = outgoing(&self.memory, request, slot)?;
+        let data = outgoing(&mut self.memory, request, slot)?;
         if op.is_atomic() && request.length() != op.width() as u64 {
             return Err(WcStatus::LocalLengthError);
         }
@@ -130,7 +130,7 @@ impl Model {
 }
 
 /// The data that a request sends.
-fn outgoing(memory: &Memory, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
+fn outgoing(memory: &mut Memory, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
     if !request.control.op.sends_data() {
         return Ok(Vec::new());
     }
@@ -149,8 +149,8 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
     match request.control.op {
         ChainOp::Read => {
             let length = request.length();
-            match memory.read(args.rkey, args.remote_addr, length, right(Access::REMOTE_READ, Access::empty())) {
-                Some(bytes) => Ok((bytes.to_vec(), 0)),
+            match memory.copy(args.rkey, args.remote_addr, length, right(Access::REMOTE_READ, Access::empty())) {
+                Some(bytes) => Ok((bytes, 0)),
                 None if flags.contains(ChainFlags::SOFT) => Ok((vec![0; length as usize], 1)),
                 None => Err(refused),
             }

@@ -44,11 +44,23 @@ pub enum Schedule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Step {
-    Fetch { queue: u32 },
-    Start { queue: u32 },
-    Execute { queue: u32 },
-    Finish { queue: u32 },
-    Receive { queue: u32 },
+    Fetch {
+        queue: u32,
+    },
+    Start {
+        queue: u32,
+    },
+    Execute {
+        queue: u32,
+    },
+    Finish {
+        queue: u32,
+    },
+    Receive {
+        queue: u32,
+    },
+    /// The processor stores a word; see [`Model::store_later`].
+    Store,
 }
 
 /// Why the chain stopped: the first error, which stops all queues of the group.
@@ -240,6 +252,34 @@ impl Model {
         &mut self.memory.region_mut(key).expect("a key of this world").bytes
     }
 
+    /// A store of the processor, of at most eight bytes in one aligned word. Stores come in order, as a step of their own or
+    /// between two words of a request that reads.
+    pub fn store_later(&mut self, key: u32, at: usize, bytes: &[u8]) {
+        self.memory.store_later(key, at, bytes);
+    }
+
+    /// Stores that have not come yet.
+    pub fn stores_left(&self) -> usize {
+        self.memory.stores_left()
+    }
+
+    /// Puts a completion queue's count to where it would be after a long time.
+    pub fn preset_cq(&mut self, cq: u32, produced: u64) {
+        self.produced[cq as usize] = produced;
+    }
+
+    /// Puts a send queue, which has not begun, to where it would be after a long time.
+    pub fn preset_queue(&mut self, queue: u32, next: u64) {
+        let queue = &mut self.queues[queue as usize];
+        (queue.next, queue.limit) = (next, next);
+    }
+
+    /// Puts a receive queue to where it would be after a long time.
+    pub fn preset_receives(&mut self, queue: u32, next: u64) {
+        let queue = &mut self.receives[queue as usize];
+        (queue.next, queue.limit) = (next, next);
+    }
+
     /// Memory of a client.
     ///
     /// # Panics
@@ -298,6 +338,7 @@ impl Model {
         }
         let waiting = (0..).zip(&self.receives).filter(|(_, r)| r.next < r.limit && !r.arrived.is_empty());
         steps.extend(waiting.map(|(queue, _)| Step::Receive { queue }));
+        steps.extend((self.memory.stores_left() > 0).then_some(Step::Store));
         steps
     }
 
@@ -309,6 +350,7 @@ impl Model {
             Step::Execute { queue } => self.execute(queue),
             Step::Finish { queue } => self.finish(queue),
             Step::Receive { queue } => self.receive(queue),
+            Step::Store => self.memory.store(),
         }
         self.prefetch();
     }
