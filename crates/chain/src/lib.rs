@@ -33,6 +33,7 @@
 //! * [`program`] has them as queues of labelled requests, with their listing and their cost.
 //! * [`assemble`] reads a listing back.
 //! * [`verify`] refuses what could go wrong, by the label of the first cause.
+//! * [`offload`] has services: hash get, list walk, locks, counters.
 //! * [`model`] is the reference interpreter: what a chain means.
 
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ mod install;
 mod instances;
 mod listing;
 pub mod model;
+pub mod offload;
 pub mod program;
 mod renumber;
 pub mod verify;

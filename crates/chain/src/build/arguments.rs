@@ -27,6 +27,8 @@ kinds! {
     U120 = 15,
     /// A number of 64 bits.
     U64 = 8,
+    /// A number of 40 bits.
+    U40 = 5,
     /// A number of 32 bits, such as a tag for the reply's immediate data.
     U32 = 4,
     /// An offset in a region: its key is the chain's, so the client reaches nothing else.

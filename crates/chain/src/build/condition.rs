@@ -259,9 +259,10 @@ impl<'p> When<'p> {
         // The token of a loop's next iteration is the completion of the credit that is not given: the last request of the
         // lap, before which the one that would end the loop has been fetched.
         let is_without_token = self.program.is_loop && target.stops && !is_order;
-        let is_quiet = is_without_token || self.program.answers.contains(&target.slot);
-        let idle = Control { quiet: is_quiet, ..Control::new(ChainOp::Nop) };
-        let active = Control { quiet: target.stops, ..Control::new(op) };
+        // Of the requests that may end a lap one completes: the start of a branch when it does not start it.
+        let is_end = self.program.ends.contains(&target.slot);
+        let idle = Control { quiet: is_without_token || is_end && !is_order, ..Control::new(ChainOp::Nop) };
+        let active = Control { quiet: target.stops || is_end && is_order, ..Control::new(op) };
         Some((idle, active))
     }
 

@@ -29,8 +29,8 @@ struct Lowering<'p> {
     signaled: Vec<u64>,
     waited: Vec<u64>,
     requests_cq: usize,
-    /// The completion queue of the one request of a lap that answers.
-    answers_cq: usize,
+    /// The completion queue of the request that ends a lap.
+    ends_cq: usize,
     /// A lap ends when all of it has.
     ends: bool,
 }
@@ -127,7 +127,7 @@ fn items(program: &Program) -> Vec<Item> {
 impl<'p> Lowering<'p> {
     fn new(program: &'p Program, design: Design) -> Self {
         let mut chain = program.chain.clone();
-        chain.cqs = vec!["answers".into(), if program.is_loop { "tokens".into() } else { "requests".into() }];
+        chain.cqs = vec!["ends".into(), if program.is_loop { "tokens".into() } else { "requests".into() }];
         let names = std::iter::once("").chain(program.branches.iter().map(|branch| branch.name.as_str()));
         for (group, name) in names.enumerate() {
             let all: &[&str] = if design == Design::Local { &["chain"] } else { &["control", "targets", "replies"] };
@@ -153,7 +153,7 @@ impl<'p> Lowering<'p> {
             placed: Vec::new(),
             signaled: vec![0; chain.cqs.len()],
             waited: vec![0; chain.cqs.len()],
-            answers_cq: 0,
+            ends_cq: 0,
             requests_cq: 1,
             ends: false,
             chain,
@@ -162,11 +162,11 @@ impl<'p> Lowering<'p> {
         lowering
     }
 
-    /// Completion queues that count for several queues: of answers, and of a loop's tokens.
+    /// Completion queues that count for several queues: of what ends a lap, and of a loop's tokens.
     fn share_queues(&mut self) {
-        for slot in &self.program.answers {
+        for slot in &self.program.ends {
             let queue = self.queue_of(*slot);
-            self.chain.queues[queue].cq = self.answers_cq;
+            self.chain.queues[queue].cq = self.ends_cq;
         }
         if self.program.is_loop {
             let last = self.design.queues() - 1;
@@ -183,7 +183,7 @@ impl<'p> Lowering<'p> {
                     let queue = self.queue_of(slot);
                     self.wait_for(self.chain.queues[queue].cq);
                 }
-                Item::Answered => self.wait_for(self.answers_cq),
+                Item::Ended => self.wait_for(self.ends_cq),
                 Item::Rearm => self.rearm(),
             }
         }
@@ -268,7 +268,7 @@ impl<'p> Lowering<'p> {
         let is_changed = self.changed.get(number).copied().unwrap_or(false);
         base + match self.design {
             Design::Local => CONTROL,
-            Design::Portable if is_reply(slot) => REPLIES,
+            Design::Portable if is_reply(slot) || self.program.ends.contains(&number) => REPLIES,
             Design::Portable if slot.class() == Class::Order && !slot.may.is_empty() => REPLIES,
             Design::Portable if is_changed => TARGETS,
             Design::Portable => CONTROL,
@@ -298,7 +298,7 @@ impl<'p> Lowering<'p> {
         let count = self.signaled[cq];
         if self.waited[cq] < count {
             self.waited[cq] = count;
-            let label = if cq == self.answers_cq { "answer" } else { self.last_signaled(cq) };
+            let label = if cq == self.ends_cq { "end" } else { self.last_signaled(cq) };
             self.push_order(format!("after.{label}"), ChainOp::Wait, cq, count, 0);
         }
     }
@@ -324,7 +324,7 @@ impl<'p> Lowering<'p> {
         slot.flags.set(ChainFlags::LOCAL, is_instant);
         slot.flags.set(ChainFlags::FENCE, needs.fence);
         let cq = self.chain.queues[queue].cq;
-        if !self.program.answers.contains(&number) {
+        if !self.program.ends.contains(&number) {
             self.signaled[cq] += u64::from(completes);
         } else {
             self.signaled[cq] = 1;
@@ -343,10 +343,14 @@ impl<'p> Lowering<'p> {
         let stops = slot.may.iter().any(|control| control.quiet) || slot.control.quiet;
         let is_reply = is_reply(slot);
         let is_main = self.base == 0;
+        let is_end = self.program.ends.contains(&number);
+        if self.chain.queues[self.queue_of(number)].cq == self.ends_cq {
+            return is_end;
+        }
         if self.program.is_loop && is_main && (is_reply || self.design == Design::Local) {
             stops && slot.class() == Class::Order
         } else if self.design == Design::Local && !is_main {
-            self.program.answers.contains(&number)
+            is_end
         } else {
             is_reply || stops || self.design == Design::Portable
         }

@@ -10,7 +10,7 @@ mod memory;
 mod read;
 mod request;
 
-pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U56, U64, U120};
+pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U40, U56, U64, U120};
 pub use condition::{Condition, Value, When};
 pub use memory::{At, Memory, Source};
 pub use read::Reading;
@@ -42,8 +42,8 @@ pub struct Program {
     /// Tests that no condition has used yet.
     tests: Vec<usize>,
     branches: Vec<Branch>,
-    /// Requests of which each lap executes one; the others complete quietly.
-    answers: Vec<usize>,
+    /// Requests of which one ends each lap; the others complete quietly.
+    ends: Vec<usize>,
     is_loop: bool,
     is_recycled: bool,
     error: Option<Refusal>,
@@ -66,8 +66,8 @@ enum Item {
     Await(usize),
     /// Takes the next request.
     Rearm,
-    /// Waits for the one request of a lap that answers.
-    Answered,
+    /// Waits for the one request that ends a lap.
+    Ended,
 }
 
 impl Program {
@@ -82,7 +82,7 @@ impl Program {
             declared: Vec::new(),
             tests: Vec::new(),
             branches: Vec::new(),
-            answers: Vec::new(),
+            ends: Vec::new(),
             is_loop: false,
             is_recycled: false,
             error: None,
@@ -129,6 +129,9 @@ impl Program {
         self.declared[number] = Some(op);
         if is_test {
             self.tests.push(number);
+        }
+        if op.returns_data() {
+            self.chain.slots[number].sges.clone().into_iter().for_each(|span| self.fill(span));
         }
         if let Some(to) = to {
             self.fill_argument(to.number(), number, offset::REMOTE_ADDR);
@@ -276,15 +279,16 @@ impl Program {
         Request(start)
     }
 
-    /// Says that each lap executes exactly one of these requests, wherever they are. To be said before conditions use them.
-    pub fn one_answers(&mut self, requests: &[Request]) -> &mut Self {
-        self.answers.extend(requests.iter().map(|request| request.0));
+    /// Says that exactly one of these ends each lap: the cancelled start of a branch, or the last request of one. To be said
+    /// before conditions use them.
+    pub fn one_ends(&mut self, requests: &[Request]) -> &mut Self {
+        self.ends.extend(requests.iter().map(|request| request.0));
         self
     }
 
-    /// Waits here for the one request that answers; see [`Program::one_answers`].
-    pub fn await_answer(&mut self) -> &mut Self {
-        self.items.push(Item::Answered);
+    /// Waits here for the request that ends the lap; see [`Program::one_ends`].
+    pub fn await_end(&mut self) -> &mut Self {
+        self.items.push(Item::Ended);
         self
     }
 

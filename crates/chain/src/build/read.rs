@@ -64,3 +64,23 @@ impl<'p> Reading<'p> {
         request
     }
 }
+
+impl Program {
+    /// A READ of memory whose address an earlier request fills in, to be placed by [`Program::read_now`].
+    pub fn read_later(&mut self, label: impl Into<String>, from: Memory) -> Request {
+        let mut slot = Slot::new(label, ChainOp::Read);
+        slot.remote = Remote::Own(Place::Region { region: from.number(), at: 0 });
+        slot.flags = ChainFlags::SOFT;
+        let request = Request(self.push(slot));
+        self.fill(request.remote());
+        request
+    }
+
+    /// Puts a READ here, whose data goes to these spans in turn. A wrong range delivers zeros.
+    pub fn read_now(&mut self, request: Request, into: impl IntoIterator<Item = Span>) {
+        let spans: Vec<Span> = into.into_iter().collect();
+        spans.iter().for_each(|span| self.fill(*span));
+        self.chain.slots[request.0].sges = spans;
+        self.place(request);
+    }
+}
