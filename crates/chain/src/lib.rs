@@ -51,3 +51,8 @@ mod renumber;
 pub mod verify;
 
 pub use install::{Installed, Site};
+
+/// The tutorial's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/chains.md")]
+struct Tutorial;

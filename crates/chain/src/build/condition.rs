@@ -277,7 +277,7 @@ impl<'p> When<'p> {
         let slot = target.slot;
         if !self.program.conditional.contains(&slot) {
             self.program.conditional.push(slot);
-            *self.program.control(slot) = before;
+            self.program.chain.slots[slot].control = before;
         }
         let request = &mut self.program.chain.slots[slot];
         request.flags |= ChainFlags::SIGNALED;

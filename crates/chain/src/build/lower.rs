@@ -73,7 +73,7 @@ fn groups(program: &Program) -> Vec<usize> {
 pub(super) fn lower(program: &Program, design: Design) -> Chain {
     let lean = attempt(program, design, false);
     // The next lap may need that all of this one has ended; most do not.
-    if design == Design::Portable && program.is_recycled() && crate::verify::verify(&lean).is_err() {
+    if design == Design::Portable && program.is_recycled && crate::verify::verify(&lean).is_err() {
         attempt(program, design, true)
     } else {
         lean
@@ -146,7 +146,7 @@ impl<'p> Lowering<'p> {
         let mut lowering = Self {
             program,
             design,
-            is_recycled: program.is_recycled(),
+            is_recycled: program.is_recycled,
             base: 0,
             groups: groups(program),
             changed: Vec::new(),

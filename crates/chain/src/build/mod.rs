@@ -18,7 +18,7 @@ pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, w
 
 use crate::program::{Chain, Content, Order, Place, Region, Remote, Slot, Span};
 use crate::verify::{Refusal, verify};
-use rdmesh_verbs::chain::{ChainOp, Control, offset};
+use rdmesh_verbs::chain::{ChainOp, offset};
 
 /// Layout of a program in queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,7 +181,7 @@ impl Program {
     /// Waits here for a client's request, or for the next iteration of the loop that serves it. A [`When::stop_with`] ends the
     /// loop; without it the program begins again at once.
     pub fn on_request_or_next(&mut self) -> &mut Self {
-        self.is_loop = true;
+        (self.is_loop, self.is_recycled) = (true, true);
         self.on_request()
     }
 
@@ -342,14 +342,5 @@ impl Program {
         }
         let chain = self.lower(design);
         verify(&chain).map(|()| chain)
-    }
-
-    /// Whether it runs again and again.
-    fn is_recycled(&self) -> bool {
-        self.is_loop || self.is_recycled
-    }
-
-    fn control(&mut self, slot: usize) -> &mut Control {
-        &mut self.chain.slots[slot].control
     }
 }

@@ -21,7 +21,8 @@ impl Model {
             trace.push((queue, index, op));
         }
         let bytes = if op == ChainOp::Nop || request.ordering().is_none() { 0 } else { request.length() };
-        self.count(op, if matches!(op, ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable) { 0 } else { bytes });
+        self.counts
+            .add(op, if matches!(op, ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable) { 0 } else { bytes });
         let result = match op {
             ChainOp::Nop => Ok(()),
             ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable => self.order(queue, index, &request),

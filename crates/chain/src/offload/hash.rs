@@ -120,9 +120,11 @@ impl Shape {
     /// The buckets in which a key may be.
     fn places(self, key: &[u8]) -> Vec<u64> {
         let choice = |seed| hash(key, seed) % self.buckets.max(1);
+        // Another bucket than the first.
+        let second = |first: u64| (first + 1 + hash(key, 3) % (self.buckets - 1).max(1)) % self.buckets.max(1);
         match self.probe {
             Probe::Hopscotch(_) => (choice(2)..).take(self.neighbours() as usize).collect(),
-            _ => vec![choice(2), choice(3)],
+            _ => vec![choice(2), second(choice(2))],
         }
     }
 
