@@ -5,6 +5,8 @@ mod common;
 use common::*;
 use rdmesh_chain::build::{Design, Memory, Offset, Program, add, copy, nop, send_imm};
 use rdmesh_chain::model::{Fetch, Schedule};
+use rdmesh_chain::program::Chain;
+use std::sync::OnceLock;
 
 /// `if register == 0: register += if_zero, go to zero; else register += otherwise, go to next`.
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +96,21 @@ fn load(run: &mut Run, machine: &Machine, program: &[Instruction], registers: &[
 const MULTIPLY: [Instruction; 6] =
     [decrement(0, 1, 6), decrement(1, 2, 4), increment(2, 3), increment(3, 1), decrement(3, 5, 0), increment(1, 4)];
 
+/// The machine in both designs, built once.
+fn machines() -> &'static (Machine, [Chain; 2]) {
+    static MACHINES: OnceLock<(Machine, [Chain; 2])> = OnceLock::new();
+    MACHINES.get_or_init(|| {
+        let machine = machine();
+        let chains = DESIGNS.map(|design| machine.program.build(design).unwrap());
+        (machine, chains)
+    })
+}
+
 fn check(program: &[Instruction], start: [u64; 4], design: Design, way: (Fetch, Schedule), most: usize) -> u64 {
-    let machine = machine();
-    let chain = machine.program.build(design).unwrap_or_else(|r| panic!("{r}\n{}", machine.program.lower(design)));
+    let (machine, chains) = machines();
+    let chain = chains[usize::from(design == Design::Portable)].clone();
     let mut run = Run::new(chain, way.0, way.1, |_, _| ());
-    load(&mut run, &machine, program, &start);
+    load(&mut run, machine, program, &start);
     let mut expected = start;
     let laps = interpret(program, &mut expected);
     run.model.send(run.installed.receives[0], vec![0; 8]);

@@ -118,7 +118,7 @@ fn items(program: &Program) -> Vec<Item> {
         _ => false,
     };
     let restores: Vec<Item> = items.iter().copied().filter(is_restore).collect();
-    items.retain(|item| !is_restore(item) && !(program.is_loop && *item == Item::Rearm));
+    items.retain(|item| !(is_restore(item) || program.is_loop && *item == Item::Rearm));
     let head = items.iter().position(|item| *item == Item::Request).map_or(0, |at| at + 1);
     items.splice(head..head, restores);
     items
