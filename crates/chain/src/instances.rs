@@ -29,8 +29,9 @@ impl Chain {
         }
         let started = self.started_queues();
         let users = |cq| self.queues.iter().zip(&started).filter(move |(queue, _)| queue.cq == cq);
-        let cqs: Vec<bool> =
-            (0..self.cqs.len()).map(|cq| users(cq).count() > 0 && users(cq).all(|(_, own)| *own)).collect();
+        let cqs: Vec<bool> = (0..self.cqs.len())
+            .map(|cq| users(cq).count() > 0 && users(cq).all(|(_, own)| *own) && !self.is_awaited(cq, &started))
+            .collect();
         let regions: Vec<bool> = self.regions.iter().map(|r| matches!(r.content, Content::Pristine(_))).collect();
         let mut whole = Self { slots: Vec::new(), ..self.clone() };
         whole.receives[0].enabled = count as u64;
@@ -41,6 +42,14 @@ impl Chain {
             Instance { chain: self, number, count, queues, cqs, regions }.add_to(&mut whole);
         }
         Ok(whole.in_order())
+    }
+
+    /// Whether a queue that all instances have together waits for a completion queue.
+    fn is_awaited(&self, cq: usize, started: &[bool]) -> bool {
+        let common =
+            self.queues.iter().zip(started).filter(|(_, started)| !**started).flat_map(|(queue, _)| &queue.slots);
+        let mut waits = common.map(|slot| &self.slots[*slot]).filter(|slot| slot.class_op() == ChainOp::Wait);
+        waits.any(|slot| slot.order.is_some_and(|order| order.object == cq))
     }
 
     /// Queues that an ENABLE for what comes next starts, and those that they enable.

@@ -1,4 +1,5 @@
 //! Hash get: every outcome, at the ends of keys, with several requests outstanding, and with a server that writes meanwhile.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -11,7 +12,7 @@ use rdmesh_chain::offload::hash::{Client, KeyError, Keys, Probe, Shape, Table};
 use rdmesh_chain::offload::{Answer, Buffer, fingerprint};
 use rdmesh_chain::program::Chain;
 
-const PROBES: [Probe; 3] = [Probe::TwoChoice, Probe::EarlyExit, Probe::Hopscotch(3)];
+const PROBES: [Probe; 4] = [Probe::TwoChoice, Probe::EarlyExit, Probe::Parallel, Probe::Hopscotch(3)];
 
 fn shapes() -> impl Iterator<Item = Shape> + Clone {
     PROBES.into_iter().flat_map(|probe| [Keys::Fingerprint, Keys::Exact(2)].map(|keys| hash_shape(probe, keys)))

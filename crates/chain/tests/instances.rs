@@ -32,6 +32,17 @@ fn instances_answer_as_many_requests_as_come_at_once() {
 }
 
 #[test]
+fn instances_of_offloads_are_verified() {
+    for (name, program) in offloads() {
+        if ["hash_two_choice", "hash_early_exit", "hash_parallel", "list_unrolled", "lock", "counter"].contains(&name) {
+            let chain = program.lower(Design::Local).instances(2).unwrap();
+            assert_eq!(verify(&chain), Ok(()), "{chain}");
+            assert_eq!(assemble(&chain.to_string()).unwrap(), chain);
+        }
+    }
+}
+
+#[test]
 fn what_serves_once_has_no_instances() {
     let mut p = Program::new("once");
     p.on_request();

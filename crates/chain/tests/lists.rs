@@ -1,4 +1,5 @@
 //! List walks: every way finds what is there and tells what is not, with a server that pushes and unlinks meanwhile.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Locks and counters: all answers, by several clients at once, as if one came after the other.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

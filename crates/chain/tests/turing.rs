@@ -1,4 +1,5 @@
 //! A counter machine as a chain: the program is data, and two counters suffice to compute whatever can be computed (Minsky).
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

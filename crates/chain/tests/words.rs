@@ -1,4 +1,5 @@
 //! Conditions on more than one word of 56 bits, on several values, and on pointers.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

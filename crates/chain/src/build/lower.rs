@@ -167,6 +167,7 @@ impl<'p> Lowering<'p> {
         for slot in &self.program.ends {
             let queue = self.queue_of(*slot);
             self.chain.queues[queue].cq = self.ends_cq;
+            self.signaled[self.ends_cq] = self.program.ends_of_a_lap;
         }
         if self.program.is_loop {
             let last = self.design.queues() - 1;
@@ -317,6 +318,9 @@ impl<'p> Lowering<'p> {
         for cq in needs.wait {
             self.wait_for(cq);
         }
+        if self.program.ends.contains(&number) && self.program.ends_of_a_lap > 1 {
+            self.wait_for_branch();
+        }
         let completes = self.completes(number);
         let slot = &mut self.chain.slots[number];
         let is_instant = self.design == Design::Local && !is_reply(slot);
@@ -326,14 +330,22 @@ impl<'p> Lowering<'p> {
         let cq = self.chain.queues[queue].cq;
         if !self.program.ends.contains(&number) {
             self.signaled[cq] += u64::from(completes);
-        } else {
-            self.signaled[cq] = 1;
         }
         let completion = completes.then_some(self.signaled[cq]);
         self.placed.push(Placed { queue, completion, touches, is_instant });
         self.chain.queues[queue].slots.push(number);
         if queue != self.base + CONTROL {
             self.enable(queue);
+        }
+    }
+
+    /// Waits for all of a branch beside which others run: when it has ended, what it wrote is there.
+    fn wait_for_branch(&mut self) {
+        for queue in self.base..self.base + self.design.queues() {
+            let cq = self.chain.queues[queue].cq;
+            if cq != self.ends_cq {
+                self.wait_for(cq);
+            }
         }
     }
 

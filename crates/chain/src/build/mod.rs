@@ -42,8 +42,9 @@ pub struct Program {
     /// Tests that no condition has used yet.
     tests: Vec<usize>,
     branches: Vec<Branch>,
-    /// Requests of which one ends each lap; the others complete quietly.
+    /// Requests that end each lap, and how many of them complete.
     ends: Vec<usize>,
+    ends_of_a_lap: u64,
     is_loop: bool,
     is_recycled: bool,
     error: Option<Refusal>,
@@ -83,6 +84,7 @@ impl Program {
             tests: Vec::new(),
             branches: Vec::new(),
             ends: Vec::new(),
+            ends_of_a_lap: 1,
             is_loop: false,
             is_recycled: false,
             error: None,
@@ -286,7 +288,13 @@ impl Program {
         self
     }
 
-    /// Waits here for the request that ends the lap; see [`Program::one_ends`].
+    /// Says that all of these end each lap: the last requests of branches that run beside each other.
+    pub fn all_end(&mut self, requests: &[Request]) -> &mut Self {
+        self.ends_of_a_lap = requests.len() as u64;
+        self.one_ends(requests)
+    }
+
+    /// Waits here for the requests that end the lap; see [`Program::one_ends`] and [`Program::all_end`].
     pub fn await_end(&mut self) -> &mut Self {
         self.items.push(Item::Ended);
         self

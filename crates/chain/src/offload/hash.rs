@@ -31,7 +31,7 @@
 
 use super::record::{HEAD, encode, fingerprint, hash, judge};
 use super::{Answer, Buffer, Store, stores};
-use crate::build::{Arg, Condition, Memory, Offset, Program, RemoteBuf, Request, U32, U56, nop, test, write_imm};
+use crate::build::{Arg, Condition, Memory, Offset, Program, RemoteBuf, Request, U32, U56, copy, nop, test, write_imm};
 use crate::program::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +42,8 @@ pub enum Probe {
     TwoChoice,
     /// The same; the second bucket is read only if the first has another key.
     EarlyExit,
+    /// The same; each bucket is read and compared in a queue of its own.
+    Parallel,
     /// In one of so many neighbours, which one READ fetches.
     Hopscotch(u64),
 }
@@ -156,6 +158,7 @@ impl Shape {
         let mut get = Get { shape: self, table, records, waste, keys, offsets, to, tag, used: 0 };
         match self.probe {
             Probe::EarlyExit => get.one_after_the_other(&mut p),
+            Probe::Parallel => get.beside_each_other(&mut p),
             _ => get.all(&mut p, reads),
         }
         p
@@ -241,6 +244,34 @@ impl Get {
         self.read(p, 0, std::slice::from_ref(&first));
         p.when(self.is_key(&first)).run(first.reply).cancel(other).done();
         p.place(other).await_end().rearm();
+    }
+}
+
+impl Get {
+    /// Each branch that finds another key sets a byte of the miss's operand: the miss is sent if both have.
+    fn beside_each_other(&mut self, p: &mut Program) {
+        let one = p.constant("one", &[1]);
+        let miss = self.miss(p);
+        let (mut starts, mut ends) = (Vec::new(), Vec::new());
+        for number in 0..2 {
+            let hit = self.hit(p, number);
+            let flag = Span { place: miss.operand().place.after(number), length: 1 };
+            let missed = p.declare(format!("missed{number}"), copy(flag, one.span(0, 1)));
+            let end = p.declare(format!("end{number}"), nop());
+            ends.push(end);
+            starts.push(p.branch(&format!("probe{number}"), |p| {
+                self.read(p, number, std::slice::from_ref(&hit));
+                p.when(self.is_key(&hit)).run(hit.reply).cancel(missed).done();
+                p.place(missed).place(end);
+            }));
+        }
+        p.all_end(&ends).on_request();
+        for start in starts {
+            p.place(start);
+        }
+        p.await_end();
+        p.when(miss.operand().eq(0x0101)).run(miss).done();
+        p.rearm();
     }
 }
 

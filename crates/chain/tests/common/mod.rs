@@ -168,6 +168,8 @@ pub fn offloads() -> Vec<(&'static str, Program)> {
         ("hash_two_choice_exact", get(Probe::TwoChoice, Keys::Exact(2))),
         ("hash_early_exit", get(Probe::EarlyExit, Keys::Fingerprint)),
         ("hash_early_exit_exact", get(Probe::EarlyExit, Keys::Exact(2))),
+        ("hash_parallel", get(Probe::Parallel, Keys::Fingerprint)),
+        ("hash_parallel_exact", get(Probe::Parallel, Keys::Exact(2))),
         ("hash_hopscotch", get(Probe::Hopscotch(3), Keys::Fingerprint)),
         ("hash_hopscotch_exact", get(Probe::Hopscotch(2), Keys::Exact(2))),
         ("list_unrolled", list(list::Walk::Unrolled(3))),
