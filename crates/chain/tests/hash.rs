@@ -180,78 +180,126 @@ fn histories_are_linearizable() {
     assert!(torn > 5 && answered > 1000, "{torn} {answered}");
 }
 
-fn history(seed: u64, shape: Shape, chain: &Chain) -> (usize, usize) {
-    const CLIENTS: usize = 2;
-    let mut chance = Chance(seed);
-    let mut model = Model::new(RULES[seed as usize % 3]);
-    let keys: [&[u8]; 2] = [b"a", b"b"];
-    let (mut installed, mut clients, mut open) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..CLIENTS {
-        let client = model.create_client();
-        let rkey = model.register_at_client(client, 0, vec![0; 64]);
-        let site = Site { client: Some(client), beside: installed.first(), lap: 0 };
-        let new = chain.install_at(&mut model, &site);
-        installed.push(new);
-        clients.push((client, Client::new(shape), Buffer { addr: 0, rkey }));
-        open.push(None);
+const KEYS: [&[u8]; 2] = [b"a", b"b"];
+
+/// A client with its chain.
+struct Asker {
+    handle: u32,
+    receive: u32,
+    client: Client,
+    buffer: Buffer,
+    /// The key that it asks for, and since when.
+    open: Option<(usize, u64)>,
+}
+
+/// A server that writes, and clients that ask.
+struct World {
+    chance: Chance,
+    model: Model,
+    askers: Vec<Asker>,
+    regions: Vec<u32>,
+    table: Table,
+    /// What the server does: key, begin, value.
+    writing: Option<(usize, u64, Option<u8>)>,
+    histories: [Vec<Done<Operation>>; 2],
+    now: u64,
+    torn: usize,
+}
+
+impl World {
+    fn new(seed: u64, shape: Shape, chain: &Chain) -> Self {
+        let mut model = Model::new(RULES[seed as usize % 3]);
+        let (mut askers, mut first) = (Vec::new(), None);
+        for _ in 0..2 {
+            let handle = model.create_client();
+            let rkey = model.register_at_client(handle, 0, vec![0; 64]);
+            let site = Site { client: Some(handle), beside: first.as_ref(), lap: 0 };
+            let installed = chain.install_at(&mut model, &site);
+            let (receive, buffer) = (installed.receives[0], Buffer { addr: 0, rkey });
+            askers.push(Asker { handle, receive, client: Client::new(shape), buffer, open: None });
+            first.get_or_insert(installed);
+        }
+        Self {
+            chance: Chance(seed),
+            model,
+            askers,
+            regions: first.unwrap().regions,
+            table: Table::new(shape),
+            writing: None,
+            histories: [Vec::new(), Vec::new()],
+            now: 0,
+            torn: 0,
+        }
     }
-    let mut table = Table::new(shape);
-    let mut histories: [Vec<Done<Operation>>; 2] = [Vec::new(), Vec::new()];
-    let mut writing: Option<(usize, u64, Option<u8>)> = None;
-    let (mut now, mut torn) = (0, 0);
-    while histories[0].len().max(histories[1].len()) < 24 {
-        now += 1;
-        if let Some((key, start, value)) = writing.take_if(|_| model.stores_left() == 0) {
-            histories[key].push(Done { start, end: now, operation: Operation::Set(value) });
+
+    fn write(&mut self) {
+        if let Some((key, start, value)) = self.writing.take_if(|_| self.model.stores_left() == 0) {
+            self.histories[key].push(Done { start, end: self.now, operation: Operation::Set(value) });
         }
-        if writing.is_none() && chance.below(12) == 0 {
-            // Records are used again only when no reply can have them.
-            if open.iter().all(Option::is_none) {
-                table.reclaim();
-            }
-            let (key, value) = (chance.below(2) as usize, chance.below(200) as u8);
-            let length = 1 + chance.below(30) as usize;
-            let (stores, value) = match chance.below(4) {
-                0 => (Ok(table.remove(keys[key])), None),
-                _ => (table.insert(keys[key], &vec![value; length]), Some(value)),
+        if self.writing.is_some() || self.chance.below(12) != 0 {
+            return;
+        }
+        // Records are used again only when no reply can have them.
+        if self.askers.iter().all(|asker| asker.open.is_none()) {
+            self.table.reclaim();
+        }
+        let (key, value) = (self.chance.below(2) as usize, self.chance.below(200) as u8);
+        let length = 1 + self.chance.below(30) as usize;
+        let (stores, value) = match self.chance.below(4) {
+            0 => (Ok(self.table.remove(KEYS[key])), None),
+            _ => (self.table.insert(KEYS[key], &vec![value; length]), Some(value)),
+        };
+        let Ok(stores) = stores else { return };
+        self.writing = Some((key, self.now, value));
+        for store in stores {
+            self.model.store_later(self.regions[store.region], store.at as usize, &store.word.to_le_bytes());
+        }
+    }
+
+    fn ask(&mut self, n: usize) {
+        let asker = &mut self.askers[n];
+        if asker.open.is_none() && self.chance.below(6) == 0 {
+            let key = self.chance.below(2) as usize;
+            self.model.send(asker.receive, asker.client.request(KEYS[key], asker.buffer).unwrap());
+            asker.open = Some((key, self.now));
+        }
+        for reply in self.model.take_messages(asker.handle) {
+            let operation = match asker.client.reply(reply.imm.unwrap(), &reply.data) {
+                Answer::Value { value, .. } => Some(Operation::Get(Some(value[0]))),
+                Answer::Miss | Answer::OtherKey => Some(Operation::Get(None)),
+                Answer::Torn => None,
+                // A key that came and went in both buckets was hit twice.
+                Answer::Stale => continue,
             };
-            if let Ok(stores) = stores {
-                writing = Some((key, now, value));
-                for store in stores {
-                    model.store_later(installed[0].regions[store.region], store.at as usize, &store.word.to_le_bytes());
-                }
-            }
+            let Some((key, start)) = asker.open.take() else { panic!("an answer to no question") };
+            self.torn += usize::from(operation.is_none());
+            self.histories[key].extend(operation.map(|operation| Done { start, end: self.now, operation }));
         }
-        for (n, (handle, client, buffer)) in clients.iter_mut().enumerate() {
-            if open[n].is_none() && chance.below(6) == 0 {
-                let key = chance.below(2) as usize;
-                model.send(installed[n].receives[0], client.request(keys[key], *buffer).unwrap());
-                open[n] = Some((key, now));
-            }
-            for reply in model.take_messages(*handle) {
-                let operation = match client.reply(reply.imm.unwrap(), &reply.data) {
-                    Answer::Value { value, .. } => Some(Operation::Get(Some(value[0]))),
-                    Answer::Miss | Answer::OtherKey => Some(Operation::Get(None)),
-                    Answer::Torn => None,
-                    // A key that came and went in both buckets was hit twice.
-                    Answer::Stale => continue,
-                };
-                let Some((key, start)) = open[n].take() else { panic!("an answer to no question") };
-                torn += usize::from(operation.is_none());
-                histories[key].extend(operation.map(|operation| Done { start, end: now, operation }));
-            }
+    }
+
+    fn step(&mut self) {
+        let steps = self.model.steps();
+        if let Some(step) = steps.get(self.chance.below(steps.len().max(1) as u64) as usize) {
+            self.model.step(*step);
         }
-        let steps = model.steps();
-        if let Some(step) = steps.get(chance.below(steps.len().max(1) as u64) as usize) {
-            model.step(*step);
-        }
-        assert_eq!(model.fault(), None);
+        assert_eq!(self.model.fault(), None);
+    }
+}
+
+/// Torn replies and answers of one history, which is linearizable.
+fn history(seed: u64, shape: Shape, chain: &Chain) -> (usize, usize) {
+    let mut world = World::new(seed, shape, chain);
+    while world.histories.iter().all(|history| history.len() < 24) {
+        world.now += 1;
+        world.write();
+        (0..2).for_each(|n| world.ask(n));
+        world.step();
     }
     let mut answered = 0;
-    for (key, mut history) in histories.into_iter().enumerate() {
+    for (key, mut history) in world.histories.into_iter().enumerate() {
         answered += history.len();
-        if let Some((_, start, value)) = writing.filter(|writing| writing.0 == key) {
-            history.push(Done { start, end: now, operation: Operation::Set(value) });
+        if let Some((_, start, value)) = world.writing.filter(|writing| writing.0 == key) {
+            history.push(Done { start, end: world.now, operation: Operation::Set(value) });
         }
         let is_fine = is_linearizable(&history, None, |state, operation| match operation {
             Operation::Set(value) => Some(*value),
@@ -259,5 +307,5 @@ fn history(seed: u64, shape: Shape, chain: &Chain) -> (usize, usize) {
         });
         assert!(is_fine, "seed {seed} {shape:?}: {history:#?}");
     }
-    (torn, answered)
+    (world.torn, answered)
 }
