@@ -118,6 +118,8 @@ pub struct When<'p> {
     program: &'p mut Program,
     condition: Condition,
     targets: Vec<Target>,
+    /// Operands need no copies.
+    is_loaded: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +141,7 @@ struct Link {
 
 impl<'p> When<'p> {
     pub(super) fn new(program: &'p mut Program, condition: Condition) -> Self {
-        Self { program, condition, targets: Vec::new() }
+        Self { program, condition, targets: Vec::new(), is_loaded: false }
     }
 
     /// Puts a request here that is executed if the condition holds.
@@ -167,6 +169,13 @@ impl<'p> When<'p> {
         self.target(request, true, true, true)
     }
 
+    /// The operand lies in all the requests already: each has been filled in, and none needs a copy.
+    #[must_use = "a condition ends with `done`"]
+    pub fn in_place(mut self) -> Self {
+        self.is_loaded = true;
+        self
+    }
+
     fn target(mut self, request: Request, runs: bool, is_placed: bool, stops: bool) -> Self {
         self.targets.push(Target { slot: request.0, runs, is_placed, stops });
         self
@@ -180,7 +189,9 @@ impl<'p> When<'p> {
         }
         let tests: Vec<Vec<Link>> = self.targets.clone().into_iter().map(|target| self.links(target)).collect();
         // All operands before the first COMPARE_SWAP: it clears the one that it tests.
-        let loads = tests.iter().flatten().filter_map(|link| self.operands(link)).collect();
+        let is_loaded = |link: &&Link| self.is_loaded && self.targets.iter().any(|target| target.slot == link.slot);
+        let missing: Vec<&Link> = tests.iter().flatten().filter(|link| !is_loaded(link)).collect();
+        let loads = missing.into_iter().filter_map(|link| self.operands(link)).collect();
         self.load_all(loads);
         for links in &tests {
             self.test(links);
