@@ -75,7 +75,7 @@ pub(crate) fn touches(chain: &Chain, number: usize, op: ChainOp) -> Vec<Touch> {
     }
     let acts = op.is_atomic() || matches!(op, ChainOp::Read | ChainOp::Write | ChainOp::WriteImm);
     if let (Remote::Own(place), true) = (slot.remote, acts) {
-        let length = if op.is_atomic() { 8 } else { slot.length() as u32 };
+        let length = if op.is_atomic() { op.width() as u32 } else { slot.length() as u32 };
         let span = whole(&Span { place, length }, is_hole(slot, offset::REMOTE_ADDR, 8));
         list.push(Touch::new(Moment::Respond, false, span));
         if op != ChainOp::Read {

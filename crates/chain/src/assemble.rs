@@ -62,10 +62,10 @@ fn name(chain: &mut Chain, line: &str) -> Parsed<()> {
     match kind {
         "chain" => chain.name = name,
         "cq" => chain.cqs.push(name),
-        "scratch" | "table" | "constant" | "pristine" => {
+        "scratch" | "table" | "shared" | "constant" | "pristine" => {
             chain.regions.push(Region { name, content: Content::Scratch(0) })
         }
-        "receive" => chain.receives.push(Receive { name, cq: 0, enabled: 0, sges: Vec::new() }),
+        "receive" => chain.receives.push(Receive { name, cq: 0, enabled: 0, slots: vec![Vec::new()] }),
         "queue" => chain.queues.push(Queue { name, cq: 0, to_client: false, enabled: 0, slots: Vec::new() }),
         _ => return Err(format!("`{kind}` is neither an object nor a label with `:`")),
     }
@@ -93,20 +93,12 @@ impl Position {
             return Ok(());
         }
         match kind {
-            "scratch" | "table" | "constant" | "pristine" => {
+            "scratch" | "table" | "shared" | "constant" | "pristine" => {
                 chain.regions[self.regions].content = content(chain, kind, &words[1..])?;
                 self.regions += 1;
             }
             "receive" => {
-                let mut receive = chain.receives[self.receives].clone();
-                for (key, value) in pairs(&words[1..])? {
-                    match key {
-                        "cq" => receive.cq = cq(chain, value)?,
-                        "enabled" => receive.enabled = limit(value)?,
-                        "sge" => receive.sges.push(span(chain, value)?),
-                        _ => return Err(format!("a `receive` has no `{key}`; it has cq, enabled and sge")),
-                    }
-                }
+                let receive = receive(chain, chain.receives[self.receives].clone(), &words[1..])?;
                 chain.receives[self.receives] = receive;
                 self.receives += 1;
             }
@@ -131,6 +123,23 @@ impl Position {
         }
         Ok(())
     }
+}
+
+fn receive(chain: &Chain, mut receive: Receive, words: &[&str]) -> Parsed<Receive> {
+    for lists in words.split(|word| *word == "then") {
+        let mut sges = Vec::new();
+        for (key, value) in pairs(lists)? {
+            match key {
+                "cq" => receive.cq = cq(chain, value)?,
+                "enabled" => receive.enabled = limit(value)?,
+                "sge" => sges.push(span(chain, value)?),
+                _ => return Err(format!("a `receive` has no `{key}`; it has cq, enabled and sge")),
+            }
+        }
+        receive.slots.push(sges);
+    }
+    receive.slots.remove(0);
+    Ok(receive)
 }
 
 fn slot(chain: &Chain, label: String, words: &[&str]) -> Parsed<Slot> {
@@ -167,6 +176,10 @@ fn slot(chain: &Chain, label: String, words: &[&str]) -> Parsed<Slot> {
             "swap" => slot.swap = self::word(value)?,
             "cmask" => slot.masks.0 = self::word(value)?,
             "smask" => slot.masks.1 = self::word(value)?,
+            "wcompare" => slot.wide.compare = wide(value)?,
+            "wswap" => slot.wide.swap = wide(value)?,
+            "wcmask" => slot.wide.compare_mask = wide(value)?,
+            "wsmask" => slot.wide.swap_mask = wide(value)?,
             "imm" => slot.imm = small(value)?,
             "sge" => slot.sges.push(span(chain, value)?),
             "hole" => {
@@ -184,6 +197,7 @@ fn content(chain: &Chain, kind: &str, words: &[&str]) -> Parsed<Content> {
     let first = words.first().copied();
     match kind {
         "scratch" => Ok(Content::Scratch(number(first.ok_or("`scratch` needs a length")?)?)),
+        "shared" => Ok(Content::Shared(number(first.ok_or("`shared` needs a length")?)?)),
         "table" => Ok(Content::Table(number(first.ok_or("`table` needs a length")?)?)),
         "constant" => bytes(first.unwrap_or_default()).map(Content::Bytes),
         _ => {
@@ -239,6 +253,12 @@ fn operation(text: &str) -> Parsed<Control> {
 
 fn word(text: &str) -> Parsed<u64> {
     if text.starts_with(|c: char| c.is_ascii_digit()) { number(text) } else { operation(text).map(Control::encode) }
+}
+
+/// A control word and the eight bytes before it.
+fn wide(text: &str) -> Parsed<u128> {
+    let (high, low) = text.split_once(':').ok_or_else(|| format!("`{text}` should be WORD:WORD"))?;
+    Ok(u128::from(word(high)?) << 64 | u128::from(word(low)?))
 }
 
 fn offset(text: &str) -> Parsed<usize> {

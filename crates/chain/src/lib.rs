@@ -33,6 +33,7 @@
 //! * [`program`] has them as queues of labelled requests, with their listing and their cost.
 //! * [`assemble`] reads a listing back.
 //! * [`verify`] refuses what could go wrong, by the label of the first cause.
+//! * [`offload`] has services: hash get, list walk, locks, counters.
 //! * [`model`] is the reference interpreter: what a chain means.
 
 #![forbid(unsafe_code)]
@@ -40,7 +41,18 @@
 mod access;
 pub mod assemble;
 pub mod build;
+mod install;
+mod instances;
 mod listing;
 pub mod model;
+pub mod offload;
 pub mod program;
+mod renumber;
 pub mod verify;
+
+pub use install::{Installed, Site};
+
+/// The tutorial's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/chains.md")]
+struct Tutorial;

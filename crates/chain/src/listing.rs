@@ -1,11 +1,12 @@
 //! The listing of a chain: one line for each object and work request.
 
 use crate::program::{ALWAYS, Chain, Content, Place, Remote, Slot, Span};
-use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
+use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, Wide, offset};
 use std::fmt;
 
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# {}", self.cost())?;
         if !self.name.is_empty() {
             writeln!(f, "chain {}", self.name)?;
         }
@@ -17,7 +18,10 @@ impl fmt::Display for Chain {
         }
         for receive in &self.receives {
             write!(f, "receive {} cq={} enabled={}", receive.name, self.cqs[receive.cq], Limit(receive.enabled))?;
-            self.spans(f, &receive.sges)?;
+            for (number, slot) in receive.slots.iter().enumerate() {
+                f.write_str(if number == 0 { "" } else { " then" })?;
+                self.spans(f, slot)?;
+            }
             writeln!(f)?;
         }
         for queue in &self.queues {
@@ -68,6 +72,7 @@ impl Chain {
         match content {
             Content::Scratch(length) => writeln!(f, "scratch {name} {length}"),
             Content::Table(length) => writeln!(f, "table {name} {length}"),
+            Content::Shared(length) => writeln!(f, "shared {name} {length}"),
             Content::Bytes(bytes) => {
                 write!(f, "constant {name} ")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
@@ -130,6 +135,12 @@ impl Chain {
                 write!(f, " {name}={}", Word(value))?;
             }
         }
+        let Wide { compare, swap, compare_mask, swap_mask } = slot.wide;
+        for (name, value) in [("wcompare", compare), ("wswap", swap), ("wcmask", compare_mask), ("wsmask", swap_mask)] {
+            if value != 0 {
+                write!(f, " {name}={}:{:#x}", Word((value >> 64) as u64), value as u64)?;
+            }
+        }
         if slot.imm != 0 {
             write!(f, " imm={}", slot.imm)?;
         }
@@ -160,7 +171,7 @@ pub(crate) const FLAGS: [(ChainFlags, &str); 6] = [
 ];
 
 /// Fields by the name of their first byte; those of atomics first, as `compare` is where others have their key.
-pub(crate) const FIELDS: [(&str, usize); 18] = [
+pub(crate) const FIELDS: [(&str, usize); 19] = [
     ("id", offset::WR_ID),
     ("operand", offset::CONTROL),
     ("operation", offset::OPERATION),
@@ -170,6 +181,7 @@ pub(crate) const FIELDS: [(&str, usize); 18] = [
     ("compare", offset::COMPARE),
     ("rkey", offset::RKEY),
     ("swap", offset::SWAP),
+    ("wcompare", offset::WIDE_COMPARE),
     ("length", offset::LENGTH),
     ("sge0", offset::SGES),
     ("sge0.length", offset::SGES + offset::SGE_LENGTH),

@@ -1,8 +1,6 @@
 //! Chains as queues of labelled work requests, before they have keys and addresses.
 
-use crate::model::Model;
-use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Class, Control, Request, offset};
-use rdmesh_verbs::{Access, Key, Sge};
+use rdmesh_verbs::chain::{ChainFlags, ChainOp, Class, Control, Wide, offset};
 use std::fmt;
 
 /// Memory that a request names: of a region, or of another request's slot.
@@ -95,6 +93,8 @@ pub struct Slot {
     pub swap: u64,
     /// Masks of comparison and swap.
     pub masks: (u64, u64),
+    /// Operands of a COMPARE_SWAP of sixteen bytes.
+    pub wide: Wide,
     /// Scatter/gather list.
     pub sges: Vec<Span>,
     /// Operands of WAIT and ENABLE.
@@ -116,6 +116,7 @@ impl Slot {
             compare: 0,
             swap: 0,
             masks: (0, 0),
+            wide: Wide::default(),
             sges: Vec::new(),
             order: None,
             holes: Vec::new(),
@@ -163,7 +164,7 @@ pub struct Queue {
 /// Enabled for ever.
 pub const ALWAYS: u64 = u64::MAX;
 
-/// A managed receive queue of one slot.
+/// A managed receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Receive {
     /// Its name.
@@ -172,8 +173,21 @@ pub struct Receive {
     pub cq: usize,
     /// Messages that are taken without an ENABLE.
     pub enabled: u64,
-    /// Scatter list for the bytes of a message.
-    pub sges: Vec<Span>,
+    /// Scatter lists for the bytes of messages: one for each slot.
+    pub slots: Vec<Vec<Span>>,
+}
+
+impl Receive {
+    /// Bytes of a slot: a power of two.
+    pub fn stride(&self) -> usize {
+        let most = self.slots.iter().map(Vec::len).max().unwrap_or(0);
+        (offset::RECV_SGES + most * offset::SGE_LEN).next_power_of_two()
+    }
+
+    /// Bytes of the message that a slot takes.
+    pub fn message(&self, slot: usize) -> u64 {
+        self.slots.get(slot).into_iter().flatten().map(|span| u64::from(span.length)).sum()
+    }
 }
 
 /// Content of a region.
@@ -183,6 +197,8 @@ pub enum Content {
     Scratch(u64),
     /// Memory of the program that the chain may only read.
     Table(u64),
+    /// Memory of the program that it, this chain and others read and write; a word changes at once.
+    Shared(u64),
     /// Constant bytes.
     Bytes(Vec<u8>),
     /// A copy of slots' bytes as they are at the start.
@@ -193,7 +209,7 @@ impl Content {
     /// Bytes.
     pub fn length(&self) -> u64 {
         match self {
-            Self::Scratch(length) | Self::Table(length) => *length,
+            Self::Scratch(length) | Self::Table(length) | Self::Shared(length) => *length,
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Pristine(parts) => parts.iter().map(|(_, _, length)| *length as u64).sum(),
         }
@@ -201,7 +217,12 @@ impl Content {
 
     /// Whether the chain may write it.
     pub fn is_writable(&self) -> bool {
-        matches!(self, Self::Scratch(_))
+        matches!(self, Self::Scratch(_) | Self::Shared(_))
+    }
+
+    /// Whether others read or write it too.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Self::Table(_) | Self::Shared(_))
     }
 
     /// Whether it never changes.
@@ -236,19 +257,6 @@ pub struct Chain {
     pub receives: Vec<Receive>,
 }
 
-/// The objects of a chain in a model.
-#[derive(Clone, Debug)]
-pub struct Installed {
-    /// Handles of completion queues.
-    pub cqs: Vec<u32>,
-    /// Keys of regions.
-    pub regions: Vec<u32>,
-    /// Handles of send queues, and keys of their rings.
-    pub queues: Vec<(u32, u32)>,
-    /// Handles of receive queues.
-    pub receives: Vec<u32>,
-}
-
 impl Chain {
     /// Bytes of a slot of a queue: a power of two.
     pub fn stride(&self, queue: usize) -> usize {
@@ -272,129 +280,6 @@ impl Chain {
         let slots = &self.queues[queue].slots;
         let slot = slots.get((index % (slots.len() as u64).max(1)) as usize);
         slot.map_or("", |slot| &self.slots[*slot].label)
-    }
-
-    /// Makes the chain's objects in a model: all memory, rings and limits.
-    pub fn install(&self, model: &mut Model, client: Option<u32>) -> Installed {
-        let cqs: Vec<u32> = self.cqs.iter().map(|_| model.create_cq()).collect();
-        let queue = |(number, queue): (usize, &Queue)| {
-            let client = if queue.to_client { client } else { None };
-            model.create_queue(queue.slots.len(), self.stride(number), cqs[queue.cq], client)
-        };
-        let queues: Vec<(u32, u32)> = self.queues.iter().enumerate().map(queue).collect();
-        let access = Access::REMOTE_READ;
-        let all = access | Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let region = |region: &Region| {
-            let access = if region.content.is_writable() { all } else { access };
-            let bytes = match &region.content {
-                Content::Bytes(bytes) => bytes.clone(),
-                other => vec![0; other.length() as usize],
-            };
-            model.register(0, bytes, access)
-        };
-        let regions: Vec<u32> = self.regions.iter().map(region).collect();
-        let mut receives = Vec::new();
-        let rings: Vec<u32> = self
-            .receives
-            .iter()
-            .map(|receive| {
-                let stride = (offset::RECV_SGES + receive.sges.len() * offset::SGE_LEN).next_power_of_two();
-                let (handle, ring) = model.create_receive_queue(1, stride, cqs[receive.cq]);
-                receives.push(handle);
-                ring
-            })
-            .collect();
-        let installed = Installed { cqs, regions, queues, receives };
-        self.fill(model, &installed, &rings);
-        installed
-    }
-
-    fn fill(&self, model: &mut Model, installed: &Installed, rings: &[u32]) {
-        for (number, queue) in self.queues.iter().enumerate() {
-            let (stride, (_, ring)) = (self.stride(number), installed.queues[number]);
-            for (index, slot) in queue.slots.iter().enumerate() {
-                let bytes = &mut model.bytes_mut(ring)[index * stride..(index + 1) * stride];
-                self.encode(*slot, installed, bytes);
-            }
-        }
-        for (number, region) in self.regions.iter().enumerate() {
-            let Content::Pristine(parts) = &region.content else { continue };
-            let mut bytes = Vec::new();
-            for (slot, at, length) in parts {
-                let Some((key, addr)) = self.resolve(Place::Slot { slot: *slot, at: *at }, installed) else { continue };
-                bytes.extend_from_slice(&model.bytes(key)[addr as usize..addr as usize + length]);
-            }
-            model.bytes_mut(installed.regions[number]).copy_from_slice(&bytes);
-        }
-        for (receive, ring) in self.receives.iter().zip(rings) {
-            let slot = model.bytes_mut(*ring);
-            slot[offset::RECV_NUM_SGE] = receive.sges.len() as u8;
-            for (i, sge) in receive.sges.iter().map(|span| self.sge(span, installed)).enumerate() {
-                let at = offset::RECV_SGES + i * offset::SGE_LEN;
-                slot[at..at + 8].copy_from_slice(&sge.addr.to_le_bytes());
-                slot[at + offset::SGE_LENGTH..][..4].copy_from_slice(&sge.length.to_le_bytes());
-                slot[at + offset::SGE_KEY..][..4].copy_from_slice(&sge.lkey.0.to_le_bytes());
-            }
-        }
-        for (receive, handle) in self.receives.iter().zip(&installed.receives) {
-            model.enable_receives(*handle, receive.enabled);
-        }
-        for (queue, (handle, _)) in self.queues.iter().zip(&installed.queues) {
-            model.enable(*handle, queue.enabled);
-        }
-    }
-
-    /// Key and address of a place.
-    pub fn resolve(&self, place: Place, installed: &Installed) -> Option<(u32, u64)> {
-        match place {
-            Place::Region { region, at } => Some((*installed.regions.get(region)?, at)),
-            Place::Slot { slot, at } => {
-                let (queue, index) = self.position(slot)?;
-                Some((installed.queues[queue].1, (index * self.stride(queue) + at) as u64))
-            }
-        }
-    }
-
-    fn sge(&self, span: &Span, installed: &Installed) -> Sge {
-        let (key, addr) = self.resolve(span.place, installed).unwrap_or_default();
-        Sge { addr, length: span.length, lkey: Key(key) }
-    }
-
-    /// Writes a slot's bytes. A request that does nothing yet has its operands where those of what it becomes lie.
-    pub fn encode(&self, slot: usize, installed: &Installed, bytes: &mut [u8]) {
-        let mut request = self.request(slot, installed);
-        request.control.op = self.slots[slot].class_op();
-        request.encode(bytes);
-        let control = self.slots[slot].control.encode();
-        bytes[offset::CONTROL..offset::CONTROL + 8].copy_from_slice(&control.to_le_bytes());
-    }
-
-    /// A slot as a work request with keys and addresses.
-    pub fn request(&self, slot: usize, installed: &Installed) -> Request {
-        let slot = &self.slots[slot];
-        let (rkey, remote_addr) = match slot.remote {
-            Remote::None => (0, 0),
-            Remote::Own(place) => self.resolve(place, installed).unwrap_or_default(),
-            Remote::Client { addr, rkey } => (rkey, addr),
-        };
-        let mut request = Request::new(slot.control);
-        request.flags = slot.flags;
-        request.imm = slot.imm;
-        let (compare_mask, swap_mask) = slot.masks;
-        let (compare_add, swap) = (slot.compare, slot.swap);
-        request.args = Args { remote_addr, rkey, compare_add, swap, compare_mask, swap_mask };
-        request.sges.extend(slot.sges.iter().map(|span| self.sge(span, installed)));
-        if let Some(order) = slot.order {
-            let object = match slot.class_op() {
-                ChainOp::Wait => installed.cqs[order.object],
-                ChainOp::RecvEnable => installed.receives[order.object],
-                _ => installed.queues[order.object].0,
-            };
-            request.sges.clear();
-            request.sges.push(Sge { addr: order.count, length: order.step, lkey: Key(object) });
-            request.imm = u32::from(order.relative);
-        }
-        request
     }
 
     /// Cost of the chain, lap by lap.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use rdmesh_chain::build::{Design, Program, copy};
+use rdmesh_chain::build::{Design, Program, copy, send_imm};
 use rdmesh_chain::model::{Counts, Fetch, Schedule};
 
 /// `if x == 5: y = 1`, so often.
@@ -68,5 +68,54 @@ fn a_recycled_lap_costs_no_more_than_the_papers() {
             (after.orders - before.orders) / 10 - 1,
         );
         assert!(lap.0 <= most.0 && lap.1 <= most.1 && lap.2 <= most.2, "{lap:?} {design:?}");
+    }
+}
+
+/// What a program without a client's request executes in all, but for the WAIT that the paper counts.
+fn executed(design: Design, make: impl Fn(&mut Program)) -> (u64, u64, u64) {
+    let mut p = Program::new("cost");
+    p.on_request();
+    make(&mut p);
+    let mut run = Run::new(p.lower(design), Fetch::Earliest, Schedule::First, |_, _| ());
+    run.request(&[]);
+    let Counts { copies, atomics, orders, .. } = run.model.counts();
+    (copies, atomics, orders)
+}
+
+#[test]
+fn an_else_costs_one_copy_and_one_atomic_more() {
+    let if_else = |p: &mut Program| {
+        let (yes, no) = (p.declare("yes", send_imm(1)), p.declare("no", send_imm(0)));
+        p.when(yes.operand().eq(0)).run(yes).otherwise(no).in_place().done();
+    };
+    assert_eq!(executed(Design::Portable, if_else), (2, 2, 3));
+    assert_eq!(executed(Design::Local, if_else), (2, 2, 1));
+}
+
+#[test]
+fn comparisons_cost_one_calculation_more() {
+    let at_most = |p: &mut Program| {
+        let yes = p.declare("yes", send_imm(1));
+        p.when(yes.operand().le(5)).run(yes).done();
+    };
+    assert_eq!(executed(Design::Portable, at_most), (1, 2, 3));
+    assert_eq!(executed(Design::Local, at_most), (1, 2, 1));
+}
+
+/// `while x != 5`, unrolled: each iteration waits for the one before, which does not complete if it was the last.
+#[test]
+fn an_iteration_that_may_break_costs_what_an_if_does() {
+    for (design, expected) in [(Design::Portable, (1, 1, 3)), (Design::Local, (1, 1, 1))] {
+        let cost = |iterations: u32| {
+            executed(design, |p| {
+                for n in 0..iterations {
+                    let hit = p.declare(format!("hit{n}"), send_imm(n));
+                    p.when(hit.operand().eq(5)).stop_with(hit).done();
+                }
+            })
+        };
+        let (seven, eight) = (cost(7), cost(8));
+        let one = (eight.0 - seven.0, eight.1 - seven.1, eight.2 - seven.2);
+        assert_eq!(one, expected, "{design:?}");
     }
 }

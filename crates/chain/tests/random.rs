@@ -9,16 +9,6 @@ use rdmesh_chain::verify::verify;
 
 const WORDS: u64 = 6;
 
-/// A generator of numbers.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
-}
-
 fn program(seed: u64) -> (Program, Memory) {
     let mut chance = Chance(seed);
     let mut p = Program::new("random");

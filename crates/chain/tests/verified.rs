@@ -9,7 +9,9 @@ use rdmesh_verbs::chain::{ChainFlags, ChainOp, Class};
 
 fn library() -> Vec<Chain> {
     let programs = || [if_else().0, hash_get(1).0, hash_get(2).0, list_walk().0];
-    DESIGNS.iter().flat_map(|design| programs().map(|program| program.lower(*design))).collect()
+    let offloads = offloads().into_iter().map(|(_, program)| program);
+    let all: Vec<_> = programs().into_iter().chain(offloads).collect();
+    DESIGNS.iter().flat_map(|design| all.iter().map(|program| program.lower(*design))).collect()
 }
 
 #[test]

@@ -23,8 +23,12 @@ macro_rules! kinds {
 kinds! {
     /// A number of 56 bits, such as a key that a condition compares.
     U56 = 7,
+    /// A number of 120 bits, such as a long key.
+    U120 = 15,
     /// A number of 64 bits.
     U64 = 8,
+    /// A number of 40 bits.
+    U40 = 5,
     /// A number of 32 bits, such as a tag for the reply's immediate data.
     U32 = 4,
     /// An offset in a region: its key is the chain's, so the client reaches nothing else.
@@ -45,7 +49,7 @@ impl<K> Arg<K> {
         Self { number, kind: PhantomData }
     }
 
-    pub(super) fn number(self) -> usize {
+    pub(crate) fn number(self) -> usize {
         self.number
     }
 }

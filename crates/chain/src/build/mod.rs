@@ -6,12 +6,19 @@
 mod arguments;
 mod condition;
 mod lower;
+mod memory;
+mod read;
+mod request;
 
-pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U56, U64};
+pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U40, U56, U64, U120};
 pub use condition::{Condition, Value, When};
+pub use memory::{At, Memory, Source};
+pub use read::Reading;
+pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, write_imm};
 
-use crate::program::{Chain, Content, Place, Region, Remote, Slot, Span};
-use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
+use crate::program::{Chain, Content, Order, Place, Region, Remote, Slot, Span};
+use crate::verify::{Refusal, verify};
+use rdmesh_verbs::chain::{ChainOp, offset};
 
 /// Layout of a program in queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +39,23 @@ pub struct Program {
     /// Slots that conditions change, with their operation as declared.
     conditional: Vec<usize>,
     declared: Vec<Option<ChainOp>>,
+    /// Tests that no condition has used yet.
+    tests: Vec<usize>,
+    branches: Vec<Branch>,
+    /// Requests that end each lap, and how many of them complete.
+    ends: Vec<usize>,
+    ends_of_a_lap: u64,
     is_loop: bool,
+    is_recycled: bool,
+    error: Option<Refusal>,
+}
+
+/// A part of the program that runs when a request starts it.
+#[derive(Clone, Debug)]
+struct Branch {
+    name: String,
+    start: usize,
+    items: Vec<Item>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,172 +65,30 @@ enum Item {
     Slot(usize),
     /// Waits for the completion of a slot.
     Await(usize),
-    /// Restores what conditions changed, and takes the next request.
+    /// Takes the next request.
     Rearm,
-}
-
-/// Memory that the chain works with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Memory(usize);
-
-impl Memory {
-    /// The place at an offset: a number, or an argument of the client's.
-    pub fn at(self, offset: impl Into<At>) -> Source {
-        Source { region: self.0, at: offset.into() }
-    }
-
-    /// Bytes at a constant offset.
-    pub fn span(self, at: u64, length: u32) -> Span {
-        Span { place: Place::Region { region: self.0, at }, length }
-    }
-
-    /// The number of the region in [`Chain::regions`].
-    pub fn number(self) -> usize {
-        self.0
-    }
-}
-
-/// An offset in a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum At {
-    /// Known.
-    Constant(u64),
-    /// The client says it.
-    Argument(Arg<Offset>),
-}
-
-impl From<u64> for At {
-    fn from(offset: u64) -> Self {
-        Self::Constant(offset)
-    }
-}
-
-impl From<Arg<Offset>> for At {
-    fn from(arg: Arg<Offset>) -> Self {
-        Self::Argument(arg)
-    }
-}
-
-/// Source or destination of data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Source {
-    region: usize,
-    at: At,
-}
-
-/// A request that is declared, and placed later or by a condition.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request(usize);
-
-impl Request {
-    /// The 56 bits in its control word that conditions compare.
-    pub fn operand(self) -> Span {
-        self.field(offset::CONTROL, 7)
-    }
-
-    /// Address and length of an element of its gather list, as tables have them: 8 and 4 bytes.
-    pub fn sge(self, element: usize) -> Span {
-        self.field(offset::SGES + element * offset::SGE_LEN, 12)
-    }
-
-    /// The length of an element of its gather list.
-    pub fn length(self, element: usize) -> Span {
-        self.field(offset::SGES + element * offset::SGE_LEN + offset::SGE_LENGTH, 4)
-    }
-
-    /// Its remote address.
-    pub fn remote(self) -> Span {
-        self.field(offset::REMOTE_ADDR, 8)
-    }
-
-    /// Its immediate data.
-    pub fn imm(self) -> Span {
-        self.field(offset::IMM, 4)
-    }
-
-    fn field(self, at: usize, length: u32) -> Span {
-        Span { place: Place::Slot { slot: self.0, at }, length }
-    }
-}
-
-/// A request to be declared.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    slot: Slot,
-    to: Option<Arg<RemoteBuf>>,
-    imm: Option<Arg<U32>>,
-}
-
-impl Spec {
-    fn new(op: ChainOp, imm: u32) -> Self {
-        Self { slot: Slot { imm, ..Slot::new("", op) }, to: None, imm: None }
-    }
-
-    /// Writes to the client's memory that an argument names.
-    #[must_use]
-    pub fn to(mut self, to: Arg<RemoteBuf>) -> Self {
-        self.slot.remote = Remote::Client { addr: 0, rkey: 0 };
-        self.to = Some(to);
-        self
-    }
-
-    /// Sends these bytes.
-    #[must_use]
-    pub fn from(mut self, span: Span) -> Self {
-        self.slot.sges.push(span);
-        self
-    }
-
-    /// Sends bytes of a region whose address and length the chain fills in ([`Request::sge`]).
-    #[must_use]
-    pub fn gather(self, memory: Memory) -> Self {
-        self.from(memory.span(0, 0))
-    }
-
-    /// Repeats a tag of the client's in the immediate data.
-    #[must_use]
-    pub fn tag(mut self, tag: Arg<U32>) -> Self {
-        self.imm = Some(tag);
-        self
-    }
-}
-
-/// A WRITE to the client's memory that it is told of, with immediate data.
-pub fn write_imm(imm: u32) -> Spec {
-    Spec::new(ChainOp::WriteImm, imm)
-}
-
-/// A message to the client with immediate data.
-pub fn send_imm(imm: u32) -> Spec {
-    Spec::new(ChainOp::SendImm, imm)
-}
-
-/// A copy within the chain's own memory.
-pub fn copy(to: Span, from: Span) -> Spec {
-    let mut spec = Spec::new(ChainOp::Write, 0).from(from);
-    spec.slot.remote = Remote::Own(to.place);
-    spec
-}
-
-/// An addition to eight bytes of the chain's own memory.
-pub fn add(to: Span, addend: u64) -> Spec {
-    let mut spec = Spec::new(ChainOp::FetchAdd, 0);
-    spec.slot.remote = Remote::Own(to.place);
-    spec.slot.compare = addend;
-    spec
-}
-
-/// A request that does nothing.
-pub fn nop() -> Spec {
-    Spec::new(ChainOp::Nop, 0)
+    /// Waits for the one request that ends a lap.
+    Ended,
 }
 
 impl Program {
     /// An empty program.
     pub fn new(name: impl Into<String>) -> Self {
         let chain = Chain { name: name.into(), ..Chain::default() };
-        let (items, args, conditional, declared) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { chain, items, args, conditional, declared, is_loop: false }
+        Self {
+            chain,
+            items: Vec::new(),
+            args: Vec::new(),
+            conditional: Vec::new(),
+            declared: Vec::new(),
+            tests: Vec::new(),
+            branches: Vec::new(),
+            ends: Vec::new(),
+            ends_of_a_lap: 1,
+            is_loop: false,
+            is_recycled: false,
+            error: None,
+        }
     }
 
     /// Memory that the program fills and the chain only reads.
@@ -218,6 +99,11 @@ impl Program {
     /// Memory of the chain's own.
     pub fn scratch(&mut self, name: &str, length: u64) -> Memory {
         self.region(name, Content::Scratch(length))
+    }
+
+    /// Memory of the program that it and all its chains read and change, word by word.
+    pub fn shared(&mut self, name: &str, length: u64) -> Memory {
+        self.region(name, Content::Shared(length))
     }
 
     /// Constant bytes.
@@ -238,11 +124,17 @@ impl Program {
 
     /// Declares a request, which [`Program::place`] or a condition puts into the program.
     pub fn declare(&mut self, label: impl Into<String>, spec: Spec) -> Request {
-        let Spec { mut slot, to, imm } = spec;
+        let Spec { mut slot, to, imm, is_test } = spec;
         slot.label = label.into();
         let op = slot.control.op;
         let number = self.push(slot);
         self.declared[number] = Some(op);
+        if is_test {
+            self.tests.push(number);
+        }
+        if op.returns_data() {
+            self.chain.slots[number].sges.clone().into_iter().for_each(|span| self.fill(span));
+        }
         if let Some(to) = to {
             self.fill_argument(to.number(), number, offset::REMOTE_ADDR);
         }
@@ -291,18 +183,18 @@ impl Program {
     /// Waits here for a client's request, or for the next iteration of the loop that serves it. A [`When::stop_with`] ends the
     /// loop; without it the program begins again at once.
     pub fn on_request_or_next(&mut self) -> &mut Self {
-        self.is_loop = true;
+        (self.is_loop, self.is_recycled) = (true, true);
         self.on_request()
     }
 
     /// Reads memory of the chain's own; see [`Reading::into`].
     pub fn read(&mut self, from: Source) -> Reading<'_> {
-        Reading { program: self, from: Ok(from), label: String::new(), is_soft: false }
+        Reading::new(self, Ok(from))
     }
 
     /// Reads from where an earlier request filled in an address: of the region, by the [`Request::remote`] of this one.
     pub fn read_filled(&mut self, from: Memory) -> Reading<'_> {
-        Reading { program: self, from: Err(from), label: String::new(), is_soft: false }
+        Reading::new(self, Err(from))
     }
 
     /// Adds to eight bytes.
@@ -342,6 +234,13 @@ impl Program {
 
     /// Ends the program: restores what conditions changed, and takes the next request.
     pub fn rearm(&mut self) {
+        self.recycle();
+        self.items.push(Item::Rearm);
+    }
+
+    /// Ends the program: restores what conditions changed. A branch takes the next request.
+    pub fn recycle(&mut self) {
+        self.is_recycled = true;
         for slot in self.conditional.clone() {
             let name = format!("pristine.{}", self.chain.slots[slot].label);
             let content = Content::Pristine(vec![(slot, offset::CONTROL, 8)]);
@@ -350,7 +249,67 @@ impl Program {
             let label = format!("restore.{}", self.chain.slots[slot].label);
             self.step(label, copy(to, pristine.span(0, 8)));
         }
-        self.items.push(Item::Rearm);
+    }
+
+    /// Takes one more request of the client, in a branch that ends the lap.
+    pub fn next_request(&mut self) -> &mut Self {
+        let label = self.branches.last().map_or_else(|| "next".to_owned(), |branch| format!("next.{}", branch.name));
+        let credit = self.credit(&label, false);
+        self.place(credit)
+    }
+
+    fn credit(&mut self, label: &str, is_quiet: bool) -> Request {
+        let order = Order { object: 0, count: 1, step: 0, relative: true };
+        let mut slot = Slot { order: Some(order), ..Slot::new(label, ChainOp::RecvEnable) };
+        slot.control.quiet = is_quiet;
+        let credit = self.push(slot);
+        self.declared[credit] = Some(ChainOp::RecvEnable);
+        Request(credit)
+    }
+
+    /// A part of the program that has a queue of its own, and runs each time the returned request does. That request is placed or
+    /// made to depend on a condition as any other.
+    pub fn branch(&mut self, name: &str, body: impl FnOnce(&mut Self)) -> Request {
+        let order = Order { object: 0, count: 0, step: 0, relative: true };
+        let start = self.push(Slot { order: Some(order), ..Slot::new(format!("start.{name}"), ChainOp::Enable) });
+        self.declared[start] = Some(ChainOp::Enable);
+        let number = self.branches.len();
+        self.branches.push(Branch { name: name.into(), start, items: Vec::new() });
+        let outer = std::mem::take(&mut self.items);
+        body(self);
+        self.branches[number].items = std::mem::replace(&mut self.items, outer);
+        Request(start)
+    }
+
+    /// Says that exactly one of these ends each lap: the cancelled start of a branch, or the last request of one. To be said
+    /// before conditions use them.
+    pub fn one_ends(&mut self, requests: &[Request]) -> &mut Self {
+        self.ends.extend(requests.iter().map(|request| request.0));
+        self
+    }
+
+    /// Says that all of these end each lap: the last requests of branches that run beside each other.
+    pub fn all_end(&mut self, requests: &[Request]) -> &mut Self {
+        self.ends_of_a_lap = requests.len() as u64;
+        self.one_ends(requests)
+    }
+
+    /// Waits here for the requests that end the lap; see [`Program::one_ends`] and [`Program::all_end`].
+    pub fn await_end(&mut self) -> &mut Self {
+        self.items.push(Item::Ended);
+        self
+    }
+
+    /// Seven zero bytes.
+    fn zeros(&mut self) -> Span {
+        let found = self.chain.regions.iter().position(|region| region.name == "zero");
+        found.map_or_else(|| self.constant("zero", &[0; 7]), Memory).span(0, 7)
+    }
+
+    /// Notes the first error.
+    fn refuse(&mut self, slot: usize, cause: &str, remedy: &str) {
+        let label = &self.chain.slots[slot].label;
+        self.error.get_or_insert_with(|| Refusal::new(label, cause, remedy));
     }
 
     /// Notes that a field is filled in before its request is fetched.
@@ -371,74 +330,25 @@ impl Program {
         self.fill(Span { place: Place::Slot { slot, at }, length });
     }
 
+    /// Fills an argument into a field, in addition to where the request's own methods put it.
+    pub fn fill_with<K: Kind>(&mut self, arg: Arg<K>, field: Span) -> &mut Self {
+        if let Place::Slot { slot, at } = field.place {
+            self.fill_argument(arg.number(), slot, at);
+        }
+        self
+    }
+
     /// The queues of the program in a design, not verified yet.
     pub fn lower(&self, design: Design) -> Chain {
         lower::lower(self, design)
     }
 
-    /// Whether it runs again and again.
-    fn is_recycled(&self) -> bool {
-        self.is_loop || self.items.contains(&Item::Rearm)
-    }
-
-    fn control(&mut self, slot: usize) -> &mut Control {
-        &mut self.chain.slots[slot].control
-    }
-}
-
-/// A READ whose destinations are still to be said.
-#[derive(Debug)]
-pub struct Reading<'p> {
-    program: &'p mut Program,
-    from: Result<Source, Memory>,
-    label: String,
-    is_soft: bool,
-}
-
-impl Reading<'_> {
-    /// Gives the request a label.
-    #[must_use]
-    pub fn named(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
-    }
-
-    /// A wrong range delivers zeros and does not stop the chain.
-    #[must_use]
-    pub fn soft(mut self) -> Self {
-        self.is_soft = true;
-        self
-    }
-
-    /// The address that this READ reads from: as a destination it leads the READ of the next iteration on.
-    pub fn own_address(&self) -> Span {
-        // The next request to be declared is this one.
-        Request(self.program.chain.slots.len()).remote()
-    }
-
-    /// Puts the READ here, whose data goes to these spans in turn.
-    pub fn into(self, spans: impl IntoIterator<Item = Span>) -> Request {
-        let mut slot = Slot { sges: spans.into_iter().collect(), ..Slot::new(self.label, ChainOp::Read) };
-        if self.is_soft {
-            slot.flags = ChainFlags::SOFT;
+    /// The verified chain of the program in a design.
+    pub fn build(&self, design: Design) -> Result<Chain, Refusal> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
-        let (region, at) = match self.from {
-            Ok(Source { region, at }) => (region, Some(at)),
-            Err(memory) => (memory.0, None),
-        };
-        let start = if let Some(At::Constant(at)) = at { at } else { 0 };
-        slot.remote = Remote::Own(Place::Region { region, at: start });
-        let program = self.program;
-        let spans = slot.sges.clone();
-        let request = program.emit(slot);
-        for span in spans {
-            program.fill(span);
-        }
-        match at {
-            Some(At::Argument(arg)) => program.fill_argument(arg.number(), request.0, offset::REMOTE_ADDR),
-            None => program.fill(request.remote()),
-            Some(At::Constant(_)) => {}
-        }
-        request
+        let chain = self.lower(design);
+        verify(&chain).map(|()| chain)
     }
 }

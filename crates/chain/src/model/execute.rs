@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::{InFlight, Message, Model};
-use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request, offset};
+use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Request, offset};
 use rdmesh_verbs::{Access, WcStatus};
 
 impl Model {
@@ -21,7 +21,8 @@ impl Model {
             trace.push((queue, index, op));
         }
         let bytes = if op == ChainOp::Nop || request.ordering().is_none() { 0 } else { request.length() };
-        self.count(op, if matches!(op, ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable) { 0 } else { bytes });
+        self.counts
+            .add(op, if matches!(op, ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable) { 0 } else { bytes });
         let result = match op {
             ChainOp::Nop => Ok(()),
             ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable => self.order(queue, index, &request),
@@ -90,7 +91,7 @@ impl Model {
         if matches!(request.control.op, ChainOp::Send | ChainOp::SendImm | ChainOp::WriteImm) {
             return Err(WcStatus::LocalQpOperationError);
         }
-        let data = outgoing(&self.memory, request, slot)?;
+        let data = outgoing(&mut self.memory, request, slot)?;
         let (result, faults) = respond(&mut self.memory, request, &data, true)?;
         self.counts.soft_faults += faults;
         if request.sges.is_empty() {
@@ -101,8 +102,8 @@ impl Model {
 
     fn perform(&mut self, client: Option<u32>, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
         let op = request.control.op;
-        let data = outgoing(&self.memory, request, slot)?;
-        if op.is_atomic() && request.length() != 8 {
+        let data = outgoing(&mut self.memory, request, slot)?;
+        if op.is_atomic() && request.length() != op.width() as u64 {
             return Err(WcStatus::LocalLengthError);
         }
         let Some(client) = client else {
@@ -130,7 +131,7 @@ impl Model {
 }
 
 /// The data that a request sends.
-fn outgoing(memory: &Memory, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
+fn outgoing(memory: &mut Memory, request: &Request, slot: &[u8]) -> Result<Vec<u8>, WcStatus> {
     if !request.control.op.sends_data() {
         return Ok(Vec::new());
     }
@@ -149,8 +150,8 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
     match request.control.op {
         ChainOp::Read => {
             let length = request.length();
-            match memory.read(args.rkey, args.remote_addr, length, right(Access::REMOTE_READ, Access::empty())) {
-                Some(bytes) => Ok((bytes.to_vec(), 0)),
+            match memory.copy(args.rkey, args.remote_addr, length, right(Access::REMOTE_READ, Access::empty())) {
+                Some(bytes) => Ok((bytes, 0)),
                 None if flags.contains(ChainFlags::SOFT) => Ok((vec![0; length as usize], 1)),
                 None => Err(refused),
             }
@@ -168,12 +169,20 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
                 return Err(WcStatus::RemoteInvalidRequest);
             }
             let right = right(Access::REMOTE_ATOMIC, Access::LOCAL_WRITE);
-            let bytes = memory.write(args.rkey, args.remote_addr, 8, right).ok_or(refused)?;
-            let old = u64::from_le_bytes((&*bytes).try_into().map_err(|_| refused)?);
-            bytes.copy_from_slice(&op.apply(old, args).to_le_bytes());
-            Ok((old.to_le_bytes().to_vec(), 0))
+            let bytes = memory.write(args.rkey, args.remote_addr, op.width() as u64, right).ok_or(refused)?;
+            let old = bytes.to_vec();
+            replace(op, args, bytes);
+            Ok((old, 0))
         }
         _ => Err(WcStatus::LocalQpOperationError),
+    }
+}
+
+fn replace(op: ChainOp, args: &Args, bytes: &mut [u8]) {
+    if let Ok(word) = <[u8; 8]>::try_from(&*bytes) {
+        bytes.copy_from_slice(&op.apply(u64::from_le_bytes(word), args).to_le_bytes());
+    } else if let Ok(words) = <[u8; 16]>::try_from(&*bytes) {
+        bytes.copy_from_slice(&args.wide.apply(u128::from_le_bytes(words)).to_le_bytes());
     }
 }
 

@@ -1,11 +1,11 @@
 //! Registered memory of the model, and its keys.
 
 use rdmesh_verbs::{Access, WcStatus};
+use std::collections::VecDeque;
 
 /// A range of memory with a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Region {
-    key: u32,
     base: u64,
     access: Access,
     pub(super) bytes: Vec<u8>,
@@ -15,22 +15,32 @@ pub(super) struct Region {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Memory {
     regions: Vec<Region>,
+    stores: VecDeque<Store>,
+    chance: u32,
+}
+
+/// A store of the processor, of at most eight bytes in one aligned word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Store {
+    key: u32,
+    at: usize,
+    bytes: Vec<u8>,
 }
 
 impl Memory {
     /// Registers memory, and returns its key.
     pub(super) fn register(&mut self, base: u64, bytes: Vec<u8>, access: Access) -> u32 {
         let key = FIRST_KEY + self.regions.len() as u32;
-        self.regions.push(Region { key, base, access, bytes });
+        self.regions.push(Region { base, access, bytes });
         key
     }
 
     pub(super) fn region(&self, key: u32) -> Option<&Region> {
-        self.regions.iter().find(|region| region.key == key)
+        self.regions.get(key.checked_sub(FIRST_KEY)? as usize)
     }
 
     pub(super) fn region_mut(&mut self, key: u32) -> Option<&mut Region> {
-        self.regions.iter_mut().find(|region| region.key == key)
+        self.regions.get_mut(key.checked_sub(FIRST_KEY)? as usize)
     }
 
     /// The bytes of a range, if the key gives the right.
@@ -47,12 +57,56 @@ impl Memory {
         Some(&mut region.bytes[range])
     }
 
+    /// Notes a store that comes at some time.
+    pub(super) fn store_later(&mut self, key: u32, at: usize, bytes: &[u8]) {
+        self.stores.push_back(Store { key, at, bytes: bytes.to_vec() });
+    }
+
+    pub(super) fn stores_left(&self) -> usize {
+        self.stores.len()
+    }
+
+    /// The oldest store comes.
+    pub(super) fn store(&mut self) {
+        let Some(Store { key, at, bytes }) = self.stores.pop_front() else { return };
+        if let Some(region) = self.region_mut(key) {
+            region.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+
+    /// A copy of a range. Words are read whole, and stores may come between them.
+    pub(super) fn copy(&mut self, key: u32, addr: u64, length: u64, right: Access) -> Option<Vec<u8>> {
+        if self.stores.is_empty() {
+            return self.read(key, addr, length, right).map(<[u8]>::to_vec);
+        }
+        let range = self.region(key)?.range(addr, length, right)?;
+        let mut words: Vec<_> = (range.start / 8..range.end.div_ceil(8)).collect();
+        if self.is_by_chance(2) {
+            words.reverse();
+        }
+        let mut copy = vec![0; range.len()];
+        for word in words {
+            if self.is_by_chance(3) {
+                self.store();
+            }
+            let part = (word * 8).max(range.start)..(word * 8 + 8).min(range.end);
+            let bytes = &self.region(key)?.bytes[part.clone()];
+            copy[part.start - range.start..part.end - range.start].copy_from_slice(bytes);
+        }
+        Some(copy)
+    }
+
+    fn is_by_chance(&mut self, one_in: u32) -> bool {
+        self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.chance >> 8).is_multiple_of(one_in)
+    }
+
     /// Gathers or scatters nothing where a list is empty; the status of a wrong key is the local one.
-    pub(super) fn gather(&self, list: &[rdmesh_verbs::Sge]) -> Result<Vec<u8>, WcStatus> {
+    pub(super) fn gather(&mut self, list: &[rdmesh_verbs::Sge]) -> Result<Vec<u8>, WcStatus> {
         let mut data = Vec::new();
         for sge in list {
-            let bytes = self.read(sge.lkey.0, sge.addr, sge.length.into(), Access::empty());
-            data.extend_from_slice(bytes.ok_or(WcStatus::LocalProtectionError)?);
+            let bytes = self.copy(sge.lkey.0, sge.addr, sge.length.into(), Access::empty());
+            data.extend(bytes.ok_or(WcStatus::LocalProtectionError)?);
         }
         Ok(data)
     }

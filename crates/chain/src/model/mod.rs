@@ -44,11 +44,23 @@ pub enum Schedule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Step {
-    Fetch { queue: u32 },
-    Start { queue: u32 },
-    Execute { queue: u32 },
-    Finish { queue: u32 },
-    Receive { queue: u32 },
+    Fetch {
+        queue: u32,
+    },
+    Start {
+        queue: u32,
+    },
+    Execute {
+        queue: u32,
+    },
+    Finish {
+        queue: u32,
+    },
+    Receive {
+        queue: u32,
+    },
+    /// The processor stores a word; see [`Model::store_later`].
+    Store,
 }
 
 /// Why the chain stopped: the first error, which stops all queues of the group.
@@ -240,6 +252,34 @@ impl Model {
         &mut self.memory.region_mut(key).expect("a key of this world").bytes
     }
 
+    /// A store of the processor, of at most eight bytes in one aligned word. Stores come in order, as a step of their own or
+    /// between two words of a request that reads.
+    pub fn store_later(&mut self, key: u32, at: usize, bytes: &[u8]) {
+        self.memory.store_later(key, at, bytes);
+    }
+
+    /// Stores that have not come yet.
+    pub fn stores_left(&self) -> usize {
+        self.memory.stores_left()
+    }
+
+    /// Puts a completion queue's count to where it would be after a long time.
+    pub fn preset_cq(&mut self, cq: u32, produced: u64) {
+        self.produced[cq as usize] = produced;
+    }
+
+    /// Puts a send queue, which has not begun, to where it would be after a long time.
+    pub fn preset_queue(&mut self, queue: u32, next: u64) {
+        let queue = &mut self.queues[queue as usize];
+        (queue.next, queue.limit) = (next, next);
+    }
+
+    /// Puts a receive queue to where it would be after a long time.
+    pub fn preset_receives(&mut self, queue: u32, next: u64) {
+        let queue = &mut self.receives[queue as usize];
+        (queue.next, queue.limit) = (next, next);
+    }
+
     /// Memory of a client.
     ///
     /// # Panics
@@ -298,6 +338,7 @@ impl Model {
         }
         let waiting = (0..).zip(&self.receives).filter(|(_, r)| r.next < r.limit && !r.arrived.is_empty());
         steps.extend(waiting.map(|(queue, _)| Step::Receive { queue }));
+        steps.extend((self.memory.stores_left() > 0).then_some(Step::Store));
         steps
     }
 
@@ -309,6 +350,7 @@ impl Model {
             Step::Execute { queue } => self.execute(queue),
             Step::Finish { queue } => self.finish(queue),
             Step::Receive { queue } => self.receive(queue),
+            Step::Store => self.memory.store(),
         }
         self.prefetch();
     }
@@ -322,18 +364,12 @@ impl Model {
             let steps = self.steps();
             let choice = match schedule {
                 Schedule::First => 0,
-                Schedule::Random(_) => self.next_chance() as usize % steps.len().max(1),
+                Schedule::Random(_) => next_chance(&mut self.chance) as usize % steps.len().max(1),
             };
             let Some(step) = steps.get(choice) else { return true };
             self.step(*step);
         }
         self.steps().is_empty()
-    }
-
-    fn next_chance(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.chance ^ (self.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 27)
     }
 
     fn can_start(&self, queue: &SendQueue) -> bool {
@@ -344,7 +380,7 @@ impl Model {
             // With `Fetch::Between` the fetch is a step of its own.
             None if self.fetch != Fetch::AtStart => return false,
             None => {
-                peeked = Request::decode(self.slot(queue, queue.next));
+                peeked = Request::decode(queue.slot(self.bytes(queue.key), queue.next));
                 &peeked
             }
         };
@@ -362,11 +398,6 @@ impl Model {
         }
     }
 
-    fn slot(&self, queue: &SendQueue, index: u64) -> &[u8] {
-        let start = (index % queue.cycle) as usize * queue.stride;
-        &self.bytes(queue.key)[start..start + queue.stride]
-    }
-
     fn prefetch(&mut self) {
         if self.fetch == Fetch::Earliest {
             for queue in 0..self.queues.len() {
@@ -379,7 +410,7 @@ impl Model {
 
     fn fetch(&mut self, queue: u32) {
         let q = &self.queues[queue as usize];
-        let slot = self.slot(q, q.next + q.fetched.len() as u64).to_vec();
+        let slot = q.slot(self.bytes(q.key), q.next + q.fetched.len() as u64).to_vec();
         let request = Request::decode(&slot);
         self.queues[queue as usize].fetched.push_back((slot, request));
     }
@@ -410,25 +441,38 @@ impl Model {
             }
         }
     }
+}
 
-    fn count(&mut self, op: ChainOp, bytes: u64) {
+impl Counts {
+    fn add(&mut self, op: ChainOp, bytes: u64) {
         let class = match op.class() {
-            Class::Copy => &mut self.counts.copies,
-            Class::Atomic => &mut self.counts.atomics,
-            Class::Order => &mut self.counts.orders,
+            Class::Copy => &mut self.copies,
+            Class::Atomic => &mut self.atomics,
+            Class::Order => &mut self.orders,
         };
         *class += 1;
-        self.counts.steps += 1 + bytes / 4096;
-        self.counts.bytes += bytes;
+        self.steps += 1 + bytes / 4096;
+        self.bytes += bytes;
     }
 }
 
 impl SendQueue {
+    fn slot<'r>(&self, ring: &'r [u8], index: u64) -> &'r [u8] {
+        let start = (index % self.cycle) as usize * self.stride;
+        &ring[start..start + self.stride]
+    }
+
     fn can_fetch(&self) -> bool {
         let is_held = self.fetched.iter().any(|(_, request)| request.as_ref().map_or(true, Request::is_local));
         let ahead = self.fetched.len() as u64;
         ahead < self.cycle && self.next + ahead < self.limit && !is_held
     }
+}
+
+fn next_chance(chance: &mut u64) -> u64 {
+    *chance = chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*chance ^ (*chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 27)
 }
 
 fn recv_sges(slot: &[u8]) -> Vec<Sge> {

@@ -36,7 +36,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(label: &str, cause: &str, remedy: &str) -> Self {
+    pub(crate) fn new(label: &str, cause: &str, remedy: &str) -> Self {
         Self { label: label.into(), cause: cause.into(), remedy: remedy.into() }
     }
 }

@@ -7,7 +7,7 @@ use crate::program::{Chain, Content, Place, Remote, Slot};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Requests of the client that are tried, one after the other.
+/// Requests of the client that are tried at least, one after the other.
 const REQUESTS: u64 = 3;
 /// Laps of a loop without requests, and in all.
 const MAX_LAPS: u64 = 6;
@@ -122,9 +122,10 @@ impl<'c> Outcome<'c> {
     fn receive(&mut self) -> Result<bool, Refusal> {
         for (number, receive) in self.chain.receives.iter().enumerate() {
             let index = self.received[number].len() as u64;
-            if index >= self.receive_limits[number] || index >= REQUESTS {
+            if index >= self.receive_limits[number] || index >= self.requests(number) {
                 continue;
             }
+            let slot = (index % receive.slots.len().max(1) as u64) as usize;
             let before = self.received[number].last().copied();
             let event = self.events.add(before.as_slice());
             if index >= receive.enabled {
@@ -136,7 +137,7 @@ impl<'c> Outcome<'c> {
                 self.events.after_any(event, of);
             }
             let touches: Vec<Touch> =
-                receive.sges.iter().map(|span| Touch::new(Moment::Scatter, true, *span)).collect();
+                receive.slots[slot].iter().map(|span| Touch::new(Moment::Scatter, true, *span)).collect();
             for touch in &touches {
                 self.fill(touch, None);
                 if let Object::Slot(slot) = touch.object {
@@ -161,6 +162,11 @@ impl<'c> Outcome<'c> {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Messages that are tried: two laps of the receive queue, and one more.
+    fn requests(&self, receive: usize) -> u64 {
+        REQUESTS.max(2 * self.chain.receives[receive].slots.len() as u64 + 1)
     }
 
     fn next(&self, queue: usize) -> Option<(usize, u64, u64)> {
@@ -305,7 +311,10 @@ impl<'c> Outcome<'c> {
         }
         match (form.op, slot.remote) {
             (ChainOp::CompareSwap, Remote::Own(Place::Slot { slot: target, at: offset::CONTROL })) => {
-                self.compare(number, target)
+                self.compare(number, target, slot.compare, slot.swap)
+            }
+            (ChainOp::WideCompareSwap, Remote::Own(Place::Slot { slot: target, at: offset::WR_ID })) => {
+                self.compare(number, target, (slot.wide.compare >> 64) as u64, (slot.wide.swap >> 64) as u64)
             }
             (ChainOp::Min | ChainOp::Max, Remote::Own(Place::Slot { slot: target, at: offset::CONTROL })) => {
                 self.calculate(number, target)
@@ -330,6 +339,9 @@ impl<'c> Outcome<'c> {
                 match at as usize {
                     8..16 => constant(slot.control.encode(), 8),
                     32..40 if slot.class_op().is_atomic() => constant(slot.compare, 32),
+                    at @ 72..88 if slot.class_op() == ChainOp::WideCompareSwap => {
+                        Byte::Constant(slot.wide.compare.to_le_bytes()[at - offset::WIDE_COMPARE])
+                    }
                     _ => Byte::Initial(object, at),
                 }
             }
@@ -347,7 +359,9 @@ impl<'c> Outcome<'c> {
         let source = writer.and_then(|writer| self.chain.slots[writer].sges.first().map(|span| (writer, *span)));
         for at in touch.start..touch.end {
             let byte = match source {
-                Some((writer, span)) if !is_hole(&self.chain.slots[writer], offset::SGES, 12) => {
+                Some((writer, span))
+                    if !is_hole(&self.chain.slots[writer], offset::SGES, 12) && !self.is_foreign(span.place) =>
+                {
                     let from = Touch::new(Moment::Gather, false, span);
                     self.byte(from.object, from.start + (at - touch.start))
                 }
@@ -371,16 +385,27 @@ impl<'c> Outcome<'c> {
         }
     }
 
+    /// Whether others change the memory at any time: what is read twice may differ.
+    fn is_foreign(&self, place: Place) -> bool {
+        matches!(place, Place::Region { region, .. } if self.chain.regions[region].content.is_foreign())
+    }
+
     /// A condition: known, decided before, or to be decided.
-    fn compare(&mut self, number: usize, target: usize) {
+    fn compare(&mut self, number: usize, target: usize, compare: u64, swap: u64) {
         let slot = &self.chain.slots[number];
-        let (Some(expected), Some(after)) = (Control::decode(slot.compare), Control::decode(slot.swap)) else { return };
+        let (Some(expected), Some(after)) = (Control::decode(compare), Control::decode(swap)) else { return };
         let form = self.forms[target];
         if (form.op, form.quiet) != (expected.op, expected.quiet) {
             return;
         }
-        let word = |object, from: usize| (0..7).map(|at| self.byte(object, (from + at) as u64)).collect::<Vec<_>>();
-        let (a, b) = (word(Object::Slot(number), offset::COMPARE), word(Object::Slot(target), offset::CONTROL));
+        let word = |object, from: usize, length: usize| -> Vec<Byte> {
+            (from..from + length).map(|at| self.byte(object, at as u64)).collect()
+        };
+        let (a, b) = if slot.class_op() == ChainOp::WideCompareSwap {
+            (word(Object::Slot(number), offset::WIDE_COMPARE, 15), word(Object::Slot(target), offset::WR_ID, 15))
+        } else {
+            (word(Object::Slot(number), offset::COMPARE, 7), word(Object::Slot(target), offset::CONTROL, 7))
+        };
         if !self.holds(a, b) {
             return;
         }
@@ -432,10 +457,11 @@ impl<'c> Outcome<'c> {
             let slot = &self.chain.slots[slot];
             let Some(order) = slot.order else { continue };
             let receive = self.chain.receives.iter().position(|receive| receive.cq == order.object);
-            let is_open = receive
-                .is_some_and(|r| self.received[r].len() as u64 >= REQUESTS.min(self.receive_limits[r]) && lap > 0);
+            let is_open = receive.is_some_and(|r| {
+                self.received[r].len() as u64 >= self.requests(r).min(self.receive_limits[r]) && lap > 0
+            });
             let name = &self.chain.cqs[order.object];
-            if let Some(receive) = receive.filter(|r| is_open && (self.received[*r].len() as u64) < REQUESTS) {
+            if let Some(receive) = receive.filter(|r| is_open && (self.received[*r].len() as u64) < self.requests(*r)) {
                 let cause =
                     format!("waits for the next message, but `{}` takes none", self.chain.receives[receive].name);
                 return Err(Refusal::new(&slot.label, &cause, "end each lap with RECV_ENABLE"));
@@ -509,5 +535,5 @@ fn race(chain: &Chain, a: &Instance, x: &Touch, b: &Instance, y: &Touch) -> Refu
 
 /// Whether a slot in this form looks at a field: a NOP looks at nothing but what conditions compare.
 fn form_uses(slot: &Slot, form: Control, at: usize) -> bool {
-    form.op != ChainOp::Nop || at == offset::CONTROL || slot.may.is_empty()
+    form.op != ChainOp::Nop || at <= offset::CONTROL || slot.may.is_empty()
 }

@@ -14,7 +14,7 @@ pub(super) fn check(chain: &Chain) -> Result<(), Refusal> {
         }
         check_slot(chain, number)?;
     }
-    let received = chain.receives.iter().flat_map(|r| r.sges.iter().map(move |span| (&r.name, span)));
+    let received = chain.receives.iter().flat_map(|r| r.slots.iter().flatten().map(move |span| (&r.name, span)));
     for (name, span) in received {
         fits(chain, name, span)?;
         let touch = Touch::new(crate::access::Moment::Scatter, true, *span);
@@ -43,7 +43,8 @@ fn check_slot(chain: &Chain, number: usize) -> Result<(), Refusal> {
     }
     if let Remote::Own(place) = slot.remote {
         let is_filled = is_hole(slot, offset::REMOTE_ADDR, 8);
-        let length = if slot.class_op().is_atomic() { 8 } else { slot.length() as u32 };
+        let op = slot.class_op();
+        let length = if op.is_atomic() { op.width() as u32 } else { slot.length() as u32 };
         if is_filled && matches!(place, Place::Slot { .. }) && slot.class_op() != ChainOp::Read {
             return refuse("writes into a queue at an address that is filled in", "write to a fixed field");
         }
@@ -84,7 +85,8 @@ fn changes_allowed_bytes(chain: &Chain, label: &str, touch: &Touch, writer: Opti
     };
     let slot = &chain.slots[target];
     let (start, end) = (touch.start as usize, touch.end as usize);
-    if start == offset::CONTROL
+    let is_wide = writer.is_some_and(|writer| writer.class_op() == ChainOp::WideCompareSwap);
+    if start == if is_wide { offset::WR_ID } else { offset::CONTROL }
         && end == offset::CONTROL + 8
         && writer.is_some_and(|writer| keeps_operations(chain, writer, target))
     {
@@ -108,8 +110,11 @@ fn changes_allowed_bytes(chain: &Chain, label: &str, touch: &Touch, writer: Opti
 
 /// Fields that data may fill.
 fn allowed(slot: &Slot) -> Vec<(usize, usize)> {
-    let mut fields = vec![(offset::CONTROL, 7), (offset::IMM, 4), (offset::REMOTE_ADDR, 8)];
+    let mut fields = vec![(offset::WR_ID, 15), (offset::IMM, 4), (offset::REMOTE_ADDR, 8)];
     let changes_control = matches!(slot.remote, Remote::Own(Place::Slot { at: offset::CONTROL, .. }));
+    if slot.class_op() == ChainOp::WideCompareSwap {
+        fields.push((offset::WIDE_COMPARE, 15));
+    }
     if slot.class_op().is_atomic() {
         fields.push((offset::COMPARE, if changes_control { 7 } else { 8 }));
         fields.extend((!changes_control).then_some((offset::SWAP, 8)));
@@ -122,7 +127,7 @@ fn allowed(slot: &Slot) -> Vec<(usize, usize)> {
         (offset::SGES + i * offset::SGE_LEN, if is_scatter { 8 } else { 12 })
     }));
     if slot.order.is_some() {
-        return vec![(offset::CONTROL, 7), (offset::SGES, 8)];
+        return vec![(offset::WR_ID, 15), (offset::SGES, 8)];
     }
     fields
 }
@@ -136,6 +141,11 @@ fn keeps_operations(chain: &Chain, writer: &Slot, target: usize) -> bool {
         same(&slot.control) || slot.may.iter().any(same)
     };
     match (writer.class_op(), writer.sges.first().map(|span| span.place)) {
+        (ChainOp::WideCompareSwap, _) => {
+            let wide = writer.wide;
+            let is_whole = (wide.swap_mask >> 64) as u64 == u64::MAX && (wide.compare_mask >> 64) as u64 == u64::MAX;
+            is_form((wide.swap >> 64) as u64) && is_whole && !is_hole(writer, offset::WIDE_SWAP, 48)
+        }
         (ChainOp::CompareSwap, _) => is_form(writer.swap) && !is_hole(writer, offset::SWAP, 8),
         (ChainOp::Min | ChainOp::Max, _) => is_form(writer.compare) && !is_hole(writer, offset::COMPARE + 7, 1),
         (ChainOp::Write, Some(Place::Region { region, at: 0 })) => {

@@ -1,9 +1,13 @@
 //! A chain in a model, with one client.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+pub mod linear;
+
+use rdmesh_chain::Installed;
 use rdmesh_chain::build::{Design, Memory, Offset, Program, RemoteBuf, U32, U56, send_imm, write_imm};
 use rdmesh_chain::model::{Fetch, Message, Model, Schedule};
-use rdmesh_chain::program::{Chain, Installed};
+use rdmesh_chain::offload::{Store, counter, hash, list, lock};
+use rdmesh_chain::program::Chain;
 
 pub const BUFFER: usize = 64;
 pub const RULES: [Fetch; 3] = [Fetch::Earliest, Fetch::AtStart, Fetch::Between];
@@ -130,4 +134,48 @@ pub fn list_walk() -> (Program, Memory, Memory) {
     p.when(hit.operand().eq(key)).stop_with(hit).done();
     p.rearm();
     (p, list, values)
+}
+
+/// Applies the stores of a server's program at once.
+pub fn apply(model: &mut Model, installed: &Installed, stores: &[Store]) {
+    for Store { region, at, word } in stores {
+        let bytes = model.bytes_mut(installed.regions[*region]);
+        bytes[*at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// A generator of numbers.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+pub fn hash_shape(probe: hash::Probe, keys: hash::Keys) -> hash::Shape {
+    hash::Shape { buckets: 8, records: 12, record_size: 64, probe, keys }
+}
+
+/// The programs of all offloads, by name.
+pub fn offloads() -> Vec<(&'static str, Program)> {
+    use hash::{Keys, Probe};
+    let list = |walk| list::Shape { walk, nodes: 8, record_size: 64 }.program();
+    let get = |probe, keys| hash_shape(probe, keys).program();
+    vec![
+        ("hash_two_choice", get(Probe::TwoChoice, Keys::Fingerprint)),
+        ("hash_two_choice_exact", get(Probe::TwoChoice, Keys::Exact(2))),
+        ("hash_early_exit", get(Probe::EarlyExit, Keys::Fingerprint)),
+        ("hash_early_exit_exact", get(Probe::EarlyExit, Keys::Exact(2))),
+        ("hash_parallel", get(Probe::Parallel, Keys::Fingerprint)),
+        ("hash_parallel_exact", get(Probe::Parallel, Keys::Exact(2))),
+        ("hash_hopscotch", get(Probe::Hopscotch(3), Keys::Fingerprint)),
+        ("hash_hopscotch_exact", get(Probe::Hopscotch(2), Keys::Exact(2))),
+        ("list_unrolled", list(list::Walk::Unrolled(3))),
+        ("list_break", list(list::Walk::Break(3))),
+        ("list_loop", list(list::Walk::Loop)),
+        ("lock", lock::Shape { locks: 4, owner: 7 }.program()),
+        ("counter", counter::Shape { counters: 2, bound: 10 }.program()),
+    ]
 }

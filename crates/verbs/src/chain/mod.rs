@@ -10,7 +10,7 @@
 
 mod request;
 
-pub use request::{Args, BadRequest, Ordering, Request, offset};
+pub use request::{Args, BadRequest, Ordering, Request, Wide, offset};
 
 use crate::WcOpcode;
 
@@ -41,6 +41,8 @@ pub enum ChainOp {
     Min,
     /// Unsigned 64-bit maximum; the result is the old value.
     Max,
+    /// COMPARE_SWAP of the bits of two masks in sixteen bytes; see [`Wide`].
+    WideCompareSwap,
 }
 
 /// Class of an operation, for the cost of chains.
@@ -56,7 +58,7 @@ pub enum Class {
 
 impl ChainOp {
     /// All operations.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Write,
         Self::WriteImm,
         Self::Send,
@@ -72,6 +74,7 @@ impl ChainOp {
         Self::RecvEnable,
         Self::Min,
         Self::Max,
+        Self::WideCompareSwap,
     ];
 
     /// The opcode in the kernel's ABI. NOP and its successors are of the range that `enum ib_wr_opcode` leaves to drivers
@@ -93,6 +96,7 @@ impl ChainOp {
             Self::RecvEnable => 0xf3,
             Self::Min => 0xf4,
             Self::Max => 0xf5,
+            Self::WideCompareSwap => 0xf6,
         }
     }
 
@@ -132,6 +136,7 @@ impl ChainOp {
             Self::RecvEnable => "RECV_ENABLE",
             Self::Min => "MIN",
             Self::Max => "MAX",
+            Self::WideCompareSwap => "WIDE_CAS",
         }
     }
 
@@ -160,7 +165,12 @@ impl ChainOp {
         }
     }
 
-    /// Whether the operation changes eight bytes and returns the old ones.
+    /// Bytes that an atomic operation changes, and whose old content it returns.
+    pub const fn width(self) -> usize {
+        if matches!(self, Self::WideCompareSwap) { 16 } else { 8 }
+    }
+
+    /// Whether the operation changes a word of [`Self::width`] bytes and returns the old one.
     pub fn is_atomic(self) -> bool {
         self.class() == Class::Atomic
     }
@@ -180,7 +190,7 @@ impl ChainOp {
         matches!(self, Self::WriteImm | Self::SendImm)
     }
 
-    /// The word after an atomic operation.
+    /// The word after an atomic operation on eight bytes.
     pub fn apply(self, old: u64, args: &Args) -> u64 {
         let Args { compare_add: arg, swap, compare_mask, swap_mask, .. } = *args;
         match self {

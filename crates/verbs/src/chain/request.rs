@@ -29,6 +29,15 @@ pub mod offset {
     pub const COMPARE_MASK: usize = 56;
     /// Mask of the swap.
     pub const SWAP_MASK: usize = 64;
+    /// Sixteen bytes that a wide COMPARE_SWAP compares with; its masks and swap follow. The kernel's ABI has the operands of
+    /// datagrams here.
+    pub const WIDE_COMPARE: usize = 72;
+    /// Swap value of a wide COMPARE_SWAP.
+    pub const WIDE_SWAP: usize = 88;
+    /// Mask of a wide comparison.
+    pub const WIDE_COMPARE_MASK: usize = 104;
+    /// Mask of a wide swap.
+    pub const WIDE_SWAP_MASK: usize = 120;
     /// `dma.length`: bytes of inline data.
     pub const LENGTH: usize = 184;
     /// `dma.num_sge`.
@@ -64,6 +73,43 @@ pub struct Args {
     pub compare_mask: u64,
     /// Bits that a masked COMPARE_SWAP stores.
     pub swap_mask: u64,
+    /// Operands of a wide COMPARE_SWAP.
+    pub wide: Wide,
+}
+
+/// Operands of a COMPARE_SWAP of sixteen bytes: numbers of which the first byte in memory is the lowest. On bytes 0–15 of a slot
+/// it tests up to 120 bits with an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wide {
+    /// Comparison value.
+    pub compare: u128,
+    /// Swap value.
+    pub swap: u128,
+    /// Bits that are compared.
+    pub compare_mask: u128,
+    /// Bits that are stored.
+    pub swap_mask: u128,
+}
+
+impl Wide {
+    /// The sixteen bytes after the operation.
+    pub const fn apply(&self, old: u128) -> u128 {
+        if (old ^ self.compare) & self.compare_mask == 0 {
+            (old & !self.swap_mask) | (self.swap & self.swap_mask)
+        } else {
+            old
+        }
+    }
+
+    fn read(slot: &[u8]) -> Self {
+        let at = |at: usize| u128::from(long(slot, at)) | u128::from(long(slot, at + 8)) << 64;
+        Self {
+            compare: at(offset::WIDE_COMPARE),
+            swap: at(offset::WIDE_SWAP),
+            compare_mask: at(offset::WIDE_COMPARE_MASK),
+            swap_mask: at(offset::WIDE_SWAP_MASK),
+        }
+    }
 }
 
 /// The operands of WAIT, ENABLE and RECV_ENABLE, which any verbs program can post in SGE 0.
@@ -181,6 +227,13 @@ impl Request {
         put(offset::FLAGS, &self.flags.bits().to_le_bytes());
         put(offset::IMM, &self.imm.to_le_bytes());
         put(offset::REMOTE_ADDR, &self.args.remote_addr.to_le_bytes());
+        if self.control.op == ChainOp::WideCompareSwap {
+            let Wide { compare, swap, compare_mask, swap_mask } = self.args.wide;
+            put(offset::WIDE_COMPARE, &compare.to_le_bytes());
+            put(offset::WIDE_SWAP, &swap.to_le_bytes());
+            put(offset::WIDE_COMPARE_MASK, &compare_mask.to_le_bytes());
+            put(offset::WIDE_SWAP_MASK, &swap_mask.to_le_bytes());
+        }
         if self.control.op.is_atomic() {
             put(offset::COMPARE, &self.args.compare_add.to_le_bytes());
             put(offset::SWAP, &self.args.swap.to_le_bytes());
@@ -213,6 +266,7 @@ fn args(slot: &[u8], op: ChainOp) -> Args {
         swap: long(slot, offset::SWAP),
         compare_mask: long(slot, offset::COMPARE_MASK),
         swap_mask: long(slot, offset::SWAP_MASK),
+        wide: if op == ChainOp::WideCompareSwap { Wide::read(slot) } else { Wide::default() },
     }
 }
 

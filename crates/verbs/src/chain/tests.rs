@@ -17,6 +17,7 @@ fn operations_have_their_numbers() {
         (ChainOp::RecvEnable, 0xf3, 0xb3),
         (ChainOp::Min, 0xf4, 0xb4),
         (ChainOp::Max, 0xf5, 0xb5),
+        (ChainOp::WideCompareSwap, 0xf6, 0xb6),
     ] {
         assert_eq!((op.opcode(), Control::new(op).byte()), (opcode, byte), "{op:?}");
     }
@@ -76,7 +77,9 @@ fn requests_are_their_bytes() {
     let mut request = Request::new(Control::with(ChainOp::CompareSwap, 9));
     request.wr_id = 77;
     request.flags = ChainFlags::SIGNALED | ChainFlags::LOCAL;
-    request.args = Args { remote_addr: 0x1008, rkey: 3, compare_add: 5, swap: 6, compare_mask: u64::MAX, swap_mask: 1 };
+    let (compare_mask, swap_mask) = (u64::MAX, 1);
+    request.args =
+        Args { remote_addr: 0x1008, rkey: 3, compare_add: 5, swap: 6, compare_mask, swap_mask, ..Args::default() };
     request.sges.push(Sge { addr: 0x2000, length: 8, lkey: Key(4) });
     let mut slot = [0; 256];
     request.encode(&mut slot);
@@ -126,4 +129,26 @@ fn any_bytes_decode_without_a_panic() {
         assert_eq!(same, request);
     }
     assert!(decoded > 1000, "{decoded}");
+}
+
+#[test]
+fn a_wide_compare_swap_tests_an_operand_of_120_bits() {
+    let word = |control: Control, low: u64| u128::from(control.encode()) << 64 | u128::from(low);
+    let hit = Control::new(ChainOp::WriteImm);
+    let wide = Wide {
+        compare: word(Control::with(ChainOp::Nop, 5), 7),
+        swap: word(hit, 0),
+        compare_mask: u128::MAX,
+        swap_mask: u128::MAX << 64,
+    };
+    assert_eq!(wide.apply(word(Control::with(ChainOp::Nop, 5), 7)), word(hit, 7));
+    for other in [word(Control::with(ChainOp::Nop, 5), 6), word(Control::with(ChainOp::Nop, 4), 7), word(hit, 7)] {
+        assert_eq!(wide.apply(other), other);
+    }
+    let mut request = Request::new(Control::new(ChainOp::WideCompareSwap));
+    request.args = Args { remote_addr: 64, rkey: 3, wide, ..Args::default() };
+    let mut slot = [0; 256];
+    request.encode(&mut slot);
+    assert_eq!(Request::decode(&slot), Ok(request));
+    assert_eq!(ChainOp::WideCompareSwap.width(), 16);
 }
