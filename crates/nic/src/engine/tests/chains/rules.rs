@@ -350,13 +350,15 @@ fn a_chain_goes_on_after_a_move() {
         // Of two steps in a second, which an endpoint has from the fourth round on, some are still owed when it moves again.
         let rate = StepRate { per_second: 2, burst: 1 };
         world.device_of(&a).set_step_rate(Some(rate).filter(|_| round > 3));
-        world.enable(&source, round);
+        world.enable(&source, 2 * round - 1);
         world.move_to(&mut a, (round % 2) as usize);
         for moved in [&mut source.node, &mut queue.node] {
             (moved.engine, moved.context) = (a.engine, a.context);
         }
+        world.settle();
+        world.enable(&source, 2 * round);
         world.run_until(world.now.after(Duration::from_secs(10)));
-        assert_eq!((a.word(0), world.produced(&source)), (round, round));
+        assert_eq!((a.word(0), world.produced(&source)), (2 * round, 2 * round));
         assert!(!world.engines.iter().any(|engine| engine.has_work() || engine.poll_timeout().is_some()));
     }
     world.device_of(&a).kill_chain(GROUP).unwrap();
