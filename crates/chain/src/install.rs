@@ -163,7 +163,8 @@ impl Chain {
         request.imm = slot.imm;
         let (compare_mask, swap_mask) = slot.masks;
         let (compare_add, swap) = (slot.compare, slot.swap);
-        request.args = Args { remote_addr, rkey, compare_add, swap, compare_mask, swap_mask, wide: slot.wide };
+        request.args = Args { remote_addr, rkey, compare_add, swap, compare_mask, swap_mask };
+        request.wide = slot.wide;
         request.sges.extend(slot.sges.iter().map(|span| self.sge(span, installed)));
         if let Some(order) = slot.order {
             let object = match slot.class_op() {

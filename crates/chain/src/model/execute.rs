@@ -171,18 +171,18 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
             let right = right(Access::REMOTE_ATOMIC, Access::LOCAL_WRITE);
             let bytes = memory.write(args.rkey, args.remote_addr, op.width() as u64, right).ok_or(refused)?;
             let old = bytes.to_vec();
-            replace(op, args, bytes);
+            replace(request, bytes);
             Ok((old, 0))
         }
         _ => Err(WcStatus::LocalQpOperationError),
     }
 }
 
-fn replace(op: ChainOp, args: &Args, bytes: &mut [u8]) {
+fn replace(request: &Request, bytes: &mut [u8]) {
     if let Ok(word) = <[u8; 8]>::try_from(&*bytes) {
-        bytes.copy_from_slice(&op.apply(u64::from_le_bytes(word), args).to_le_bytes());
+        bytes.copy_from_slice(&request.control.op.apply(u64::from_le_bytes(word), &request.args).to_le_bytes());
     } else if let Ok(words) = <[u8; 16]>::try_from(&*bytes) {
-        bytes.copy_from_slice(&args.wide.apply(u128::from_le_bytes(words)).to_le_bytes());
+        bytes.copy_from_slice(&request.wide.apply(u128::from_le_bytes(words)).to_le_bytes());
     }
 }
 

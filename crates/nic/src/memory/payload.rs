@@ -4,7 +4,7 @@ use super::{AccessDenied, KeyTable};
 use crate::platform::{Fault, Memory};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use rdmesh_verbs::chain::{Args, ChainOp};
+use rdmesh_verbs::chain::{Args, ChainOp, Wide};
 use rdmesh_verbs::{Access, Sge};
 
 /// The data of a packet that came: references on one host, bytes from the network.
@@ -266,6 +266,23 @@ pub(crate) fn calculate<M: Memory>(memory: &M, offset: u64, op: ChainOp, args: &
         old = found;
     }
     Err(Fault::Slow)
+}
+
+/// A COMPARE_SWAP of sixteen bytes in two words; returns the old ones. One step for all other requests of the engine, since it
+/// executes one at a time, and two for processors.
+pub(crate) fn compare_swap_wide<M: Memory>(memory: &M, offset: u64, wide: &Wide) -> Result<u128, Fault> {
+    let words = [offset, offset + 8];
+    let mut old = 0;
+    for (at, shift) in words.into_iter().zip([0, 64]) {
+        old |= u128::from(memory.compare_swap(at, 0, 0)?) << shift;
+    }
+    let new = wide.apply(old);
+    if new != old {
+        for (at, shift) in words.into_iter().zip([0, 64]) {
+            memory.write_atomic(at, ((new >> shift) as u64).to_ne_bytes())?;
+        }
+    }
+    Ok(old)
 }
 
 /// Tries of an atomic while another side changes the same word.

@@ -1,6 +1,7 @@
 //! Engines of one host, or of two, with a chain's objects on the first and its client on the last.
 
-use rdmesh_chain::program::{Chain, Content, Installed, Place, Remote, Span};
+use rdmesh_chain::Installed;
+use rdmesh_chain::program::{Chain, Content, Place, Remote, Span};
 use rdmesh_nic::{
     Capabilities, ChainEntry, Config, ContextId, CqInit, Datagram, Device, Engine, INLINE_COPIES, Image, Manage,
     ManageSend, Network, Numbers, Origin, QpInit, RingInit, Route, Routes, Target, Time, Transmits,

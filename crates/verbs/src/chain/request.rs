@@ -73,8 +73,6 @@ pub struct Args {
     pub compare_mask: u64,
     /// Bits that a masked COMPARE_SWAP stores.
     pub swap_mask: u64,
-    /// Operands of a wide COMPARE_SWAP.
-    pub wide: Wide,
 }
 
 /// Operands of a COMPARE_SWAP of sixteen bytes: numbers of which the first byte in memory is the lowest. On bytes 0–15 of a slot
@@ -145,6 +143,8 @@ pub struct Request {
     pub imm: u32,
     /// Operands.
     pub args: Args,
+    /// Operands of a wide COMPARE_SWAP.
+    pub wide: Wide,
     /// Scatter/gather list; empty where the data is inline.
     pub sges: SgeList,
     /// Bytes of inline data, from [`offset::SGES`] on.
@@ -167,8 +167,8 @@ pub enum BadRequest {
 impl Request {
     /// A request without operands.
     pub fn new(control: Control) -> Self {
-        let (args, sges) = (Args::default(), SgeList::new());
-        Self { wr_id: 0, control, flags: ChainFlags::empty(), imm: 0, args, sges, inline_len: 0 }
+        let (args, wide, sges) = (Args::default(), Wide::default(), SgeList::new());
+        Self { wr_id: 0, control, flags: ChainFlags::empty(), imm: 0, args, wide, sges, inline_len: 0 }
     }
 
     /// The operands of an ordering request.
@@ -228,7 +228,7 @@ impl Request {
         put(offset::IMM, &self.imm.to_le_bytes());
         put(offset::REMOTE_ADDR, &self.args.remote_addr.to_le_bytes());
         if self.control.op == ChainOp::WideCompareSwap {
-            let Wide { compare, swap, compare_mask, swap_mask } = self.args.wide;
+            let Wide { compare, swap, compare_mask, swap_mask } = self.wide;
             put(offset::WIDE_COMPARE, &compare.to_le_bytes());
             put(offset::WIDE_SWAP, &swap.to_le_bytes());
             put(offset::WIDE_COMPARE_MASK, &compare_mask.to_le_bytes());
@@ -266,7 +266,6 @@ fn args(slot: &[u8], op: ChainOp) -> Args {
         swap: long(slot, offset::SWAP),
         compare_mask: long(slot, offset::COMPARE_MASK),
         swap_mask: long(slot, offset::SWAP_MASK),
-        wide: if op == ChainOp::WideCompareSwap { Wide::read(slot) } else { Wide::default() },
     }
 }
 

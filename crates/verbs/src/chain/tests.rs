@@ -146,7 +146,8 @@ fn a_wide_compare_swap_tests_an_operand_of_120_bits() {
         assert_eq!(wide.apply(other), other);
     }
     let mut request = Request::new(Control::new(ChainOp::WideCompareSwap));
-    request.args = Args { remote_addr: 64, rkey: 3, wide, ..Args::default() };
+    request.args = Args { remote_addr: 64, rkey: 3, ..Args::default() };
+    request.wide = wide;
     let mut slot = [0; 256];
     request.encode(&mut slot);
     assert_eq!(Request::decode(&slot), Ok(request));

@@ -1,7 +1,7 @@
 //! LOCAL requests: READ, WRITE and atomics on the poster's own memory.
 
 use super::{Failure, Turn, WORD};
-use crate::memory::{CopyError, Payload, Source, calculate, gather, scatter_bytes, scatter_zeros};
+use crate::memory::{CopyError, Payload, Source, calculate, compare_swap_wide, gather, scatter_bytes, scatter_zeros};
 use crate::platform::{Memory, Platform};
 use crate::qp::MESSAGE_MAX;
 use rdmesh_verbs::chain::{ChainFlags, ChainOp};
@@ -80,14 +80,18 @@ impl<P: Platform> Turn<'_, P> {
         if !request.args.remote_addr.is_multiple_of(WORD) {
             return Err(Failure { status: WcStatus::RemoteInvalidRequest, ..self.refused() });
         }
-        let place = keys.local(pd, &self.remote(WORD), Access::LOCAL_WRITE);
+        let op = request.control.op;
+        let place = keys.local(pd, &self.remote(op.width() as u64), Access::LOCAL_WRITE);
         let (memory, offset) = place.map_err(|_| self.refused())?;
-        let old = calculate(memory, offset, request.control.op, &request.args);
+        let old = match op {
+            ChainOp::WideCompareSwap => compare_swap_wide(memory, offset, &request.wide).map(u128::to_ne_bytes),
+            _ => calculate(memory, offset, op, &request.args).map(|old| u128::from(old).to_ne_bytes()),
+        };
         let old = old.map_err(|fault| self.failed(fault.into()))?;
         if request.sges.is_empty() {
             return Ok(());
         }
-        scatter_bytes(keys, pd, &request.sges, 0, &old.to_ne_bytes()).map_err(|error| self.failed(error))
+        scatter_bytes(keys, pd, &request.sges, 0, &old[..op.width()]).map_err(|error| self.failed(error))
     }
 
     /// The range that the request names as remote.

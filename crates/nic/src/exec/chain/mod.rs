@@ -122,6 +122,11 @@ impl<P: Platform> Turn<'_, P> {
         let is_fenced = request.flags.contains(ChainFlags::FENCE);
         let has_packets =
             !is_local && !matches!(op, ChainOp::Nop | ChainOp::Wait | ChainOp::Enable | ChainOp::RecvEnable);
+        if has_packets && op == ChainOp::WideCompareSwap {
+            // No packet has room for its operands.
+            let wr_id = request.wr_id;
+            return self.enter_unfit(wr_id);
+        }
         if has_packets {
             return self.enter_window();
         }
