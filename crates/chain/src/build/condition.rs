@@ -215,38 +215,19 @@ impl<'p> When<'p> {
     /// The comparisons in the order of their tests: each but the last lets the next one happen.
     fn links(&mut self, target: Target) -> Vec<Link> {
         let Some((idle, active)) = self.forms(target) else { return Vec::new() };
-        let mut all = self.condition.all.clone();
-        // Only the first test can be one that must fail, or have several values: it is executed for certain.
-        let must_lead = |comparison: &Comparison| comparison.is_negated || comparison.values.len() > 1;
-        all.sort_by_key(|comparison| !must_lead(comparison));
-        if all.iter().filter(|comparison| must_lead(comparison)).count() > 1 {
-            let cause = "depends on two comparisons that are negated or have several values";
-            self.program.refuse(target.slot, cause, "make two conditions of it");
-        }
-        let own = self.own_operand(target.slot, &all);
+        let mut all = self.leading_first(target);
         let (mut before, mut after) = if target.runs { (idle, active) } else { (active, idle) };
         let is_simple = all.len() == 1 && self.is_fresh(target.slot, &all[0], before);
         if is_simple && all[0].is_negated {
             (before, after) = (after, before);
         } else if !is_simple {
-            let is_last = |c: &Comparison| !c.is_negated && c.calc.is_none() && c.values.len() == 1;
-            let found = all.iter().position(|c| is_last(c) && c.operand == Some(own));
-            match found.or_else(|| all.iter().rposition(is_last)).filter(|_| all.len() > 1) {
-                Some(at) => {
-                    let last = all.remove(at);
-                    all.push(last);
-                }
-                None => {
-                    all.push(Comparison { operand: None, values: vec![0_u64.into()], calc: None, is_negated: false })
-                }
-            }
+            self.end_with_equality(target.slot, &mut all);
         }
         self.declare_forms(target, before, after);
         let gates: Vec<usize> = (1..all.len()).map(|at| self.gate(target.slot, &all[at - 1], &all[at])).collect();
         let slots = gates.into_iter().chain([target.slot]);
-        let last = all.len() - 1;
+        let (last, nop) = (all.len() - 1, Control::new(ChainOp::Nop));
         let ops: Vec<Control> = all.iter().map(|c| Control::new(operation(c))).collect();
-        let nop = Control::new(ChainOp::Nop);
         let link = |(at, (comparison, slot)): (usize, (Comparison, usize))| {
             let (before, after) = match comparison.is_negated {
                 _ if at == last => (before, after),
@@ -256,6 +237,29 @@ impl<'p> When<'p> {
             Link { comparison, slot, before, after }
         };
         all.into_iter().zip(slots).enumerate().map(link).collect()
+    }
+
+    /// The comparisons; only the first can be one that must fail, or have several values: its test is executed for certain.
+    fn leading_first(&mut self, target: Target) -> Vec<Comparison> {
+        let mut all = self.condition.all.clone();
+        let must_lead = |comparison: &Comparison| comparison.is_negated || comparison.values.len() > 1;
+        all.sort_by_key(|comparison| !must_lead(comparison));
+        if all.iter().filter(|comparison| must_lead(comparison)).count() > 1 {
+            let cause = "depends on two comparisons that are negated or have several values";
+            self.program.refuse(target.slot, cause, "make two conditions of it");
+        }
+        all
+    }
+
+    /// Puts a comparison for equality last, which changes the target itself; if need be, one that always holds.
+    fn end_with_equality(&self, slot: usize, all: &mut Vec<Comparison>) {
+        let own = self.own_operand(slot, all);
+        let is_last = |c: &Comparison| !c.is_negated && c.calc.is_none() && c.values.len() == 1;
+        let found = all.iter().position(|c| is_last(c) && c.operand == Some(own));
+        let found = found.or_else(|| all.iter().rposition(is_last)).filter(|_| all.len() > 1);
+        let truth = Comparison { operand: None, values: vec![0_u64.into()], calc: None, is_negated: false };
+        let last = found.map_or(truth, |at| all.remove(at));
+        all.push(last);
     }
 
     fn own_operand(&self, slot: usize, all: &[Comparison]) -> Span {

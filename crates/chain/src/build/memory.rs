@@ -18,7 +18,7 @@ impl Memory {
         Span { place: Place::Region { region: self.0, at }, length }
     }
 
-    /// The number of the region in [`Chain::regions`].
+    /// The number of the region in [`Chain::regions`](crate::program::Chain::regions).
     pub fn number(self) -> usize {
         self.0
     }
