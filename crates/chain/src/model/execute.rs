@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::{InFlight, Message, Model};
-use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Request, offset};
+use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request, offset};
 use rdmesh_verbs::{Access, WcStatus};
 
 impl Model {

@@ -214,8 +214,10 @@ pub struct Engined {
     requests: (Region, Key),
 }
 
-/// Bytes of a request of the client's, at most.
+/// Bytes of a request of the client's, at most; replies come behind it.
 const REQUEST: usize = 256;
+/// Bytes of a reply.
+const REPLY: usize = 64 * 1024;
 
 impl Engined {
     /// Installs the chain; with `is_sealed`, as sealed images.
@@ -224,10 +226,10 @@ impl Engined {
         let (server, client) = (world.open(0), world.open(1));
         let (inbox_cq, inbox) = world.cq(&client, 1 << 16);
         let memory = |len| Region::new(0, len, Journal::default());
-        let (region, requests) = (memory(buffer), memory(REQUEST));
+        let (region, requests) = (memory(buffer), memory(REQUEST + REPLY));
         let device = &mut world.device(&client);
         let (_, key) = device.reg_mr(client.pd, 0x4000, buffer as u64, ALL, region.clone()).unwrap();
-        let (_, own) = device.reg_mr(client.pd, 0, REQUEST as u64, ALL, requests.clone()).unwrap();
+        let (_, own) = device.reg_mr(client.pd, 0, (REQUEST + REPLY) as u64, ALL, requests.clone()).unwrap();
         let cqs: Vec<u32> = chain.cqs.iter().map(|_| world.cq(&server, 1).0).collect();
         let installed = Installed { cqs, regions: vec![], queues: vec![], receives: vec![] };
         let (regions, rings, peers) = (vec![], vec![], vec![]);
@@ -276,7 +278,8 @@ impl Engined {
             qps.push((qp, true));
         }
         // Keys of rings are known when the queues are managed; what lies in them, when all keys are known.
-        let receive_ring = Region::new(0, 1024, Journal::default());
+        let room = receives.first().map_or(0, |receive| receive.stride() * receive.slots.len());
+        let receive_ring = Region::new(0, room, Journal::default());
         self.manage(&qps, &receive_ring);
         self.fill(&receive_ring);
         if is_sealed {
@@ -301,13 +304,15 @@ impl Engined {
     }
 
     fn manage(&mut self, qps: &[(QueuePair, bool)], receive_ring: &Region) {
+        let receives = self.chain.receives.first();
+        let (stride, slots) = receives.map_or((0, 0), |receive| (receive.stride() as u32, receive.slots.len() as u32));
         for (number, (qp, _)) in qps.iter().enumerate() {
             let copies = Region::new(0, INLINE_COPIES as usize * 128, Journal::default());
             let receive = self.installed.receives.contains(&qp.handle).then(|| RingInit {
                 memory: receive_ring.clone(),
-                stride: 1024,
-                slots: 1,
-                cycle: 1,
+                stride,
+                slots,
+                cycle: slots,
             });
             let Some(queue) = self.chain.queues.get(number).filter(|queue| !queue.slots.is_empty()) else {
                 let Some(receive) = receive else { continue };
@@ -347,9 +352,12 @@ impl Engined {
             self.regions[number].put(0, &bytes);
         }
         for receive in &chain.receives {
-            receive_ring.put(offset::RECV_NUM_SGE as u64, &(receive.sges.len() as u32).to_le_bytes());
-            for (i, span) in receive.sges.iter().enumerate() {
-                receive_ring.put((offset::RECV_SGES + i * offset::SGE_LEN) as u64, &self.sge(span));
+            for (slot, sges) in receive.slots.iter().enumerate() {
+                let at = slot * receive.stride();
+                receive_ring.put((at + offset::RECV_NUM_SGE) as u64, &(sges.len() as u32).to_le_bytes());
+                for (i, span) in sges.iter().enumerate() {
+                    receive_ring.put((at + offset::RECV_SGES + i * offset::SGE_LEN) as u64, &self.sge(span));
+                }
             }
         }
     }
@@ -370,7 +378,7 @@ impl Engined {
             self.world.connect(&server, qp.handle, (&client, peer.qpn));
             self.world.connect(&client, peer.handle, (&server, qp.qpn));
             for wr_id in 0..60 {
-                peer.recvs.post(RecvWr { wr_id, sges: SgeList::new() });
+                peer.recvs.post(RecvWr { wr_id, ..self.receive() });
             }
             self.peers.push(peer);
         }
@@ -411,7 +419,7 @@ impl Engined {
             assert!(images[queue].open(index, at, len));
         };
         for receive in &chain.receives {
-            receive.sges.iter().for_each(|span| open(span.place, span.length as usize));
+            receive.slots.iter().flatten().for_each(|span| open(span.place, span.length as usize));
         }
         for slot in &chain.slots {
             if slot.class_op().returns_data() {
@@ -453,9 +461,15 @@ impl Engined {
             replies.push((imm, completion.byte_len));
         }
         for peer in &self.peers {
-            replies.iter().for_each(|_| peer.recvs.post(RecvWr { wr_id: 0, sges: SgeList::new() }));
+            replies.iter().for_each(|_| peer.recvs.post(self.receive()));
         }
         replies
+    }
+
+    /// A receive request for a reply.
+    fn receive(&self) -> RecvWr {
+        let sge = Sge { addr: REQUEST as u64, length: REPLY as u32, lkey: self.requests.1 };
+        RecvWr { wr_id: 0, sges: [sge].into_iter().collect() }
     }
 
     /// The chain's group.

@@ -202,6 +202,9 @@ impl Request {
         let mut request = Self { wr_id: long(slot, offset::WR_ID), flags, ..Self::new(control) };
         request.imm = word(slot, offset::IMM);
         request.args = args(slot, control.op);
+        if control.op == ChainOp::WideCompareSwap {
+            request.wide = Wide::read(slot);
+        }
         if flags.contains(ChainFlags::INLINE) && control.op.sends_data() {
             request.inline_len = word(slot, offset::LENGTH);
             let fits = request.inline_len as usize <= capacity;
