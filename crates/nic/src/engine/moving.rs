@@ -32,9 +32,14 @@ struct MovingQp<P: Platform> {
 }
 
 impl<P: Platform> MovingDevice<P> {
-    /// Takes a device out of an engine, whose events have been taken; none where there is no such device.
-    pub fn take(engine: &mut Engine<P>, now: Time, id: ContextId) -> Option<Self> {
+    /// Executes all that has arrived at the engine that the device is taken out of. The events that come of it have to be taken
+    /// before the device is.
+    pub fn prepare(engine: &mut Engine<P>, now: Time) {
         settle(engine, now);
+    }
+
+    /// Takes a device out of an engine; none where there is no such device.
+    pub fn take(engine: &mut Engine<P>, id: ContextId) -> Option<Self> {
         let mut context = engine.contexts.remove(id.0)?;
         let indices: Vec<u32> = context.qps_from(0).map(|(_, index)| index).collect();
         let qps = indices.into_iter().filter_map(|index| MovingQp::take(engine, index, &mut context)).collect();

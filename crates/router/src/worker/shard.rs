@@ -39,8 +39,10 @@ impl MovingContext {
     /// Takes a context out of a shard.
     pub(super) fn take(shard: &mut Shard, id: ContextId) -> Option<Self> {
         shard.take_all_doorbells();
+        MovingDevice::prepare(&mut shard.engine, shard.clock.now());
+        // Those of other contexts too; the new worker knows nothing of them.
         shard.deliver();
-        let device = MovingDevice::take(&mut shard.engine, shard.clock.now(), id)?;
+        let device = MovingDevice::take(&mut shard.engine, id)?;
         let attached = shard.contexts.take(id)?;
         Some(Self { device, attached })
     }
@@ -53,6 +55,8 @@ impl MovingContext {
         // An event of it may wait for room in its socket.
         shard.stuck = true;
         let id = attached.id;
+        // The old worker has forgotten what had arrived.
+        attached.page.wake_sleepers();
         shard.contexts.add(now, attached);
         // A program that still saw the old worker's number, and that worker awake, has written no eventfd.
         shard.take_doorbells(now);

@@ -78,8 +78,7 @@ fn requests_are_their_bytes() {
     request.wr_id = 77;
     request.flags = ChainFlags::SIGNALED | ChainFlags::LOCAL;
     let (compare_mask, swap_mask) = (u64::MAX, 1);
-    request.args =
-        Args { remote_addr: 0x1008, rkey: 3, compare_add: 5, swap: 6, compare_mask, swap_mask, ..Args::default() };
+    request.args = Args { remote_addr: 0x1008, rkey: 3, compare_add: 5, swap: 6, compare_mask, swap_mask };
     request.sges.push(Sge { addr: 0x2000, length: 8, lkey: Key(4) });
     let mut slot = [0; 256];
     request.encode(&mut slot);

@@ -9,13 +9,14 @@ use std::time::Duration;
 impl World {
     /// Moves the device of `node` to the engine `to` of the same host.
     pub(super) fn move_to(&mut self, node: &mut Node, to: usize) {
-        while let Some(event) = self.engines[node.engine].poll_event() {
-            self.events.push(event);
-        }
         self.pass_packets();
         self.engines.iter_mut().for_each(|engine| engine.settle_arrivals(self.now, &mut Budget::unlimited()));
         self.pass_packets();
-        let moving = MovingDevice::take(&mut self.engines[node.engine], self.now, node.context).unwrap();
+        let from = &mut self.engines[node.engine];
+        MovingDevice::prepare(from, self.now);
+        self.events.extend(std::iter::from_fn(|| from.poll_event()));
+        let moving = MovingDevice::take(from, node.context).unwrap();
+        assert!(from.poll_event().is_none(), "it would be about a device that has gone");
         self.pass_packets();
         node.context = moving.put(&mut self.engines[to], self.now);
         node.engine = to;
@@ -208,7 +209,7 @@ fn numbers_and_places_are_not_mixed_up() {
     }
     let context = nodes[0].context;
     world.engines[nodes[0].engine].close(context).unwrap();
-    assert!(MovingDevice::take(&mut world.engines[nodes[0].engine], Time(0), context).is_none());
+    assert!(MovingDevice::take(&mut world.engines[nodes[0].engine], context).is_none());
 }
 
 /// Members of groups are members on the other engine, and not on the first one.
