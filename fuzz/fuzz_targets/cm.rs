@@ -123,7 +123,7 @@ fn gid(n: usize) -> Gid {
 }
 
 fn path(node: usize) -> CmPath {
-    CmPath { vni: Vni(1), local: gid(node), remote: gid(1 - node), plain: None }
+    CmPath { vni: Vni(1), local: gid(node), remote: gid(1 - node), external: None }
 }
 
 fn req(n: u32) -> ReqParams<'static> {

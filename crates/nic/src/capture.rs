@@ -138,7 +138,7 @@ impl Capture {
                     };
                     self.packet(at, vni, &ip, udp);
                 }
-                Target::Plain { from, to, .. } => {
+                Target::External { from, to, .. } => {
                     let ip = IpUdp {
                         source: Gid::from_ip(from),
                         dest: Gid::from_ip(to),

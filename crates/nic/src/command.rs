@@ -27,11 +27,11 @@ pub enum CommandError {
 
 /// Memory of a destroyed object, for deferred drop: giving large memory back takes long, so it is dropped where no other work
 /// waits.
-pub struct Remains {
+pub struct DeferredDrop {
     _memory: Box<dyn Send>,
 }
 
-impl Remains {
+impl DeferredDrop {
     pub(crate) fn new(memory: impl Send + 'static) -> Self {
         Self { _memory: Box::new(memory) }
     }

@@ -42,8 +42,8 @@ pub mod wire;
 pub use capture::{CaptureFilter, Captured, Captures};
 pub use chain::{ChainCounts, ChainEntry, ChainFault, ChainState, INLINE_COPIES, Image, Manage, ManageSend, RingInit};
 pub use command::{
-    Capabilities, CommandError, ContextId, CqEntry, CqInit, MwType, PdEntry, QpCounters, QpEntry, QpInfo, QpInit,
-    Remains, SrqAttr, SrqEntry, SrqInit,
+    Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, MwType, PdEntry, QpCounters, QpEntry, QpInfo,
+    QpInit, SrqAttr, SrqEntry, SrqInit,
 };
 pub use device::{Context, Event};
 pub use engine::{
@@ -52,8 +52,8 @@ pub use engine::{
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
-    Datagram, Form, Network, Opened, Origin, Path, Plain, PlainId, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target,
-    Train, Transmits,
+    Datagram, ExternalId, ExternalPort, Form, Network, Opened, Origin, Path, ROCE_PORT, Route, Routes, TUNNEL_PORT,
+    Target, Train, Transmits,
 };
 pub use schedule::StepRate;
 pub use timer::Time;

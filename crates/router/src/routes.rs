@@ -73,7 +73,7 @@ mod tests {
         shared.change(|routes| routes.insert(Vni(1), gid, Route::Local));
         for seen in [&mut first, &mut second] {
             let routes = shared.newer(seen).unwrap();
-            assert_eq!((routes.find(Vni(1), gid), old.find(Vni(1), gid)), (Route::Local, Route::Outside));
+            assert_eq!((routes.find(Vni(1), gid), old.find(Vni(1), gid)), (Route::Local, Route::External));
             assert!(shared.newer(seen).is_none());
         }
         assert_eq!(shared.find(Vni(1), gid), Route::Local);

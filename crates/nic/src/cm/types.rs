@@ -2,7 +2,7 @@
 
 use super::mad::Kind;
 use super::messages::{Rep, Req, SidrRep, SidrReq};
-use crate::path::Plain;
+use crate::path::ExternalPort;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::time::Duration;
@@ -18,7 +18,7 @@ pub struct CmPath {
     /// The GID at the other end.
     pub remote: Gid,
     /// The external (plain RoCEv2) path, where the local endpoint has one. Connections are found without it.
-    pub plain: Option<Plain>,
+    pub external: Option<ExternalPort>,
 }
 
 impl CmPath {

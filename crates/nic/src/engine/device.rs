@@ -1,7 +1,7 @@
 //! Commands on the queue pairs of an opened device: create, modify, query and destroy, and multicast membership.
 
 use super::table::QueuePairs;
-use crate::command::{CommandError, ContextId, QpEntry, QpInfo, QpInit, Remains, SrqEntry};
+use crate::command::{CommandError, ContextId, DeferredDrop, QpEntry, QpInfo, QpInit, SrqEntry};
 use crate::device::{Context, Outputs};
 use crate::path::{Path, Route};
 use crate::platform::Platform;
@@ -83,8 +83,8 @@ impl<P: Platform> Device<'_, P> {
     }
 
     /// Destroys a queue pair in any state. Its completions stay in their queues.
-    pub fn destroy_qp(&mut self, qp: u32) -> Result<Remains> {
-        Ok(Remains::new(self.remove_qp(qp)?))
+    pub fn destroy_qp(&mut self, qp: u32) -> Result<DeferredDrop> {
+        Ok(DeferredDrop::new(self.remove_qp(qp)?))
     }
 
     /// Lets a datagram QP receive datagrams to a group.

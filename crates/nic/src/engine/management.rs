@@ -7,7 +7,7 @@ use super::Engine;
 use crate::capture::Captures;
 use crate::cm::Mad;
 use crate::path::{Envelope, Opened, flow};
-use crate::path::{Origin, PlainId, Route, Routes, Transmits};
+use crate::path::{ExternalId, Origin, Route, Routes, Transmits};
 use crate::platform::Platform;
 use crate::timer::Time;
 use crate::wire::{Header, Op, Service};
@@ -20,7 +20,7 @@ use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
 pub struct ReceivedMad {
     /// The sockets that it came in through, if it came by plain RoCEv2. Its sender is not authenticated then: the receiver
     /// decides whether such a sender may speak to `dest`.
-    pub origin_plain: Option<PlainId>,
+    pub external_origin: Option<ExternalId>,
     /// The tenant network, if it came through the tunnel, or from this host. Its sender is where `source` is.
     pub vni: Option<Vni>,
     /// The sender's address.
@@ -84,12 +84,12 @@ impl Management {
         let peer = match routes.find(path.vni, path.remote) {
             Route::Local => {
                 let (vni, source, dest) = (Some(path.vni), path.local, path.remote);
-                return self.keep(ReceivedMad { origin_plain: None, vni, source, dest, bytes: mad.bytes });
+                return self.keep(ReceivedMad { external_origin: None, vni, source, dest, bytes: mad.bytes });
             }
             Route::Host(host) => Envelope::on_host(host, path.vni, path.local, &av, flow(GSI, GSI)),
-            Route::Outside => {
-                let plain = path.plain.ok_or(MadError::Unreachable)?;
-                Envelope::outside(plain, path.vni, path.local, &av)
+            Route::External => {
+                let external = path.external.ok_or(MadError::Unreachable)?;
+                Envelope::external(external, path.vni, path.local, &av)
             }
         };
         if self.outgoing.len() >= QUEUE {
@@ -126,11 +126,11 @@ impl<P: Platform> Engine<P> {
             self.wire.unknown_qp += 1;
             return;
         };
-        let origin_plain = match opened.origin {
+        let external_origin = match opened.origin {
             Origin::Host(_) => None,
-            Origin::Plain { id, .. } => Some(id),
+            Origin::External { id, .. } => Some(id),
         };
-        if opened.ip.dest.is_multicast() || (origin_plain.is_none() && !opened.is_from_its_host(&self.out.routes)) {
+        if opened.ip.dest.is_multicast() || (external_origin.is_none() && !opened.is_from_its_host(&self.out.routes)) {
             self.wire.wrong_source += 1;
             return;
         }
@@ -138,23 +138,24 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        self.capture_mad(origin_plain, opened);
+        self.capture_mad(external_origin, opened);
         let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
-        match self.management.keep(ReceivedMad { origin_plain, vni, source, dest, bytes }) {
+        match self.management.keep(ReceivedMad { external_origin, vni, source, dest, bytes }) {
             Ok(()) => self.wire.mads_received += 1,
             Err(_) => self.wire.mads_dropped += 1,
         }
     }
 
-    fn capture_mad(&mut self, plain: Option<PlainId>, opened: &Opened<'_>) {
+    fn capture_mad(&mut self, external: Option<ExternalId>, opened: &Opened<'_>) {
         if self.out.captures.is_empty() {
             return;
         }
         // A datagram from an external peer is in the network of the endpoint that has the address, as far as that is known
         // here.
         let mut networks = self.contexts.iter().map(|(_, cx)| &cx.network);
-        let mut owner =
-            || networks.find(|n| n.plain.map(|plain| plain.id) == plain && n.gids.contains(&opened.ip.dest));
+        let mut owner = || {
+            networks.find(|n| n.external.map(|external| external.id) == external && n.gids.contains(&opened.ip.dest))
+        };
         let Some(vni) = opened.vni.or_else(|| owner().map(|network| network.vni)) else { return };
         self.out.captures.packet(self.out.now, vni, &opened.ip, opened.udp);
     }

@@ -21,7 +21,7 @@ pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 
 use crate::capture::Captures;
-use crate::command::{CommandError, ContextId, Remains};
+use crate::command::{CommandError, ContextId, DeferredDrop};
 use crate::device::{Context, Event, Outputs, Slab};
 use crate::memory::Payload;
 use crate::numbers::Numbers;
@@ -83,17 +83,17 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Closes a device: all its objects are destroyed, in any state.
-    pub fn close(&mut self, id: ContextId) -> Option<Remains> {
+    pub fn close(&mut self, id: ContextId) -> Option<DeferredDrop> {
         let qps = self.device(id).ok()?.remove_qps(usize::MAX);
         let context = self.contexts.remove(id.0)?;
-        Some(Remains::new((qps, context)))
+        Some(DeferredDrop::new((qps, context)))
     }
 
     /// Destroys some queue pairs of a device that is to be closed, in any state; none if none is left. Others are served between
     /// two slices.
-    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+    pub fn close_some(&mut self, id: ContextId) -> Option<DeferredDrop> {
         let qps = self.device(id).ok()?.remove_qps(CLOSED_AT_ONCE);
-        (!qps.is_empty()).then(|| Remains::new(qps))
+        (!qps.is_empty()).then(|| DeferredDrop::new(qps))
     }
 
     /// An open device, for commands.

@@ -33,7 +33,7 @@ impl<P: Platform> Engine<P> {
     /// Lets a queue pair send for one turn. Returns whether it has more, for which it waits in the list then.
     pub(super) fn take_turn(&mut self, index: u32, to: &mut Transmits) -> bool {
         let Some((qp, env)) = self.qp(index) else { return false };
-        let (vni, port) = (env.cx.network.vni, env.cx.network.plain.map_or(0, |plain| plain.source_port));
+        let (vni, port) = (env.cx.network.vni, env.cx.network.external.map_or(0, |external| external.source_port));
         let (mark, count) = (to.mark(), to.count());
         let steps = env.out.chains.spent();
         let has_more = qp.poll_transmit(env, to);

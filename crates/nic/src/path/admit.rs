@@ -57,7 +57,7 @@ impl<'a> Opened<'a> {
                 ip.traffic_class |= datagram.traffic_class & ECN;
                 (Some(vni), ip, udp)
             }
-            Origin::Plain { from, from_port, to, .. } => {
+            Origin::External { from, from_port, to, .. } => {
                 (None, plain_ip(from, from_port, to, datagram.traffic_class), datagram.bytes)
             }
         };
@@ -113,7 +113,7 @@ pub(crate) fn is_from(peer: &Envelope, opened: &Opened<'_>) -> bool {
     let ip = &opened.ip;
     let same_way = match (peer.target, opened.origin) {
         (Target::Host(host), Origin::Host(from)) => host == from,
-        (Target::Plain { id, .. }, Origin::Plain { id: at, .. }) => id == at,
+        (Target::External { id, .. }, Origin::External { id: at, .. }) => id == at,
         _ => false,
     };
     same_way && ip.source == peer.ip.dest && ip.dest == peer.ip.source

@@ -1,6 +1,6 @@
 //! Envelopes: the destination of packets to another host, and the headers around them.
 
-use super::{Plain, Route, Routes, Target, Transmits};
+use super::{ExternalPort, Route, Routes, Target, Transmits};
 use crate::path::{Network, Path};
 use crate::wire::{Header, ICRC_LEN, IpUdp, geneve, icrc, padded};
 use core::net::IpAddr;
@@ -21,8 +21,8 @@ impl Envelope {
         match routes.find(network.vni, av.dgid) {
             Route::Local => None,
             Route::Host(host) => Some(Self::on_host(host, network.vni, source, av, flow)),
-            Route::Outside if av.dgid.is_multicast() => None,
-            Route::Outside => network.plain.map(|plain| Self::outside(plain, network.vni, source, av)),
+            Route::External if av.dgid.is_multicast() => None,
+            Route::External => network.external.map(|external| Self::external(external, network.vni, source, av)),
         }
     }
 
@@ -37,16 +37,16 @@ impl Envelope {
     }
 
     /// An external peer.
-    pub(crate) fn outside(plain: Plain, vni: Vni, source: Gid, av: &AddressVector) -> Self {
-        let target = Target::Plain { id: plain.id, from: source.ip(), to: av.dgid.ip() };
-        Self { target, vni, ip: ip(source, av, plain.source_port) }
+    pub(crate) fn external(external: ExternalPort, vni: Vni, source: Gid, av: &AddressVector) -> Self {
+        let target = Target::External { id: external.id, from: source.ip(), to: av.dgid.ip() };
+        Self { target, vni, ip: ip(source, av, external.source_port) }
     }
 
     /// The path to it.
     pub(crate) fn path(&self) -> Path {
         match self.target {
             Target::Host(host) => Path::Host(host),
-            Target::Plain { .. } => Path::Outside,
+            Target::External { .. } => Path::External,
         }
     }
 

@@ -28,13 +28,13 @@ pub const TUNNEL_PORT: u16 = 6081;
 
 /// A network namespace's sockets for plain RoCEv2, by the router's number for them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct PlainId(pub u32);
+pub struct ExternalId(pub u32);
 
 /// Plain RoCEv2 path of a context to external peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Plain {
+pub struct ExternalPort {
     /// The sockets.
-    pub id: PlainId,
+    pub id: ExternalId,
     /// The UDP port that they send from, which the invariant CRC covers.
     pub source_port: u16,
 }
@@ -45,9 +45,9 @@ pub enum Origin {
     /// Through the tunnel, from the router at this address.
     Host(IpAddr),
     /// From an external peer, through the sockets of a namespace.
-    Plain {
+    External {
         /// Which sockets.
-        id: PlainId,
+        id: ExternalId,
         /// The sender.
         from: IpAddr,
         /// Its UDP port.
@@ -76,9 +76,9 @@ pub enum Target {
     /// Through the tunnel, to the router at this address.
     Host(IpAddr),
     /// To an external peer, through the sockets of a namespace.
-    Plain {
+    External {
         /// Which sockets.
-        id: PlainId,
+        id: ExternalId,
         /// The address to send from.
         from: IpAddr,
         /// The address to send to, at [`ROCE_PORT`].
@@ -96,7 +96,7 @@ pub struct Network {
     /// The GID table of port 1. Empty slots are zero GIDs.
     pub gids: Vec<Gid>,
     /// Its plain RoCEv2 path to external peers, if it has one.
-    pub plain: Option<Plain>,
+    pub external: Option<ExternalPort>,
     /// The largest path MTU: that of its interface.
     pub mtu: Mtu,
 }
@@ -116,5 +116,5 @@ pub enum Path {
     /// Through the tunnel, to the host whose router has this address.
     Host(IpAddr),
     /// An external peer, by plain RoCEv2.
-    Outside,
+    External,
 }

@@ -15,7 +15,7 @@ pub enum Route {
     /// It is on the host whose router has this address.
     Host(IpAddr),
     /// It is an external peer.
-    Outside,
+    External,
 }
 
 /// Location of every known address of every tenant network. Unknown addresses are external.
@@ -62,7 +62,7 @@ impl Routes {
 
     /// The location of an address.
     pub fn find(&self, vni: Vni, gid: Gid) -> Route {
-        self.places.get((vni, gid)).copied().unwrap_or(Route::Outside)
+        self.places.get((vni, gid)).copied().unwrap_or(Route::External)
     }
 
     /// The hosts that the addresses of a tenant network lead to, in order. This host is among them only where its own
@@ -198,8 +198,8 @@ mod tests {
         let mut copy = routes.clone();
         copy.insert(Vni(1), gid(20_000), host);
         copy.remove(Vni(3), gid(3));
-        assert_eq!((routes.find(Vni(3), gid(3)), copy.find(Vni(3), gid(3))), (host, Route::Outside));
-        assert_eq!((routes.find(Vni(1), gid(20_000)), copy.find(Vni(1), gid(20_000))), (Route::Outside, host));
+        assert_eq!((routes.find(Vni(3), gid(3)), copy.find(Vni(3), gid(3))), (host, Route::External));
+        assert_eq!((routes.find(Vni(1), gid(20_000)), copy.find(Vni(1), gid(20_000))), (Route::External, host));
         assert!((10..10_000).all(|n| copy.find(Vni(n % 7), gid(n)) == host));
         let leaves = |routes: &Routes| routes.places.0.iter().flat_map(|branch| branch.to_vec()).collect::<Vec<_>>();
         let pairs = || leaves(&routes).into_iter().zip(leaves(&copy));

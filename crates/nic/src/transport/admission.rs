@@ -36,7 +36,7 @@ impl<P: Platform> Qp<P> {
         if opened.header.service == Service::Ud {
             let known = match (routes.find(network.vni, opened.ip.source), opened.origin) {
                 (Route::Host(host), Origin::Host(from)) => host == from,
-                (Route::Outside, Origin::Plain { id, .. }) => network.plain.is_some_and(|plain| plain.id == id),
+                (Route::External, Origin::External { id, .. }) => network.external.is_some_and(|plain| plain.id == id),
                 _ => false,
             };
             return known && is_own(&network.gids, opened.ip.dest);

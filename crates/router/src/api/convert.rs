@@ -99,6 +99,6 @@ fn path(path: Path) -> String {
     match path {
         Path::Local => "local".to_owned(),
         Path::Host(address) => format!("host {address}"),
-        Path::Outside => "external".to_owned(),
+        Path::External => "external".to_owned(),
     }
 }

@@ -180,7 +180,7 @@ const HELD: [Held; 15] = [
     ("pinned_bytes", "Bytes of registered memory", |c| c.pinned_bytes),
     ("qps_local", "Queue pairs connected on this host", |c| connected(c, |path| path == Path::Local)),
     ("qps_host", "Queue pairs connected to other hosts", |c| connected(c, |path| matches!(path, Path::Host(_)))),
-    ("qps_external", "Queue pairs connected to external peers", |c| connected(c, |path| path == Path::Outside)),
+    ("qps_external", "Queue pairs connected to external peers", |c| connected(c, |path| path == Path::External)),
     ("qp_retransmitted", "Packets that the queue pairs sent again", |c| of_qps(c, |q| q.retransmitted)),
     ("qp_rnr_naks", "Times a receiver of the queue pairs was not ready", |c| of_qps(c, |q| q.rnr_naks)),
     ("qp_duplicates", "Packets that the queue pairs received again", |c| of_qps(c, |q| q.duplicates)),

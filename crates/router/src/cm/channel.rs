@@ -5,7 +5,7 @@
 
 use super::event::Pending;
 use crate::endpoint::EndpointId;
-use rdmesh_nic::Plain;
+use rdmesh_nic::ExternalPort;
 use rdmesh_uverbs::session::Token;
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
@@ -25,7 +25,7 @@ pub(super) struct Channel {
     /// The identifiers whose events come here.
     pub(super) ids: BTreeSet<u32>,
     /// Its path to external peers; none before it is needed.
-    pub(super) plain: Option<Option<Plain>>,
+    pub(super) external: Option<Option<ExternalPort>>,
     waiting: BTreeMap<u64, Pending>,
     /// Identifier, group and place of each of them.
     owners: BTreeSet<Owner>,
@@ -43,7 +43,7 @@ impl Channel {
             pid,
             token,
             ids: BTreeSet::new(),
-            plain: None,
+            external: None,
             waiting: BTreeMap::new(),
             owners: BTreeSet::new(),
             next: 0,

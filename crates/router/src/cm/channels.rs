@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::event::Pending;
 use crate::endpoint::EndpointId;
-use rdmesh_nic::Plain;
+use rdmesh_nic::ExternalPort;
 use rdmesh_uverbs::session::Token;
 use std::collections::HashMap;
 
@@ -54,14 +54,14 @@ impl Channels {
     }
 
     /// A channel's path to external peers.
-    pub(super) fn external_path_of(&self, number: u32) -> Option<Plain> {
-        self.get(number)?.plain.flatten()
+    pub(super) fn external_path_of(&self, number: u32) -> Option<ExternalPort> {
+        self.get(number)?.external.flatten()
     }
 
     /// Sets a channel's path to external peers, or that it has none; returns its endpoint.
-    pub(super) fn set_external_path(&mut self, number: u32, plain: Option<Plain>) -> Option<EndpointId> {
+    pub(super) fn set_external_path(&mut self, number: u32, external: Option<ExternalPort>) -> Option<EndpointId> {
         let channel = self.channels.get_mut(&number)?;
-        channel.plain = Some(plain);
+        channel.external = Some(external);
         Some(channel.endpoint)
     }
 

@@ -44,7 +44,7 @@ use crate::routes::SharedRoutes;
 use call::Call;
 use connections::Connections;
 use rdmesh_nic::cm::{CmPath, Mad};
-use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Time};
+use rdmesh_nic::{ExternalId, ExternalPort, ReceivedMad, Route, Time};
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Mtu, Qpn};
 use rustix::io::Errno;
@@ -108,17 +108,17 @@ impl ConnectionManager {
     }
 
     /// Sets a channel's path to external peers.
-    pub(crate) fn set_external_path(&mut self, number: u32, plain: Option<Plain>) {
-        self.connections.registry.set_external_path(number, plain);
+    pub(crate) fn set_external_path(&mut self, number: u32, external: Option<ExternalPort>) {
+        self.connections.registry.set_external_path(number, external);
     }
 
     /// Records that a device that was opened has a path to external peers.
-    pub(crate) fn add_external_path(&mut self, endpoint: EndpointId, plain: Plain) {
-        self.connections.registry.places.add_external_path(endpoint, plain);
+    pub(crate) fn add_external_path(&mut self, endpoint: EndpointId, external: ExternalPort) {
+        self.connections.registry.places.add_external_path(endpoint, external);
     }
 
     /// It has it no longer.
-    pub(crate) fn remove_external_path(&mut self, endpoint: EndpointId, id: PlainId) {
+    pub(crate) fn remove_external_path(&mut self, endpoint: EndpointId, id: ExternalId) {
         self.connections.registry.places.remove_external_path(endpoint, id);
     }
 
@@ -209,7 +209,7 @@ impl ConnectionManager {
                 self.outgoing.push_back(Mad { path, ..mad });
             }
         } else if places.at(path.vni, path.remote).is_some() {
-            let back = CmPath { local: path.remote, remote: path.local, plain: None, ..path };
+            let back = CmPath { local: path.remote, remote: path.local, external: None, ..path };
             self.connections.receive(now, &Mad { path: back, bytes: mad.bytes });
         }
     }

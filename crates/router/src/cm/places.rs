@@ -4,7 +4,7 @@ use super::node::Node;
 use crate::endpoint::EndpointId;
 use crate::routes::SharedRoutes;
 use rdmesh_nic::cm::{CmPath, Mad};
-use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route};
+use rdmesh_nic::{ExternalId, ExternalPort, ReceivedMad, Route};
 use rdmesh_verbs::{Gid, Vni};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub(super) struct Places {
     /// The same by address.
     addresses: HashMap<(Vni, Gid), EndpointId>,
     /// Endpoints that receive from the sockets of a namespace, with the number of channels and devices of each.
-    external_paths: HashMap<PlainId, (Plain, HashMap<EndpointId, u32>)>,
+    external_paths: HashMap<ExternalId, (ExternalPort, HashMap<EndpointId, u32>)>,
     routes: SharedRoutes,
 }
 
@@ -66,18 +66,18 @@ impl Places {
     /// Whether an address that an endpoint names belongs to no endpoint.
     pub(super) fn leads_out(&self, endpoint: EndpointId, ip: IpAddr) -> bool {
         let is_self = ip.is_loopback() || ip.is_unspecified();
-        let is_external = |node: &Node| self.route(node.spec.vni, Gid::from_ip(ip)) == Route::Outside;
+        let is_external = |node: &Node| self.route(node.spec.vni, Gid::from_ip(ip)) == Route::External;
         !is_self && self.nodes.get(&endpoint).is_some_and(is_external)
     }
 
     /// Records that a channel or an opened device of an endpoint has a path to external peers.
-    pub(super) fn add_external_path(&mut self, endpoint: EndpointId, plain: Plain) {
-        let (_, users) = self.external_paths.entry(plain.id).or_insert_with(|| (plain, HashMap::new()));
+    pub(super) fn add_external_path(&mut self, endpoint: EndpointId, external: ExternalPort) {
+        let (_, users) = self.external_paths.entry(external.id).or_insert_with(|| (external, HashMap::new()));
         *users.entry(endpoint).or_default() += 1;
     }
 
     /// It has it no longer.
-    pub(super) fn remove_external_path(&mut self, endpoint: EndpointId, id: PlainId) {
+    pub(super) fn remove_external_path(&mut self, endpoint: EndpointId, id: ExternalId) {
         let Some((_, users)) = self.external_paths.get_mut(&id) else { return };
         if let Some(count) = users.get_mut(&endpoint) {
             *count -= 1;
@@ -92,37 +92,37 @@ impl Places {
 
     /// The source and destination of a message from another machine; none where no endpoint here has the destination.
     pub(super) fn locate(&self, mad: &ReceivedMad) -> Option<Mad> {
-        let found = match (mad.origin_plain, mad.vni) {
+        let found = match (mad.external_origin, mad.vni) {
             (None, Some(vni)) => self.at(vni, mad.dest).map(|_| (vni, None)),
             // Its sender is not authenticated: it must not use an address to which another path leads.
             (Some(id), _) => {
                 let found = self.find_outside(id, mad.dest);
-                found.filter(|(vni, _)| self.route(*vni, mad.source) == Route::Outside)
+                found.filter(|(vni, _)| self.route(*vni, mad.source) == Route::External)
             }
             (None, None) => None,
         };
-        let (vni, plain) = found?;
-        Some(Mad { path: CmPath { vni, local: mad.dest, remote: mad.source, plain }, bytes: mad.bytes })
+        let (vni, external) = found?;
+        Some(Mad { path: CmPath { vni, local: mad.dest, remote: mad.source, external }, bytes: mad.bytes })
     }
 
     /// The path by which a message leaves. Sockets that are about to be closed still send the final messages of their
     /// connections: by the present external path of the address, where the one by which it was connected has gone.
     pub(super) fn present(&self, path: CmPath) -> CmPath {
-        let is_gone = path.plain.is_some_and(|plain| !self.external_paths.contains_key(&plain.id));
+        let is_gone = path.external.is_some_and(|external| !self.external_paths.contains_key(&external.id));
         let present = if is_gone { self.present_external_path(&path) } else { None };
-        CmPath { plain: present.or(path.plain), ..path }
+        CmPath { external: present.or(path.external), ..path }
     }
 
-    fn present_external_path(&self, path: &CmPath) -> Option<Plain> {
+    fn present_external_path(&self, path: &CmPath) -> Option<ExternalPort> {
         let endpoint = self.at(path.vni, path.local)?;
-        self.external_paths.values().find(|(_, users)| users.contains_key(&endpoint)).map(|(plain, _)| *plain)
+        self.external_paths.values().find(|(_, users)| users.contains_key(&endpoint)).map(|(external, _)| *external)
     }
 
     /// The network and sockets by which a message of an external peer reached `dest`.
-    fn find_outside(&self, id: PlainId, dest: Gid) -> Option<(Vni, Option<Plain>)> {
-        let (plain, users) = self.external_paths.get(&id)?;
+    fn find_outside(&self, id: ExternalId, dest: Gid) -> Option<(Vni, Option<ExternalPort>)> {
+        let (external, users) = self.external_paths.get(&id)?;
         let mut nodes = users.keys().filter_map(|endpoint| self.nodes.get(endpoint));
-        nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*plain)))
+        nodes.find(|node| node.spec.gids.contains(&dest)).map(|node| (node.spec.vni, Some(*external)))
     }
 
     /// Whether no endpoint has a path to external peers.

@@ -11,7 +11,7 @@ use super::places::Places;
 use super::queries::{Queries, Query};
 use crate::endpoint::EndpointId;
 use crate::routes::SharedRoutes;
-use rdmesh_nic::Plain;
+use rdmesh_nic::ExternalPort;
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Psn, Qpn};
 use rustix::io::Errno;
@@ -55,9 +55,9 @@ impl Registry {
     }
 
     /// Sets a channel's path to external peers.
-    pub(super) fn set_external_path(&mut self, channel: u32, plain: Option<Plain>) {
-        if let Some((endpoint, plain)) = self.channels.set_external_path(channel, plain).zip(plain) {
-            self.places.add_external_path(endpoint, plain);
+    pub(super) fn set_external_path(&mut self, channel: u32, external: Option<ExternalPort>) {
+        if let Some((endpoint, external)) = self.channels.set_external_path(channel, external).zip(external) {
+            self.places.add_external_path(endpoint, external);
         }
     }
 

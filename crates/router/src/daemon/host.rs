@@ -194,7 +194,7 @@ fn worker_mode(mode: Mode) -> WorkerMode {
 fn local_route(config: &DaemonConfig) -> Result<Route, HostError> {
     Ok(match (config.local_path, config.io.underlay) {
         (LocalPath::Memory, _) => Route::Local,
-        (LocalPath::Plain, _) => Route::Outside,
+        (LocalPath::Plain, _) => Route::External,
         (LocalPath::Tunnel, underlay) => Route::Host(underlay.ok_or(HostError::NoUnderlay)?),
     })
 }

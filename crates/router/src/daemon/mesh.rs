@@ -250,12 +250,12 @@ mod tests {
             assert_eq!(routes.find(Vni(7), gid(remote)), Route::Host(address), "{remote}");
         }
         assert_eq!(routes.hosts(Vni(7)), [address]);
-        assert_eq!(routes.find(Vni(7), gid("10.7.0.4")), Route::Outside);
-        assert_eq!(routes.find(Vni(8), gid("10.7.0.2")), Route::Outside);
+        assert_eq!(routes.find(Vni(7), gid("10.7.0.4")), Route::External);
+        assert_eq!(routes.find(Vni(8), gid("10.7.0.2")), Route::External);
         // Without the other host its endpoints are out of reach; those of this one stay.
         placed.update(watch.topology(), &HashMap::new(), &targets);
         let later = targets.routes.current();
-        assert_eq!(later.find(Vni(7), gid("10.7.0.3")), Route::Outside);
+        assert_eq!(later.find(Vni(7), gid("10.7.0.3")), Route::External);
         assert_eq!((later.find(Vni(7), gid("10.7.0.2")), later.hosts(Vni(7)).len()), (Route::Local, 0));
         assert_eq!(routes.find(Vni(7), gid("10.7.0.3")), Route::Host(address), "a reader keeps its version");
     }

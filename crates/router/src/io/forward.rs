@@ -72,7 +72,7 @@ const MAX_PACKET: usize = 4096 + 128;
 mod tests {
     use super::*;
     use rdmesh_nic::wire::{Header, ICRC_LEN, Op, Part, Service};
-    use rdmesh_nic::{Datagram, Origin, PlainId};
+    use rdmesh_nic::{Datagram, ExternalId, Origin};
     use rdmesh_verbs::{Psn, Qpn};
 
     /// A SEND with `payload`.
@@ -88,7 +88,7 @@ mod tests {
 
     fn post(mailbox: &Mailbox, payload: &[u8]) -> bool {
         let [from, to] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        let origin = Origin::Plain { id: PlainId(3), from, from_port: 4, to };
+        let origin = Origin::External { id: ExternalId(3), from, from_port: 4, to };
         let bytes = packet(payload);
         let datagram = Datagram { origin, traffic_class: 2, received: None, bytes: &bytes };
         mailbox.post(&Opened::new(&datagram).unwrap())

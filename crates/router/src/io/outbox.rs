@@ -5,7 +5,7 @@ use super::counters::Counters;
 use super::raw::{BATCH, Message, Name};
 use super::socket::Socket;
 use arrayvec::ArrayVec;
-use rdmesh_nic::{PlainId, ROCE_PORT, TUNNEL_PORT, Target, Train, Transmits};
+use rdmesh_nic::{ExternalId, ROCE_PORT, TUNNEL_PORT, Target, Train, Transmits};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -42,7 +42,7 @@ pub(super) enum SocketKey {
     /// To another router. Whether that is over IPv4.
     Tunnel(bool),
     /// To an external peer. Whether that is over IPv4.
-    External(PlainId, bool),
+    External(ExternalId, bool),
 }
 
 /// Trains, and how far they have been sent.
@@ -188,7 +188,7 @@ impl<T: Trains> Outbox<T> {
         if is_segmented {
             control.push_segment(train.segment as u16);
         }
-        if let Target::Plain { from, .. } = train.target {
+        if let Target::External { from, .. } = train.target {
             control.push_source(from);
         }
         let offset = at.offset + bytes.len();
@@ -246,7 +246,7 @@ impl SocketKey {
     fn of(target: &Target) -> Self {
         match target {
             Target::Host(to) => Self::Tunnel(to.is_ipv4()),
-            Target::Plain { id, from, .. } => Self::External(*id, from.is_ipv4()),
+            Target::External { id, from, .. } => Self::External(*id, from.is_ipv4()),
         }
     }
 
@@ -265,10 +265,10 @@ impl SocketKey {
 fn address(target: &Target, scope: u32) -> SocketAddr {
     match *target {
         Target::Host(to) => SocketAddr::new(to, TUNNEL_PORT),
-        Target::Plain { to: IpAddr::V6(to), .. } if is_link_local(to) => {
+        Target::External { to: IpAddr::V6(to), .. } if is_link_local(to) => {
             SocketAddr::V6(SocketAddrV6::new(to, ROCE_PORT, 0, scope))
         }
-        Target::Plain { to, .. } => SocketAddr::new(to, ROCE_PORT),
+        Target::External { to, .. } => SocketAddr::new(to, ROCE_PORT),
     }
 }
 

@@ -9,7 +9,7 @@ use super::outbox::{OpenSockets, Outbox, SocketKey};
 use super::raw::{BATCH, Name, Slot};
 use super::socket::Socket;
 use super::tunnel::{Guard, Table, Tunnel};
-use rdmesh_nic::{Datagram, Origin, PlainId, Target, Time, Transmits};
+use rdmesh_nic::{Datagram, ExternalId, Origin, Target, Time, Transmits};
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
 use std::mem::MaybeUninit;
@@ -53,7 +53,7 @@ struct Receiving {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Tunnel,
-    External(PlainId, bool),
+    External(ExternalId, bool),
 }
 
 impl Sockets {
@@ -110,7 +110,7 @@ impl Sockets {
     }
 
     /// Forgets a namespace's sockets.
-    pub fn remove_external(&mut self, id: PlainId) {
+    pub fn remove_external(&mut self, id: ExternalId) {
         for is_v4 in [true, false] {
             let source = Source::External(id, is_v4);
             if let Some(socket) = self.open.receiver(source) {
@@ -313,7 +313,7 @@ impl Open {
         self.tunnel.as_mut()?.guard.as_mut()
     }
 
-    fn external(&self, id: PlainId) -> Option<&ExternalSockets> {
+    fn external(&self, id: ExternalId) -> Option<&ExternalSockets> {
         self.external.iter().find(|external| external.id() == id).map(Arc::as_ref)
     }
 
@@ -354,7 +354,7 @@ impl Source {
         match data.u64() {
             ROOM => None,
             Self::TUNNEL => Some(Self::Tunnel),
-            n => Some(Self::External(PlainId((n >> 1) as u32), n & 1 == 1)),
+            n => Some(Self::External(ExternalId((n >> 1) as u32), n & 1 == 1)),
         }
     }
 
@@ -363,7 +363,7 @@ impl Source {
         let from = name.address()?;
         match self {
             Self::Tunnel => Some(Origin::Host(from.ip())),
-            Self::External(id, _) => Some(Origin::Plain { id, from: from.ip(), from_port: from.port(), to: to? }),
+            Self::External(id, _) => Some(Origin::External { id, from: from.ip(), from_port: from.port(), to: to? }),
         }
     }
 }

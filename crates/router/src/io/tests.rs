@@ -7,7 +7,7 @@ use super::raw;
 use super::socket::Socket;
 use super::*;
 use nix::sched::{CloneFlags, unshare};
-use rdmesh_nic::{Datagram, Origin, PlainId, ROCE_PORT, Target, Time, Train};
+use rdmesh_nic::{Datagram, ExternalId, Origin, ROCE_PORT, Target, Time, Train};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -312,7 +312,7 @@ fn contexts_of_a_namespace_share_its_sockets_until_the_last_is_closed() {
         assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["closed 0"]);
         UdpSocket::bind((Ipv4Addr::LOCALHOST, ROCE_PORT)).unwrap();
         UdpSocket::bind((Ipv6Addr::LOCALHOST, ROCE_PORT)).unwrap();
-        assert_eq!(acquire().external.unwrap().sockets().id(), PlainId(1));
+        assert_eq!(acquire().external.unwrap().sockets().id(), ExternalId(1));
     });
 }
 
@@ -339,7 +339,7 @@ struct Unserved;
 
 impl ExternalPathWatcher for Unserved {
     fn opened(&self, _: &Arc<ExternalSockets>) {}
-    fn closed(&self, _: PlainId) {}
+    fn closed(&self, _: ExternalId) {}
 }
 
 /// Events of the sockets are reported.
@@ -350,7 +350,7 @@ impl ExternalPathWatcher for Reports {
         self.0.send(format!("opened {}", sockets.id().0)).unwrap();
     }
 
-    fn closed(&self, id: PlainId) {
+    fn closed(&self, id: ExternalId) {
         let _ = self.0.send(format!("closed {}", id.0));
     }
 }
@@ -406,9 +406,9 @@ fn plain_datagrams_say_whom_they_are_for() {
         ];
         for (from, to) in addresses {
             let mut made = Made::default();
-            made.add(Target::Plain { id, from, to }, 0x69, 100, 250);
+            made.add(Target::External { id, from, to }, 0x69, 100, 250);
             send(external.sockets().socket(from.is_ipv4()).unwrap(), made);
-            let origin = Origin::Plain { id, from, from_port: ROCE_PORT, to };
+            let origin = Origin::External { id, from, from_port: ROCE_PORT, to };
             let expected = [(0, 100), (1, 100), (2, 50)].map(|(first, len)| Arrived {
                 origin,
                 traffic_class: 0x69,
@@ -441,7 +441,7 @@ fn a_flood_at_one_socket_leaves_the_others_their_turn() {
             let (mut own, mut others) = (0, 0);
             receiver.sockets.look_at_once();
             receiver.sockets.receive(receiver.clock.now(), &mut |_, datagram| match datagram.origin {
-                Origin::Plain { .. } => own += 1,
+                Origin::External { .. } => own += 1,
                 Origin::Host(_) => others += 1,
             });
             assert_eq!(others, 1, "in the same round");
@@ -462,7 +462,7 @@ fn plain_datagrams_are_numbered_within_their_train() {
         receiver.sockets.add_external(external.sockets().clone()).unwrap();
         let mut made = Made::default();
         let (from, to) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into());
-        let target = Target::Plain { id: external.sockets().id(), from, to };
+        let target = Target::External { id: external.sockets().id(), from, to };
         made.add(target, 0, 100, 1000);
         made.add(target, 0, 90, 270);
         send(socket, made);
@@ -479,7 +479,7 @@ fn a_source_that_is_not_there_cannot_be_sent_from() {
             ExternalPaths::new(Ok(()), Unserved).acquire(Ok(namespace), local(), 0, terms()).external.unwrap();
         let (from, to) = ([10, 0, 0, 1].into(), Ipv4Addr::new(127, 0, 0, 2).into());
         let mut made = Made::default();
-        made.add(Target::Plain { id: external.sockets().id(), from, to }, 0, 100, 300);
+        made.add(Target::External { id: external.sockets().id(), from, to }, 0, 100, 300);
         let stats = send(external.sockets().socket(true).unwrap(), made);
         assert_eq!((stats.sent_datagrams, stats.send_errors), (0, 3));
     });

@@ -17,7 +17,7 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, Network, Plain, ROCE_PORT};
+use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -104,7 +104,7 @@ impl Context {
             vni: account.spec.vni,
             endpoint: account.spec.id.0,
             gids: account.spec.gids.clone(),
-            plain: external,
+            external,
             mtu,
         };
         let worker_page = page.clone();
@@ -405,8 +405,8 @@ fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Resul
 }
 
 /// The same for the engine.
-pub(super) fn external_port(external: &ExternalPath) -> Plain {
-    Plain { id: external.sockets().id(), source_port: ROCE_PORT }
+pub(super) fn external_port(external: &ExternalPath) -> ExternalPort {
+    ExternalPort { id: external.sockets().id(), source_port: ROCE_PORT }
 }
 
 /// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.

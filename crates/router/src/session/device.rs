@@ -1,6 +1,6 @@
 //! Summary of an open device, for rdma_cm.
 
-use rdmesh_nic::Plain;
+use rdmesh_nic::ExternalPort;
 use rdmesh_verbs::Mtu;
 
 /// A device, as far as rdma_cm needs to know it.
@@ -10,5 +10,5 @@ pub(super) struct OpenDevice {
     pub(super) number: u32,
     /// The port's active MTU.
     pub(super) mtu: Mtu,
-    pub(super) external: Option<Plain>,
+    pub(super) external: Option<ExternalPort>,
 }

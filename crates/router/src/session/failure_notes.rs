@@ -47,7 +47,7 @@ impl Account {
         let request = if !is_like(&gid) {
             let better = gids.iter().position(is_like).and_then(|index| index.try_into().ok());
             FailedRequest::WrongGid { index: av.sgid_index, gid, better, peer: to }
-        } else if !to.is_multicast() && external.is_some() && routes.find(self.spec.vni, av.dgid) == Route::Outside {
+        } else if !to.is_multicast() && external.is_some() && routes.find(self.spec.vni, av.dgid) == Route::External {
             FailedRequest::NoPath { peer: to, external }
         } else {
             return;

@@ -2,7 +2,7 @@
 
 use crate::io::{ExternalPathWatcher, ExternalSockets};
 use crate::worker::ShardHandle;
-use rdmesh_nic::PlainId;
+use rdmesh_nic::ExternalId;
 use std::sync::Arc;
 
 /// The workers, which serve the sockets of programs' namespaces.
@@ -18,7 +18,7 @@ impl ExternalPathWatcher for Serving {
         }
     }
 
-    fn closed(&self, id: PlainId) {
+    fn closed(&self, id: ExternalId) {
         for shard in &self.0 {
             shard.call(move |shard| shard.remove_external(id));
         }

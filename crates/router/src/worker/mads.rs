@@ -7,7 +7,7 @@ use super::stats::{MadCounters, bump};
 use super::wait;
 use crate::memory::HostPlatform;
 use crate::turns::{Pool, Turns};
-use rdmesh_nic::{Engine, PlainId, ReceivedMad};
+use rdmesh_nic::{Engine, ExternalId, ReceivedMad};
 use rdmesh_verbs::Vni;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ struct State {
 /// host says that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Origin {
-    Plain(PlainId),
+    External(ExternalId),
     Network(Option<Vni>),
 }
 
@@ -59,7 +59,7 @@ impl MadQueue {
 
     /// Adds a datagram, if its origin has room; otherwise it is lost, as on a network.
     fn put(&self, mad: ReceivedMad) -> bool {
-        let origin = mad.origin_plain.map_or(Origin::Network(mad.vni), Origin::Plain);
+        let origin = mad.external_origin.map_or(Origin::Network(mad.vni), Origin::External);
         let mut state = self.lock();
         if state.len >= MOST || state.queues.get(origin).is_some_and(|queue| queue.len() >= MOST_OF_ORIGIN) {
             return false;
@@ -100,10 +100,10 @@ mod tests {
     use super::*;
     use rdmesh_verbs::Gid;
 
-    fn mad(origin_plain: Option<u32>, number: u8) -> ReceivedMad {
-        let vni = origin_plain.is_none().then_some(Vni(1));
-        let origin_plain = origin_plain.map(PlainId);
-        ReceivedMad { origin_plain, vni, source: Gid::default(), dest: Gid::default(), bytes: [number; 256] }
+    fn mad(external_origin: Option<u32>, number: u8) -> ReceivedMad {
+        let vni = external_origin.is_none().then_some(Vni(1));
+        let external_origin = external_origin.map(ExternalId);
+        ReceivedMad { external_origin, vni, source: Gid::default(), dest: Gid::default(), bytes: [number; 256] }
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         let taken = (0..100_000).filter(|n| queue.put(mad(Some(7), *n as u8))).count();
         assert_eq!(taken, MOST_OF_ORIGIN);
         assert!(queue.put(mad(None, 1)) && queue.put(mad(Some(8), 2)));
-        let origins = std::iter::from_fn(|| queue.take()).map(|mad| mad.origin_plain.map(|id| id.0));
+        let origins = std::iter::from_fn(|| queue.take()).map(|mad| mad.external_origin.map(|id| id.0));
         assert_eq!(origins.take(4).collect::<Vec<_>>(), [Some(7), None, Some(8), Some(7)]);
     }
 

@@ -8,7 +8,9 @@ use super::mads::{self, MadQueue};
 use super::stats::MadCounters;
 use crate::io::{Clock, ExternalSockets, Faults, Sockets, Table};
 use crate::memory::HostPlatform;
-use rdmesh_nic::{Budget, Config, ContextId, Engine, Event, MovingDevice, Network, Numbers, PlainId, Remains, Time};
+use rdmesh_nic::{
+    Budget, Config, ContextId, DeferredDrop, Engine, Event, ExternalId, MovingDevice, Network, Numbers, Time,
+};
 use rdmesh_uverbs::page::ContextPage;
 use rdmesh_verbs::Qpn;
 use rustix::io;
@@ -119,7 +121,7 @@ impl Shard {
     }
 
     /// Removes the sockets of a namespace, after the final ACKs of connections there (TIME-WAIT).
-    pub fn remove_external(&mut self, id: PlainId) {
+    pub fn remove_external(&mut self, id: ExternalId) {
         let now = self.now();
         self.sockets.flush(now);
         for _ in 0..LAST_TURNS {
@@ -161,12 +163,12 @@ impl Shard {
     }
 
     /// Destroys some queue pairs of a device that is to be closed; none if none is left.
-    pub fn close_some(&mut self, id: ContextId) -> Option<Remains> {
+    pub fn close_some(&mut self, id: ContextId) -> Option<DeferredDrop> {
         self.engine.close_some(id)
     }
 
     /// Closes a device and all that is in it.
-    pub fn close(&mut self, id: ContextId) -> Option<Remains> {
+    pub fn close(&mut self, id: ContextId) -> Option<DeferredDrop> {
         let remains = self.engine.close(id);
         self.contexts.remove(id);
         remains

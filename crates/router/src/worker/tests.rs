@@ -29,7 +29,7 @@ fn a_worker_that_never_sleeps_sends_late_events_too() {
         vni: rdmesh_verbs::Vni(1),
         endpoint: 1,
         gids: Vec::new(),
-        plain: None,
+        external: None,
         mtu: rdmesh_verbs::Mtu::B4096,
     };
     let sent = workers.shards()[0].call(move |shard| {
@@ -97,8 +97,12 @@ fn link(number: u32) -> Link {
 #[test]
 fn a_datagram_for_another_worker_is_handed_over_or_counted() {
     let (from, to) = (link(0), link(1));
-    let origin =
-        rdmesh_nic::Origin::Plain { id: rdmesh_nic::PlainId(0), from: underlay(1), from_port: 1, to: underlay(2) };
+    let origin = rdmesh_nic::Origin::External {
+        id: rdmesh_nic::ExternalId(0),
+        from: underlay(1),
+        from_port: 1,
+        to: underlay(2),
+    };
     // A SEND of one packet.
     let bytes: [u8; 64] = std::array::from_fn(|at| if at == 0 { 4 } else { 0 });
     let datagram = Datagram { origin, traffic_class: 0, received: None, bytes: &bytes };
@@ -142,7 +146,7 @@ fn mad_queue(workers: &Workers) -> (MadQueue, Arc<OwnedFd>) {
 }
 
 fn send_mads(from: &ShardHandle, count: usize) {
-    let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None };
+    let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), external: None };
     from.post(move |shard| {
         let now = shard.now();
         for _ in 0..count {
@@ -171,7 +175,7 @@ fn a_management_datagram_reaches_the_thread_that_waits_on_another_host() {
         wait_until("the reader is woken", || io::read(&wake, &mut count).is_ok());
         let mad = received.take().unwrap();
         let expected =
-            ReceivedMad { origin_plain: None, vni: Some(Vni(1)), source: gid(1), dest: gid(2), bytes: [7; 256] };
+            ReceivedMad { external_origin: None, vni: Some(Vni(1)), source: gid(1), dest: gid(2), bytes: [7; 256] };
         assert_eq!(mad, expected);
     }
     let total = |of: fn(&WorkerStats) -> u64| there.shards().iter().map(|shard| of(&shard.stats())).sum::<u64>();
@@ -183,11 +187,11 @@ fn final_messages_leave_before_their_sockets() {
     let here = workers(1, 108);
     set_routes(&here, &[(1, 108), (2, 109)]);
     let has_more = here.shards()[0].call(|shard| {
-        let (now, path) = (shard.now(), CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None });
+        let (now, path) = (shard.now(), CmPath { vni: Vni(1), local: gid(1), remote: gid(2), external: None });
         for _ in 0..200 {
             shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
         }
-        shard.remove_external(rdmesh_nic::PlainId(1));
+        shard.remove_external(rdmesh_nic::ExternalId(1));
         shard.engine().has_final_packets()
     });
     assert!(!has_more);
@@ -250,7 +254,7 @@ fn a_command_for_a_worker_that_sleeps_runs_inline() {
     let before = shard.stats();
     // The worker finishes the work that the command leaves.
     shard.call(|shard| {
-        let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), plain: None };
+        let path = CmPath { vni: Vni(1), local: gid(1), remote: gid(2), external: None };
         let now = shard.now();
         shard.engine().send_mad(now, &Mad { path, bytes: [7; 256] }).unwrap();
     });
@@ -318,7 +322,7 @@ fn a_dormant_context_is_served_again() {
             let page = ContextPage::new(SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap().0).unwrap();
             let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
             let network =
-                Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+                Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), external: None, mtu: rdmesh_verbs::Mtu::B4096 };
             let (ours, theirs) = (page.clone(), io::fcntl_dupfd_cloexec(&wake, 0).unwrap());
             shard.call(move |shard| shard.open(network, page, wake, events));
             (ours, theirs, program)
@@ -351,7 +355,7 @@ fn threads_that_sleep_are_woken_for_their_own_completions_only() {
         let ((events, program), wake) = (EventSocket::pair().unwrap(), wait::new_eventfd().unwrap());
         sockets.push(program);
         let network =
-            Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), plain: None, mtu: rdmesh_verbs::Mtu::B4096 };
+            Network { vni: Vni(1), endpoint: 1, gids: Vec::new(), external: None, mtu: rdmesh_verbs::Mtu::B4096 };
         workers.shards()[0].call(move |shard| shard.open(network, page, wake, events));
     };
     pages.iter().cloned().for_each(&mut open);

@@ -137,7 +137,7 @@ fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> SharedMemory {
 }
 
 fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
-    let context = engine.open(Network { vni: Vni(1), endpoint: 1, gids: vec![gid], plain: None, mtu: Mtu::B4096 });
+    let context = engine.open(Network { vni: Vni(1), endpoint: 1, gids: vec![gid], external: None, mtu: Mtu::B4096 });
     let pd = engine.device(context).unwrap().alloc_pd().unwrap();
     let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
     let mut writable = vec![map(page_fd.as_fd(), 0, CONTEXT_PAGE_LEN)];

@@ -5,7 +5,7 @@ use crate::coverage::Seen;
 use crate::model::{Check, violated};
 use crate::platform::Sim;
 use crate::trace::digest;
-use rdmesh_nic::{Budget, Config, Datagram, Engine, Numbers, Origin, Owners, PlainId, Target, Time, Transmits};
+use rdmesh_nic::{Budget, Config, Datagram, Engine, ExternalId, Numbers, Origin, Owners, Target, Time, Transmits};
 use rdmesh_verbs::DeviceLimits;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -201,12 +201,12 @@ impl World {
                 let Some(host) = (0..self.hosts.len()).find(|&host| Host::address(host) == ip) else { return };
                 (host, Origin::Host(Host::address(from)))
             }
-            Target::Plain { from, to, .. } => {
+            Target::External { from, to, .. } => {
                 let found = self.plan.nodes.iter().position(|node| node.plain && node.gid.ip() == to);
                 let Some(node) = found else { return };
-                let id = PlainId(node as u32);
+                let id = ExternalId(node as u32);
                 let from_port = super::setup::SOURCE_PORT;
-                (self.plan.nodes[node].host, Origin::Plain { id, from, from_port, to })
+                (self.plan.nodes[node].host, Origin::External { id, from, from_port, to })
             }
         };
         self.sent += 1;

@@ -7,7 +7,8 @@ use crate::layout::{BASE, BUFFER, BUFFERS, READABLE, RECV, SLOT, TARGET};
 use crate::model::{Check, End, Flow, Owner, Queue, RECEIVE, Space, Window, WindowState, violated};
 use crate::platform::{Completions, INLINE, Recvs, Region, SLOTS, Sends, Sim};
 use rdmesh_nic::{
-    Capabilities, ContextId, CqInit, MwType, Network, Plain, PlainId, QpInit, Route, Routes, SrqAttr, SrqInit, Time,
+    Capabilities, ContextId, CqInit, ExternalId, ExternalPort, MwType, Network, QpInit, Route, Routes, SrqAttr,
+    SrqInit, Time,
 };
 use rdmesh_verbs::{Access, AddressVector, AttrMask, Key, Qkey, QpAttr, QpState, QpType, Qpn};
 use std::sync::Arc;
@@ -83,11 +84,16 @@ impl World {
         let id = self.regions;
         self.regions += 1;
         let region = Region::new(id, slots * SLOT as usize + GUARD, self.journal.clone());
-        let plain = plan.plain.then_some(Plain { id: PlainId(node as u32), source_port: SOURCE_PORT });
+        let external = plan.plain.then_some(ExternalPort { id: ExternalId(node as u32), source_port: SOURCE_PORT });
         let journal = self.journal.clone();
         let engine = &mut self.hosts[plan.host].engines[plan.shard as usize];
-        let context =
-            engine.open(Network { vni: plan.vni, endpoint: node as u32, gids: vec![plan.gid], plain, mtu: plan.mtu });
+        let context = engine.open(Network {
+            vni: plan.vni,
+            endpoint: node as u32,
+            gids: vec![plan.gid],
+            external,
+            mtu: plan.mtu,
+        });
         let mut device = engine.device(context).or_else(refused)?;
         let pd = device.alloc_pd().or_else(refused)?;
         let (_, key) = device.reg_mr(pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;

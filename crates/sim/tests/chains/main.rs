@@ -3,11 +3,9 @@
 
 #[path = "../../../chain/tests/common/mod.rs"]
 mod common;
-mod programs;
 mod world;
 
 use common::*;
-use programs::random_program;
 use rdmesh_chain::build::Design;
 use rdmesh_chain::model::{Fetch, Schedule};
 use rdmesh_chain::program::{Chain, Content};

@@ -72,7 +72,7 @@ impl World {
     pub fn open(&mut self, number: usize) -> Program {
         let engine = if self.distance == Distance::OneHost { 0 } else { number };
         let network =
-            Network { vni: Vni(1), endpoint: number as u32, gids: vec![gid(number)], plain: None, mtu: Mtu::B4096 };
+            Network { vni: Vni(1), endpoint: number as u32, gids: vec![gid(number)], external: None, mtu: Mtu::B4096 };
         let context = self.engines[engine].open(network);
         let pd = self.engines[engine].device(context).unwrap().alloc_pd().unwrap();
         Program { engine, context, gid: gid(number), pd }

@@ -14,7 +14,7 @@ pub(super) const fn gid(n: u8) -> Gid {
 }
 
 pub(super) fn path(local: Gid, remote: Gid) -> CmPath {
-    CmPath { vni: VNI, local, remote, plain: None }
+    CmPath { vni: VNI, local, remote, external: None }
 }
 
 pub(super) fn guid(n: u8) -> [u8; 8] {

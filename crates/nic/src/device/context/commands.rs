@@ -1,7 +1,7 @@
 //! Commands on protection domains, memory, completion queues, shared receive queues and address handles.
 
 use super::{Ah, Context, Cq, Pd, Srq};
-use crate::command::{CommandError, CqInit, MwType, Remains, SrqAttr, SrqInit};
+use crate::command::{CommandError, CqInit, DeferredDrop, MwType, SrqAttr, SrqInit};
 use crate::platform::Platform;
 use rdmesh_verbs::{Access, AddressVector, Key};
 
@@ -44,10 +44,10 @@ impl<P: Platform> Context<P> {
     }
 
     /// Deregisters memory. Packets on their way keep it reachable until they are done.
-    pub fn dereg_mr(&mut self, mr: u32) -> Result<Remains> {
+    pub fn dereg_mr(&mut self, mr: u32) -> Result<DeferredDrop> {
         match self.keys.region(mr) {
             None => Err(NoSuchObject),
-            Some((_, 0)) => Ok(Remains::new(self.keys.remove(mr))),
+            Some((_, 0)) => Ok(DeferredDrop::new(self.keys.remove(mr))),
             Some(_) => Err(Invalid),
         }
     }
@@ -71,16 +71,16 @@ impl<P: Platform> Context<P> {
     }
 
     /// Puts a new ring in the place of a completion queue's; entries not yet polled move, or the command is refused.
-    pub fn resize_cq(&mut self, cq: u32, init: CqInit<P>) -> Result<Remains> {
-        self.cqs.get_mut(cq).ok_or(NoSuchObject)?.resize(init).map(Remains::new)
+    pub fn resize_cq(&mut self, cq: u32, init: CqInit<P>) -> Result<DeferredDrop> {
+        self.cqs.get_mut(cq).ok_or(NoSuchObject)?.resize(init).map(DeferredDrop::new)
     }
 
     /// Destroys a completion queue that no QP uses.
-    pub fn destroy_cq(&mut self, cq: u32) -> Result<Remains> {
+    pub fn destroy_cq(&mut self, cq: u32) -> Result<DeferredDrop> {
         if self.cqs.get(cq).ok_or(NoSuchObject)?.is_used() {
             return Err(Busy);
         }
-        Ok(Remains::new(self.cqs.remove(cq)))
+        Ok(DeferredDrop::new(self.cqs.remove(cq)))
     }
 
     /// Makes a shared receive queue.
@@ -104,13 +104,13 @@ impl<P: Platform> Context<P> {
     }
 
     /// Destroys an SRQ that no QP uses.
-    pub fn destroy_srq(&mut self, srq: u32) -> Result<Remains> {
+    pub fn destroy_srq(&mut self, srq: u32) -> Result<DeferredDrop> {
         if self.srqs.get(srq).ok_or(NoSuchObject)?.is_used() {
             return Err(Busy);
         }
         let srq = self.srqs.remove(srq);
         srq.iter().for_each(|srq| self.leave_pd(srq.pd()));
-        Ok(Remains::new(srq))
+        Ok(DeferredDrop::new(srq))
     }
 
     /// Makes an address handle. In send rings it goes by its handle plus one.

@@ -192,7 +192,7 @@ fn only_the_senders_host_and_network_are_heard() {
     *broken.last_mut().unwrap() ^= 1;
     assert_eq!(deliver(&mut world, host, &broken), 0);
     let outside =
-        Origin::Plain { id: crate::PlainId(0), from: a.gid.ip(), from_port: ip.source_port, to: group().ip() };
+        Origin::External { id: crate::ExternalId(0), from: a.gid.ip(), from_port: ip.source_port, to: group().ip() };
     assert_eq!(deliver(&mut world, outside, udp), 0);
     let counters = world.engines[1].wire_counters();
     assert_eq!((counters.wrong_source, counters.bad_icrc, counters.unknown_qp), (2, 1, 1));

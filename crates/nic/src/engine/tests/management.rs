@@ -4,17 +4,17 @@ use super::world::*;
 use crate::cm::{CmPath, Mad};
 use crate::engine::{MadError, Owners, ReceivedMad};
 use crate::numbers::Numbers;
-use crate::path::{Datagram, Opened, Origin, Plain, PlainId, Target, Transmits};
+use crate::path::{Datagram, ExternalId, ExternalPort, Opened, Origin, Target, Transmits};
 use crate::wire::{Header, IpUdp, Op, Service, geneve, icrc};
 use crate::{CaptureFilter, Engine};
 use rdmesh_verbs::*;
 
-const PLAIN: Plain = Plain { id: PlainId(3), source_port: 4791 };
+const PLAIN: ExternalPort = ExternalPort { id: ExternalId(3), source_port: 4791 };
 
 fn mad(from: Gid, to: Gid, first: u8) -> Mad {
     let mut bytes = [0; 256];
     bytes.iter_mut().zip(first..=255).for_each(|(byte, n)| *byte = n);
-    Mad { path: CmPath { vni: Vni(1), local: from, remote: to, plain: None }, bytes }
+    Mad { path: CmPath { vni: Vni(1), local: from, remote: to, external: None }, bytes }
 }
 
 /// The datagrams that an engine has to send, each with where it goes.
@@ -47,7 +47,7 @@ fn they_go_through_the_tunnel_both_ways() {
             world.settle();
             let got: Vec<_> = world.engines.iter_mut().filter_map(|engine| engine.poll_mad()).collect();
             let (vni, source, dest) = (Some(Vni(1)), from.gid, to.gid);
-            assert_eq!(got, [ReceivedMad { origin_plain: None, vni, source, dest, bytes: sent.bytes }]);
+            assert_eq!(got, [ReceivedMad { external_origin: None, vni, source, dest, bytes: sent.bytes }]);
         }
     }
 }
@@ -83,7 +83,7 @@ fn an_external_peer_is_reached_by_plain_rocev2() {
     let outside = Gid::from_ip([172, 16, 0, 9].into());
     let mut sent = mad(a.gid, outside, 7);
     assert_eq!(world.engines[0].send_mad(world.now, &sent), Err(MadError::Unreachable));
-    sent.path.plain = Some(PLAIN);
+    sent.path.external = Some(PLAIN);
     // In a train the kernel numbers the packets, which the CRC covers.
     for _ in 0..3 {
         world.engines[0].send_mad(world.now, &sent).unwrap();
@@ -92,17 +92,22 @@ fn an_external_peer_is_reached_by_plain_rocev2() {
     assert_eq!(datagrams.len(), 3);
     for (target, bytes) in &datagrams {
         let (from, to) = (a.gid.ip(), outside.ip());
-        assert_eq!((*target, bytes.len()), (Target::Plain { id: PLAIN.id, from, to }, 12 + 8 + 256 + 4));
+        assert_eq!((*target, bytes.len()), (Target::External { id: PLAIN.id, from, to }, 12 + 8 + 256 + 4));
         // And back to any address: even to the wrong one, which the engine does not check.
-        let origin = Origin::Plain { id: PlainId(8), from, from_port: 4791, to };
+        let origin = Origin::External { id: ExternalId(8), from, from_port: 4791, to };
         let got = receive(&mut world.engines[1], origin, bytes).unwrap();
-        let expected =
-            ReceivedMad { origin_plain: Some(PlainId(8)), vni: None, source: a.gid, dest: outside, bytes: sent.bytes };
+        let expected = ReceivedMad {
+            external_origin: Some(ExternalId(8)),
+            vni: None,
+            source: a.gid,
+            dest: outside,
+            bytes: sent.bytes,
+        };
         assert_eq!(got, expected);
     }
     let mut broken = datagrams[0].1.clone();
     broken[30] ^= 4;
-    let origin = Origin::Plain { id: PlainId(8), from: a.gid.ip(), from_port: 4791, to: outside.ip() };
+    let origin = Origin::External { id: ExternalId(8), from: a.gid.ip(), from_port: 4791, to: outside.ip() };
     assert_eq!(receive(&mut world.engines[1], origin, &broken), None);
     assert_eq!(world.engines[1].wire_counters().bad_icrc, 1);
 }

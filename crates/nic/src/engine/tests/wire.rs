@@ -432,7 +432,8 @@ fn only_the_peers_host_network_and_address_are_heard() {
     let udp_len = bytes.len() - geneve::LEN - ip.len();
     ip.encode(udp_len, &mut other_address[geneve::LEN..]);
     deliver(&mut world, peer, &other_address);
-    let inside = Origin::Plain { id: crate::PlainId(0), from: a.gid.ip(), from_port: ip.source_port, to: b.gid.ip() };
+    let inside =
+        Origin::External { id: crate::ExternalId(0), from: a.gid.ip(), from_port: ip.source_port, to: b.gid.ip() };
     deliver(&mut world, inside, &bytes[geneve::LEN + ip.len()..]);
     let after = world.engines[1].wire_counters();
     assert_eq!(after.wrong_source - before.wrong_source, 4);

@@ -348,7 +348,7 @@ impl World {
             vni: Vni(setup.vni),
             endpoint: u32::from(host),
             gids: vec![gid],
-            plain: None,
+            external: None,
             mtu: Mtu::B4096,
         });
         let pd = e.device(context).unwrap().alloc_pd().unwrap();

@@ -58,7 +58,8 @@ pub(super) fn execute(registry: &mut Registry, command: u32, call: &Call<'_>) ->
 /// Whether a command needs a channel's path to external peers, which the channel does not have yet.
 pub(super) fn needs_external_path(registry: &Registry, channel: u32, bytes: &[u8]) -> bool {
     let Some((command, call)) = Call::preview(channel, bytes) else { return false };
-    let Some(endpoint) = registry.channels.get(channel).filter(|channel| channel.plain.is_none()).map(|c| c.endpoint)
+    let Some(endpoint) =
+        registry.channels.get(channel).filter(|channel| channel.external.is_none()).map(|c| c.endpoint)
     else {
         return false;
     };

@@ -70,7 +70,7 @@ fn resolve(
     };
     let remote = Gid::from_ip(to.ip());
     let has_external_path = || registry.channels.external_path_of(call.channel).is_some();
-    let is_external = !remote.is_multicast() && registry.places.route(node.spec.vni, remote) == Route::Outside;
+    let is_external = !remote.is_multicast() && registry.places.route(node.spec.vni, remote) == Route::External;
     if is_external && !has_external_path() {
         return Err(Errno::NETUNREACH);
     }

@@ -75,8 +75,8 @@ impl Connections {
         id.must_be(State::RouteResolved)?;
         let node = self.registry.places.node(id.endpoint)?;
         let (Some(source), Some(dest)) = (id.source, id.dest) else { return Err(Errno::INVAL) };
-        let plain = self.registry.channels.external_path_of(call.channel);
-        let path = CmPath { vni: node.spec.vni, local: device.local, remote: device.remote, plain };
+        let external = self.registry.channels.external_path_of(call.channel);
+        let path = CmPath { vni: node.spec.vni, local: device.local, remote: device.remote, external };
         let private = private_of(&command.conn_param)?;
         let service_id = header::service_id(id.space, dest.port());
         let ip = IpHeader { source, dest: dest.ip() };

@@ -52,8 +52,8 @@ impl Connections {
         for id in &channel.ids {
             self.destroy(now, *id);
         }
-        if let Some(Some(plain)) = channel.plain {
-            self.registry.places.remove_external_path(channel.endpoint, plain.id);
+        if let Some(Some(external)) = channel.external {
+            self.registry.places.remove_external_path(channel.endpoint, external.id);
         }
     }
 

@@ -60,7 +60,7 @@ proptest! {
             }
             for _ in 0..1 + usize::from(is_repeated) {
                 let (source, dest) = (request.path.local, request.path.remote);
-                world.managers[0].receive(world.now, &ReceivedMad { origin_plain: None, vni: Some(VNI), source, dest, bytes });
+                world.managers[0].receive(world.now, &ReceivedMad { external_origin: None, vni: Some(VNI), source, dest, bytes });
             }
         }
         prop_assert!(world.census().ids <= 1 + 40);
@@ -89,7 +89,7 @@ fn an_endpoint_has_so_many_identifiers_and_no_more() {
 fn events_that_nobody_reads_are_bounded() {
     let mut world = World::one_host();
     let channel = world.open(0);
-    world.managers[0].set_external_path(channel.number, Some(plain()));
+    world.managers[0].set_external_path(channel.number, Some(external()));
     let id = world.create(&channel, cm_port_space::TCP, 1);
     let datagrams = world.create(&channel, cm_port_space::UDP, 1);
     world.bind(&channel, datagrams, "10.7.0.2:0").unwrap();
@@ -146,7 +146,7 @@ fn a_stranger_outside_does_not_speak_for_those_inside() {
     let mut world = World::one_host();
     let (server, client) = (world.open(0), world.open(1));
     world.listener(&server, cm_port_space::TCP, "0.0.0.0:1");
-    world.managers[0].set_external_path(server.number, Some(plain()));
+    world.managers[0].set_external_path(server.number, Some(external()));
     let active = world.create(&client, cm_port_space::TCP, 1);
     world.resolve(&client, active, "10.7.0.2:1").unwrap();
     // A message as the client itself would send it, from the wire.
@@ -158,8 +158,13 @@ fn a_stranger_outside_does_not_speak_for_those_inside() {
     let header = CmHeader { cmd: cm_command::CONNECT, in_len: size_of::<Connect>() as u16, out_len: 0 };
     other.managers[1].command(other.now, twin.number, &[header.as_bytes(), command.as_bytes()].concat()).unwrap();
     let request = other.managers[1].poll_mad().expect("a request");
-    let mut received =
-        ReceivedMad { origin_plain: Some(plain().id), vni: None, source: gid(B), dest: gid(A), bytes: request.bytes };
+    let mut received = ReceivedMad {
+        external_origin: Some(external().id),
+        vni: None,
+        source: gid(B),
+        dest: gid(A),
+        bytes: request.bytes,
+    };
     world.managers[0].receive(world.now, &received);
     world.expect_none(&server);
     // Nor does an external sender whose request names an endpoint's address.

@@ -9,7 +9,7 @@ use super::event::Kind;
 use super::{ConnectionManager, NodeSpec};
 use crate::endpoint::EndpointId;
 use crate::routes::SharedRoutes;
-use rdmesh_nic::{Plain, PlainId, ReceivedMad, Route, Time};
+use rdmesh_nic::{ExternalId, ExternalPort, ReceivedMad, Route, Time};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Gid, Vni};
@@ -140,7 +140,7 @@ impl World {
                         continue;
                     }
                     let received = ReceivedMad {
-                        origin_plain: None,
+                        external_origin: None,
                         vni: Some(mad.path.vni),
                         source: mad.path.local,
                         dest: mad.path.remote,
@@ -320,6 +320,6 @@ fn qpn_of(id: u32) -> u32 {
     0x1000 + id % 0x80_0000
 }
 
-fn plain() -> Plain {
-    Plain { id: PlainId(5), source_port: 4791 }
+fn external() -> ExternalPort {
+    ExternalPort { id: ExternalId(5), source_port: 4791 }
 }

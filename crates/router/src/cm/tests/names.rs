@@ -176,7 +176,7 @@ fn numbers_and_refusals_tell_nothing_of_other_endpoints() {
         }
     }
     // An identifier of theirs with an external peer causes no path lookup.
-    world.managers[0].set_external_path(stranger.number, Some(plain()));
+    world.managers[0].set_external_path(stranger.number, Some(external()));
     let command = ResolveIp { id: theirs, dst_addr: ip("192.0.2.9:1"), ..Default::default() };
     world.tell(&stranger, cm_command::RESOLVE_IP, &command).unwrap();
     let header = CmHeader { cmd: cm_command::CONNECT, in_len: size_of::<Connect>() as u16, out_len: 0 };
@@ -334,7 +334,7 @@ fn only_ways_out_lead_out() {
     let command = ResolveIp { id, ..resolve("192.0.2.9:1") };
     assert_eq!(world.tell(&channel, cm_command::RESOLVE_IP, &command), Err(Errno::NETUNREACH));
     let other = world.open(0);
-    world.managers[0].set_external_path(other.number, Some(plain()));
+    world.managers[0].set_external_path(other.number, Some(external()));
     let id = world.create(&other, cm_port_space::TCP, 1);
     let command = ResolveIp { id, timeout_ms: 2000, ..resolve("192.0.2.9:1") };
     for found in [Err(Errno::HOSTUNREACH), Ok(())] {
@@ -370,7 +370,7 @@ fn only_ways_out_lead_out() {
 fn last_words_leave_by_the_way_there_was() {
     let mut world = World::one_host();
     let channel = world.open(0);
-    world.managers[0].set_external_path(channel.number, Some(plain()));
+    world.managers[0].set_external_path(channel.number, Some(external()));
     let id = world.create(&channel, cm_port_space::TCP, 1);
     let command = ResolveIp { id, dst_addr: ip("192.0.2.9:1"), timeout_ms: 1, ..Default::default() };
     world.tell(&channel, cm_command::RESOLVE_IP, &command).unwrap();
@@ -380,5 +380,5 @@ fn last_words_leave_by_the_way_there_was() {
     let now = world.now;
     world.managers[0].close(now, channel.number);
     let last = world.managers[0].poll_mad().expect("a refusal");
-    assert_eq!(last.path.plain, Some(plain()));
+    assert_eq!(last.path.external, Some(external()));
 }

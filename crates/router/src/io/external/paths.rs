@@ -7,7 +7,7 @@
 use super::probe::ProbeError;
 use super::sockets::{self, ExternalPathError, ExternalSockets, Interface, NamespaceKey};
 use crate::budget::Charge;
-use rdmesh_nic::PlainId;
+use rdmesh_nic::ExternalId;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -26,7 +26,7 @@ pub trait ExternalPathWatcher: Send + Sync {
     fn opened(&self, sockets: &Arc<ExternalSockets>);
 
     /// Sockets have no user any more: nothing holds them when this returns.
-    fn closed(&self, id: PlainId);
+    fn closed(&self, id: ExternalId);
 }
 
 struct Shared {
@@ -116,7 +116,7 @@ impl ExternalPaths {
         let external = match (known, found.sockets) {
             (Some(known), _) => Ok(known),
             (None, Some(Ok((v4, v6)))) => {
-                let id = PlainId(self.0.lock().next_id());
+                let id = ExternalId(self.0.lock().next_id());
                 let sockets = Arc::new(ExternalSockets::new(id, worker, (v4, v6), interface));
                 self.0.watcher.opened(&sockets);
                 let entry = Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge };

@@ -5,7 +5,7 @@ use crate::io::raw;
 use crate::io::socket::{Purpose, Socket};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
-use rdmesh_nic::{PlainId, ROCE_PORT};
+use rdmesh_nic::{ExternalId, ROCE_PORT};
 use rustix::fs::fstat;
 use rustix::io::{self, Errno};
 use rustix::net::{SendFlags, sendto};
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The sockets for plain RoCEv2 of one network namespace.
 #[derive(Debug)]
 pub struct ExternalSockets {
-    id: PlainId,
+    id: ExternalId,
     /// The worker that receives for all.
     worker: usize,
     v4: Socket,
@@ -175,12 +175,12 @@ fn sockets() -> Result<(Socket, Option<Socket>), ExternalPathError> {
 
 impl ExternalSockets {
     /// The sockets `(v4, v6)` as number `id`, which `worker` receives from.
-    pub(super) fn new(id: PlainId, worker: usize, (v4, v6): (Socket, Option<Socket>), interface: Interface) -> Self {
+    pub(super) fn new(id: ExternalId, worker: usize, (v4, v6): (Socket, Option<Socket>), interface: Interface) -> Self {
         Self { id, worker, v4, v6, scope: interface.index }
     }
 
     /// Their number.
-    pub fn id(&self) -> PlainId {
+    pub fn id(&self) -> ExternalId {
         self.id
     }
 

@@ -213,7 +213,7 @@ impl fmt::Display for FailedRequest {
                 let place = match path {
                     Some(Path::Local) => "an endpoint of this host".to_owned(),
                     Some(Path::Host(address)) => format!("an endpoint of the host at {address}"),
-                    Some(Path::Outside) | None => {
+                    Some(Path::External) | None => {
                         "outside rdmesh: no endpoint of its network has the address".to_owned()
                     }
                 };

@@ -6,7 +6,7 @@ mod service;
 use super::world::*;
 use crate::cm::messages::{Mra, Rej, Rejected};
 use crate::cm::*;
-use crate::path::{Plain, PlainId};
+use crate::path::{ExternalId, ExternalPort};
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpType, Qpn, Vni};
 
@@ -242,8 +242,8 @@ fn a_message_counts_only_on_its_connections_path() {
         assert_eq!(two.b.info(b).map(|info| info.state), Some(CmState::RepSent));
     }
     // The external path is no part of it.
-    let plain = Some(Plain { id: PlainId(1), source_port: 9 });
-    two.b.handle_mad(two.now, &Mad { path: CmPath { plain, ..rtu.path }, ..rtu });
+    let external = Some(ExternalPort { id: ExternalId(1), source_port: 9 });
+    two.b.handle_mad(two.now, &Mad { path: CmPath { external, ..rtu.path }, ..rtu });
     assert_eq!(two.b.info(b).map(|info| info.state), Some(CmState::Established));
 }
 
@@ -252,7 +252,7 @@ fn answers_go_back_the_way_that_the_request_came() {
     let mut two = Two::new();
     two.a.connect(two.now, path(A, B), &req()).unwrap();
     let mut mad = mirrored(one(&mut two.a));
-    mad.path.plain = Some(Plain { id: PlainId(1), source_port: 9 });
+    mad.path.external = Some(ExternalPort { id: ExternalId(1), source_port: 9 });
     two.b.handle_mad(two.now, &mad);
     let (b, _) = two.b.poll_event().unwrap();
     two.b.accept(two.now, b, &rep()).unwrap();

@@ -5,7 +5,7 @@ use super::world::*;
 use crate::chain::{ChainState, Image};
 use crate::schedule::StepRate;
 use crate::timer::Time;
-use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Ordering, Request, offset};
+use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Ordering, Request, Wide, offset};
 use rdmesh_verbs::*;
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn every_atomic_is_executed_locally_and_between_queue_pairs_of_a_host() {
     let a = node(&mut world);
     let (compare_mask, swap_mask) = (0xff, 0xff00);
     for flags in [ChainFlags::LOCAL, ChainFlags::empty()] {
-        for op in ChainOp::ALL.into_iter().filter(|op| op.is_atomic()) {
+        for op in ChainOp::ALL.into_iter().filter(|op| op.is_atomic() && op.width() == 8) {
             let args =
                 Args { remote_addr: BASE + 64, rkey: a.key.0, compare_add: 5, swap: 0x1234, compare_mask, swap_mask };
             let sges = [a.sge(128, 8)].into_iter().collect();
@@ -151,6 +151,26 @@ fn every_atomic_is_executed_locally_and_between_queue_pairs_of_a_host() {
             assert_eq!(queue.statuses(), [WcStatus::Success; 3]);
         }
     }
+}
+
+/// Sixteen bytes at once: LOCAL only, because no packet has room for the operands.
+#[test]
+fn a_wide_compare_swap_changes_both_words_or_none() {
+    let mut world = World::new(1);
+    let a = node(&mut world);
+    let wide = Wide { compare: 7 << 64 | 5, swap: 9 << 64, compare_mask: u128::MAX, swap_mask: u128::MAX << 64 };
+    let args = Args { remote_addr: BASE + 64, rkey: a.key.0, ..Args::default() };
+    let sges = [a.sge(128, 16)].into_iter().collect();
+    let wr = Request { flags: ChainFlags::LOCAL, args, wide, sges, ..request(ChainOp::WideCompareSwap) };
+    let queue = world.queue(&a, GROUP, std::slice::from_ref(&wr));
+    for (limit, high, after) in [(1, 7, 9), (2, 6, 6)] {
+        a.memory.put(64, &[5_u64, high].map(u64::to_ne_bytes).concat());
+        world.enable(&queue, limit);
+        assert_eq!([64, 72, 128, 136].map(|at| a.word(at)), [5, after, 5, high]);
+    }
+    let queue = world.queue(&a, GROUP + 1, &[Request { flags: ChainFlags::SIGNALED, ..wr }]);
+    world.enable(&queue, 1);
+    assert_eq!(queue.statuses(), [WcStatus::LocalQpOperationError]);
 }
 
 #[test]
