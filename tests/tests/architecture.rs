@@ -298,3 +298,16 @@ fn the_walks_name_functions_that_exist() {
     }
     assert!(!defines("// fn gone()\nfn goner() {}", "gone"));
 }
+
+/// Programs that attack the router with messages of their own are let in: they have the version of the present library.
+#[test]
+fn attackers_speak_the_present_session_protocol() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
+    let session = read("crates/uverbs/src/session.rs");
+    let (_, rest) = session.split_once("pub const VERSION: u32 = ").expect("the version");
+    let (version, _) = rest.split_once(';').expect("the end of the statement");
+    for program in ["greedy", "hostile"] {
+        let source = read(&format!("tests/programs/{program}.c"));
+        assert!(source.contains(&format!("VERSION = {version},")), "{program}.c has another version than {version}");
+    }
+}
