@@ -1,8 +1,9 @@
-//! Grace period of ports whose listener was closed a moment ago: connection requests that wait for the next listener.
+//! Grace period of ports without a listener that will soon have one: connection requests that wait for it.
 //!
 //! A server that listens twice at a port, as perftest's `-R` does, leaves a gap in which its client's request would be refused,
-//! depending on how the scheduler runs the two. So a request that arrives in the gap waits for a while. Where there was no
-//! listener, or the listener was closed with its program, a request is refused at once.
+//! depending on how the scheduler runs the two. A server that tells its client the port before it listens there, as qperf's does,
+//! leaves another. So a request that arrives in a gap waits for a while. Where there was no listener and no identifier is bound to
+//! the port, or the listener was closed with its program, a request is refused at once.
 
 use super::id::PortSpace;
 use crate::endpoint::EndpointId;
@@ -41,7 +42,7 @@ struct Waiting {
 }
 
 impl GracePeriods {
-    /// A listener has gone.
+    /// A listener has gone, or a program is about to listen.
     pub(super) fn begin(&mut self, now: Time, (endpoint, space, port): ListenerPort) {
         let ports = self.ports.entry(endpoint).or_default();
         ports.retain(|_, until| *until > now);

@@ -108,6 +108,11 @@ impl Ports {
         }
     }
 
+    /// Whether an identifier is bound to a port, listening or not.
+    pub(super) fn is_bound(&self, space: PortSpace, port: u16) -> bool {
+        self.bound.contains_key(&(space, port))
+    }
+
     /// The listeners of a port.
     pub(super) fn listeners(&self, space: PortSpace, port: u16) -> &[Binding] {
         self.listening.get(&(space, port)).map_or(&[], Vec::as_slice)

@@ -61,7 +61,7 @@ impl Connections {
     fn listen(&mut self, call: &Call<'_>) -> Result<Vec<u8>, Errno> {
         let port = commands::listen(&mut self.registry, call)?;
         for (comm, event) in self.grace_periods.end(port) {
-            self.handle_event(call.now, comm, event);
+            self.handle_now(call.now, comm, event);
         }
         Ok(DONE)
     }

@@ -56,7 +56,13 @@ struct Admitted {
 impl Connections {
     /// Converts an event of the protocol into one for the program.
     pub(in crate::cm) fn handle_event(&mut self, now: Time, comm: CommId, event: cm::Event) {
-        let Some(event) = self.let_wait(now, comm, event) else { return };
+        if let Some(event) = self.let_wait(now, comm, event) {
+            self.handle_now(now, comm, event);
+        }
+    }
+
+    /// The same for an event that does not wait, or that has waited.
+    pub(super) fn handle_now(&mut self, now: Time, comm: CommId, event: cm::Event) {
         match event {
             cm::Event::Request { path, req } => self.handle_request(now, comm, path, &req),
             cm::Event::ServiceRequest { path, sidr } => self.handle_service_request(now, comm, path, &sidr),
@@ -81,8 +87,15 @@ impl Connections {
         let found = self.registry.places.at(path.vni, path.local).zip(header::port_of(service_id));
         let Some((endpoint, (space, port))) = found else { return Some(event) };
         let node = self.registry.places.node(endpoint);
-        let is_served = node.map_or(true, |node| !node.ports.listeners(space, port).is_empty());
-        if is_served { Some(event) } else { self.grace_periods.wait(now, (endpoint, space, port), comm, event) }
+        let Ok(ports) = node.map(|node| &node.ports) else { return Some(event) };
+        if !ports.listeners(space, port).is_empty() {
+            return Some(event);
+        }
+        let (is_bound, port) = (ports.is_bound(space, port), (endpoint, space, port));
+        if is_bound {
+            self.grace_periods.begin(now, port);
+        }
+        self.grace_periods.wait(now, port, comm, event)
     }
 
     fn handle_progress(&mut self, number: u32, event: &cm::Event) {

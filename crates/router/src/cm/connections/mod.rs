@@ -87,7 +87,7 @@ impl Connections {
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.protocol.handle_timeout(now);
         for (comm, event) in self.grace_periods.take_due(now) {
-            self.handle_event(now, comm, event);
+            self.handle_now(now, comm, event);
         }
     }
 

@@ -165,6 +165,34 @@ fn a_request_waits_for_a_server_that_listens_again() {
 const WAIT_LIMIT: u64 = 1_000_000_000;
 
 #[test]
+fn a_request_waits_for_a_program_that_is_bound_and_about_to_listen() {
+    let mut world = World::two_hosts();
+    let (server, client) = (world.open(0), world.open(1));
+    let id = world.create(&server, cm_port_space::TCP, 100);
+    world.bind(&server, id, "0.0.0.0:7").unwrap();
+    let ask = |world: &mut World| {
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{A}:7")).unwrap();
+        world.connect(&client, active, &[]).unwrap();
+    };
+    // It never listens: the usual answer, only later, every time.
+    for _ in 0..2 {
+        ask(&mut world);
+        world.pass(WAIT_LIMIT / 2);
+        world.expect_none(&client);
+        world.pass(WAIT_LIMIT);
+        assert_eq!(world.expect(&client, Kind::Rejected).status, 8);
+    }
+    ask(&mut world);
+    world.pass(WAIT_LIMIT / 2);
+    world.expect_none(&client);
+    world.listen(&server, id, 0).unwrap();
+    let request = world.expect(&server, Kind::ConnectRequest);
+    world.accept(&server, request.id, 2).unwrap();
+    world.expect(&client, Kind::ConnectResponse);
+}
+
+#[test]
 fn nobody_waits_for_a_program_that_has_ended() {
     let mut world = World::one_host();
     let (server, client) = (world.open(0), world.open(1));
