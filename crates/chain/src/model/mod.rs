@@ -15,7 +15,8 @@ mod execute;
 mod memory;
 
 use memory::Memory;
-use rdmesh_verbs::chain::{BadRequest, ChainFlags, ChainOp, Class, Request, offset};
+pub use rdmesh_verbs::chain::Counts;
+use rdmesh_verbs::chain::{BadRequest, ChainFlags, ChainOp, Request, offset};
 use rdmesh_verbs::{Access, Key, Sge, WcStatus};
 use std::collections::VecDeque;
 
@@ -74,23 +75,6 @@ pub struct Fault {
     pub index: u64,
     /// Its failure.
     pub status: WcStatus,
-}
-
-/// Counts of executed requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Requests that move data, and NOPs.
-    pub copies: u64,
-    /// Atomic operations.
-    pub atomics: u64,
-    /// WAITs and ENABLEs.
-    pub orders: u64,
-    /// Charged steps: one for each request, and one for each 4096 bytes that it moves.
-    pub steps: u64,
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Failed checks of SOFT reads.
-    pub soft_faults: u64,
 }
 
 /// A message that a client received.
@@ -440,19 +424,6 @@ impl Model {
                 self.fault.get_or_insert(Fault { queue, is_receive: true, index, status });
             }
         }
-    }
-}
-
-impl Counts {
-    fn add(&mut self, op: ChainOp, bytes: u64) {
-        let class = match op.class() {
-            Class::Copy => &mut self.copies,
-            Class::Atomic => &mut self.atomics,
-            Class::Order => &mut self.orders,
-        };
-        *class += 1;
-        self.steps += 1 + bytes / 4096;
-        self.bytes += bytes;
     }
 }
 

@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 use rdmesh_verbs::WcStatus;
+use rdmesh_verbs::chain::Counts;
 
-/// What makes an existing queue pair managed, before RTS.
+/// Description of the managed queues of an existing queue pair, given before RTS.
 pub struct Manage<M> {
     /// Group whose queues may enable each other, and end together: any number of the program's choice.
     pub group: u32,
@@ -46,7 +47,9 @@ pub struct ChainEntry {
     /// The error that ended it.
     pub fault: Option<ChainFault>,
     /// Counts of executed requests.
-    pub counts: ChainCounts,
+    pub counts: Counts,
+    /// Times that a queue stood still because the endpoint's budget of steps was spent.
+    pub starved: u64,
 }
 
 /// State of a group of managed queues.
@@ -76,23 +79,4 @@ pub struct ChainFault {
     pub addr: u64,
     /// The key that it named.
     pub key: u32,
-}
-
-/// Counts of executed requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ChainCounts {
-    /// Requests that move data, and NOPs.
-    pub copies: u64,
-    /// Atomic operations.
-    pub atomics: u64,
-    /// WAITs and ENABLEs.
-    pub orders: u64,
-    /// Charged steps: one for each request, and one for each 4096 bytes that it moves.
-    pub steps: u64,
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Failed checks of SOFT reads.
-    pub soft_faults: u64,
-    /// Times that a queue stood still because the endpoint's budget of steps was spent.
-    pub starved: u64,
 }

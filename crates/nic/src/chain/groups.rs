@@ -1,10 +1,10 @@
 //! Groups of managed queues: limits that they raise for each other, and their common end.
 
-use super::{ChainCounts, ChainEntry, ChainFault, ChainState};
+use super::{ChainEntry, ChainFault, ChainState};
 use crate::command::CommandError;
 use alloc::vec::Vec;
 use rdmesh_verbs::Key;
-use rdmesh_verbs::chain::{ChainOp, Class};
+use rdmesh_verbs::chain::{ChainOp, Counts, steps};
 
 /// The managed queues of a context, by handle of their queue pair.
 #[derive(Default)]
@@ -31,7 +31,8 @@ struct Group {
     members: Vec<u32>,
     state: ChainState,
     fault: Option<ChainFault>,
-    counts: ChainCounts,
+    counts: Counts,
+    starved: u64,
 }
 
 /// A queue of a queue pair.
@@ -48,7 +49,7 @@ pub(crate) struct Target {
     pub(crate) side: Side,
 }
 
-/// How far a queue is enabled.
+/// Change of a queue's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Enable {
     /// Up to an index, if that is further than before.
@@ -87,8 +88,8 @@ impl Chains {
     }
 
     fn add_group(&mut self, number: u32) -> usize {
-        let (state, counts) = (ChainState::Running, ChainCounts::default());
-        let group = Some(Group { number, members: Vec::new(), state, fault: None, counts });
+        let (state, counts) = (ChainState::Running, Counts::default());
+        let group = Some(Group { number, members: Vec::new(), state, fault: None, counts, starved: 0 });
         match self.groups.iter().position(Option::is_none) {
             Some(free) => {
                 self.groups[free] = group;
@@ -165,21 +166,21 @@ impl Chains {
 
     /// Counts a request that has started, and returns the steps that it costs.
     pub(crate) fn count(&mut self, qp: u32, op: ChainOp, bytes: u64) -> u64 {
-        let steps = 1 + bytes / BYTES_PER_STEP;
         if let Some(counts) = self.counts(qp) {
-            match op.class() {
-                Class::Copy => counts.copies += 1,
-                Class::Atomic => counts.atomics += 1,
-                Class::Order => counts.orders += 1,
-            }
-            counts.steps += steps;
-            counts.bytes += bytes;
+            counts.add(op, bytes);
         }
-        steps
+        steps(bytes)
+    }
+
+    /// A queue of the group of a queue pair stands still, because the endpoint's budget of steps is spent.
+    pub(crate) fn starve(&mut self, qp: u32) {
+        if let Some(group) = self.group_of(qp) {
+            group.starved += 1;
+        }
     }
 
     /// Counts of the group of a queue pair.
-    pub(crate) fn counts(&mut self, qp: u32) -> Option<&mut ChainCounts> {
+    pub(crate) fn counts(&mut self, qp: u32) -> Option<&mut Counts> {
         self.group_of(qp).map(|group| &mut group.counts)
     }
 
@@ -235,8 +236,8 @@ impl Chains {
     /// All groups, in the order of their numbers.
     pub(crate) fn list(&self) -> Vec<ChainEntry> {
         let entry = |group: &Group| {
-            let Group { number, ref members, state, fault, counts } = *group;
-            ChainEntry { group: number, qps: members.clone(), state, fault, counts }
+            let Group { number, ref members, state, fault, counts, starved } = *group;
+            ChainEntry { group: number, qps: members.clone(), state, fault, counts, starved }
         };
         let mut entries: Vec<ChainEntry> = self.groups.iter().flatten().map(entry).collect();
         entries.sort_unstable_by_key(|entry| entry.group);
@@ -261,6 +262,3 @@ impl Chains {
         self.groups.get_mut(group)?.as_mut()
     }
 }
-
-/// A request costs one step, and one more for each so many bytes.
-const BYTES_PER_STEP: u64 = 4096;

@@ -15,7 +15,7 @@ mod pending;
 mod queue;
 mod ring;
 
-pub use command::{ChainCounts, ChainEntry, ChainFault, ChainState, Manage, ManageSend, RingInit};
+pub use command::{ChainEntry, ChainFault, ChainState, Manage, ManageSend, RingInit};
 pub(crate) use groups::{Chains, Enable, Side, Target};
 pub use image::Image;
 pub(crate) use pending::Pending;

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 pub(crate) struct Pending {
     woken: VecDeque<u32>,
     poisoned: VecDeque<u32>,
-    /// When the budget of a queue that stands still has steps again: of those that wait for the same, the one comes first that
+    /// Times at which budgets of queues that stand still have steps again: of those that wait for the same, the one comes first that
     /// was served before the others.
     refills: BTreeSet<(Time, u64, u32)>,
     /// Requests that have started.

@@ -24,7 +24,7 @@ pub(crate) struct ManagedSend<M> {
     pub(crate) moved: u64,
     /// Number of the last request that it started, among those of all queues.
     pub(crate) last: u64,
-    /// When its endpoint's budget has steps for it again.
+    /// Time at which its endpoint's budget has steps for it again.
     pub(crate) refill: Option<Time>,
     /// Nothing can be started before the queue is woken.
     pub(crate) is_parked: bool,

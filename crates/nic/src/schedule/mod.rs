@@ -121,7 +121,7 @@ impl Schedule {
         self.steps.set_rate(owner, rate, class);
     }
 
-    /// When the queue pair's endpoint may execute another step of a chain; none for now.
+    /// Time at which the queue pair's endpoint may execute another step of a chain; none for now.
     #[inline]
     pub(crate) fn steps_wait(&mut self, qp: u32, now: Time) -> Option<Time> {
         let class = *self.classes.get(qp as usize)?;

@@ -25,7 +25,7 @@ struct Bucket {
     rate: StepRate,
     /// Steps that it holds; a step that costs more than there is leaves a debt.
     level: i64,
-    /// When it was last filled.
+    /// Time of the last refill.
     filled: Time,
 }
 
@@ -58,7 +58,7 @@ impl Steps {
         self.buckets.get_mut(class as usize).into_iter().for_each(|bucket| *bucket = None);
     }
 
-    /// When the endpoint may go on; none for now.
+    /// Time at which the endpoint may go on; none for now.
     pub(super) fn wait(&mut self, class: u32, now: Time) -> Option<Time> {
         self.buckets.get_mut(class as usize)?.as_mut()?.wait(now)
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// Where the chain's client is.
+/// Distance of the chain's client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Distance {
     OneHost,
@@ -452,7 +452,7 @@ impl Engined {
         self.replies()
     }
 
-    /// What the client has received.
+    /// Replies that the client has received.
     pub fn replies(&mut self) -> Vec<(Option<u32>, u32)> {
         let mut replies = Vec::new();
         while let Some(completion) = self.inbox.poll() {

@@ -8,8 +8,10 @@
 //! | 0 | as the kernel's ABI has it: bytes 12–15 are the opcode, bytes 8–11 are not used |
 //! | 1 | chain encoding: byte 15 has the operation (bits 0–5) and QUIET (bit 6), bytes 8–14 an operand of 56 bits |
 
+mod counts;
 mod request;
 
+pub use counts::{Counts, steps};
 pub use request::{Args, BadRequest, Ordering, Request, Wide, offset};
 
 use crate::WcOpcode;

@@ -23,7 +23,7 @@ struct Turn<'a, P: Platform> {
     queue: Box<ManagedSend<P::Memory>>,
 }
 
-/// What came of a step.
+/// Result of a step.
 enum Step {
     /// Nothing can start before the queue is woken.
     Parked,
@@ -104,7 +104,7 @@ impl<P: Platform> Turn<'_, P> {
             return Step::Parked;
         }
         if let Some(at) = self.exec.out.schedule.steps_wait(index, now) {
-            self.exec.cx.chains.counts(qp).into_iter().for_each(|counts| counts.starved += 1);
+            self.exec.cx.chains.starve(qp);
             if let Some(before) = self.queue.refill.replace(at) {
                 self.exec.out.chains.forget(index, before, self.queue.last);
             }

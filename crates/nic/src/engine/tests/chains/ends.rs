@@ -152,7 +152,7 @@ fn a_budget_of_steps_holds_over_all_queues_of_an_endpoint() {
     world.run_until(Time(3_000_000_000));
     let done = a.word(0) + a.word(8);
     assert!((1040..=1060).contains(&done), "{done}");
-    assert!(a.word(0) > 100 && a.word(8) > 100 && world.entry(&a, 1).counts.starved > 0);
+    assert!(a.word(0) > 100 && a.word(8) > 100 && world.entry(&a, 1).starved > 0);
     world.device_of(&a).set_step_rate(None);
     steps(&mut world, 10);
     assert!(a.word(0) + a.word(8) > done + 200);

@@ -23,7 +23,7 @@ struct Slot {
     op: usize,
     flags: u32,
     numbers: [u64; 6],
-    /// Which of the keys, for the remote side and each element.
+    /// Choice of a key for the remote side and each element.
     keys: [usize; 4],
     lengths: [u32; 3],
     sges: u32,
