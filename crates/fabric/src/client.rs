@@ -109,7 +109,7 @@ impl Client {
 
     /// Moves the devices of an endpoint to another worker.
     pub fn move_devices(&self, network: &Name, name: &Name, to: &MoveDevices) -> Result<MovedDevices, ClientError> {
-        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/move"), Some(to))
+        self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/worker"), Some(to))
     }
 
     /// The other hosts.

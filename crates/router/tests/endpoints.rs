@@ -1,4 +1,4 @@
-//! What very many endpoints take: threads and descriptors. A process of its own, because it counts those of the process.
+//! Threads and descriptors of very many endpoints. A process of its own, because it counts those of the process.
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 use rdmesh_fabric::Quota;

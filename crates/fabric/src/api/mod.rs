@@ -119,7 +119,7 @@ pub struct EndpointInfo {
     pub namespace: Option<PathBuf>,
 }
 
-/// Moves the devices of an endpoint to another worker (`POST /v1/endpoints/{network}/{name}/move`).
+/// Moves the devices of an endpoint to another worker (`PUT /v1/endpoints/{network}/{name}/worker`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MoveDevices {
     /// The worker, from 0.

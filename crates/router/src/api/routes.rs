@@ -9,7 +9,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::api::{
     ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices, MovedDevices, Stats, Status,
 };
@@ -47,12 +47,12 @@ fn own_operations() -> Vec<Operation> {
             handler: delete(remove_endpoint),
         },
         Operation {
-            method: "post",
-            path: "/v1/endpoints/{network}/{name}/move",
-            summary: "Move the devices of an endpoint to another worker",
+            method: "put",
+            path: "/v1/endpoints/{network}/{name}/worker",
+            summary: "Move the devices of an endpoint to a worker",
             request: schema::<MoveDevices>(),
             response: json::<MovedDevices>(),
-            handler: post(move_devices),
+            handler: put(move_devices),
         },
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
@@ -112,10 +112,10 @@ async fn move_devices(
     State(api): State<Api>,
     key: Path<(String, String)>,
     request: Result<Json<MoveDevices>, JsonRejection>,
-) -> Result<(StatusCode, Json<MovedDevices>), Refusal> {
+) -> Result<Json<MovedDevices>, Refusal> {
     let ((network, name), Json(request)) = (names(key)?, request?);
     let devices = api.blocking(move |host| host.endpoints().move_devices(network, name, request)).await??;
-    Ok((StatusCode::CREATED, Json(MovedDevices { devices })))
+    Ok(Json(MovedDevices { devices }))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
