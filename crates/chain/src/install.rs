@@ -18,7 +18,7 @@ pub struct Installed {
     pub receives: Vec<u32>,
 }
 
-/// Where a chain is installed.
+/// Site of an installation: its client, its neighbours and its first lap.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Site<'a> {
     /// The client that it serves.

@@ -4,7 +4,7 @@ use crate::program::{Chain, Content, Order, Place, Queue, Region, Remote, Slot, 
 use crate::verify::Refusal;
 use rdmesh_verbs::chain::ChainOp;
 
-/// What becomes of the numbers of a chain's objects in one of its instances.
+/// One instance of a chain, which maps the numbers of the chain's objects to its own.
 struct Instance<'c> {
     chain: &'c Chain,
     number: usize,
@@ -83,7 +83,7 @@ impl Instance<'_> {
         whole.receives[0].slots.push(self.chain.receives[0].slots[0].iter().map(|span| self.span(*span)).collect());
     }
 
-    /// What the instance has of its own.
+    /// Adds the objects that belong to this instance alone.
     fn add_objects(&self, whole: &mut Chain) {
         for (queue, _) in self.chain.queues.iter().zip(&self.queues).filter(|(_, own)| **own) {
             let (name, cq) = (self.label(&queue.name), self.cq(queue.cq));

@@ -71,7 +71,7 @@ fn a_recycled_lap_costs_no_more_than_the_papers() {
     }
 }
 
-/// What a program without a client's request executes in all, but for the WAIT that the paper counts.
+/// Counts of all that a program without a client's request executes, but for the WAIT that the paper counts.
 fn executed(design: Design, make: impl Fn(&mut Program)) -> (u64, u64, u64) {
     let mut p = Program::new("cost");
     p.on_request();

@@ -199,7 +199,7 @@ struct World {
     askers: Vec<Asker>,
     regions: Vec<u32>,
     table: Table,
-    /// What the server does: key, begin, value.
+    /// Actions of the server: key, begin, value.
     writing: Option<(usize, u64, Option<u8>)>,
     histories: [Vec<Done<Operation>>; 2],
     now: u64,

@@ -267,7 +267,7 @@ impl<'p> When<'p> {
         if is_wide { Request(slot).wide_operand() } else { Request(slot).operand() }
     }
 
-    /// What a request is as it does nothing, and as it acts.
+    /// Control words of a conditional request: doing nothing, and acting.
     fn forms(&self, target: Target) -> Option<(Control, Control)> {
         let op = self.program.declared[target.slot]?;
         let is_order = self.program.chain.slots[target.slot].order.is_some();
@@ -324,7 +324,7 @@ impl<'p> When<'p> {
         gate
     }
 
-    /// Where an operand must be, and where it is.
+    /// Required and present place of an operand.
     fn operands(&mut self, link: &Link) -> Option<(Span, Span)> {
         let request = Request(link.slot);
         let to = if link.comparison.is_wide() { request.wide_operand() } else { request.operand() };

@@ -43,7 +43,7 @@ pub const MAX_BOUND: u64 = (1 << 55) - 1;
 /// The old value, if nothing was stored.
 const NOTHING: u64 = u64::MAX;
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The counter was changed.
@@ -94,7 +94,7 @@ pub fn add(counter: u64, change: i64, tag: u32) -> Vec<u8> {
     [&(8 * counter).to_le_bytes()[..], &change.to_le_bytes()[..7], &tag.to_le_bytes()].concat()
 }
 
-/// What a reply says; `None` if it is none of this service's.
+/// Decodes a reply; `None` if it is none of this service's.
 pub fn answer(bytes: &[u8]) -> Option<Answer> {
     let (value, old) = (word(bytes, 0)?, word(bytes, 8)?);
     Some(match old {

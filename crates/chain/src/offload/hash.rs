@@ -35,7 +35,7 @@ use crate::build::{Arg, Condition, Memory, Offset, Program, RemoteBuf, Request, 
 use crate::program::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a key may be.
+/// Candidate buckets of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// In one of two buckets that two hash functions say, which are compared both.
@@ -48,7 +48,7 @@ pub enum Probe {
     Hopscotch(u64),
 }
 
-/// What a bucket has of a key.
+/// Form of the key in a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keys {
     /// A fingerprint of 56 bits; the client compares the whole key.
@@ -66,9 +66,9 @@ pub struct Shape {
     pub records: u64,
     /// Bytes of a record at most: 24 and its key and value.
     pub record_size: u64,
-    /// Where a key may be.
+    /// Candidate buckets of a key.
     pub probe: Probe,
-    /// What a bucket has of a key.
+    /// Form of the key in a bucket.
     pub keys: Keys,
 }
 
@@ -78,7 +78,7 @@ impl Default for Shape {
     }
 }
 
-/// Why a key or value cannot be stored or asked for.
+/// Error of a key or value that cannot be stored or asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// A key that is too long for its words.
@@ -130,7 +130,7 @@ impl Shape {
         }
     }
 
-    /// What a bucket has of a key: words of 56 bits, the first of which is not zero.
+    /// Form of a key in its bucket: words of 56 bits, the first of which is not zero.
     fn key_words(self, key: &[u8]) -> Result<Vec<u64>, KeyError> {
         let Keys::Exact(_) = self.keys else { return Ok(vec![fingerprint(key)]) };
         let room = 7 * self.words() - 1;
@@ -385,7 +385,7 @@ impl Client {
         self.next.wrapping_sub(1)
     }
 
-    /// What a reply says: its immediate data and the bytes that it wrote.
+    /// Decodes a reply: its immediate data and the bytes that it wrote.
     pub fn reply(&mut self, tag: u32, bytes: &[u8]) -> Answer {
         self.open.remove(&tag).map_or(Answer::Stale, |key| judge(&key, bytes))
     }

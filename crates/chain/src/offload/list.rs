@@ -40,7 +40,7 @@ use crate::build::{Arg, Memory, Offset, Program, RemoteBuf, Request, U32, U56, n
 use crate::program::Span;
 use std::collections::BTreeMap;
 
-/// How a list is walked.
+/// Form of a list walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
     /// So many nodes at most, all of which are read.
@@ -54,7 +54,7 @@ pub enum Walk {
 /// Shape of the lists: server and clients must agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// How a list is walked.
+    /// Form of a list walk.
     pub walk: Walk,
     /// Nodes of all lists.
     pub nodes: u64,
@@ -124,7 +124,7 @@ impl Parts {
         reads
     }
 
-    /// Where the bytes of a node go.
+    /// Scatter list for the bytes of a node.
     fn spans(&self, hop: usize, next: Option<&Request>, hit: Request) -> [Span; 4] {
         // The last node's successor is of no use: its address goes where the value's will.
         let next = next.map_or_else(|| Span { length: 8, ..hit.sge(0) }, |next| next.remote());
@@ -239,7 +239,7 @@ impl Client {
         [&key[..7], &head.to_le_bytes(), &buffer.encode(), &self.last.to_le_bytes()].concat()
     }
 
-    /// What a reply says: its immediate data and the bytes that it wrote.
+    /// Decodes a reply: its immediate data and the bytes that it wrote.
     pub fn reply(&mut self, tag: u32, bytes: &[u8]) -> Answer {
         self.open.remove(&tag).map_or(Answer::Stale, |key| judge(&key, bytes))
     }

@@ -49,7 +49,7 @@ const LEASE: u32 = 40;
 /// The old word, if nothing was done.
 const NOTHING: u64 = u64::MAX;
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The client has the lock; the number grows with each lease of the lock.
@@ -144,7 +144,7 @@ pub fn release(lock: u64, lease: u64, tag: u32) -> Vec<u8> {
     message(RELEASE, lock, lease, tag)
 }
 
-/// What a reply says to an owner; `None` if it is none of this service's.
+/// Decodes a reply to an owner; `None` if it is none of this service's.
 pub fn answer(owner: u32, bytes: &[u8]) -> Option<Answer> {
     let (kind, old, lease, asked) = (word(bytes, 0)?, word(bytes, 8)?, word(bytes, 16)?, word(bytes, 24)?);
     let held = Answer::Held { owner: (old >> LEASE) as u32, lease: old & ((1 << LEASE) - 1) };

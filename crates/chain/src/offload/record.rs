@@ -4,7 +4,7 @@
 //! 0 version 4, length of the key 4, length of the value 4, zero 4    16 checksum 8    24 key, value
 //! ```
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The value, and the version of its record.
@@ -41,7 +41,7 @@ pub(super) fn encode(version: u32, key: &[u8], value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of a reply are to one who asked for a key.
+/// Judges the bytes of a reply to a request for a key.
 pub(super) fn judge(key: &[u8], bytes: &[u8]) -> Answer {
     if bytes.is_empty() {
         return Answer::Miss;

@@ -47,7 +47,7 @@ impl NextFree {
         }
     }
 
-    /// What is known of a network is out of date.
+    /// Forgets the free addresses of a network, which are out of date.
     pub(super) fn forget(&self, network: &Name) {
         self.lock().remove(network);
     }

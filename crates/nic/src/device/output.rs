@@ -49,7 +49,7 @@ pub enum Event {
 
 pub(crate) struct Outputs<M> {
     shard: u32,
-    /// Where the queue pairs of this host are.
+    /// Table of the host's queue pair numbers.
     numbers: Numbers,
     pub(crate) now: Time,
     /// Cost of all packets and of what else was executed, in the unit of [`cost`].
@@ -110,7 +110,7 @@ impl<M> Outputs<M> {
         self.shard
     }
 
-    /// Where the queue pairs of this host are.
+    /// Table of the host's queue pair numbers.
     pub(crate) fn numbers(&self) -> &Numbers {
         &self.numbers
     }

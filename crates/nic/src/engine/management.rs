@@ -6,8 +6,9 @@
 use super::Engine;
 use crate::capture::Captures;
 use crate::cm::Mad;
+use crate::device::{Context, Slab};
 use crate::path::{Envelope, Opened, flow};
-use crate::path::{ExternalId, Origin, Route, Routes, Transmits};
+use crate::path::{ExternalId, Network, Origin, Route, Routes, Transmits};
 use crate::platform::Platform;
 use crate::timer::Time;
 use crate::wire::{Header, Op, Service};
@@ -138,27 +139,28 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
-        self.capture_mad(external_origin, opened);
+        if !self.out.captures.is_empty()
+            && let Some(vni) = network_of(opened, external_origin, &self.contexts)
+        {
+            self.out.captures.packet(self.out.now, vni, &opened.ip, opened.udp);
+        }
         let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
         match self.management.keep(ReceivedMad { external_origin, vni, source, dest, bytes }) {
             Ok(()) => self.wire.mads_received += 1,
             Err(_) => self.wire.mads_dropped += 1,
         }
     }
+}
 
-    fn capture_mad(&mut self, external: Option<ExternalId>, opened: &Opened<'_>) {
-        if self.out.captures.is_empty() {
-            return;
-        }
-        // A datagram from an external peer is in the network of the endpoint that has the address, as far as that is known
-        // here.
-        let mut networks = self.contexts.iter().map(|(_, cx)| &cx.network);
-        let mut owner = || {
-            networks.find(|n| n.external.map(|external| external.id) == external && n.gids.contains(&opened.ip.dest))
-        };
-        let Some(vni) = opened.vni.or_else(|| owner().map(|network| network.vni)) else { return };
-        self.out.captures.packet(self.out.now, vni, &opened.ip, opened.udp);
-    }
+/// Network of a datagram: one from an external peer is in that of the endpoint that has the address, as far as that is known here.
+fn network_of<P: Platform>(
+    opened: &Opened<'_>,
+    external: Option<ExternalId>,
+    contexts: &Slab<Context<P>>,
+) -> Option<Vni> {
+    let mut networks = contexts.iter().map(|(_, cx)| &cx.network);
+    let is_owner = |n: &&Network| n.external.map(|port| port.id) == external && n.gids.contains(&opened.ip.dest);
+    opened.vni.or_else(|| networks.find(is_owner).map(|network| network.vni))
 }
 
 /// The management datagram in a packet, if that is what it carries. Tenants' queue pairs have other numbers than the

@@ -32,10 +32,14 @@ struct MovingQp<P: Platform> {
 }
 
 impl<P: Platform> MovingDevice<P> {
-    /// Executes all that has arrived at the engine that the device is taken out of. The events that come of it have to be taken
-    /// before the device is.
+    /// Executes all that has arrived at the engine that the device is taken out of, and tells managed queues what came of it.
+    /// The events that come of it have to be taken before the device is.
     pub fn prepare(engine: &mut Engine<P>, now: Time) {
-        settle(engine, now);
+        engine.settle_arrivals(now, &mut Budget::unlimited());
+        engine.drain_inbox();
+        while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) {
+            engine.drain_inbox();
+        }
     }
 
     /// Takes a device out of an engine; none where there is no such device.
@@ -50,20 +54,11 @@ impl<P: Platform> MovingDevice<P> {
     pub fn put(self, engine: &mut Engine<P>, now: Time) -> ContextId {
         let Self { context, qps, epoch } = self;
         // What is on this engine already comes before all that the device will send to others here.
-        settle(engine, now);
+        Self::prepare(engine, now);
         engine.out.pass_epoch(epoch);
         let id = ContextId(engine.contexts.insert(context).expect("the table of contexts has no limit"));
         qps.into_iter().for_each(|qp| qp.put(engine, id));
         id
-    }
-}
-
-/// Executes all that has arrived, and tells managed queues what came of it.
-fn settle<P: Platform>(engine: &mut Engine<P>, now: Time) {
-    engine.settle_arrivals(now, &mut Budget::unlimited());
-    engine.drain_inbox();
-    while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) {
-        engine.drain_inbox();
     }
 }
 

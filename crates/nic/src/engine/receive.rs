@@ -96,7 +96,7 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// Which of a host's engines have to see a packet.
+/// Engines of a host that have to see a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owners {
     /// Any engine: no queue pair is meant, or none that there is.
@@ -108,7 +108,7 @@ pub enum Owners {
 }
 
 impl Owners {
-    /// Which of the engines that share `numbers` a packet is for.
+    /// Those of the engines that share `numbers`.
     #[inline]
     pub fn of(numbers: &Numbers, opened: &Opened<'_>) -> Self {
         match opened.header.dest {

@@ -42,7 +42,7 @@ pub struct Form {
     vni: Option<Vni>,
     ip: IpUdp,
     header: Header,
-    /// Where in the bytes the payload is.
+    /// Place of the payload in the bytes.
     payload: (usize, usize),
 }
 

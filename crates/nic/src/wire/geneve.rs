@@ -9,9 +9,9 @@ use super::bytes::{Reader, u24};
 use core::ops::Range;
 use rdmesh_verbs::Vni;
 
-/// Where the header says what follows it, in two bytes.
+/// Offset of the protocol type, in two bytes.
 pub const PROTOCOL: usize = 2;
-/// What follows where that is an IPv6 packet.
+/// Protocol type of an IPv6 packet.
 pub const IPV6: u16 = 0x86dd;
 /// Bytes of the header that [`encode`] writes.
 pub const LEN: usize = 8;

@@ -134,7 +134,7 @@ struct Placed {
     round: u64,
 }
 
-/// Where an endpoint is, and with what addresses, in the last round of updates in which it was there.
+/// Location and addresses of an endpoint in the last round of updates in which it was there.
 struct Location {
     addresses: Vec<IpAddr>,
     vni: Vni,

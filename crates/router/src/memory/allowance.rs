@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the programs of one endpoint may let threads wait. Clones share it.
+/// Time that the programs of one endpoint may let threads wait. Clones share it.
 ///
 /// A wait takes at most half of the rest, so that a tenant that is slow again and again delays its own commands less and less;
 /// a worker's wait for a copy is short. The allowance is refilled over time. The number of abandoned threads has a limit of

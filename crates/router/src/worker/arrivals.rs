@@ -57,7 +57,7 @@ impl Arrivals {
     }
 }
 
-/// Where the arrivals of one context are noted: in the set of the worker that serves it, which may change.
+/// Place of one context in the set of arrivals of the worker that serves it; both may change.
 pub(super) struct Spot {
     /// Of all workers.
     sets: Arc<[Arrivals]>,

@@ -20,7 +20,7 @@ pub(super) struct Attached {
     pub(super) cqs: HashMap<u32, Watched>,
     pub(super) qps: HashMap<u32, Watched>,
     pub(super) srqs: HashMap<u32, Watched>,
-    /// Where its arrivals are noted, once a worker serves it.
+    /// Place of its arrivals, once a worker serves it.
     spot: Option<Arc<Spot>>,
 }
 

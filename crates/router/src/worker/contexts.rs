@@ -20,7 +20,6 @@ pub(super) struct Contexts {
     by_id: HashMap<ContextId, usize>,
     /// Those whose doorbells are polled, with the time of the last one.
     awake: Vec<(usize, Time)>,
-    arrivals: Arrivals,
     /// The worker's number, and the sets of all workers.
     worker: u32,
     sets: Arc<[Arrivals]>,
@@ -38,7 +37,6 @@ impl Contexts {
             free: Vec::new(),
             by_id: HashMap::new(),
             awake: Vec::new(),
-            arrivals: sets[worker as usize].clone(),
             worker,
             sets,
             new: Vec::new(),
@@ -143,9 +141,9 @@ impl Contexts {
     /// Wakes threads that sleep because they have polled in vain, where something has arrived. Returns how many contexts
     /// had some.
     pub(super) fn wake_sleepers(&mut self) -> usize {
-        let Self { places, arrivals, .. } = self;
+        let Self { places, sets, worker, .. } = self;
         let mut woken = 0;
-        arrivals.take(|place| {
+        sets[*worker as usize].take(|place| {
             // A late arrival may be of the context that had the place before.
             if let Some(context) = places.get(place).and_then(Option::as_ref) {
                 woken += usize::from(context.page.wake_sleepers());

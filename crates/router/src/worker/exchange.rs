@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) struct Exchange {
     links: Arc<[Arc<Link>]>,
     number: usize,
-    /// Where queue pairs are.
+    /// Table of the host's queue pair numbers.
     numbers: Numbers,
 }
 

@@ -125,7 +125,7 @@ impl ShardHandle {
         Arc::clone(self.desk().common.contention())
     }
 
-    /// Which workers sleep, for programs.
+    /// Flags of all workers, for programs.
     pub fn flags_fd(&self) -> BorrowedFd<'_> {
         self.desk().common.flags_fd()
     }
@@ -158,7 +158,7 @@ impl Desk {
         Self { link, served: Mutex::default(), commands, common }
     }
 
-    /// What all workers share.
+    /// State that all workers share.
     pub(super) fn common(&self) -> &Common {
         &self.common
     }

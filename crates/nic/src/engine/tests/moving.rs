@@ -184,7 +184,7 @@ fn a_queue_pair_in_error_is_flushed_where_it_is() {
     assert_eq!(flushed, [(5, WcStatus::FlushError), (6, WcStatus::FlushError)]);
 }
 
-/// What is left on the old engine is used again, and nothing there answers for the device.
+/// Places on the old engine are used again, and nothing there answers for the device.
 #[test]
 fn numbers_and_places_are_not_mixed_up() {
     let mut world = World::new(2);

@@ -215,7 +215,7 @@ pub(super) struct World {
     pub(super) engines: Vec<Engine<Test>>,
     /// Engines of a host.
     shards: usize,
-    /// Where queue pairs are, of each host.
+    /// Table of queue pair numbers of each host.
     numbers: Vec<Numbers>,
     pub(super) now: Time,
     pub(super) events: Vec<Event>,

@@ -33,7 +33,7 @@ pub struct Header {
 /// The default partition (IBA 10.9.1.2), with full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
-/// Where the four bytes begin, of which the last three are the destination queue pair.
+/// Offset of four bytes, the last three of which are the destination queue pair.
 pub const DEST_WORD: usize = 4;
 
 /// A transport service.
