@@ -33,6 +33,7 @@ mod holdings;
 mod info;
 mod lookups;
 mod mads;
+mod managed;
 mod neighbours;
 mod netlink;
 mod objects;
