@@ -6,7 +6,7 @@ use super::device::OpenDevice;
 use super::failed_requests::FailedRequest;
 use super::groups::Groups;
 use super::holdings::Holdings;
-use super::info::{ContextInfo, QpRow};
+use super::info::{ChainRow, ContextInfo, QpRow};
 use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
 use super::program::{Process, Program};
@@ -337,9 +337,9 @@ impl Context {
 
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
-        let qps = self.shard.call(move |shard| {
-            let device = shard.engine().device(id).ok();
-            device.iter().flat_map(Device::infos).map(QpRow::from).collect()
+        let (qps, chains) = self.shard.call(move |shard| {
+            let Ok(device) = shard.engine().device(id) else { return Default::default() };
+            (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
         ContextInfo {
             endpoint: self.endpoint,
@@ -353,6 +353,8 @@ impl Context {
             pinned_bytes: self.regions.pinned(),
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
+            number: self.number,
+            chains,
         }
     }
 }

@@ -6,6 +6,10 @@ use crate::traffic::{connect, ring_doorbell};
 use crate::world::World;
 use proptest::prelude::*;
 use rdmesh_fabric::Quota;
+use rdmesh_fabric::api::{ChainAction, ControlChain};
+use rdmesh_nic::ChainState;
+use rdmesh_router::endpoint::EndpointId;
+use rdmesh_router::session::ChainError;
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::RequestKind;
 use rdmesh_uverbs::session::chain::*;
@@ -179,6 +183,31 @@ fn a_wrong_key_ends_the_group_and_is_told() {
     assert_eq!((group.state, group.has_fault, group.fault_qp, group.fault_side), (2, 1, failing.qp, 0));
     assert_eq!((group.fault_index, group.fault_status), (1, 4));
     assert_eq!((group.fault_addr, group.fault_key), (64, key.key ^ 1));
+}
+
+#[test]
+fn the_hosts_user_stops_and_ends_a_chain() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, wc)) = (client.alloc_pd(), client.create_cq(8));
+    let (ticks, _) = managed(&mut client, pd, cq, |_| (1..=4).map(|n| request(ChainOp::Nop, n)).collect());
+    let order = |endpoint, device, group, action| {
+        world.server.control_chain(EndpointId(endpoint), ControlChain { device, group, action })
+    };
+    for (endpoint, device, group) in [(2, 0, GROUP), (1, 1, GROUP), (1, 0, GROUP + 1)] {
+        assert_eq!(order(endpoint, device, group, ChainAction::Kill), Err(ChainError::NoSuchChain));
+    }
+    let row = || world.server.snapshot()[0].chains[0].clone();
+    assert_eq!((row().entry.group, row().qpns[0].value(), row().failed), (GROUP, ticks.qpn, None));
+    assert_eq!(order(1, 0, GROUP, ChainAction::Stop), Ok(()));
+    enable(&mut client, ticks.qp, 2).unwrap();
+    assert_eq!((row().entry.state, row().entry.counts.copies), (ChainState::Stopped, 0));
+    assert_eq!(order(1, 0, GROUP, ChainAction::Resume), Ok(()));
+    assert_eq!([poll(&wc).wr_id, poll(&wc).wr_id], [1, 2]);
+    assert_eq!(order(1, 0, GROUP, ChainAction::Kill), Ok(()));
+    let page = client.page.as_ref().unwrap();
+    eventually("in error", || page.qp_state(ticks.qp) == QpState::Error as u8);
+    assert_eq!(order(1, 0, GROUP, ChainAction::Resume), Err(ChainError::Ended));
 }
 
 #[test]
