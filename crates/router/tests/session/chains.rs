@@ -169,6 +169,48 @@ fn a_program_runs_by_command_and_by_enable() {
 }
 
 #[test]
+fn a_managed_receive_scatters_inline_data_into_a_ring() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, wc)) = (client.alloc_pd(), client.create_cq(8));
+    let (qp, qpn, send, receive) = client.create_qp(pd, cq, 2);
+    let sides = Manage::SEND | Manage::RECEIVE;
+    let request = Manage { qp, group: GROUP, sides, receive_cycle: 3, ..Manage::default() };
+    let shape: Managed = chain(&mut client, Call::Manage, &request).unwrap();
+    assert_eq!((shape.send_cycle, shape.receive_stride, shape.receive_cycle), (8, 64, 3));
+    let key = register(&mut client, qp).unwrap();
+    let side = QueueSide::Receive as u32;
+    let received: RingKey =
+        chain(&mut client, Call::Register, &Register { qp, side, pd, access: LOCAL_WRITE }).unwrap();
+    assert_eq!((received.stride, received.slots), (64, 8));
+
+    let mut slot = bytes(&self::request(ChainOp::Send, 5));
+    slot[offset::FLAGS] |= ChainFlags::INLINE.bits() as u8;
+    slot[offset::LENGTH] = 8;
+    slot[offset::SGES..offset::SGES + 8].copy_from_slice(b"in a lap");
+    write_slot(&send, 0, &slot);
+    let mut element = [0; 64];
+    element[0] = 6;
+    element[offset::RECV_NUM_SGE] = 1;
+    let to = u64::from(SLOT as u32) * 7 + offset::SWAP as u64;
+    element[offset::RECV_SGES..][..8].copy_from_slice(&to.to_ne_bytes());
+    element[offset::RECV_SGES + offset::SGE_LENGTH] = 8;
+    element[offset::RECV_SGES + offset::SGE_KEY..][..4].copy_from_slice(&key.key.to_ne_bytes());
+    write_slot(&receive, 0, &element);
+    connect(&mut client, qp, qpn, 1);
+
+    enable(&mut client, qp, 1).unwrap();
+    assert_eq!(groups(&mut client)[0].has_fault, 0);
+    order(&mut client, Call::Enable, &Enable { qp, side, limit: 1 }).unwrap();
+    let mut seen = [poll(&wc), poll(&wc)].map(|wc| (wc.wr_id, wc.status));
+    seen.sort_unstable();
+    assert_eq!(seen, [(5, 0), (6, 0)]);
+    assert_eq!(slot_word(&send, 7, offset::SWAP).to_ne_bytes(), *b"in a lap");
+    drop(client);
+    world.expect_reclaimed();
+}
+
+#[test]
 fn a_wrong_key_ends_the_group_and_is_told() {
     let world = World::new(1);
     let mut client = world.device(1);
@@ -225,12 +267,20 @@ fn regions_over_a_ring_go_with_it_once() {
     client.order(number::DEREG_MR, &DeregMr { mr_handle: first.mr }).unwrap();
     assert_eq!(counts(), (1, 8 * SLOT as u64));
     // What has its handle now is another queue's.
-    let (other, other_key) = managed(&mut client, pd, cq, |_| Vec::new());
+    let (other, mut other_key) = managed(&mut client, pd, cq, |_| Vec::new());
     assert_eq!(other_key.mr, first.mr);
+    // After some time it has the key too.
+    while other_key.key != first.key {
+        client.order(number::DEREG_MR, &DeregMr { mr_handle: other_key.mr }).unwrap();
+        other_key = register(&mut client, other.qp).unwrap();
+        assert_eq!(other_key.mr, first.mr);
+    }
     let destroy = |qp_handle| DestroyQp { qp_handle, ..Default::default() };
     client.command::<DestroyQpResponse>(number::DESTROY_QP, &destroy(queue.qp), 0).unwrap();
     assert_eq!(counts(), (1, 8 * SLOT as u64));
     assert!(client.order(number::DEREG_MR, &DeregMr { mr_handle: second.mr }).is_err());
+    client.order(number::DEREG_MR, &DeregMr { mr_handle: other_key.mr }).unwrap();
+    register(&mut client, other.qp).unwrap();
     client.command::<DestroyQpResponse>(number::DESTROY_QP, &destroy(other.qp), 0).unwrap();
     assert_eq!(counts(), (0, 0));
     client.order(number::DEALLOC_PD, &DeallocPd { pd_handle: pd }).unwrap();
