@@ -228,6 +228,25 @@ fn a_wrong_key_ends_the_group_and_is_told() {
 }
 
 #[test]
+fn a_chain_that_spins_is_ended_by_command() {
+    let world = World::new(1);
+    let (mut client, mut other) = (world.device(1), world.device(2));
+    let (pd, (cq, _)) = (client.alloc_pd(), client.create_cq(8));
+    let silent = || Request { flags: ChainFlags::empty(), ..request(ChainOp::Nop, 0) };
+    let (spinning, _) = managed(&mut client, pd, cq, |_| (0..8).map(|_| silent()).collect());
+    enable(&mut client, spinning.qp, u64::MAX).unwrap();
+    let copies = |client: &mut Client| groups(client)[0].copies;
+    eventually("laps", || copies(&mut client) > 1000);
+    other.alloc_pd();
+    order(&mut client, Call::Kill, &Order { group: GROUP, reserved: 0 }).unwrap();
+    let last = copies(&mut client);
+    other.alloc_pd();
+    assert_eq!((copies(&mut client), groups(&mut client)[0].state), (last, 2));
+    drop((client, other));
+    world.expect_reclaimed();
+}
+
+#[test]
 fn the_hosts_user_stops_and_ends_a_chain() {
     let world = World::new(1);
     let mut client = world.device(1);
