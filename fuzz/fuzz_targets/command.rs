@@ -65,6 +65,8 @@ enum Step<'a> {
     Plain(u8, u8, &'a [u8]),
     /// The same of the extended family.
     Extended(u8, u8, &'a [u8]),
+    /// A command on managed queues: its call, and the struct of that call.
+    Chain(u8, &'a [u8]),
     /// An `ioctl()` method.
     Ioctl(&'a [u8]),
     /// One of those that there are, with its attributes framed: eight bytes each, the rest for the last.
@@ -80,7 +82,8 @@ impl<'a> Step<'a> {
         Some(match kind % 8 {
             0 => Self::Raw(body),
             1 => Self::Ioctl(body),
-            2 | 3 => Self::Extended(number % 60, room, body),
+            2 => Self::Chain(number % 9, body),
+            3 => Self::Extended(number % 60, room, body),
             4 => Self::Method(number, body),
             _ => Self::Plain(number % 45, room, body),
         })
@@ -89,6 +92,10 @@ impl<'a> Step<'a> {
     fn message(&self) -> Vec<u8> {
         match self {
             Self::Raw(body) => body.to_vec(),
+            Self::Chain(call, body) => {
+                let head = [u32::from(*call), 0];
+                request(RequestKind::Chain, &[head.as_bytes(), body].concat(), &[])
+            }
             Self::Ioctl(body) => request(RequestKind::Ioctl, body, &[]),
             Self::Method(number, body) => request(RequestKind::Ioctl, &method(*number, body), &[]),
             Self::Plain(number, room, body) => {

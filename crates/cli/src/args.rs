@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// The other hosts, and their endpoints
     #[command(subcommand)]
     Peer(PeerCommand),
+    /// Chains: groups of queues whose requests change requests, and go on without their program
+    #[command(subcommand)]
+    Chain(ChainCommand),
     /// Networks, and interfaces of the host that are part of one
     #[command(subcommand)]
     Network(NetworkCommand),
@@ -269,6 +272,32 @@ pub(crate) struct RemoveOptions {
     /// Its network
     #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
     pub(crate) net: Name,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ChainCommand {
+    /// List chains, with counts of the requests that they have executed
+    Ls(OutputOptions),
+    /// Let a chain start no request, and receive no message, until it is resumed
+    Stop(ChainOptions),
+    /// Let a chain go on that was stopped
+    Resume(ChainOptions),
+    /// End a chain: its queue pairs are in error at once
+    Kill(ChainOptions),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ChainOptions {
+    /// Name of its endpoint
+    pub(crate) name: Name,
+    /// Number of its group, as `rdmesh chain ls` shows it
+    pub(crate) group: u32,
+    /// The endpoint's network
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// Number of its device, as `rdmesh chain ls` shows it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) device: u32,
 }
 
 #[derive(Subcommand)]

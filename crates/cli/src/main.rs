@@ -4,6 +4,7 @@
 
 mod args;
 mod capture;
+mod chain;
 mod container;
 mod doctor;
 mod endpoint;
@@ -21,9 +22,10 @@ mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, Command, EndpointCommand, NetworkCommand, PeerCommand};
+use args::{Args, ChainCommand, Command, EndpointCommand, NetworkCommand, PeerCommand};
 use clap::Parser;
 use failure::Failure;
+use rdmesh_fabric::api::ChainAction;
 use rdmesh_fabric::{Client, StateDir};
 use std::process::ExitCode;
 
@@ -53,6 +55,10 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
         Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),
         Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
+        Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),
+        Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
+        Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
+        Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

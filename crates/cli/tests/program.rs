@@ -343,3 +343,16 @@ fn faults_are_said_and_taken_back() {
     assert_eq!(faults(&["off"]), "off\n");
     assert_eq!(faults(&[]), "off\n");
 }
+
+#[test]
+fn chains_that_there_are_not_cannot_be_ended() {
+    let router = Router::start(&["--rootless"]);
+    assert!(text(&router.output(&["chain", "ls"]).stdout).starts_with("No chains"));
+    assert_eq!(text(&router.output(&["chain", "ls", "--json"]).stdout).trim(), "[]");
+    assert!(router.output(&["endpoint", "add", "a"]).status.success());
+    for action in ["stop", "resume", "kill"] {
+        let refused = router.output(&["chain", action, "a", "7"]);
+        assert!(!refused.status.success());
+        assert!(text(&refused.stderr).contains("`rdmesh chain ls`"), "{}", text(&refused.stderr));
+    }
+}

@@ -1,8 +1,9 @@
 //! A blocking client of a router's API.
 
 use crate::api::{
-    ApiError, AttachInterface, Capture, CaptureEnd, ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo,
-    FailedRequest, FaultsText, MoveDevices, MovedDevices, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
+    ApiError, AttachInterface, Capture, CaptureEnd, ChainInfo, ConnectionInfo, ContextInfo, ControlChain,
+    CreateEndpoint, EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices, SetMeshKey, SetPeer,
+    StartCapture, Stats, Status, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -110,6 +111,21 @@ impl Client {
     /// Moves the devices of an endpoint to another worker.
     pub fn move_devices(&self, network: &Name, name: &Name, to: &MoveDevices) -> Result<MovedDevices, ClientError> {
         self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/worker"), Some(to))
+    }
+
+    /// All groups of managed queues.
+    pub fn chains(&self) -> Result<Vec<ChainInfo>, ClientError> {
+        self.get("/v1/chains")
+    }
+
+    /// Stops, resumes or ends a group of managed queues.
+    pub fn control_chain(
+        &self,
+        network: &Name,
+        name: &Name,
+        order: &ControlChain,
+    ) -> Result<ControlChain, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain"), Some(order))
     }
 
     /// The other hosts.

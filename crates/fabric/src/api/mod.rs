@@ -1,7 +1,9 @@
 //! JSON types of a router's API: requests and responses.
 
+mod chain;
 mod tunnel;
 
+pub use chain::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};

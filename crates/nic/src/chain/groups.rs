@@ -126,6 +126,11 @@ impl Chains {
         self.member_mut(qp).into_iter().for_each(|member| member.regions.push(region));
     }
 
+    /// A region has gone before its queue pair, if it was one over a ring: another may have its handle and its key.
+    pub(crate) fn forget_region(&mut self, mr: u32) {
+        self.members.iter_mut().flatten().for_each(|member| member.regions.retain(|(region, _)| *region != mr));
+    }
+
     /// Whether request `index` of a queue may be started.
     #[inline]
     pub(crate) fn may_start(&self, target: Target, index: u64) -> bool {

@@ -30,6 +30,13 @@ pub struct RingRegion {
 }
 
 impl<P: Platform> Device<'_, P> {
+    /// The queues of a queue pair, as the platform made them: its receive queue unless it is shared.
+    pub fn queues(&self, qp: u32) -> Result<(&P::SendQueue, Option<&P::RecvQueue>)> {
+        let index = self.cx.qp(qp).ok_or(NoSuchObject)?;
+        let core = self.qps.get(index).ok_or(NoSuchObject)?.core();
+        Ok((&core.send.queue, core.recv.queue.as_ref()))
+    }
+
     /// Makes queues of a connected queue pair managed, before RTS. They stay so.
     pub fn manage_qp(&mut self, qp: u32, init: Manage<P::Memory>) -> Result<()> {
         let index = self.cx.qp(qp).ok_or(NoSuchObject)?;

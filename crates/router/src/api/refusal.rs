@@ -1,6 +1,6 @@
 //! Error responses of the API.
 
-use crate::daemon::{HostError, MoveError};
+use crate::daemon::{ChainError, HostError, MoveError};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, extract};
@@ -38,7 +38,8 @@ impl From<HostError> for Refusal {
                 | RegistryError::VniUnknown(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
-            HostError::Move(MoveError::NoDevice) => StatusCode::NOT_FOUND,
+            HostError::Move(MoveError::NoDevice) | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
+            HostError::Chain(ChainError::Ended) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })
             | HostError::Rootless

@@ -11,7 +11,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::api::{
-    ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices, MovedDevices, Stats, Status,
+    ChainInfo, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices,
+    MovedDevices, Stats, Status,
 };
 use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
@@ -54,6 +55,15 @@ fn own_operations() -> Vec<Operation> {
             response: json::<MovedDevices>(),
             handler: put(move_devices),
         },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/chain",
+            summary: "Stop, resume or end a group of managed queues",
+            request: schema::<ControlChain>(),
+            response: json::<ControlChain>(),
+            handler: post(control_chain),
+        },
+        read("/v1/chains", "All groups of managed queues", json::<Vec<ChainInfo>>(), get(chains)),
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
         read(
@@ -116,6 +126,20 @@ async fn move_devices(
     let ((network, name), Json(request)) = (names(key)?, request?);
     let devices = api.blocking(move |host| host.endpoints().move_devices(network, name, request)).await??;
     Ok(Json(MovedDevices { devices }))
+}
+
+async fn control_chain(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<ControlChain>, JsonRejection>,
+) -> Result<(StatusCode, Json<ControlChain>), Refusal> {
+    let ((network, name), Json(order)) = (names(key)?, request?);
+    api.blocking(move |host| host.endpoints().control_chain(network, name, order)).await??;
+    Ok((StatusCode::CREATED, Json(order)))
+}
+
+async fn chains(State(api): State<Api>) -> Result<Json<Vec<ChainInfo>>, Refusal> {
+    Ok(Json(api.blocking(convert::chains).await?))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {

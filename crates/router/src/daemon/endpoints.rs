@@ -7,7 +7,7 @@ use super::owners::Owners;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, SessionServer};
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
+use rdmesh_fabric::api::{ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
 use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
 use rdmesh_overlay::{Errors, Overlay};
 use rdmesh_verbs::Vni;
@@ -148,6 +148,13 @@ impl Endpoints {
         let key = (network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.move_devices(id, to.pid, to.worker as usize)?)
+    }
+
+    /// Stops, resumes or ends a group of managed queues of an endpoint.
+    pub fn control_chain(&self, network: Name, name: Name, order: ControlChain) -> Result<(), HostError> {
+        let key = (network, name);
+        let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
+        Ok(self.sessions.control_chain(id, order)?)
     }
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.

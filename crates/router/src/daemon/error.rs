@@ -1,7 +1,7 @@
 //! Errors of the host's operations.
 
 use crate::endpoint::{EndpointError, LibraryError};
-use crate::session::MoveError;
+use crate::session::{ChainError, MoveError};
 use crate::worker::StartError;
 use rdmesh_fabric::{Name, RegistryError, StateError};
 use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
@@ -41,6 +41,9 @@ pub enum HostError {
     /// Devices were to move to another worker.
     #[error(transparent)]
     Move(#[from] MoveError),
+    /// A chain was given an order.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,

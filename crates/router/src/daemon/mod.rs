@@ -30,7 +30,7 @@ pub use peers::PeerHosts;
 // What a host tells of itself is in terms of its parts.
 pub use crate::io::{Faults, IoStats};
 pub use crate::session::{
-    BadIndices, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, MoveError, QpRow, SessionServer,
-    SessionTotals,
+    BadIndices, ChainError, ChainRow, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, MoveError, QpRow,
+    SessionServer, SessionTotals,
 };
 pub use crate::worker::WorkerStats;

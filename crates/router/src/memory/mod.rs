@@ -20,6 +20,7 @@ use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::{MapError, SharedMemory};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
@@ -47,7 +48,12 @@ struct Part {
 
 enum Backing {
     Mapped(SharedMemory),
-    Private { process: ProcessMemory, addr: u64 },
+    Private {
+        process: ProcessMemory,
+        addr: u64,
+    },
+    /// Of the NIC itself: no program sees it.
+    Own(Box<[AtomicU64]>),
 }
 
 /// Error of registering a region.
@@ -117,6 +123,18 @@ impl TenantMemory {
         Self::Region(Arc::new(Region { parts: vec![Part { begin: 0, len: u64::MAX, backing }], _charge: None }))
     }
 
+    /// Zeroed memory of the NIC's own.
+    pub fn own(len: usize) -> Self {
+        let words = (0..len.div_ceil(size_of::<u64>())).map(|_| AtomicU64::new(0)).collect();
+        let part = Part { begin: 0, len: len as u64, backing: Backing::Own(words) };
+        Self::Region(Arc::new(Region { parts: vec![part], _charge: None }))
+    }
+
+    /// Whether it is a ring, which is written word by word: its other side may read it meanwhile.
+    fn is_ring(&self) -> bool {
+        matches!(self, Self::Ring(_))
+    }
+
     /// The run of bytes at `offset`, and how many of the `len` wanted it holds.
     fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
         match self {
@@ -169,6 +187,9 @@ impl Region {
         Ok(match &part.backing {
             Backing::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
             Backing::Private { process, addr } => (Run::Private(process, addr + within), left),
+            Backing::Own(words) => {
+                (Run::Mapped(words.as_ptr().cast_mut().cast::<u8>().wrapping_add(within as usize)), left)
+            }
         })
     }
 }
@@ -180,6 +201,7 @@ impl rdmesh_nic::platform::Memory for TenantMemory {
             let (from, from_len) = self.run(offset + done as u64, len - done)?;
             let (dest, run_len) = to.run(to_offset + done as u64, from_len)?;
             match (from, dest) {
+                (Run::Mapped(from), Run::Mapped(dest)) if to.is_ring() => raw::copy_words(from, dest, run_len)?,
                 (Run::Mapped(from), Run::Mapped(dest)) => raw::copy(from, dest, run_len)?,
                 (Run::Mapped(from), Run::Private(process, addr)) => process.write_raw(addr, from, run_len)?,
                 (Run::Private(process, addr), Run::Mapped(dest)) => process.read_raw(addr, dest, run_len)?,
@@ -212,6 +234,7 @@ impl rdmesh_nic::platform::Memory for TenantMemory {
             let (dest, len) = self.run(offset + done as u64, from.len() - done)?;
             let source = from[done..].as_ptr();
             match dest {
+                Run::Mapped(dest) if self.is_ring() => raw::copy_words(source, dest, len)?,
                 Run::Mapped(dest) => raw::copy(source, dest, len)?,
                 Run::Private(process, addr) => process.write_raw(addr, source, len)?,
             }

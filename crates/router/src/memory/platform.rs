@@ -3,7 +3,7 @@
 use super::{TenantMemory, late};
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
-use rdmesh_uverbs::ring::{CompletionRing, RecvRing, SendRing};
+use rdmesh_uverbs::ring::{CompletionRing, RecvRing, RingSlots, SendRing};
 use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 
 /// Platform of the engine in the router.
@@ -27,6 +27,11 @@ impl HostSendQueue {
     /// Wraps the device's end of a ring.
     pub fn new(ring: SendRing) -> Self {
         Self(ring)
+    }
+
+    /// The elements, as memory.
+    pub fn slots(&self) -> RingSlots {
+        self.0.slots()
     }
 }
 
@@ -66,6 +71,11 @@ impl HostRecvQueue {
     /// Wraps the device's end of a ring.
     pub fn new(ring: RecvRing) -> Self {
         Self(ring)
+    }
+
+    /// The elements, as memory.
+    pub fn slots(&self) -> RingSlots {
+        self.0.slots()
     }
 }
 

@@ -31,6 +31,41 @@ extern "C" fn copy_all(&mut Copy { from, to, len }: &mut Copy) {
     }
 }
 
+/// Copies `len` bytes into a ring: each aligned word of it in one store, because its other side may read it meanwhile. The ranges
+/// may overlap. A fault where pages have gone.
+pub(super) fn copy_words(from: *const u8, to: *mut u8, len: usize) -> Result<(), Fault> {
+    attempt(copy_all_words, &mut Copy { from, to, len })
+}
+
+extern "C" fn copy_all_words(&mut Copy { from, to, len }: &mut Copy) {
+    const WORD: usize = size_of::<u64>();
+    let head = (to.addr().wrapping_neg() % WORD).min(len);
+    let tail = head + (len - head) / WORD * WORD;
+    let byte = |at: usize| {
+        #[allow(unsafe_code)]
+        // SAFETY: as in `copy_all`; both runs have `len` bytes, and `at` is less. Volatile, because they may be shared.
+        unsafe {
+            to.add(at).write_volatile(from.add(at).read_volatile());
+        }
+    };
+    let copy_word = |at: usize| {
+        #[allow(unsafe_code)]
+        // SAFETY: as above; the eight bytes at `at` are within.
+        let value = unsafe { from.add(at).cast::<u64>().read_unaligned() };
+        word(to.wrapping_add(at)).store(value, Ordering::Release);
+    };
+    // From the end where the bytes after `from` would be overwritten before they are read.
+    if to.addr().wrapping_sub(from.addr()) < len {
+        (tail..len).rev().for_each(byte);
+        (head..tail).rev().step_by(WORD).for_each(|last| copy_word(last + 1 - WORD));
+        (0..head).rev().for_each(byte);
+    } else {
+        (0..head).for_each(byte);
+        (head..tail).step_by(WORD).for_each(copy_word);
+        (tail..len).for_each(byte);
+    }
+}
+
 /// Copies up to eight bytes, in one store where the length is a power of two.
 ///
 /// # Safety
@@ -124,6 +159,21 @@ mod tests {
         let mut to = [0; 3];
         load(from[1..].as_mut_ptr().cast(), &mut to).unwrap();
         assert_eq!(to, [2, 3, 4]);
+    }
+
+    #[test]
+    fn words_of_a_ring_are_copied_as_bytes_would_be() {
+        for (from, to) in (0..20).flat_map(|from| (0..20).map(move |to| (from, to))) {
+            for len in [0, 1, 7, 8, 9, 23, 24, 40] {
+                let mut words: [u64; 8] = std::array::from_fn(|n| 0x0101_0101_0101_0101 * n as u64);
+                let mut expected: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                expected.copy_within(from..from + len, to);
+                let base = words.as_mut_ptr().cast::<u8>();
+                copy_words(base.wrapping_add(from), base.wrapping_add(to), len).unwrap();
+                let found: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                assert_eq!(found, expected, "{len} bytes from {from} to {to}");
+            }
+        }
     }
 
     #[test]

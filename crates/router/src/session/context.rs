@@ -6,7 +6,8 @@ use super::device::OpenDevice;
 use super::failed_requests::FailedRequest;
 use super::groups::Groups;
 use super::holdings::Holdings;
-use super::info::{ContextInfo, QpRow};
+use super::info::{ChainRow, ContextInfo, QpRow};
+use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
 use super::program::{Process, Program};
 use super::regions::Regions;
@@ -58,6 +59,7 @@ pub(super) struct Context {
     regions: Regions,
     completions: Completions,
     groups: Groups,
+    managed: ManagedQueues,
     /// Its path to external peers.
     external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
@@ -123,6 +125,7 @@ impl Context {
             regions: Regions::default(),
             completions: Completions::default(),
             groups: Groups::default(),
+            managed: ManagedQueues::default(),
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
@@ -227,6 +230,16 @@ impl Context {
         &mut self.groups
     }
 
+    /// Its managed queues.
+    pub(super) fn managed(&self) -> &ManagedQueues {
+        &self.managed
+    }
+
+    /// Its managed queues, to be changed.
+    pub(super) fn managed_mut(&mut self) -> &mut ManagedQueues {
+        &mut self.managed
+    }
+
     /// Reason why it has no path to external peers.
     pub(super) fn external_error(&self) -> Option<ExternalPathError> {
         self.external.as_ref().err().copied()
@@ -283,8 +296,9 @@ impl Context {
     /// Reclaims everything, by way of `disposal`. A device with few queue pairs is closed when this returns, one with many on
     /// another thread.
     pub(super) fn close(self, disposal: &Disposal) {
-        let Self { shard, id, external, holdings, page, queues, async_fd, regions, completions, groups, .. } = self;
-        let rest = Box::new(((page, queues, async_fd), (regions, completions, groups), holdings.end()));
+        let Self { shard, id, external, holdings, page, queues, async_fd, .. } = self;
+        let tables = (self.regions, self.completions, self.groups, self.managed);
+        let rest = Box::new(((page, queues, async_fd), tables, holdings.end()));
         let mut closing = Closing { shard, id, rest: Some((rest, external)), disposal: disposal.clone() };
         if closing.step() && closing.step() {
             disposal.reclaim(closing);
@@ -323,9 +337,9 @@ impl Context {
 
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
-        let qps = self.shard.call(move |shard| {
-            let device = shard.engine().device(id).ok();
-            device.iter().flat_map(Device::infos).map(QpRow::from).collect()
+        let (qps, chains) = self.shard.call(move |shard| {
+            let Ok(device) = shard.engine().device(id) else { return Default::default() };
+            (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
         ContextInfo {
             endpoint: self.endpoint,
@@ -339,6 +353,8 @@ impl Context {
             pinned_bytes: self.regions.pinned(),
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
+            number: self.number,
+            chains,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Requests to the session thread and to the thread of rdma_cm.
 
 use super::account::Account;
+use super::chain_orders::ChainError;
 use super::connection::SessionConnection;
 use super::device::OpenDevice;
 use super::devices::MoveError;
@@ -11,6 +12,7 @@ use super::spec::EndpointSpec;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
 use crate::netlink::CmId;
+use rdmesh_fabric::api::ControlChain;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -22,6 +24,8 @@ pub(super) enum Control {
     Snapshot(Sender<Vec<ContextInfo>>),
     /// The devices of an endpoint, or of one process there, are to move to a worker.
     Move(EndpointId, Option<i32>, usize, Sender<Result<usize, MoveError>>),
+    /// A group of managed queues of an endpoint is to stop, to go on or to end.
+    Chain(EndpointId, ControlChain, Sender<Result<(), ChainError>>),
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),

@@ -110,14 +110,20 @@ impl Executor {
             }
             (RequestKind::Attach, None) => self.attach(connection, frame.body),
             (RequestKind::OpenCm | RequestKind::AttachCm, None) => return Ok(Executed::HandOver),
-            (RequestKind::Verbs | RequestKind::Ioctl, Some(Subject::Context(context))) => {
-                self.with_room(connection, may_wait, |executor, connection| {
+            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Chain, Some(Subject::Context(context))) => self
+                .with_room(connection, may_wait, |executor, connection| {
                     executor.command(connection, context, frame, fds)
-                })?
-            }
+                })?,
             (RequestKind::Counter, _) => self.counter(connection, frame.body),
             (RequestKind::Netlink, _) => self.netlink(connection, frame.body),
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Cm | RequestKind::CmUnlessEvents, None) => {
+            (
+                RequestKind::Verbs
+                | RequestKind::Ioctl
+                | RequestKind::Chain
+                | RequestKind::Cm
+                | RequestKind::CmUnlessEvents,
+                None,
+            ) => {
                 return Ok(Executed::Broken("command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),
@@ -273,6 +279,7 @@ impl Executor {
         };
         let answer = match frame.kind {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
+            RequestKind::Chain => commands::chain(scope, frame.body).map(|response| (Reply::default(), response)),
             _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
         };
         let totals = self.accounts.totals_mut();

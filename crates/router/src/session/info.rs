@@ -4,7 +4,8 @@ use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
 use crate::io::ExternalPathError;
-use rdmesh_nic::{Path, QpCounters, QpInfo};
+use crate::memory::HostPlatform;
+use rdmesh_nic::{ChainEntry, Device, Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
 
 /// An open context.
@@ -32,6 +33,34 @@ pub struct ContextInfo {
     pub external: Result<(), ExternalPathError>,
     /// Its queue pairs.
     pub qps: Vec<QpRow>,
+    /// Its number: no other of the endpoint has it.
+    pub number: u32,
+    /// Its groups of managed queues.
+    pub chains: Vec<ChainRow>,
+}
+
+/// A group of managed queues in a listing.
+#[derive(Clone, Debug)]
+pub struct ChainRow {
+    /// The group; its queue pairs are named by handle.
+    pub entry: ChainEntry,
+    /// Numbers of its queue pairs.
+    pub qpns: Vec<Qpn>,
+    /// Number of the queue pair that failed, while there is one.
+    pub failed: Option<Qpn>,
+}
+
+impl ChainRow {
+    /// The rows of a device.
+    pub(super) fn all(device: &Device<'_, HostPlatform>) -> Vec<Self> {
+        let qpn = |qp: u32| device.query_qp(qp).ok().map(|info| info.qpn);
+        let row = |entry: ChainEntry| Self {
+            qpns: entry.qps.iter().filter_map(|qp| qpn(*qp)).collect(),
+            failed: entry.fault.and_then(|fault| qpn(fault.qp)),
+            entry,
+        };
+        device.list_chains().into_iter().map(row).collect()
+    }
 }
 
 /// A queue pair in a listing.

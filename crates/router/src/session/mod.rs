@@ -13,6 +13,7 @@
 
 mod account;
 mod accounts;
+mod chain_orders;
 mod channels;
 mod clients;
 mod cm_server;
@@ -33,6 +34,7 @@ mod holdings;
 mod info;
 mod lookups;
 mod mads;
+mod managed;
 mod neighbours;
 mod netlink;
 mod objects;
@@ -50,9 +52,10 @@ mod tests;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
+pub use chain_orders::ChainError;
 pub use devices::MoveError;
 pub use failed_requests::{FailedRequest, FailedRequestInfo};
-pub use info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
@@ -63,6 +66,7 @@ use crate::worker::{Mode, ShardHandle};
 use cm_server::CmServer;
 use control::{CmControl, Control};
 use post::Post;
+use rdmesh_fabric::api::ControlChain;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use server::Server;
@@ -110,6 +114,11 @@ impl SessionServer {
     /// are.
     pub fn move_devices(&self, id: EndpointId, pid: Option<i32>, worker: usize) -> Result<usize, MoveError> {
         self.sessions.ask(|answer| Control::Move(id, pid, worker, answer)).unwrap_or(Err(MoveError::Ending))
+    }
+
+    /// Stops, resumes or ends a group of managed queues.
+    pub fn control_chain(&self, id: EndpointId, order: ControlChain) -> Result<(), ChainError> {
+        self.sessions.ask(|answer| Control::Chain(id, order, answer)).unwrap_or(Err(ChainError::Ending))
     }
 
     /// Every open context and its objects.

@@ -139,6 +139,9 @@ impl Server {
                     let moved = self.executor.devices_mut().move_contexts(endpoint, pid, worker);
                     let _ = answer.send(moved);
                 }
+                Control::Chain(endpoint, order, answer) => {
+                    let _ = answer.send(self.executor.devices().control_chain(endpoint, order));
+                }
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();

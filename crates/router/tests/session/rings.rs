@@ -74,14 +74,30 @@ pub(crate) fn scribble(ring: &Ring, mut byte: impl FnMut() -> u8) {
     }
 }
 
-fn post(ring: &Ring, wqe: &[u8]) {
-    let producer = word(ring, PRODUCER);
-    let at = slot(ring, producer);
+/// Writes the element of slot `index`, without a doorbell.
+pub(crate) fn write_slot(ring: &Ring, index: u32, wqe: &[u8]) {
+    let at = slot(ring, index);
     assert!(at + wqe.len() <= ring.len());
     for (i, byte) in wqe.iter().enumerate() {
         // SAFETY: the slot lies in the mapping, as just checked.
         unsafe { ring.as_ptr().add(at + i).write_volatile(*byte) };
     }
+}
+
+/// The eight bytes at `at` of slot `index`.
+pub(crate) fn slot_word(ring: &Ring, index: u32, at: usize) -> u64 {
+    u64::from_ne_bytes(read(ring, slot(ring, index) + at, 8).try_into().unwrap())
+}
+
+/// Completions that have not been polled.
+pub(crate) fn has_completions(ring: &Ring) -> bool {
+    word(ring, PRODUCER) != word(ring, CONSUMER)
+}
+
+/// Posts an element.
+pub(crate) fn post(ring: &Ring, wqe: &[u8]) {
+    let producer = word(ring, PRODUCER);
+    write_slot(ring, producer, wqe);
     set_word(ring, PRODUCER, (producer + 1) & word(ring, 4));
 }
 

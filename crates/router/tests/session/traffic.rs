@@ -74,7 +74,7 @@ pub(crate) fn connect(client: &mut Client, qp: u32, dest_qpn: u32, peer: u8) {
 }
 
 /// Says that a send queue has work.
-fn ring_doorbell(client: &Client, qp: u32) {
+pub(crate) fn ring_doorbell(client: &Client, qp: u32) {
     client.page.as_ref().unwrap().ring(qp);
     rustix::io::write(client.wake.as_ref().unwrap(), &1u64.to_ne_bytes()).unwrap();
 }

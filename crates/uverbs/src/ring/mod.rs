@@ -35,6 +35,16 @@ pub struct NewRing<R> {
     pub slots: u32,
 }
 
+/// The elements of a ring, as memory.
+pub struct RingSlots {
+    /// The elements, without the indices before them.
+    pub memory: SharedMemory,
+    /// Bytes of an element.
+    pub stride: u32,
+    /// Number of elements: one more than the entries that the ring holds.
+    pub slots: u32,
+}
+
 const LOG2_ELEM_SIZE: usize = offset_of!(RxeQueueBuf, log2_elem_size);
 const INDEX_MASK: usize = offset_of!(RxeQueueBuf, index_mask);
 const PRODUCER: usize = offset_of!(RxeQueueBuf, producer_index);
@@ -93,6 +103,12 @@ impl Queue {
 
     fn elem_size(&self) -> usize {
         1 << self.log2_elem_size
+    }
+
+    /// The elements, as memory.
+    fn slots(&self) -> RingSlots {
+        let memory = self.memory.part(DATA, self.memory.len() - DATA);
+        RingSlots { memory, stride: self.elem_size() as u32, slots: self.mask + 1 }
     }
 
     fn producer(&self) -> u32 {

@@ -47,7 +47,10 @@ impl<P: Platform> Context<P> {
     pub fn dereg_mr(&mut self, mr: u32) -> Result<DeferredDrop> {
         match self.keys.region(mr) {
             None => Err(NoSuchObject),
-            Some((_, 0)) => Ok(DeferredDrop::new(self.keys.remove(mr))),
+            Some((_, 0)) => {
+                self.chains.forget_region(mr);
+                Ok(DeferredDrop::new(self.keys.remove(mr)))
+            }
             Some(_) => Err(Invalid),
         }
     }

@@ -1,6 +1,7 @@
 //! Verbs commands, by subject. Each refuses the same requests, with the same errno, as Linux's `ib_uverbs` and `rdma_rxe`.
 
 mod address;
+mod chain;
 mod cq;
 mod device;
 mod ioctl;
@@ -25,6 +26,7 @@ use crate::memory::ProcessMemory;
 use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
+use rdmesh_uverbs::session::chain::ChainRequest;
 use rdmesh_uverbs::session::{RequestKind, Segment, SegmentKind};
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
@@ -80,6 +82,15 @@ pub(super) fn write(
     let reply = execute(&mut Call { scope, command, segments, fds })?;
     let response = command.response(&reply.core, &reply.driver);
     Ok((reply, response))
+}
+
+/// Executes a command on managed queues: its response.
+pub(super) fn chain(scope: Scope<'_>, bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    let request = ChainRequest::parse(bytes).ok_or(Errno::INVAL)?;
+    if scope.context.is_opening() {
+        return Err(Errno::INVAL);
+    }
+    chain::execute(scope, request)
 }
 
 /// Executes an `ioctl()` method: its response.

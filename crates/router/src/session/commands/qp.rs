@@ -2,7 +2,7 @@
 
 use super::super::objects::ObjectKind;
 use super::super::reply::Reply;
-use super::Call;
+use super::{Call, chain};
 use crate::memory::{HostRecvQueue, HostSendQueue};
 use rdmesh_nic::{Capabilities, QpInfo, QpInit};
 use rdmesh_uverbs::abi::{
@@ -119,11 +119,14 @@ fn check_type(number: u8) -> Result<QpType, Errno> {
     }
 }
 
-/// No flag is supported; those that the kernel does not know at all are another error.
+/// The flags of queues that may become managed change nothing: every queue may. No other is supported; those that the kernel does
+/// not know at all are another error.
 fn check_flags(flags: u32) -> Result<(), Errno> {
     const KNOWN: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11;
+    /// `IB_QP_CREATE_CROSS_CHANNEL`, `IB_QP_CREATE_MANAGED_SEND`, `IB_QP_CREATE_MANAGED_RECV`.
+    const MAY_BE_MANAGED: u32 = 1 << 2 | 1 << 3 | 1 << 4;
     match flags {
-        0 => Ok(()),
+        _ if flags & !MAY_BE_MANAGED == 0 => Ok(()),
         _ if flags & !KNOWN == 0 => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::INVAL),
     }
@@ -260,7 +263,9 @@ pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.scope.endpoint.ended_traffic().add(&info.counters);
     call.note_end(&info);
     call.scope.context.page().set_qp_state(qp, QpState::Reset as u8);
-    call.discard(remains);
+    let managed = chain::forget(&mut call.scope, qp);
+    // In this order: what is charged for goes before the charges.
+    call.discard((remains, managed));
     call.destroyed(ObjectKind::Qp);
     Ok(Reply::new(&DestroyQpResponse { events_reported }))
 }

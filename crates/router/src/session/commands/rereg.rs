@@ -18,6 +18,10 @@ pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_flags(&request)?;
     let mr = request.mr_handle;
     let region = call.scope.context.regions().get(mr).ok_or(Errno::INVAL)?;
+    // Other rights than those that its registration allows would outlive the ring.
+    if call.scope.context.managed().has_region(mr) {
+        return Err(Errno::OPNOTSUPP);
+    }
     let access = match request.flags & ACCESS {
         0 => None,
         _ => Some(Access::from_bits(request.access_flags).filter(|a| a.is_valid_for_mr()).ok_or(Errno::INVAL)?),

@@ -35,6 +35,7 @@ pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
         RequestKind::Verbs => verbs(body),
         RequestKind::Ioctl => Subject::Other(method(body)),
         RequestKind::Cm | RequestKind::CmUnlessEvents => connection(body),
+        RequestKind::Chain => Subject::Other("a command on managed queues"),
         RequestKind::Counter => Subject::Other("a counter of the port"),
         RequestKind::Netlink => Subject::Other("a question to the device's netlink socket"),
     }

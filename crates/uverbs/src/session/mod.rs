@@ -30,6 +30,9 @@
 //! * `Netlink`: a [`NetlinkQuery`] and one request of NETLINK_RDMA as the program sent it. Reply: a [`NetlinkAnswer`] and at
 //!   most one netlink message.
 //! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: the method's response, if it has one.
+//! * `Chain`: a command on managed queues; see [`chain`].
+
+pub mod chain;
 
 use arrayvec::ArrayVec;
 use rustix::io;
@@ -43,7 +46,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of these messages; router and library must agree.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of the largest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Descriptors in one message.
@@ -85,13 +88,15 @@ pub enum RequestKind {
     Netlink = 20,
     /// A `write()` command of the rdma_cm ABI, unless it takes away events that have not been read.
     CmUnlessEvents = 21,
+    /// A command on managed queues and their groups.
+    Chain = 22,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
         use RequestKind::*;
-        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents];
+        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents, Chain];
         all.into_iter().find(|k| *k as u32 == n)
     }
 }

@@ -1,0 +1,96 @@
+//! Groups of managed queues (chains) in the API.
+
+use crate::Name;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A group of managed queues (`GET /v1/chains`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChainInfo {
+    /// Name of its endpoint.
+    pub endpoint: Name,
+    /// Name of the endpoint's network.
+    pub network: Name,
+    /// The process that opened its device.
+    pub pid: i32,
+    /// That process's name.
+    pub command: String,
+    /// Number of the device: no other of the endpoint has it.
+    pub device: u32,
+    /// Number of the group in its device, which its program chose.
+    pub group: u32,
+    /// Its state.
+    pub state: ChainState,
+    /// Numbers of its queue pairs.
+    pub qps: Vec<u32>,
+    /// The error that ended it.
+    pub fault: Option<ChainFault>,
+    /// Executed requests that move data, and NOPs.
+    pub copies: u64,
+    /// Executed atomic operations.
+    pub atomics: u64,
+    /// Executed WAITs and ENABLEs.
+    pub orders: u64,
+    /// Charged steps: one for each request, and one for each 4096 bytes that it moves.
+    pub steps: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Failed checks of SOFT reads.
+    pub soft_faults: u64,
+    /// Times that a queue stood still because the endpoint's budget of steps was spent.
+    pub starved: u64,
+}
+
+/// State of a group of managed queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainState {
+    /// Requests are executed.
+    Running,
+    /// By command: none is.
+    Stopped,
+    /// By an error, or by command: its queue pairs are in error.
+    Ended,
+}
+
+/// The error that has ended a group of managed queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChainFault {
+    /// Number of the queue pair, while there is one.
+    pub qpn: Option<u32>,
+    /// Whether its receive queue failed.
+    pub is_receive: bool,
+    /// The request, counted from the queue's first.
+    pub index: u64,
+    /// Its failure, as `enum ibv_wc_status`.
+    pub status: u32,
+    /// The address that it named.
+    pub addr: u64,
+    /// The key that it named.
+    pub key: u32,
+}
+
+/// Stops, resumes or ends a group (`POST /v1/endpoints/{network}/{name}/chain`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ControlChain {
+    /// Number of the device.
+    #[serde(default)]
+    pub device: u32,
+    /// Number of the group in the device.
+    pub group: u32,
+    /// What is done.
+    pub action: ChainAction,
+}
+
+/// What is done to a group of managed queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainAction {
+    /// No request starts, and no message is received, until it is resumed.
+    Stop,
+    /// It goes on.
+    Resume,
+    /// Its queue pairs are in error at once.
+    Kill,
+}
