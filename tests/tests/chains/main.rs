@@ -3,4 +3,5 @@
 mod header;
 mod offloads;
 mod queues;
+mod services;
 mod wanted;
