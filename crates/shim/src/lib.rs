@@ -8,6 +8,7 @@
 //! * [`place`]: the paths that lead to the endpoint's directory.
 //! * [`descriptors`]: kinds of the device's file descriptors.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
+//! * [`linger`]: leases, by which devices outlive their programs, and devices that were taken over.
 //! * [`memory`]: registered memory: conversion of private pages into shared ones, fork, `rdmesh_malloc`.
 //! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
 //! * [`sanitizer`], [`valgrind`]: support for programs under AddressSanitizer and valgrind.
@@ -18,6 +19,7 @@
 
 mod descriptors;
 mod interpose;
+mod linger;
 mod memory;
 mod netlink;
 mod place;

@@ -1,0 +1,3 @@
+//! Chains of programs, and what outlives programs.
+
+mod linger;
