@@ -49,7 +49,7 @@ struct rdmesh_taken_info {
 };
 
 /* Where a ring lies in the queue memory, for mmap(); a length of 0 where there is none. */
-struct rdmesh_ring {
+struct rdmesh_taken_ring {
 	uint64_t offset, len;
 };
 
@@ -62,12 +62,12 @@ struct rdmesh_taken_region {
 
 struct rdmesh_taken_cq {
 	uint32_t cq, cqe;
-	struct rdmesh_ring ring;
+	struct rdmesh_taken_ring ring;
 };
 
 struct rdmesh_taken_qp {
 	uint32_t qp, qpn, state, dest_qpn; /* state: enum ibv_qp_state */
-	struct rdmesh_ring send, receive;
+	struct rdmesh_taken_ring send, receive;
 };
 
 /* Takes the device over; its term stands still until this process has closed it, or has ended. NULL with errno EACCES where there
