@@ -6,8 +6,8 @@
  * Everything that the device has stays charged to the endpoint. It ends with its term, which begins when the last process that
  * uses it has ended; with its endpoint; by `rdmesh linger end`; and when the program closes the device itself.
  *
- * Link with -lrdmesh, or look the functions up with dlsym(RTLD_DEFAULT, ...) where the library may be absent.
- * Functions that return int return 0, or -1 with errno set.
+ * The functions are in librdmesh.so, which `rdmesh run` loads into the program: nothing needs to be linked. They are weak
+ * symbols: where the library is absent they are NULL. Those that return int return 0, or -1 with errno set.
  */
 #ifndef RDMESH_LINGER_H
 #define RDMESH_LINGER_H
@@ -19,6 +19,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define RDMESH_API __attribute__((weak))
 
 /* A secret: who has it may take the device over, in the endpoint where it was given. */
 struct rdmesh_token {
@@ -33,10 +35,10 @@ struct rdmesh_token {
  * private pages, which go with their process. From then on ibv_reg_mr fails with EOPNOTSUPP for such memory; memory of
  * rdmesh_malloc() never is. Connections that rdma_cm made are told to the peer as ended all the same.
  */
-int rdmesh_linger(int cmd_fd, uint64_t milliseconds, struct rdmesh_token *token);
+RDMESH_API int rdmesh_linger(int cmd_fd, uint64_t milliseconds, struct rdmesh_token *token);
 
 /* Lets the device end with its program again. */
-int rdmesh_linger_give_up(int cmd_fd);
+RDMESH_API int rdmesh_linger_give_up(int cmd_fd);
 
 /* A device that was taken over. A child of fork() has no part in it. */
 struct rdmesh_taken;
@@ -72,33 +74,33 @@ struct rdmesh_taken_qp {
 
 /* Takes the device over; its term stands still until this process has closed it, or has ended. NULL with errno EACCES where there
  * is no such lease in this endpoint. */
-struct rdmesh_taken *rdmesh_take_over(const struct rdmesh_token *token);
+RDMESH_API struct rdmesh_taken *rdmesh_take_over(const struct rdmesh_token *token);
 
-void rdmesh_taken_info(const struct rdmesh_taken *taken, struct rdmesh_taken_info *info);
+RDMESH_API void rdmesh_taken_info(const struct rdmesh_taken *taken, struct rdmesh_taken_info *info);
 
 /*
  * Descriptors for mmap(): the memory in which all its rings lie, laid out as rdma_user_rxe.h says, and the arena in which its
  * regions lie. They are the caller's to close. -1 with ENOENT where the lease has no arena.
  */
-int rdmesh_taken_queues(const struct rdmesh_taken *taken);
-int rdmesh_taken_arena(const struct rdmesh_taken *taken);
+RDMESH_API int rdmesh_taken_queues(const struct rdmesh_taken *taken);
+RDMESH_API int rdmesh_taken_arena(const struct rdmesh_taken *taken);
 
 /* At most `count` of its objects from handle `from` on, in the order of their handles. Returns how many there are, or -1. */
-ssize_t rdmesh_taken_regions(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_region *rows, size_t count);
-ssize_t rdmesh_taken_cqs(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_cq *rows, size_t count);
-ssize_t rdmesh_taken_qps(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_qp *rows, size_t count);
+RDMESH_API ssize_t rdmesh_taken_regions(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_region *rows, size_t count);
+RDMESH_API ssize_t rdmesh_taken_cqs(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_cq *rows, size_t count);
+RDMESH_API ssize_t rdmesh_taken_qps(const struct rdmesh_taken *taken, uint32_t from, struct rdmesh_taken_qp *rows, size_t count);
 
 /* Stops, resumes and ends a group of its managed queues. */
-int rdmesh_taken_chain_stop(const struct rdmesh_taken *taken, uint32_t group);
-int rdmesh_taken_chain_resume(const struct rdmesh_taken *taken, uint32_t group);
-int rdmesh_taken_chain_kill(const struct rdmesh_taken *taken, uint32_t group);
+RDMESH_API int rdmesh_taken_chain_stop(const struct rdmesh_taken *taken, uint32_t group);
+RDMESH_API int rdmesh_taken_chain_resume(const struct rdmesh_taken *taken, uint32_t group);
+RDMESH_API int rdmesh_taken_chain_kill(const struct rdmesh_taken *taken, uint32_t group);
 
 /* Changes the term, or gives the lease up: the device ends when it is closed. */
-int rdmesh_taken_extend(const struct rdmesh_taken *taken, uint64_t milliseconds);
-int rdmesh_taken_give_up(const struct rdmesh_taken *taken);
+RDMESH_API int rdmesh_taken_extend(const struct rdmesh_taken *taken, uint64_t milliseconds);
+RDMESH_API int rdmesh_taken_give_up(const struct rdmesh_taken *taken);
 
 /* Lets go of the device, whose term begins unless its lease was given up. NULL is ignored. */
-void rdmesh_taken_close(struct rdmesh_taken *taken);
+RDMESH_API void rdmesh_taken_close(struct rdmesh_taken *taken);
 
 #ifdef __cplusplus
 }

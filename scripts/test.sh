@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint sim programs hosts software rxe pyverbs newest rootless docker hostile chains fresh)
+TEST_PARTS=(unit lint sim programs hosts chains software rxe pyverbs newest rootless docker hostile fresh)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -45,6 +45,12 @@ part_hosts() {
     need run test
     build_product
     run_tests hosts
+}
+
+part_chains() {
+    need run test
+    build_product
+    run_tests chains
 }
 
 part_software() {
@@ -98,12 +104,6 @@ part_hostile() {
     need run test
     build_product
     run_tests hostile budget
-}
-
-part_chains() {
-    need run test
-    build_product
-    run_tests chains
 }
 
 # What a newcomer's machine lacks is found here: each verb begins with nothing installed.

@@ -8,7 +8,6 @@
 //   end               gives it up, and lets go of it: "done"
 #include "../../include/rdmesh_linger.h"
 #include "verbs.h"
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,21 +15,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define CALL(function) ((typeof(&function))find(#function))
-
 static struct rdmesh_taken *taken;
-
-static void *find(const char *name) {
-    void *function = dlsym(RTLD_DEFAULT, name);
-    CHECK(function, "%s", name);
-    return function;
-}
 
 static void check(uint64_t seed, size_t len) {
     struct rdmesh_taken_region region;
-    CHECK(CALL(rdmesh_taken_regions)(taken, 0, &region, 1) == 1);
+    CHECK(rdmesh_taken_regions(taken, 0, &region, 1) == 1);
     CHECK(region.offset != RDMESH_ELSEWHERE && len <= region.len);
-    int arena = CALL(rdmesh_taken_arena)(taken);
+    int arena = rdmesh_taken_arena(taken);
     CHECK(arena >= 0);
     void *bytes = mmap(NULL, region.len, PROT_READ, MAP_SHARED, arena, (off_t)region.offset);
     CHECK(bytes != MAP_FAILED);
@@ -43,8 +34,8 @@ static void check(uint64_t seed, size_t len) {
 static void poll_queue(void) {
     enum { PRODUCER = 128, CONSUMER = 256 };
     struct rdmesh_taken_cq cq;
-    CHECK(CALL(rdmesh_taken_cqs)(taken, 0, &cq, 1) == 1);
-    int queues = CALL(rdmesh_taken_queues)(taken);
+    CHECK(rdmesh_taken_cqs(taken, 0, &cq, 1) == 1);
+    int queues = rdmesh_taken_queues(taken);
     CHECK(queues >= 0);
     char *ring = mmap(NULL, cq.ring.len, PROT_READ | PROT_WRITE, MAP_SHARED, queues, (off_t)cq.ring.offset);
     CHECK(ring != MAP_FAILED);
@@ -66,13 +57,13 @@ static bool obey(const char *line) {
         return true;
     }
     if (sscanf(line, "extend %llu", &a) == 1) {
-        if (CALL(rdmesh_taken_extend)(taken, a)) printf("errno %d\n", errno);
+        if (rdmesh_taken_extend(taken, a)) printf("errno %d\n", errno);
         else puts("done");
         return true;
     }
     CHECK(strcmp(line, "close") == 0 || strcmp(line, "end") == 0, "unknown command: %s", line);
-    if (strcmp(line, "end") == 0) CHECK(CALL(rdmesh_taken_give_up)(taken) == 0);
-    CALL(rdmesh_taken_close)(taken);
+    if (strcmp(line, "end") == 0) CHECK(rdmesh_taken_give_up(taken) == 0);
+    rdmesh_taken_close(taken);
     puts("done");
     return false;
 }
@@ -83,12 +74,12 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     CHECK(argc == 2 && strlen(argv[1]) == 2 * sizeof token);
     for (size_t i = 0; i < sizeof token.bytes; i++) CHECK(sscanf(argv[1] + 2 * i, "%2hhx", &token.bytes[i]) == 1);
-    taken = CALL(rdmesh_take_over)(&token);
+    taken = rdmesh_take_over(&token);
     if (!taken) {
         printf("errno %d\n", errno);
         return 1;
     }
-    CALL(rdmesh_taken_info)(taken, &info);
+    rdmesh_taken_info(taken, &info);
     CHECK(info.left_ms <= info.term_ms);
     printf("taken %u %u %u\n", info.mrs, info.cqs, info.qps);
     char line[256];

@@ -19,7 +19,6 @@
 //   quit                         destroys everything and exits 0
 #include "../../include/rdmesh_linger.h"
 #include "verbs.h"
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -175,9 +174,7 @@ static void reopen(void) {
 
 static void linger(uint64_t milliseconds) {
     struct rdmesh_token token;
-    typeof(&rdmesh_linger) ask = dlsym(RTLD_DEFAULT, "rdmesh_linger");
-    CHECK(ask);
-    if (ask(side.context->cmd_fd, milliseconds, &token)) {
+    if (rdmesh_linger(side.context->cmd_fd, milliseconds, &token)) {
         printf("errno %d\n", errno);
         return;
     }

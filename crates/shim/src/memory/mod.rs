@@ -20,7 +20,7 @@
 //! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 
-mod alloc;
+pub(crate) mod alloc;
 mod arena;
 mod convert;
 mod cut;

@@ -103,6 +103,16 @@ impl Context {
         self.queues.as_fd()
     }
 
+    /// Maps a part of the queue memory, for reading and writing.
+    pub(crate) fn map_queues(&self, offset: u64, len: usize) -> Result<SharedMemory, Errno> {
+        Ok(SharedMemory::map(self.queues(), offset, len, true)?)
+    }
+
+    /// Has the router execute a command of this library's own, and gives its response to `consume`.
+    pub(crate) fn call<T>(&self, kind: RequestKind, body: &[u8], consume: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
+        self.link.call(kind, body, |reply| consume(reply.response()))
+    }
+
     pub(super) fn workers(&self) -> &WorkerFlags {
         &self.workers
     }

@@ -48,7 +48,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of these messages; router and library must agree.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of the largest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Descriptors in one message.
