@@ -181,8 +181,29 @@ static void delete(struct session *session, const struct line *line) {
     reply(session, line, store_remove(line->words[1], strlen(line->words[1])) ? "DELETED" : "NOT_FOUND");
 }
 
-static void stats(struct session *session) {
+static void flush(struct session *session, const struct line *line) {
+    uint64_t delay = 0;
+    if (line->count > 2) return reply(session, line, "ERROR");
+    if (line->count == 2 && !number(line->words[1], &delay)) return reply(session, line, "CLIENT_ERROR invalid exptime argument");
+    if (delay) return reply(session, line, "SERVER_ERROR only flushed at once");
+    store_clear();
+    reply(session, line, "OK");
+}
+
+/* There is nothing to be said. */
+static void verbosity(struct session *session, const struct line *line) {
+    uint64_t level;
+    if (line->count != 2) return reply(session, line, "ERROR");
+    reply(session, line, number(line->words[1], &level) ? "OK" : "CLIENT_ERROR bad command line format");
+}
+
+static void stats(struct session *session, const struct line *line) {
     struct output *output = &session->output;
+    if (line->count > 1 || line->is_silent) {
+        int is_reset = line->count == 2 && strcmp(line->words[1], "reset") == 0;
+        if (is_reset) memset(&counts, 0, sizeof counts);
+        return output_print(output, is_reset ? "RESET\r\n" : "ERROR\r\n");
+    }
     output_print(output, "STAT pid %d\r\nSTAT uptime %lld\r\nSTAT time %lld\r\n", getpid(), (long long)(time(NULL) - started),
                  (long long)time(NULL));
     output_print(output, "STAT version " KV_VERSION "\r\nSTAT pointer_size %zu\r\n", sizeof(void *) * 8);
@@ -208,15 +229,10 @@ static void execute(struct session *session, const struct line *line) {
     else if (strcmp(command, "incr") == 0) count_up_or_down(session, line, 1);
     else if (strcmp(command, "decr") == 0) count_up_or_down(session, line, 0);
     else if (strcmp(command, "touch") == 0) touch(session, line);
-    else if (strcmp(command, "flush_all") == 0) {
-        /* At once: an example has no clock that runs by itself. */
-        if (line->count == 1 || strcmp(line->words[1], "0") == 0) store_clear();
-        reply(session, line, line->count <= 2 ? "OK" : "ERROR");
-    } else if (strcmp(command, "stats") == 0) {
-        if (line->count == 1) stats(session);
-        else output_print(&session->output, strcmp(line->words[1], "reset") == 0 ? "RESET\r\n" : "END\r\n");
-    } else if (strcmp(command, "version") == 0) output_print(&session->output, "VERSION " KV_VERSION "\r\n");
-    else if (strcmp(command, "verbosity") == 0) reply(session, line, line->count >= 2 ? "OK" : "ERROR");
+    else if (strcmp(command, "flush_all") == 0) flush(session, line);
+    else if (strcmp(command, "stats") == 0) stats(session, line);
+    else if (strcmp(command, "version") == 0) output_print(&session->output, "VERSION " KV_VERSION "\r\n");
+    else if (strcmp(command, "verbosity") == 0) verbosity(session, line);
     else if (strcmp(command, "quit") == 0) session->is_over = 1;
     else if (strcmp(command, "chain") == 0) chain(session, line);
     else output_print(&session->output, "ERROR\r\n");

@@ -2,6 +2,7 @@
 //! that outlive their programs.
 
 mod header;
+mod kv;
 mod linger;
 mod offloads;
 mod queues;
