@@ -48,7 +48,7 @@ part_hosts() {
 }
 
 part_chains() {
-    need run test
+    need run test chains
     build_product
     run_tests chains
 }

@@ -1,24 +1,27 @@
-//! The header `rdmesh_chain.h`: it compiles everywhere, and is what the library has.
+//! The headers of what programs call: they compile everywhere, and are what the library has.
 
 use rdmesh_tests::{product, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-const HEADER: &str = "rdmesh_chain.h";
+const HEADERS: [&str; 2] = ["rdmesh_chain.h", "rdmesh_linger.h"];
 
-/// Functions that the header declares.
+/// Functions that the headers declare.
 fn declared() -> BTreeSet<String> {
-    let text = fs::read_to_string(root().join("include").join(HEADER)).expect("the header");
     let name = |part: &str| {
         let head = part.split('(').next()?;
         head.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)
     };
-    // Behind each mark; the first one is where the mark is defined.
-    text.split("RDMESH_API ").skip(2).filter_map(name).collect()
+    let declared = |header| {
+        let text = fs::read_to_string(root().join("include").join(header)).expect("the header");
+        // Behind each mark; the first one is where the mark is defined.
+        text.split("RDMESH_API ").skip(2).filter_map(name).collect::<Vec<_>>()
+    };
+    HEADERS.into_iter().flat_map(declared).collect()
 }
 
-/// Functions of the chain API that the library exports.
+/// Functions that the library exports, apart from those of `rdmesh.h`.
 fn exported() -> BTreeSet<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(product("librdmesh.so")).output();
     let output = String::from_utf8(output.expect("nm of binutils").stdout).expect("names");
@@ -27,18 +30,19 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn header_and_library_agree() {
+fn headers_and_library_agree() {
     let (declared, exported) = (declared(), exported());
     assert!(declared.len() > 20, "{declared:?}");
     assert_eq!(declared, exported);
 }
 
 #[test]
-fn the_header_compiles_as_c_and_as_cpp() {
+fn the_headers_compile_as_c_and_as_cpp() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (compiler, standard, name) in [("cc", "-std=c11", "it.c"), ("c++", "-std=c++17", "it.cc")] {
         let source = folder.path().join(name);
-        let text = format!("#include <{HEADER}>\nint main(void) {{ return rdmesh_chain_is_available(); }}\n");
+        let text = HEADERS.map(|header| format!("#include <{header}>\n")).concat();
+        let text = format!("{text}int main(void) {{ return rdmesh_chain_is_available() || rdmesh_linger; }}\n");
         fs::write(&source, text).expect("a temporary file");
         let program = folder.path().join("it");
         let mut command = Command::new(compiler);

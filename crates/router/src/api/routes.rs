@@ -11,8 +11,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::api::{
-    ChainInfo, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices,
-    MovedDevices, Stats, Status,
+    ChainInfo, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo,
+    FailedRequest, MoveDevices, MovedDevices, Stats, Status,
 };
 use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
@@ -20,6 +20,7 @@ use serde_json::Value;
 /// All operations.
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = own_operations();
+    operations.extend(device_operations());
     operations.extend(peers::operations());
     operations.extend(capture::operations());
     operations
@@ -47,22 +48,6 @@ fn own_operations() -> Vec<Operation> {
             response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
         },
-        Operation {
-            method: "put",
-            path: "/v1/endpoints/{network}/{name}/worker",
-            summary: "Move the devices of an endpoint to a worker",
-            request: schema::<MoveDevices>(),
-            response: json::<MovedDevices>(),
-            handler: put(move_devices),
-        },
-        Operation {
-            method: "post",
-            path: "/v1/endpoints/{network}/{name}/chain",
-            summary: "Stop, resume or end a group of managed queues",
-            request: schema::<ControlChain>(),
-            response: json::<ControlChain>(),
-            handler: post(control_chain),
-        },
         read("/v1/chains", "All groups of managed queues", json::<Vec<ChainInfo>>(), get(chains)),
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
@@ -82,6 +67,36 @@ fn own_operations() -> Vec<Operation> {
             request: None,
             response: json::<Status>(),
             handler: post(shutdown),
+        },
+    ]
+}
+
+/// What is done to the devices of an endpoint.
+fn device_operations() -> Vec<Operation> {
+    vec![
+        Operation {
+            method: "put",
+            path: "/v1/endpoints/{network}/{name}/worker",
+            summary: "Move the devices of an endpoint to a worker",
+            request: schema::<MoveDevices>(),
+            response: json::<MovedDevices>(),
+            handler: put(move_devices),
+        },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/chain",
+            summary: "Stop, resume or end a group of managed queues",
+            request: schema::<ControlChain>(),
+            response: json::<ControlChain>(),
+            handler: post(control_chain),
+        },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/lingering/end",
+            summary: "End devices that have outlived their programs",
+            request: schema::<EndLingering>(),
+            response: json::<EndedDevices>(),
+            handler: post(end_lingering),
         },
     ]
 }
@@ -136,6 +151,16 @@ async fn control_chain(
     let ((network, name), Json(order)) = (names(key)?, request?);
     api.blocking(move |host| host.endpoints().control_chain(network, name, order)).await??;
     Ok((StatusCode::CREATED, Json(order)))
+}
+
+async fn end_lingering(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<EndLingering>, JsonRejection>,
+) -> Result<(StatusCode, Json<EndedDevices>), Refusal> {
+    let ((network, name), Json(EndLingering { device })) = (names(key)?, request?);
+    let devices = api.blocking(move |host| host.endpoints().end_lingering(network, name, device)).await??;
+    Ok((StatusCode::CREATED, Json(EndedDevices { devices })))
 }
 
 async fn chains(State(api): State<Api>) -> Result<Json<Vec<ChainInfo>>, Refusal> {

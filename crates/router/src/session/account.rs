@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The account. Clones share it.
 #[derive(Clone)]
@@ -129,6 +130,16 @@ impl Account {
         state.held.set(item, held + amount);
         drop(state);
         Ok(Charge { account: self.clone(), item, amount, budget })
+    }
+
+    /// Checks the term of a lease. One that is too long is ENOMEM, as other limits that are reached.
+    pub(super) fn admit_term(&self, term: Duration) -> Result<(), Errno> {
+        let longest = u64::from(self.spec.quota.linger_seconds);
+        if term <= Duration::from_secs(longest) {
+            return Ok(());
+        }
+        self.lock().refuse(&self.spec, "seconds of a lease: raise the quota `linger_seconds`", longest);
+        Err(Errno::NOMEM)
     }
 
     /// Whether one more of an item would be within the quota.

@@ -34,8 +34,9 @@ impl Devices {
     ) -> Result<usize, MoveError> {
         let count = self.shards.len();
         let shard = self.shards.get(worker).ok_or(MoveError::NoSuchWorker { worker, count })?;
-        let is_meant =
-            |context: &&mut Context| context.endpoint() == endpoint && pid.is_none_or(|pid| context.pid() == pid);
+        let is_meant = |context: &&mut Context| {
+            context.endpoint() == endpoint && pid.is_none_or(|pid| context.opener().pid() == pid)
+        };
         let mut moved = 0;
         for context in self.contexts.values_mut().filter(is_meant) {
             if context.shard().number() != worker && !context.move_to(shard) {
@@ -88,6 +89,19 @@ impl Devices {
         for (number, context) in &mut self.contexts {
             // Every token of the endpoint is compared, so that the time leaks nothing.
             if context.endpoint() == endpoint && context.has_token(token) {
+                found = Some((*number, context));
+            }
+        }
+        found
+    }
+
+    /// The context of an endpoint whose lease has this token.
+    pub(super) fn find_leased(&mut self, endpoint: EndpointId, token: &Token) -> Option<(u32, &mut Context)> {
+        let mut found = None;
+        for (number, context) in &mut self.contexts {
+            // As above.
+            let has_token = context.tenure().lease().is_some_and(|lease| lease.has_token(token));
+            if context.endpoint() == endpoint && has_token {
                 found = Some((*number, context));
             }
         }

@@ -125,6 +125,13 @@ impl Registration {
     }
 }
 
+/// A descriptor of this process's arena, which is made if there is none.
+pub(crate) fn arena_descriptor() -> Result<OwnedFd, Errno> {
+    let mut arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    arena.open()?;
+    rustix::io::fcntl_dupfd_cloexec(arena.fd().ok_or(Errno::NOMEM)?, 0)
+}
+
 /// Prepares `len` bytes at `start` for a registration with `access` (`IB_ACCESS_*`).
 pub(crate) fn register(start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
     register_with(Holds::default(), start, len, access)

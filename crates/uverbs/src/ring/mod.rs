@@ -107,6 +107,11 @@ impl Queue {
         1 << self.log2_elem_size
     }
 
+    /// Its extent in the queue memory, as the program maps it.
+    fn extent(&self) -> Extent {
+        Extent { offset: self.offset, len: self.memory.len() as u64 }
+    }
+
     /// The elements, as memory.
     fn slots(&self) -> RingSlots {
         let memory = self.memory.part(DATA, self.memory.len() - DATA);

@@ -60,6 +60,11 @@ impl<P: Platform> Context<P> {
         self.cqs.iter_from(from).map(|(handle, cq)| cq.entry(handle)).take(limit).collect()
     }
 
+    /// A completion queue, as the platform made it.
+    pub fn completion_queue(&self, cq: u32) -> Option<&P::CompletionQueue> {
+        self.cqs.get(cq).map(Cq::queue)
+    }
+
     /// At most `limit` protection domains, from handle `from` on.
     pub fn list_pds(&self, from: u32, limit: usize) -> Vec<PdEntry> {
         self.pds.iter_from(from).map(|(handle, pd)| PdEntry { handle, users: pd.users }).take(limit).collect()

@@ -3,7 +3,7 @@
 use super::super::account::Item;
 use super::super::managed::ManagedQueue;
 use super::super::objects::ObjectKind;
-use super::super::regions::Region;
+use super::super::regions::{Pages, Region};
 use super::Scope;
 use crate::budget::Resource;
 use crate::memory::{HostPlatform, TenantMemory};
@@ -120,7 +120,7 @@ fn register(scope: &mut Scope<'_>, request: Register, side: QueueSide) -> Result
     })?;
     [charge, bytes].into_iter().for_each(|charge| scope.context.holdings_mut().add(charge));
     scope.totals.objects_created += 1;
-    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len };
+    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len, pages: Pages::Ring };
     scope.context.regions_mut().insert(region.mr, row);
     if let Some(queue) = scope.context.managed_mut().get_mut(qp) {
         queue.add_region(region.mr);
