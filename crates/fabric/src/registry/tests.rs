@@ -79,7 +79,7 @@ impl Counted {
     }
 }
 
-impl Store for Counted {
+impl LocalStore for Counted {
     fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
         self.store.get(key)
     }
