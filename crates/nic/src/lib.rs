@@ -32,6 +32,7 @@ mod numbers;
 mod packet;
 mod path;
 pub mod platform;
+pub mod policy;
 mod qp;
 mod schedule;
 mod seeded;

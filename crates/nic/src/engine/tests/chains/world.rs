@@ -40,7 +40,7 @@ pub(super) fn local(op: ChainOp, node: &Node, at: u64, compare_add: u64) -> Requ
 }
 
 impl World {
-    pub(super) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
+    pub(in crate::engine::tests) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
         self.engines[node.engine].device(node.context).unwrap()
     }
 
