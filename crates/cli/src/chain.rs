@@ -1,11 +1,11 @@
 //! `rdmesh chain`: commands on groups of managed queues.
 
-use crate::args::{ChainOptions, OutputOptions};
+use crate::args::{ChainLimit, ChainOptions, OutputOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain};
+use rdmesh_fabric::api::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain, SetChainSteps};
 
 /// Lists chains.
 pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
@@ -23,6 +23,12 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
 pub(crate) fn control(options: &ChainOptions, action: ChainAction, client: &Client) -> Result<(), Failure> {
     let order = ControlChain { device: options.device, group: options.group, action };
     client.control_chain(&options.net, &options.name, &order)?;
+    Ok(())
+}
+
+/// Sets the budget of steps of an endpoint's chains.
+pub(crate) fn limit(options: &ChainLimit, client: &Client) -> Result<(), Failure> {
+    client.set_chain_steps(&options.net, &options.name, &SetChainSteps { per_second: options.steps })?;
     Ok(())
 }
 

@@ -94,3 +94,11 @@ pub enum ChainAction {
     /// Its queue pairs are in error at once.
     Kill,
 }
+
+/// Sets the budget of an endpoint's chains (`PUT /v1/endpoints/{network}/{name}/chain-steps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetChainSteps {
+    /// Steps in a second, of all chains of the endpoint together.
+    pub per_second: u64,
+}

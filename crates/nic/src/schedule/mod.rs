@@ -65,8 +65,8 @@ pub(crate) enum Order {
 }
 
 impl Schedule {
-    /// A queue pair of `owner` was made.
-    pub(crate) fn join(&mut self, qp: u32, owner: Owner) {
+    /// A queue pair of `owner`, which has this budget of steps, was made.
+    pub(crate) fn join(&mut self, qp: u32, owner: Owner, steps: Option<StepRate>) {
         let (endpoint, tenant) = self.shares.join(owner);
         for turns in [&mut self.local, &mut self.wire, &mut self.arrived] {
             turns.reserve(qp, endpoint.max(tenant));
@@ -76,7 +76,7 @@ impl Schedule {
             self.classes.resize(qp as usize + 1, 0);
         }
         self.classes[qp as usize] = endpoint;
-        self.steps.join(owner, endpoint);
+        self.steps.join(endpoint, steps);
     }
 
     /// The queue pair of `owner` goes.
@@ -115,10 +115,11 @@ impl Schedule {
         self.turns(order).charge(class, cost);
     }
 
-    /// Sets the budget of an endpoint for steps of chains, or takes it away.
+    /// Sets the budget of an endpoint that has queue pairs for steps of chains, or takes it away.
     pub(crate) fn set_step_rate(&mut self, owner: Owner, rate: Option<StepRate>) {
-        let class = self.shares.endpoints.get(&owner).map(|class| class.number);
-        self.steps.set_rate(owner, rate, class);
+        if let Some(class) = self.shares.endpoints.get(&owner) {
+            self.steps.set_rate(class.number, rate);
+        }
     }
 
     /// Time at which the queue pair's endpoint may execute another step of a chain; none for now.

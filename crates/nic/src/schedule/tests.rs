@@ -11,7 +11,7 @@ fn owner(vni: u32, endpoint: u32) -> Owner {
 /// Lets queue pairs that always have more to send have `turns` turns; returns what each owner's have cost.
 fn run(schedule: &mut Schedule, owners: &[Owner], turns: u32, cost_of: impl Fn(u32) -> u64) -> BTreeMap<Owner, u64> {
     for (qp, owner) in owners.iter().enumerate() {
-        schedule.join(qp as u32, *owner);
+        schedule.join(qp as u32, *owner, None);
         schedule.add(Order::Wire, qp as u32);
     }
     let mut costs = BTreeMap::new();
@@ -50,7 +50,7 @@ fn endpoints_share_their_tenants_half() {
 fn queue_pairs_of_an_endpoint_have_turns_in_order() {
     let mut schedule = Schedule::default();
     for qp in 0..5 {
-        schedule.join(qp, owner(1, 1));
+        schedule.join(qp, owner(1, 1), None);
         schedule.add(Order::Local, qp);
         schedule.add(Order::Local, qp);
     }
@@ -68,7 +68,7 @@ fn a_turn_that_cost_much_is_made_up_for() {
 #[test]
 fn who_was_idle_has_no_more_than_its_share_afterwards() {
     let (mut schedule, owners) = (Schedule::default(), [owner(1, 1), owner(2, 2)]);
-    schedule.join(1, owners[1]);
+    schedule.join(1, owners[1], None);
     for _ in 0..10_000 {
         schedule.add(Order::Wire, 1);
         assert_eq!(schedule.next(Order::Wire), Some(1));
@@ -105,7 +105,7 @@ proptest! {
             match step {
                 Step::Join(qp, endpoint) if !owners.contains_key(&qp) => {
                     owners.insert(qp, owner(endpoint / 2, endpoint));
-                    schedule.join(qp, owners[&qp]);
+                    schedule.join(qp, owners[&qp], None);
                 }
                 Step::Leave(qp) if owners.contains_key(&qp) => {
                     waiting.remove(&qp);

@@ -18,7 +18,7 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
+use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, StepRate};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -60,6 +60,8 @@ pub(super) struct Context {
     completions: Completions,
     groups: Groups,
     managed: ManagedQueues,
+    /// Budget of steps of its endpoint's chains on its worker.
+    step_rate: Option<StepRate>,
     /// Its path to external peers.
     external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
@@ -126,6 +128,7 @@ impl Context {
             completions: Completions::default(),
             groups: Groups::default(),
             managed: ManagedQueues::default(),
+            step_rate: None,
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
@@ -173,6 +176,16 @@ impl Context {
         let Some(id) = self.shard.move_context(self.id, shard) else { return false };
         (self.id, self.shard) = (id, shard.clone());
         true
+    }
+
+    /// Sets the budget of steps that its endpoint's chains have on its worker.
+    pub(super) fn set_step_rate(&mut self, rate: StepRate) {
+        if self.step_rate.replace(rate) != Some(rate) {
+            let id = self.id;
+            self.shard.call(move |shard| {
+                shard.engine().device(id).into_iter().for_each(|mut device| device.set_step_rate(Some(rate)))
+            });
+        }
     }
 
     /// Its page.

@@ -121,6 +121,11 @@ impl SessionServer {
         self.sessions.ask(|answer| Control::Chain(id, order, answer)).unwrap_or(Err(ChainError::Ending))
     }
 
+    /// Sets the budget of an endpoint's chains, on devices that are open too: so many steps in a second.
+    pub fn set_chain_steps(&self, id: EndpointId, per_second: u64) {
+        self.sessions.tell(Control::ChainSteps(id, per_second));
+    }
+
     /// Every open context and its objects.
     pub fn snapshot(&self) -> Vec<ContextInfo> {
         self.sessions.ask(Control::Snapshot).unwrap_or_default()

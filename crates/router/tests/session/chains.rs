@@ -247,6 +247,40 @@ fn a_chain_that_spins_is_ended_by_command() {
 }
 
 #[test]
+fn a_spinning_chain_keeps_to_its_endpoints_budget() {
+    let world = World::new(1);
+    let path = world.endpoint_with(1, |spec| spec.quota = Quota { chain_steps: 10_000, ..Quota::default() });
+    let (mut client, mut second) = (Client::device(&path), Client::device(&path));
+    let spin = |client: &mut Client| {
+        let (pd, (cq, _)) = (client.alloc_pd(), client.create_cq(8));
+        let silent = || Request { flags: ChainFlags::empty(), ..request(ChainOp::Nop, 0) };
+        let (spinning, _) = managed(client, pd, cq, |_| (0..8).map(|_| silent()).collect());
+        enable(client, spinning.qp, u64::MAX).unwrap();
+    };
+    spin(&mut client);
+    spin(&mut second);
+    let copies = |client: &mut Client| groups(client)[0].copies;
+    eventually("steps that come back", || copies(&mut client) > 300 && copies(&mut second) > 300);
+    assert!(groups(&mut client)[0].starved > 0);
+    // Nothing comes back, and then without limit.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let stand = |client: &mut Client| {
+        client.alloc_pd();
+        copies(client)
+    };
+    let stood = stand(&mut client);
+    (0..100).for_each(|_| assert_eq!(stand(&mut client), stood));
+    world.server.set_chain_steps(EndpointId(1), u64::MAX);
+    eventually("without limit", || copies(&mut client) > stood + 100_000);
+    // A device that is opened now has the new budget.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let mut third = Client::device(&path);
+    spin(&mut third);
+    third.alloc_pd();
+    assert_eq!(copies(&mut third), 0);
+}
+
+#[test]
 fn the_hosts_user_stops_and_ends_a_chain() {
     let world = World::new(1);
     let mut client = world.device(1);
