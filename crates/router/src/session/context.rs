@@ -334,9 +334,23 @@ impl Context {
         }
     }
 
+    /// Records the errors that have ended groups of its managed queues since the last call.
+    pub(super) fn note_chain_faults(&mut self, account: &Account) {
+        if self.managed.is_empty() {
+            return;
+        }
+        let id = self.id;
+        let entries = self.shard.call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
+        for fault in self.managed.take_new_faults(entries.as_deref().unwrap_or_default()) {
+            let request = FailedRequest::Chain(fault);
+            account.failed_requests(|known| known.note(request, self.pid, || self.comm.clone()));
+        }
+    }
+
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&self, account: &Account) {
+    pub(super) fn note_failed_requests(&mut self, account: &Account) {
         self.note_bad_indices(account);
+        self.note_chain_faults(account);
         let id = self.id;
         let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
             let device = shard.engine().device(id).ok();
@@ -350,7 +364,7 @@ impl Context {
 
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
-        let (qps, chains) = self.shard.call(move |shard| {
+        let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
             let Ok(device) = shard.engine().device(id) else { return Default::default() };
             (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
@@ -367,7 +381,7 @@ impl Context {
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
             number: self.number,
-            chains,
+            chains: chains.into_iter().map(|row| row.labelled(&self.managed)).collect(),
         }
     }
 }

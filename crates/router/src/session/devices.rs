@@ -87,6 +87,11 @@ impl Devices {
         self.contexts.iter().map(|(number, context)| (*number, context))
     }
 
+    /// All contexts, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Context> {
+        self.contexts.values_mut()
+    }
+
     /// Those of an endpoint.
     pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> impl Iterator<Item = &Context> {
         self.contexts.values().filter(move |context| context.endpoint() == endpoint)

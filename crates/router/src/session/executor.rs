@@ -152,6 +152,15 @@ impl Executor {
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint())?.account))).collect()
     }
 
+    /// Records the errors that have ended chains.
+    pub(super) fn note_chain_faults(&mut self) {
+        for context in self.devices.iter_mut() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                context.note_chain_faults(&endpoint.account);
+            }
+        }
+    }
+
     /// Records the indices beyond the ends of their queues that programs have written.
     pub(super) fn note_bad_indices(&self) {
         for (_, context) in self.devices.iter() {
@@ -176,7 +185,7 @@ impl Executor {
     }
 
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.devices.remove(id) else { return };
+        let Some(mut context) = self.devices.remove(id) else { return };
         context.settle();
         let number = context.endpoint();
         self.divide_steps(number);

@@ -32,6 +32,7 @@ mod failure_notes;
 mod groups;
 mod holdings;
 mod info;
+mod label;
 mod lookups;
 mod mads;
 mod managed;
@@ -56,6 +57,8 @@ pub use chain_orders::ChainError;
 pub use devices::MoveError;
 pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use label::Label;
+pub use managed::FailedChain;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 

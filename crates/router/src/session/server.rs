@@ -147,6 +147,7 @@ impl Server {
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();
+                    self.executor.note_chain_faults();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {
