@@ -59,6 +59,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
         Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

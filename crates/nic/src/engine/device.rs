@@ -48,7 +48,7 @@ impl<P: Platform> Device<'_, P> {
         let core = Core::new(self.id, handle, qpn, init);
         let qp = Box::new(Qp::new(core, self.out.next_epoch()));
         self.qps.insert(index, qp, self.out);
-        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy);
+        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy, self.cx.step_rate());
         Ok((handle, qpn))
     }
 

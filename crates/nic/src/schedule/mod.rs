@@ -79,8 +79,8 @@ pub(crate) enum Order {
 }
 
 impl Schedule {
-    /// A queue pair of `owner` was made, for which `policy` holds.
-    pub(crate) fn join(&mut self, qp: u32, owner: Owner, policy: &Policy) {
+    /// A queue pair of `owner` was made, for which `policy` and this budget of steps hold.
+    pub(crate) fn join(&mut self, qp: u32, owner: Owner, policy: &Policy, steps: Option<StepRate>) {
         let is_first = !self.shares.endpoints.contains_key(&owner);
         let (endpoint, tenant) = self.shares.join(owner);
         for turns in self.orders.iter_mut().flat_map(Orders::all) {
@@ -95,7 +95,7 @@ impl Schedule {
         if is_first {
             self.set_policy(owner, policy);
         }
-        self.steps.join(owner, endpoint);
+        self.steps.join(endpoint, steps);
     }
 
     /// The queue pair of `owner` goes.
@@ -203,10 +203,11 @@ impl Schedule {
         self.gates.deadline()
     }
 
-    /// Sets the budget of an endpoint for steps of chains, or takes it away.
+    /// Sets the budget of an endpoint that has queue pairs for steps of chains, or takes it away.
     pub(crate) fn set_step_rate(&mut self, owner: Owner, rate: Option<StepRate>) {
-        let class = self.shares.endpoints.get(&owner).map(|class| class.number);
-        self.steps.set_rate(owner, rate, class);
+        if let Some(class) = self.shares.endpoints.get(&owner) {
+            self.steps.set_rate(class.number, rate);
+        }
     }
 
     /// Time at which the queue pair's endpoint may execute another step of a chain; none for now.

@@ -1,8 +1,6 @@
 //! Budgets of steps of chains: a token bucket for each endpoint that has one.
 
-use super::Owner;
 use crate::timer::Time;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Budget of steps of an endpoint's chains: a token bucket.
@@ -14,12 +12,9 @@ pub struct StepRate {
     pub burst: u64,
 }
 
-/// The budgets, and the buckets of endpoints that have queue pairs, by class.
+/// The buckets of endpoints that have queue pairs and a budget, by class.
 #[derive(Default)]
-pub(super) struct Steps {
-    rates: BTreeMap<Owner, StepRate>,
-    buckets: Vec<Option<Bucket>>,
-}
+pub(super) struct Steps(Vec<Option<Bucket>>);
 
 struct Bucket {
     rate: StepRate,
@@ -30,42 +25,38 @@ struct Bucket {
 }
 
 impl Steps {
-    /// Sets the budget of an endpoint, or takes it away; `class` is its class, if it has queue pairs.
-    pub(super) fn set_rate(&mut self, owner: Owner, rate: Option<StepRate>, class: Option<u32>) {
-        match rate {
-            Some(rate) => self.rates.insert(owner, rate),
-            None => self.rates.remove(&owner),
-        };
-        if let Some(class) = class {
-            self.forget(class);
-            self.join(owner, class);
+    /// Sets the budget of a class, or takes it away. A bucket that there is keeps what it holds, as far as there is room.
+    pub(super) fn set_rate(&mut self, class: u32, rate: Option<StepRate>) {
+        let Some(rate) = rate else { return self.forget(class) };
+        match self.0.get_mut(class as usize) {
+            Some(Some(bucket)) => (bucket.rate, bucket.level) = (rate, bucket.level.min(full(rate))),
+            _ => self.join(class, Some(rate)),
         }
     }
 
-    /// A queue pair of the endpoint was made.
-    pub(super) fn join(&mut self, owner: Owner, class: u32) {
-        let Some(rate) = self.rates.get(&owner) else { return };
+    /// A queue pair of the class's endpoint, which has this budget, was made.
+    pub(super) fn join(&mut self, class: u32, rate: Option<StepRate>) {
+        let Some(rate) = rate else { return };
         let place = class as usize;
-        if self.buckets.len() <= place {
-            self.buckets.resize_with(place + 1, || None);
+        if self.0.len() <= place {
+            self.0.resize_with(place + 1, || None);
         }
-        let level = i64::try_from(rate.burst).unwrap_or(i64::MAX);
-        self.buckets[place].get_or_insert(Bucket { rate: *rate, level, filled: Time::default() });
+        self.0[place].get_or_insert(Bucket { rate, level: full(rate), filled: Time::default() });
     }
 
     /// The class goes, or its budget.
     pub(super) fn forget(&mut self, class: u32) {
-        self.buckets.get_mut(class as usize).into_iter().for_each(|bucket| *bucket = None);
+        self.0.get_mut(class as usize).into_iter().for_each(|bucket| *bucket = None);
     }
 
     /// Time at which the endpoint may go on; none for now.
     pub(super) fn wait(&mut self, class: u32, now: Time) -> Option<Time> {
-        self.buckets.get_mut(class as usize)?.as_mut()?.wait(now)
+        self.0.get_mut(class as usize)?.as_mut()?.wait(now)
     }
 
     /// The endpoint has executed so many steps.
     pub(super) fn charge(&mut self, class: u32, steps: u64) {
-        if let Some(Some(bucket)) = self.buckets.get_mut(class as usize) {
+        if let Some(Some(bucket)) = self.0.get_mut(class as usize) {
             bucket.level = bucket.level.saturating_sub_unsigned(steps);
         }
     }
@@ -73,35 +64,41 @@ impl Steps {
 
 impl Bucket {
     fn wait(&mut self, now: Time) -> Option<Time> {
-        let StepRate { per_second, burst } = self.rate;
+        let per_second = self.rate.per_second;
         let elapsed = u128::from(now.0.saturating_sub(self.filled.0));
         let gained = elapsed * u128::from(per_second) / SECOND;
         if gained != 0 {
-            let full = i64::try_from(burst).unwrap_or(i64::MAX);
-            self.level = self.level.saturating_add_unsigned(u64::try_from(gained).unwrap_or(u64::MAX)).min(full);
+            let steps = u64::try_from(gained).unwrap_or(u64::MAX);
+            self.level = self.level.saturating_add_unsigned(steps).min(full(self.rate));
             // What is not a whole step yet is kept.
             self.filled = Time(now.0 - (elapsed - gained * SECOND / u128::from(per_second)) as u64);
         }
         if self.level > 0 {
             return None;
         }
-        let missing = u128::from(self.level.unsigned_abs()) + 1;
+        let missing = u128::from(self.level.unsigned_abs()) + u128::from(self.rate.burst / TURNS).max(1);
         let wait = (missing * SECOND).checked_div(u128::from(per_second)).map_or(u128::MAX, |wait| wait + 1);
         let at = self.filled.0.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
         Some(Time(at.max(now.0.saturating_add(1))))
     }
 }
 
+/// Level of a full bucket.
+fn full(rate: StepRate) -> i64 {
+    i64::try_from(rate.burst).unwrap_or(i64::MAX)
+}
+
+/// Part of a full bucket that an endpoint waits for once it is empty: one that woke for each step would do little else.
+const TURNS: u64 = 8;
 const SECOND: u128 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmesh_verbs::Vni;
 
     fn steps(per_second: u64, burst: u64) -> Steps {
-        let (mut steps, owner) = (Steps::default(), Owner { vni: Vni(1), endpoint: 1 });
-        steps.set_rate(owner, Some(StepRate { per_second, burst }), Some(3));
+        let mut steps = Steps::default();
+        steps.set_rate(3, Some(StepRate { per_second, burst }));
         steps
     }
 
@@ -140,6 +137,16 @@ mod tests {
         assert_eq!(steps.wait(4, Time(1)), None);
         let nothing = super::Steps::default().wait(3, Time(1));
         assert_eq!(nothing, None);
+    }
+
+    #[test]
+    fn another_rate_refills_nothing() {
+        let mut steps = steps(1000, 10);
+        steps.charge(3, 15);
+        steps.set_rate(3, Some(StepRate { per_second: 10, burst: 100 }));
+        assert_eq!(steps.wait(3, Time(0)), Some(Time(1_700_000_001)));
+        steps.set_rate(3, None);
+        assert_eq!(steps.wait(3, Time(0)), None);
     }
 
     #[test]

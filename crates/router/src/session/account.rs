@@ -38,6 +38,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     held: Held,
+    /// Steps of chains in a second: the only part of its quota that may change.
+    chain_steps: u64,
     /// Recent failed requests of its programs.
     failed_requests: FailedRequests,
     /// The limit that was reached last, until it has been recorded.
@@ -99,7 +101,8 @@ impl Account {
     /// The account of an endpoint that holds nothing yet.
     pub(super) fn new(spec: EndpointSpec, limits: DeviceLimits, disposal: Disposal, seeker: Seeker) -> Self {
         let share = disposal.share().clone();
-        Self(Arc::new(Shared { spec, share, disposal, seeker, limits, state: Mutex::default() }))
+        let state = Mutex::new(State { chain_steps: spec.quota.chain_steps, ..State::default() });
+        Self(Arc::new(Shared { spec, share, disposal, seeker, limits, state }))
     }
 
     /// Its programs have written `count` more indices beyond the ends of their queues.
@@ -139,6 +142,16 @@ impl Account {
     /// Amount of an item that is charged.
     pub(super) fn held(&self, item: Item) -> u64 {
         self.lock().held.get(item)
+    }
+
+    /// Steps of chains in a second that its programs have together.
+    pub(super) fn chain_steps(&self) -> u64 {
+        self.lock().chain_steps
+    }
+
+    /// Changes that number.
+    pub(super) fn set_chain_steps(&self, per_second: u64) {
+        self.lock().chain_steps = per_second;
     }
 
     /// Counts of its objects.

@@ -18,7 +18,7 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
+use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, StepRate};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -60,6 +60,8 @@ pub(super) struct Context {
     completions: Completions,
     groups: Groups,
     managed: ManagedQueues,
+    /// Budget of steps of its endpoint's chains on its worker.
+    step_rate: Option<StepRate>,
     /// Its path to external peers.
     external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
@@ -126,6 +128,7 @@ impl Context {
             completions: Completions::default(),
             groups: Groups::default(),
             managed: ManagedQueues::default(),
+            step_rate: None,
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
@@ -173,6 +176,16 @@ impl Context {
         let Some(id) = self.shard.move_context(self.id, shard) else { return false };
         (self.id, self.shard) = (id, shard.clone());
         true
+    }
+
+    /// Sets the budget of steps that its endpoint's chains have on its worker.
+    pub(super) fn set_step_rate(&mut self, rate: StepRate) {
+        if self.step_rate.replace(rate) != Some(rate) {
+            let id = self.id;
+            self.shard.call(move |shard| {
+                shard.engine().device(id).into_iter().for_each(|mut device| device.set_step_rate(Some(rate)))
+            });
+        }
     }
 
     /// Its page.
@@ -321,9 +334,23 @@ impl Context {
         }
     }
 
+    /// Records the errors that have ended groups of its managed queues since the last call.
+    pub(super) fn note_chain_faults(&mut self, account: &Account) {
+        if self.managed.is_empty() {
+            return;
+        }
+        let id = self.id;
+        let entries = self.shard.call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
+        for fault in self.managed.take_new_faults(entries.as_deref().unwrap_or_default()) {
+            let request = FailedRequest::Chain(fault);
+            account.failed_requests(|known| known.note(request, self.pid, || self.comm.clone()));
+        }
+    }
+
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&self, account: &Account) {
+    pub(super) fn note_failed_requests(&mut self, account: &Account) {
         self.note_bad_indices(account);
+        self.note_chain_faults(account);
         let id = self.id;
         let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
             let device = shard.engine().device(id).ok();
@@ -337,7 +364,7 @@ impl Context {
 
     pub(super) fn info(&self, account: &Account) -> ContextInfo {
         let id = self.id;
-        let (qps, chains) = self.shard.call(move |shard| {
+        let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
             let Ok(device) = shard.engine().device(id) else { return Default::default() };
             (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
@@ -354,7 +381,7 @@ impl Context {
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
             number: self.number,
-            chains,
+            chains: chains.into_iter().map(|row| row.labelled(&self.managed)).collect(),
         }
     }
 }

@@ -26,6 +26,8 @@ pub(super) enum Control {
     Move(EndpointId, Option<i32>, usize, Sender<Result<usize, MoveError>>),
     /// A group of managed queues of an endpoint is to stop, to go on or to end.
     Chain(EndpointId, ControlChain, Sender<Result<(), ChainError>>),
+    /// The chains of an endpoint may execute so many steps in a second.
+    ChainSteps(EndpointId, u64),
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),

@@ -3,6 +3,7 @@
 use super::context::Context;
 use crate::endpoint::EndpointId;
 use crate::worker::ShardHandle;
+use rdmesh_nic::StepRate;
 use rdmesh_uverbs::session::Token;
 use std::collections::{BTreeSet, HashMap};
 
@@ -46,6 +47,15 @@ impl Devices {
         if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
     }
 
+    /// Divides an endpoint's budget of steps of chains among the workers that have devices of it.
+    pub(super) fn divide_steps(&mut self, endpoint: EndpointId, per_second: u64) {
+        let workers = self.of_endpoint(endpoint).map(|context| context.shard().number()).collect::<BTreeSet<_>>().len();
+        let per_second = per_second.div_ceil(workers.max(1) as u64);
+        let rate = StepRate { per_second, burst: per_second.div_ceil(BURSTS) };
+        let contexts = self.contexts.values_mut().filter(|context| context.endpoint() == endpoint);
+        contexts.for_each(|context| context.set_step_rate(rate));
+    }
+
     /// Files a context under the next number that is free.
     pub(super) fn insert(&mut self, context: Context) -> u32 {
         while self.contexts.contains_key(&self.next) {
@@ -75,6 +85,11 @@ impl Devices {
     /// All contexts, by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Context)> {
         self.contexts.iter().map(|(number, context)| (*number, context))
+    }
+
+    /// All contexts, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Context> {
+        self.contexts.values_mut()
     }
 
     /// Those of an endpoint.
@@ -130,6 +145,9 @@ fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
     }
     (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
 }
+
+/// Part of a second whose steps a chain that has rested may execute at once.
+const BURSTS: u64 = 100;
 
 #[cfg(test)]
 mod tests {

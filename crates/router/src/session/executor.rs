@@ -14,7 +14,7 @@ use super::netlink::{Asker, asks_for_port};
 use super::post::Post;
 use super::reply::Reply;
 use crate::budget::Resource;
-use crate::endpoint::counter;
+use crate::endpoint::{EndpointId, counter};
 use crate::io::{Clock, ExternalPaths};
 use crate::memory::ProcessMemory;
 use rdmesh_uverbs::ring::Extent;
@@ -152,6 +152,15 @@ impl Executor {
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint())?.account))).collect()
     }
 
+    /// Records the errors that have ended chains.
+    pub(super) fn note_chain_faults(&mut self) {
+        for context in self.devices.iter_mut() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                context.note_chain_faults(&endpoint.account);
+            }
+        }
+    }
+
     /// Records the indices beyond the ends of their queues that programs have written.
     pub(super) fn note_bad_indices(&self) {
         for (_, context) in self.devices.iter() {
@@ -161,10 +170,25 @@ impl Executor {
         }
     }
 
+    /// The budget of an endpoint's chains, or where its devices are, has changed.
+    pub(super) fn divide_steps(&mut self, endpoint: EndpointId) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            self.devices.divide_steps(endpoint, known.account.chain_steps());
+        }
+    }
+
+    /// Sets the budget of steps of an endpoint's chains.
+    pub(super) fn set_chain_steps(&mut self, endpoint: EndpointId, per_second: u64) {
+        let known = self.accounts.get(endpoint);
+        known.into_iter().for_each(|known| known.account.set_chain_steps(per_second));
+        self.divide_steps(endpoint);
+    }
+
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.devices.remove(id) else { return };
+        let Some(mut context) = self.devices.remove(id) else { return };
         context.settle();
         let number = context.endpoint();
+        self.divide_steps(number);
         let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.objects().total();
@@ -221,6 +245,7 @@ impl Executor {
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
         connection.set_subject(Subject::Context(devices.insert(context)));
+        devices.divide_steps(number, account.chain_steps());
         let response = reply.core.clone();
         Ok((reply, response))
     }

@@ -32,6 +32,7 @@ mod failure_notes;
 mod groups;
 mod holdings;
 mod info;
+mod label;
 mod lookups;
 mod mads;
 mod managed;
@@ -56,6 +57,8 @@ pub use chain_orders::ChainError;
 pub use devices::MoveError;
 pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use label::Label;
+pub use managed::FailedChain;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
@@ -119,6 +122,11 @@ impl SessionServer {
     /// Stops, resumes or ends a group of managed queues.
     pub fn control_chain(&self, id: EndpointId, order: ControlChain) -> Result<(), ChainError> {
         self.sessions.ask(|answer| Control::Chain(id, order, answer)).unwrap_or(Err(ChainError::Ending))
+    }
+
+    /// Sets the budget of an endpoint's chains, on devices that are open too: so many steps in a second.
+    pub fn set_chain_steps(&self, id: EndpointId, per_second: u64) {
+        self.sessions.tell(Control::ChainSteps(id, per_second));
     }
 
     /// Every open context and its objects.

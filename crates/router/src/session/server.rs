@@ -137,14 +137,17 @@ impl Server {
                 Control::Snapshot(answer) => drop(answer.send(self.executor.snapshot())),
                 Control::Move(endpoint, pid, worker, answer) => {
                     let moved = self.executor.devices_mut().move_contexts(endpoint, pid, worker);
+                    self.executor.divide_steps(endpoint);
                     let _ = answer.send(moved);
                 }
                 Control::Chain(endpoint, order, answer) => {
                     let _ = answer.send(self.executor.devices().control_chain(endpoint, order));
                 }
+                Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();
+                    self.executor.note_chain_faults();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {
