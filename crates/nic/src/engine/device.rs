@@ -48,7 +48,7 @@ impl<P: Platform> Device<'_, P> {
         let core = Core::new(self.id, handle, qpn, init);
         let qp = Box::new(Qp::new(core, self.out.next_epoch()));
         self.qps.insert(index, qp, self.out);
-        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy, self.cx.step_rate());
+        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy);
         Ok((handle, qpn))
     }
 
@@ -153,6 +153,8 @@ impl<P: Platform> Device<'_, P> {
     pub fn set_policy(&mut self, policy: Policy) {
         self.out.schedule.set_policy(self.cx.owner(), &policy);
         self.cx.policy = policy;
+        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
+        self.out.chains.wake_all(indices);
     }
 
     /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.

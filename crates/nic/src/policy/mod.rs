@@ -24,6 +24,8 @@ pub struct Policy {
     pub endpoint: Limits,
     /// Rates of each of its queue pairs.
     pub qp: Rates,
+    /// Steps of the endpoint's chains: a step is a request, or 4096 bytes that it moves.
+    pub steps: Option<Arc<Bucket>>,
     /// The endpoint's priority class.
     pub priority: Priority,
     /// The endpoint's share, among those of its tenant.
@@ -72,7 +74,7 @@ pub(crate) struct Traffic {
 }
 
 impl Limits {
-    /// Buckets for `rates`, empty at first.
+    /// Buckets for `rates`, full at first.
     pub fn new(rates: Rates) -> Self {
         let bucket = |rate: Option<Rate>| rate.map(|rate| Arc::new(Bucket::new(rate)));
         Self { bytes: bucket(rates.bytes), messages: bucket(rates.messages) }

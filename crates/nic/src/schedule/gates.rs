@@ -6,16 +6,19 @@
 
 use super::Order;
 use super::turns::{ROOT, Turns};
-use crate::policy::{Limits, Policy, Rates, Traffic};
+use crate::policy::{Bucket, Limits, Policy, Rates, Traffic};
 use crate::timer::Time;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The gates of all classes and queue pairs.
 pub(super) struct Gates {
     /// By class of an endpoint; none where nothing is limited.
     policies: Vec<Option<Box<Gated>>>,
+    /// Budgets of steps of chains, by class of an endpoint.
+    steps: Vec<Option<Arc<Bucket>>>,
     /// By class of any level.
     doors: Vec<Door>,
     /// By queue pair.
@@ -62,8 +65,8 @@ enum Gate {
 
 impl Default for Gates {
     fn default() -> Self {
-        let (policies, doors, qps) = (Vec::new(), Vec::new(), Vec::new());
-        Self { policies, doors, qps, held: Turns::new(QUANTUM), openings: BTreeSet::new() }
+        let (policies, steps, doors, qps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { policies, steps, doors, qps, held: Turns::new(QUANTUM), openings: BTreeSet::new() }
     }
 }
 
@@ -77,6 +80,7 @@ impl Gates {
         if self.doors.len() <= class as usize {
             self.doors.resize(class as usize + 1, Door::default());
             self.policies.resize_with(class as usize + 1, || None);
+            self.steps.resize_with(class as usize + 1, || None);
         }
     }
 
@@ -90,6 +94,7 @@ impl Gates {
         let levels: Vec<_> = limited.map(|(class, limits)| (class, limits.clone())).collect();
         let is_limited = !levels.is_empty() || policy.qp != Rates::default();
         self.policies[endpoint as usize] = is_limited.then(|| Box::new(Gated { levels, qp: policy.qp }));
+        self.steps[endpoint as usize] = policy.steps.clone();
         for class in [ROOT, tenant, endpoint] {
             self.doors[class as usize].through = None;
             self.close_until(class, None);
@@ -108,8 +113,8 @@ impl Gates {
         let Some(Some(gated)) = self.policies.get(class as usize) else { return true };
         if let Some((top, _)) = gated.levels.first() {
             let top = *top;
-            let is_through = self.doors[top as usize].through == Some(qp);
-            if !is_through && self.held.waiting(top) != 0 {
+            let through = self.doors[top as usize].through;
+            if through != Some(qp) && (through.is_some() || self.held.waiting(top) != 0) {
                 self.hold(qp, class, order);
                 return false;
             }
@@ -180,8 +185,13 @@ impl Gates {
     pub(super) fn forget(&mut self, class: u32) {
         self.close_until(class, None);
         self.doors[class as usize] = Door::default();
-        self.policies[class as usize] = None;
+        (self.policies[class as usize], self.steps[class as usize]) = (None, None);
         self.held.forget(class);
+    }
+
+    /// Budget of steps of the chains of the endpoint with `class`.
+    pub(super) fn steps(&self, class: u32) -> Option<&Bucket> {
+        self.steps.get(class as usize)?.as_deref()
     }
 
     /// Whether somebody comes through now.

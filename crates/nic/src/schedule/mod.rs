@@ -7,7 +7,6 @@
 
 mod gates;
 mod list;
-mod steps;
 mod turns;
 
 use crate::policy::{Policy, Priority, Traffic};
@@ -17,8 +16,6 @@ use alloc::vec::Vec;
 use gates::Gates;
 pub(crate) use list::NumberList;
 use rdmesh_verbs::Vni;
-pub use steps::StepRate;
-use steps::Steps;
 use turns::Turns;
 
 /// An endpoint, to which a share is due, and its tenant.
@@ -41,7 +38,6 @@ pub(crate) struct Schedule {
     /// By priority class.
     orders: [Orders; Priority::ALL.len()],
     gates: Gates,
-    steps: Steps,
 }
 
 /// The orders of one priority class.
@@ -79,8 +75,8 @@ pub(crate) enum Order {
 }
 
 impl Schedule {
-    /// A queue pair of `owner` was made, for which `policy` and this budget of steps hold.
-    pub(crate) fn join(&mut self, qp: u32, owner: Owner, policy: &Policy, steps: Option<StepRate>) {
+    /// A queue pair of `owner` was made, for which `policy` holds.
+    pub(crate) fn join(&mut self, qp: u32, owner: Owner, policy: &Policy) {
         let is_first = !self.shares.endpoints.contains_key(&owner);
         let (endpoint, tenant) = self.shares.join(owner);
         for turns in self.orders.iter_mut().flat_map(Orders::all) {
@@ -95,7 +91,6 @@ impl Schedule {
         if is_first {
             self.set_policy(owner, policy);
         }
-        self.steps.join(endpoint, steps);
     }
 
     /// The queue pair of `owner` goes.
@@ -107,7 +102,6 @@ impl Schedule {
         for class in self.shares.leave(owner) {
             self.orders.iter_mut().flat_map(Orders::all).for_each(|turns| turns.forget(class));
             self.gates.forget(class);
-            self.steps.forget(class);
         }
     }
 
@@ -203,25 +197,17 @@ impl Schedule {
         self.gates.deadline()
     }
 
-    /// Sets the budget of an endpoint that has queue pairs for steps of chains, or takes it away.
-    pub(crate) fn set_step_rate(&mut self, owner: Owner, rate: Option<StepRate>) {
-        if let Some(class) = self.shares.endpoints.get(&owner) {
-            self.steps.set_rate(class.number, rate);
-        }
-    }
-
     /// Time at which the queue pair's endpoint may execute another step of a chain; none for now.
     #[inline]
     pub(crate) fn steps_wait(&mut self, qp: u32, now: Time) -> Option<Time> {
-        let class = *self.classes.get(qp as usize)?;
-        self.steps.wait(class, now)
+        self.gates.steps(*self.classes.get(qp as usize)?)?.wait(now)
     }
 
     /// The queue pair has executed steps of a chain.
     #[inline]
-    pub(crate) fn charge_steps(&mut self, qp: u32, steps: u64) {
-        if let Some(&class) = self.classes.get(qp as usize) {
-            self.steps.charge(class, steps);
+    pub(crate) fn charge_steps(&mut self, qp: u32, now: Time, steps: u64) {
+        if let Some(bucket) = self.classes.get(qp as usize).and_then(|class| self.gates.steps(*class)) {
+            bucket.charge(now, steps);
         }
     }
 

@@ -12,7 +12,7 @@ fn owner(vni: u32, endpoint: u32) -> Owner {
 /// Lets queue pairs that always have more to send have `turns` turns; returns what each owner's have cost.
 fn run(schedule: &mut Schedule, owners: &[Owner], turns: u32, cost_of: impl Fn(u32) -> u64) -> BTreeMap<Owner, u64> {
     for (qp, owner) in owners.iter().enumerate() {
-        schedule.join(qp as u32, *owner, &Policy::default(), None);
+        schedule.join(qp as u32, *owner, &Policy::default());
         schedule.add(Order::Wire, qp as u32);
     }
     let mut costs = BTreeMap::new();
@@ -51,7 +51,7 @@ fn endpoints_share_their_tenants_half() {
 fn queue_pairs_of_an_endpoint_have_turns_in_order() {
     let mut schedule = Schedule::default();
     for qp in 0..5 {
-        schedule.join(qp, owner(1, 1), &Policy::default(), None);
+        schedule.join(qp, owner(1, 1), &Policy::default());
         schedule.add(Order::Local, qp);
         schedule.add(Order::Local, qp);
     }
@@ -69,7 +69,7 @@ fn a_turn_that_cost_much_is_made_up_for() {
 #[test]
 fn who_was_idle_has_no_more_than_its_share_afterwards() {
     let (mut schedule, owners) = (Schedule::default(), [owner(1, 1), owner(2, 2)]);
-    schedule.join(1, owners[1], &Policy::default(), None);
+    schedule.join(1, owners[1], &Policy::default());
     for _ in 0..10_000 {
         schedule.add(Order::Wire, 1);
         assert_eq!(schedule.next(Order::Wire), Some(1));
@@ -106,7 +106,7 @@ proptest! {
             match step {
                 Step::Join(qp, endpoint) if !owners.contains_key(&qp) => {
                     owners.insert(qp, owner(endpoint / 2, endpoint));
-                    schedule.join(qp, owners[&qp], &Policy::default(), None);
+                    schedule.join(qp, owners[&qp], &Policy::default());
                 }
                 Step::Leave(qp) if owners.contains_key(&qp) => {
                     waiting.remove(&qp);
@@ -185,7 +185,7 @@ proptest! {
             match step {
                 GateStep::Join(qp, n) if !owners.contains_key(&qp) => {
                     owners.insert(qp, owner_of(n));
-                    schedule.join(qp, owner_of(n), &Policy::default(), None);
+                    schedule.join(qp, owner_of(n), &Policy::default());
                 }
                 GateStep::Leave(qp) => {
                     if let Some(owner) = owners.remove(&qp) {

@@ -18,7 +18,8 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, StepRate};
+use rdmesh_nic::policy::Policy;
+use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -60,8 +61,6 @@ pub(super) struct Context {
     completions: Completions,
     groups: Groups,
     managed: ManagedQueues,
-    /// Budget of steps of its endpoint's chains on its worker.
-    step_rate: Option<StepRate>,
     /// Its path to external peers.
     external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
@@ -128,7 +127,6 @@ impl Context {
             completions: Completions::default(),
             groups: Groups::default(),
             managed: ManagedQueues::default(),
-            step_rate: None,
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
@@ -178,14 +176,14 @@ impl Context {
         true
     }
 
-    /// Sets the budget of steps that its endpoint's chains have on its worker.
-    pub(super) fn set_step_rate(&mut self, rate: StepRate) {
-        if self.step_rate.replace(rate) != Some(rate) {
-            let id = self.id;
-            self.shard.call(move |shard| {
-                shard.engine().device(id).into_iter().for_each(|mut device| device.set_step_rate(Some(rate)))
-            });
-        }
+    /// Sets the policy of its endpoint.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let id = self.id;
+        self.shard.call(move |shard| {
+            if let Ok(mut device) = shard.engine().device(id) {
+                device.set_policy(policy);
+            }
+        });
     }
 
     /// Its page.

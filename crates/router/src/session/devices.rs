@@ -3,7 +3,7 @@
 use super::context::Context;
 use crate::endpoint::EndpointId;
 use crate::worker::ShardHandle;
-use rdmesh_nic::StepRate;
+use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::session::Token;
 use std::collections::{BTreeSet, HashMap};
 
@@ -47,13 +47,9 @@ impl Devices {
         if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
     }
 
-    /// Divides an endpoint's budget of steps of chains among the workers that have devices of it.
-    pub(super) fn divide_steps(&mut self, endpoint: EndpointId, per_second: u64) {
-        let workers = self.of_endpoint(endpoint).map(|context| context.shard().number()).collect::<BTreeSet<_>>().len();
-        let per_second = per_second.div_ceil(workers.max(1) as u64);
-        let rate = StepRate { per_second, burst: per_second.div_ceil(BURSTS) };
-        let contexts = self.contexts.values_mut().filter(|context| context.endpoint() == endpoint);
-        contexts.for_each(|context| context.set_step_rate(rate));
+    /// Sets the policy of an endpoint on all its devices.
+    pub(super) fn set_policy(&self, endpoint: EndpointId, policy: &Policy) {
+        self.of_endpoint(endpoint).for_each(|context| context.set_policy(policy.clone()));
     }
 
     /// Files a context under the next number that is free.
@@ -145,9 +141,6 @@ fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
     }
     (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
 }
-
-/// Part of a second whose steps a chain that has rested may execute at once.
-const BURSTS: u64 = 100;
 
 #[cfg(test)]
 mod tests {

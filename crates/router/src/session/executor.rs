@@ -170,25 +170,18 @@ impl Executor {
         }
     }
 
-    /// The budget of an endpoint's chains, or where its devices are, has changed.
-    pub(super) fn divide_steps(&mut self, endpoint: EndpointId) {
-        if let Some(known) = self.accounts.get(endpoint) {
-            self.devices.divide_steps(endpoint, known.account.chain_steps());
-        }
-    }
-
     /// Sets the budget of steps of an endpoint's chains.
-    pub(super) fn set_chain_steps(&mut self, endpoint: EndpointId, per_second: u64) {
-        let known = self.accounts.get(endpoint);
-        known.into_iter().for_each(|known| known.account.set_chain_steps(per_second));
-        self.divide_steps(endpoint);
+    pub(super) fn set_chain_steps(&self, endpoint: EndpointId, per_second: u64) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            known.account.set_chain_steps(per_second);
+            self.devices.set_policy(endpoint, &known.account.policy());
+        }
     }
 
     fn close_context(&mut self, id: u32) {
         let Some(mut context) = self.devices.remove(id) else { return };
         context.settle();
         let number = context.endpoint();
-        self.divide_steps(number);
         let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.objects().total();
@@ -244,8 +237,8 @@ impl Executor {
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
+        context.set_policy(account.policy());
         connection.set_subject(Subject::Context(devices.insert(context)));
-        devices.divide_steps(number, account.chain_steps());
         let response = reply.core.clone();
         Ok((reply, response))
     }

@@ -137,7 +137,6 @@ impl Server {
                 Control::Snapshot(answer) => drop(answer.send(self.executor.snapshot())),
                 Control::Move(endpoint, pid, worker, answer) => {
                     let moved = self.executor.devices_mut().move_contexts(endpoint, pid, worker);
-                    self.executor.divide_steps(endpoint);
                     let _ = answer.send(moved);
                 }
                 Control::Chain(endpoint, order, answer) => {

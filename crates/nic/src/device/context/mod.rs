@@ -12,7 +12,7 @@ use crate::path::Network;
 use crate::platform::Platform;
 use crate::policy::Policy;
 use crate::qp::Core;
-use crate::schedule::{Owner, StepRate};
+use crate::schedule::Owner;
 use alloc::vec::Vec;
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 
@@ -21,9 +21,8 @@ pub struct Context<P: Platform> {
     pub(crate) network: Network,
     pub(crate) keys: KeyTable<P::Memory>,
     pub(crate) chains: Chains,
+    /// Policy of its endpoint.
     pub(crate) policy: Policy,
-    /// Budget of steps of the chains of its endpoint.
-    step_rate: Option<StepRate>,
     pds: Slab<Pd>,
     cqs: Slab<Cq<P>>,
     srqs: Slab<Srq<P>>,
@@ -51,7 +50,6 @@ impl<P: Platform> Context<P> {
             network,
             chains: Chains::default(),
             policy: Policy::default(),
-            step_rate: None,
             pds: Slab::new(limits.max_pd),
             keys: KeyTable::new(limits.max_mr.saturating_add(limits.max_mw), seed),
             cqs: Slab::new(limits.max_cq),
@@ -89,16 +87,6 @@ impl<P: Platform> Context<P> {
     /// Account whose share of the engine its queue pairs use.
     pub(crate) fn owner(&self) -> Owner {
         Owner { vni: self.network.vni, endpoint: self.network.endpoint }
-    }
-
-    /// Budget of steps of its endpoint's chains.
-    pub(crate) fn step_rate(&self) -> Option<StepRate> {
-        self.step_rate
-    }
-
-    /// Its endpoint has another budget of steps.
-    pub(crate) fn set_step_rate(&mut self, rate: Option<StepRate>) {
-        self.step_rate = rate;
     }
 
     pub(crate) fn cq(&mut self, handle: u32) -> Option<&mut Cq<P>> {
