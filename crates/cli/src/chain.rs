@@ -1,11 +1,11 @@
 //! `rdmesh chain`: commands on groups of managed queues.
 
-use crate::args::{ChainOptions, OutputOptions};
+use crate::args::{ChainLimit, ChainOptions, OutputOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain};
+use rdmesh_fabric::api::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain, SetChainSteps};
+use rdmesh_fabric::{Client, printable};
 
 /// Lists chains.
 pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
@@ -23,6 +23,12 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
 pub(crate) fn control(options: &ChainOptions, action: ChainAction, client: &Client) -> Result<(), Failure> {
     let order = ControlChain { device: options.device, group: options.group, action };
     client.control_chain(&options.net, &options.name, &order)?;
+    Ok(())
+}
+
+/// Sets the budget of steps of an endpoint's chains.
+pub(crate) fn limit(options: &ChainLimit, client: &Client) -> Result<(), Failure> {
+    client.set_chain_steps(&options.net, &options.name, &SetChainSteps { per_second: options.steps })?;
     Ok(())
 }
 
@@ -73,10 +79,11 @@ fn state(state: ChainState) -> &'static str {
 }
 
 fn fault(fault: &ChainFault) -> String {
-    let ChainFault { qpn, is_receive, index, status, addr, key } = fault;
+    let ChainFault { qpn, is_receive, index, label, reason, addr, key, .. } = fault;
     let queue = if *is_receive { "receive" } else { "request" };
+    let name = label.as_ref().map_or(String::new(), |label| format!(" `{}`", printable(label)));
     let qpn = qpn.map_or(String::new(), |qpn| format!(" of {qpn:#08x}"));
-    format!("{queue} {index}{qpn}: status {status}, address {addr:#x}, key {key:#x}")
+    format!("{queue}{name} {index}{qpn}: {}, address {addr:#x}, key {key:#x}", printable(reason))
 }
 
 #[cfg(test)]
@@ -85,9 +92,18 @@ mod tests {
 
     #[test]
     fn a_fault_names_the_request() {
-        let found = ChainFault { qpn: Some(0x11), is_receive: false, index: 3, status: 4, addr: 64, key: 0x200 };
-        assert_eq!(fault(&found), "request 3 of 0x000011: status 4, address 0x40, key 0x200");
-        let gone = ChainFault { qpn: None, is_receive: true, ..found };
-        assert_eq!(fault(&gone), "receive 3: status 4, address 0x40, key 0x200");
+        let found = ChainFault {
+            qpn: Some(0x11),
+            is_receive: false,
+            index: 3,
+            label: Some("hit".to_owned()),
+            status: 4,
+            reason: "local protection error".to_owned(),
+            addr: 64,
+            key: 0x200,
+        };
+        assert_eq!(fault(&found), "request `hit` 3 of 0x000011: local protection error, address 0x40, key 0x200");
+        let gone = ChainFault { qpn: None, label: None, is_receive: true, ..found };
+        assert_eq!(fault(&gone), "receive 3: local protection error, address 0x40, key 0x200");
     }
 }

@@ -62,6 +62,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
+        Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

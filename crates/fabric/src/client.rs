@@ -3,7 +3,7 @@
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ChainInfo, ConnectionInfo, ContextInfo, ControlChain,
     CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices,
-    SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
+    SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -136,6 +136,16 @@ impl Client {
         order: &ControlChain,
     ) -> Result<ControlChain, ClientError> {
         self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain"), Some(order))
+    }
+
+    /// Sets the budget of steps of an endpoint's chains.
+    pub fn set_chain_steps(
+        &self,
+        network: &Name,
+        name: &Name,
+        steps: &SetChainSteps,
+    ) -> Result<EndpointInfo, ClientError> {
+        self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/chain-steps"), Some(steps))
     }
 
     /// The other hosts.

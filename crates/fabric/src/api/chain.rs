@@ -62,8 +62,12 @@ pub struct ChainFault {
     pub is_receive: bool,
     /// The request, counted from the queue's first.
     pub index: u64,
+    /// Label of the request, if its program gave it one.
+    pub label: Option<String>,
     /// Its failure, as `enum ibv_wc_status`.
     pub status: u32,
+    /// Its failure, in words.
+    pub reason: String,
     /// The address that it named.
     pub addr: u64,
     /// The key that it named.
@@ -93,4 +97,12 @@ pub enum ChainAction {
     Resume,
     /// Its queue pairs are in error at once.
     Kill,
+}
+
+/// Sets the budget of an endpoint's chains (`PUT /v1/endpoints/{network}/{name}/chain-steps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetChainSteps {
+    /// Steps in a second, of all chains of the endpoint together.
+    pub per_second: u64,
 }

@@ -3,7 +3,7 @@
 mod chain;
 mod tunnel;
 
-pub use chain::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain};
+pub use chain::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain, SetChainSteps};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};

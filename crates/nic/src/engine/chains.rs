@@ -7,7 +7,6 @@ use crate::command::CommandError;
 use crate::device::{Context, Outputs, Slab};
 use crate::platform::Platform;
 use crate::qp::Core;
-use crate::schedule::StepRate;
 use crate::transport::Env;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -150,13 +149,6 @@ impl<P: Platform> Device<'_, P> {
             }
         }
         Ok(())
-    }
-
-    /// Sets the budget of steps of the endpoint whose device this is, for all its devices; none for no limit.
-    pub fn set_step_rate(&mut self, rate: Option<StepRate>) {
-        self.out.schedule.set_step_rate(self.cx.owner(), rate);
-        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
-        self.out.chains.wake_all(indices);
     }
 }
 

@@ -33,7 +33,9 @@ fn chain(context: &ContextInfo, row: &ChainRow) -> Result<api::ChainInfo, Invali
         qpn: row.failed.map(|qpn| qpn.value()),
         is_receive: fault.is_receive,
         index: fault.index,
+        label: row.label.map(|label| label.to_string()),
         status: fault.status as u32,
+        reason: fault.status.words().to_owned(),
         addr: fault.addr,
         key: fault.key,
     });

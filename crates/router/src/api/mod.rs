@@ -4,6 +4,7 @@
 //! from it.
 
 mod capture;
+mod chains;
 mod convert;
 mod metrics;
 mod openapi;

@@ -20,6 +20,7 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
+use rdmesh_nic::policy::Policy;
 use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, Time};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
@@ -199,6 +200,16 @@ impl Context {
         true
     }
 
+    /// Sets the policy of its endpoint.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let id = self.id;
+        self.shard.call(move |shard| {
+            if let Ok(mut device) = shard.engine().device(id) {
+                device.set_policy(policy);
+            }
+        });
+    }
+
     /// Its page.
     pub(super) fn page(&self) -> &ContextPage {
         &self.page
@@ -339,9 +350,23 @@ impl Context {
         }
     }
 
+    /// Records the errors that have ended groups of its managed queues since the last call.
+    pub(super) fn note_chain_faults(&mut self, account: &Account) {
+        if self.managed.is_empty() {
+            return;
+        }
+        let id = self.id;
+        let entries = self.shard.call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
+        for fault in self.managed.take_new_faults(entries.as_deref().unwrap_or_default()) {
+            let request = FailedRequest::Chain(fault);
+            account.failed_requests(|known| known.note(request, self.opener.pid, || self.opener.comm.clone()));
+        }
+    }
+
     /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&self, account: &Account) {
+    pub(super) fn note_failed_requests(&mut self, account: &Account) {
         self.note_bad_indices(account);
+        self.note_chain_faults(account);
         let id = self.id;
         let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
             let device = shard.engine().device(id).ok();
@@ -358,7 +383,7 @@ impl Context {
     /// Its description, at time `now`.
     pub(super) fn info(&self, account: &Account, now: Time) -> ContextInfo {
         let id = self.id;
-        let (qps, chains) = self.shard.call(move |shard| {
+        let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
             let Ok(device) = shard.engine().device(id) else { return Default::default() };
             (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
@@ -375,7 +400,7 @@ impl Context {
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
             number: self.number,
-            chains,
+            chains: chains.into_iter().map(|row| row.labelled(&self.managed)).collect(),
             lease: self.tenure.lease().map(|lease| lease.info(now)),
         }
     }

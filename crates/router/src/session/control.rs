@@ -31,6 +31,8 @@ pub(super) enum Control {
     EndLingering(EndpointId, Option<u32>, Sender<usize>),
     /// Time until the last context of an endpoint that outlives its program may end.
     LingersFor(EndpointId, Sender<Option<Duration>>),
+    /// The chains of an endpoint may execute so many steps in a second.
+    ChainSteps(EndpointId, u64),
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),

@@ -190,6 +190,15 @@ impl Executor {
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(account(c)?, now))).collect()
     }
 
+    /// Records the errors that have ended chains.
+    pub(super) fn note_chain_faults(&mut self) {
+        for context in self.devices.iter_mut() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                context.note_chain_faults(&endpoint.account);
+            }
+        }
+    }
+
     /// Records the indices beyond the ends of their queues that programs have written.
     pub(super) fn note_bad_indices(&self) {
         for (_, context) in self.devices.iter() {
@@ -199,8 +208,16 @@ impl Executor {
         }
     }
 
+    /// Sets the budget of steps of an endpoint's chains.
+    pub(super) fn set_chain_steps(&self, endpoint: EndpointId, per_second: u64) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            known.account.set_chain_steps(per_second);
+            self.devices.set_policy(endpoint, &known.account.policy());
+        }
+    }
+
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.devices.remove(id) else { return };
+        let Some(mut context) = self.devices.remove(id) else { return };
         if let Some(ends) = context.tenure().lease().and_then(Lease::ends) {
             self.lingering.remove(id, ends);
         }
@@ -261,6 +278,7 @@ impl Executor {
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
+        context.set_policy(account.policy());
         connection.set_subject(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))

@@ -33,6 +33,7 @@ mod failure_notes;
 mod groups;
 mod holdings;
 mod info;
+mod label;
 mod lease;
 mod lookups;
 mod mads;
@@ -59,6 +60,8 @@ pub use chain_orders::ChainError;
 pub use devices::MoveError;
 pub use failed_requests::{FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, LeaseInfo, QpRow, SessionTotals};
+pub use label::Label;
+pub use managed::FailedChain;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
@@ -133,6 +136,11 @@ impl SessionServer {
     /// Time until the last context of an endpoint that outlives its program may end; none where there is none.
     pub fn lingers_for(&self, id: EndpointId) -> Option<Duration> {
         self.sessions.ask(|answer| Control::LingersFor(id, answer)).flatten()
+    }
+
+    /// Sets the budget of an endpoint's chains, on devices that are open too: so many steps in a second.
+    pub fn set_chain_steps(&self, id: EndpointId, per_second: u64) {
+        self.sessions.tell(Control::ChainSteps(id, per_second));
     }
 
     /// Every open context and its objects.

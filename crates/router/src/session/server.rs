@@ -153,9 +153,11 @@ impl Server {
                     let _ = answer.send(self.executor.end_lingering(is_meant));
                 }
                 Control::LingersFor(endpoint, answer) => drop(answer.send(self.executor.lingers_for(endpoint))),
+                Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();
+                    self.executor.note_chain_faults();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {

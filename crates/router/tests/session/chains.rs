@@ -9,7 +9,7 @@ use rdmesh_fabric::Quota;
 use rdmesh_fabric::api::{ChainAction, ControlChain};
 use rdmesh_nic::ChainState;
 use rdmesh_router::endpoint::EndpointId;
-use rdmesh_router::session::ChainError;
+use rdmesh_router::session::{ChainError, FailedRequest, FailedRequestInfo};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::RequestKind;
 use rdmesh_uverbs::session::chain::*;
@@ -227,6 +227,50 @@ fn a_wrong_key_ends_the_group_and_is_told() {
     assert_eq!((group.fault_addr, group.fault_key), (64, key.key ^ 1));
 }
 
+fn label(client: &mut Client, qp: u32, first: u32, names: &[&str]) -> Result<(), Errno> {
+    let head = Call::Label.body(&LabelPart { qp, side: 0, first, count: names.len() as u32 });
+    let padded = names.iter().flat_map(|name| {
+        let mut bytes = [0; LABEL_LEN];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        bytes
+    });
+    let body = head.into_iter().chain(padded).collect::<Vec<u8>>();
+    client.call(RequestKind::Chain, &body, &[], None).map(drop)
+}
+
+#[test]
+fn the_request_that_failed_is_named_by_its_label() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, wc)) = (client.alloc_pd(), client.create_cq(16));
+    let (failing, key) = managed(&mut client, pd, cq, |key| {
+        (0..7).map(|n| request(ChainOp::Nop, n)).chain([add(64, key.key ^ 1, 7)]).collect()
+    });
+    assert_eq!(label(&mut client, failing.qp, 6, &["a", "b", "c"]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp, u32::MAX, &["a"]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp, 0, &[]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp + 100, 0, &["a"]), Err(Errno::INVAL));
+    label(&mut client, failing.qp, 0, &["first", "second"]).unwrap();
+    label(&mut client, failing.qp, 6, &["sixth", "hit\u{1b}"]).unwrap();
+    enable(&mut client, failing.qp, 8).unwrap();
+    let statuses: Vec<u32> = (0..8).map(|_| poll(&wc).status).collect();
+    assert_eq!(statuses, [0, 0, 0, 0, 0, 0, 0, 4]);
+    let row = world.server.snapshot()[0].chains[0].clone();
+    assert_eq!(row.label.map(|label| label.to_string()).as_deref(), Some("hit\\x1b"));
+    let known = || {
+        let is_chain = |info: &FailedRequestInfo| matches!(info.request, FailedRequest::Chain(_));
+        let failed = world.server.failed_requests().into_iter().filter(is_chain);
+        failed.map(|info| (info.request.to_string(), info.count)).collect::<Vec<_>>()
+    };
+    let address = format!("address 0x40, key {:#x}", key.key ^ 1);
+    let text = format!("chain 7 ended: request `hit\\x1b` (number 7) failed with local protection error, {address}");
+    assert_eq!(known(), [(text.clone(), 1)]);
+    assert_eq!(known(), [(text.clone(), 1)], "once");
+    drop(client);
+    world.expect_reclaimed();
+    assert_eq!(known(), [(text, 1)]);
+}
+
 #[test]
 fn a_chain_that_spins_is_ended_by_command() {
     let world = World::new(1);
@@ -244,6 +288,40 @@ fn a_chain_that_spins_is_ended_by_command() {
     assert_eq!((copies(&mut client), groups(&mut client)[0].state), (last, 2));
     drop((client, other));
     world.expect_reclaimed();
+}
+
+#[test]
+fn a_spinning_chain_keeps_to_its_endpoints_budget() {
+    let world = World::new(1);
+    let path = world.endpoint_with(1, |spec| spec.quota = Quota { chain_steps: 10_000, ..Quota::default() });
+    let (mut client, mut second) = (Client::device(&path), Client::device(&path));
+    let spin = |client: &mut Client| {
+        let (pd, (cq, _)) = (client.alloc_pd(), client.create_cq(8));
+        let silent = || Request { flags: ChainFlags::empty(), ..request(ChainOp::Nop, 0) };
+        let (spinning, _) = managed(client, pd, cq, |_| (0..8).map(|_| silent()).collect());
+        enable(client, spinning.qp, u64::MAX).unwrap();
+    };
+    spin(&mut client);
+    spin(&mut second);
+    let copies = |client: &mut Client| groups(client)[0].copies;
+    eventually("steps that come back", || copies(&mut client) > 300 && copies(&mut second) > 300);
+    assert!(groups(&mut client)[0].starved > 0);
+    // Nothing comes back, and then without limit.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let stand = |client: &mut Client| {
+        client.alloc_pd();
+        copies(client)
+    };
+    let stood = stand(&mut client);
+    (0..100).for_each(|_| assert_eq!(stand(&mut client), stood));
+    world.server.set_chain_steps(EndpointId(1), u64::MAX);
+    eventually("without limit", || copies(&mut client) > stood + 100_000);
+    // A device that is opened now has the new budget.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let mut third = Client::device(&path);
+    spin(&mut third);
+    third.alloc_pd();
+    assert_eq!(copies(&mut third), 0);
 }
 
 #[test]

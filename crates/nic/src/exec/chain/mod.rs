@@ -172,7 +172,7 @@ impl<P: Platform> Turn<'_, P> {
         self.queue.last = self.exec.out.chains.start();
         let Exec { index, qp, cx, out } = &mut self.exec;
         let steps = cx.chains.count(qp.handle, op, len);
-        out.schedule.charge_steps(*index, steps);
+        out.schedule.charge_steps(*index, out.now, steps);
         if carried == 0 {
             out.spend(0);
             out.chains.spend(cost(1, 0));

@@ -3,4 +3,5 @@
 mod ends;
 mod hostile;
 mod rules;
+mod shares;
 mod world;
