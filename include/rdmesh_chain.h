@@ -73,27 +73,235 @@ RDMESH_API int rdmesh_chain_message_length(const struct rdmesh_chain *chain);
 /* Services that were installed from it are not concerned. */
 RDMESH_API void rdmesh_chain_free(struct rdmesh_chain *chain);
 
+/* Operations: numbers of a control word. */
+enum rdmesh_op {
+    RDMESH_WRITE = 0x00,
+    RDMESH_WRITE_IMM = 0x01,
+    RDMESH_SEND_MESSAGE = 0x02,
+    RDMESH_SEND_IMM = 0x03,
+    RDMESH_READ = 0x04,
+    RDMESH_CAS = 0x05,
+    RDMESH_ADD = 0x06,
+    RDMESH_MASKED_CAS = 0x0c,
+    RDMESH_MASKED_ADD = 0x0d,
+    RDMESH_NOP = 0x30,
+    RDMESH_WAIT = 0x31,
+    RDMESH_ENABLE = 0x32,
+    RDMESH_RECV_ENABLE = 0x33,
+    RDMESH_MIN = 0x34,
+    RDMESH_MAX = 0x35,
+};
+
+/* ---- Programs: chains by label and field ------------------------------------------------------------------------ */
+
+/*
+ * A straight line of requests, which rdmesh_program_build puts into queues with what orders them. Memory, arguments and
+ * requests are numbers from 1 on; 0 stands for none. Texts of errors name requests by their labels.
+ */
+struct rdmesh_program;
+RDMESH_API struct rdmesh_program *rdmesh_program_new(const char *name);
+RDMESH_API void rdmesh_program_free(struct rdmesh_program *program);
+
+enum rdmesh_memory_kind {
+    RDMESH_TABLE = 0,   /* the program fills it, the chain only reads it */
+    RDMESH_SCRATCH = 1, /* of the chain's own */
+    RDMESH_SHARED = 2,  /* the program and all its chains read and change it, word by word */
+};
+
+/* Memory of so many bytes; rdmesh_service_region has it when the chain is installed, but for scratch memory. */
+RDMESH_API int rdmesh_program_memory(struct rdmesh_program *program, const char *name, enum rdmesh_memory_kind kind,
+                                     uint64_t length);
+RDMESH_API int rdmesh_program_constant(struct rdmesh_program *program, const char *name, const void *bytes,
+                                       size_t length);
+
+/* Arguments of a client's message, which has them in the order of their declaration; all are little-endian. */
+enum rdmesh_argument_kind {
+    RDMESH_U32 = 4,
+    RDMESH_U40 = 5,
+    RDMESH_U56 = 7,
+    RDMESH_U64 = 8,
+    RDMESH_U120 = 15,
+    RDMESH_OFFSET = 64, /* 8 bytes: an offset in memory, whose key is the chain's */
+    RDMESH_BUFFER = 65, /* 12 bytes: address and key of the client's memory */
+};
+RDMESH_API int rdmesh_program_argument(struct rdmesh_program *program, const char *name, enum rdmesh_argument_kind kind);
+
+/* Bytes of memory, or of a request's slot: fields that other requests or messages fill in. */
+struct rdmesh_span {
+    uint32_t memory; /* or 0 */
+    uint32_t request; /* or 0 */
+    uint64_t at;
+    uint32_t length;
+    uint32_t reserved;
+};
+
+static inline struct rdmesh_span rdmesh_bytes(int memory, uint64_t at, uint32_t length) {
+    struct rdmesh_span span = {(uint32_t)memory, 0, at, length, 0};
+    return span;
+}
+
+static inline struct rdmesh_span rdmesh_field(int request, uint64_t at, uint32_t length) {
+    struct rdmesh_span span = {0, (uint32_t)request, at, length, 0};
+    return span;
+}
+
+/* The 56 bits beside the operation, which conditions compare. */
+static inline struct rdmesh_span rdmesh_operand(int request) { return rdmesh_field(request, 8, 7); }
+/* The 120 bits that a wide condition compares. */
+static inline struct rdmesh_span rdmesh_wide_operand(int request) { return rdmesh_field(request, 0, 15); }
+/* The immediate data. */
+static inline struct rdmesh_span rdmesh_imm(int request) { return rdmesh_field(request, 20, 4); }
+/* The remote address. */
+static inline struct rdmesh_span rdmesh_remote(int request) { return rdmesh_field(request, 24, 8); }
+/* The comparison value of an atomic operation, or the addend. */
+static inline struct rdmesh_span rdmesh_compare(int request) { return rdmesh_field(request, 32, 8); }
+/* What a COMPARE_SWAP stores. */
+static inline struct rdmesh_span rdmesh_swap(int request) { return rdmesh_field(request, 40, 8); }
+/* Address and length (8 and 4 bytes) of an element of its gather list. */
+static inline struct rdmesh_span rdmesh_sge(int request, int element) {
+    return rdmesh_field(request, 208 + 16 * (uint64_t)element, 12);
+}
+
+/* A request. What an operation does not need stays 0. */
+struct rdmesh_spec {
+    uint32_t op;               /* to the client: RDMESH_WRITE_IMM, RDMESH_SEND_IMM; within own memory: RDMESH_WRITE (a copy), RDMESH_ADD, RDMESH_CAS; RDMESH_NOP */
+    uint32_t imm;              /* immediate data, which the client finds in wc.imm_data as it is */
+    uint32_t tag;              /* or an argument, RDMESH_U32, which is repeated there */
+    uint32_t to;               /* the argument, RDMESH_BUFFER, that a WRITE_IMM writes to */
+    uint32_t gather;           /* memory of which the chain fills in address and length (rdmesh_sge) */
+    uint32_t is_test;          /* of a NOP: its operand is one of several words of a condition */
+    struct rdmesh_span from;   /* data that is sent or copied; where the old value of a CAS or ADD goes */
+    struct rdmesh_span rest;   /* more of it, behind it */
+    struct rdmesh_span target; /* of what acts within own memory */
+    uint64_t compare;          /* or the addend */
+    uint64_t swap;
+};
+
+/* A request that is placed later, or by a condition. */
+RDMESH_API int rdmesh_program_declare(struct rdmesh_program *program, const char *label, const struct rdmesh_spec *spec);
+RDMESH_API int rdmesh_program_place(struct rdmesh_program *program, int request);
+
+/* Waits for a message here, once in each lap; with `is_loop`, or for the next iteration of the loop that serves it. */
+RDMESH_API int rdmesh_program_on_request(struct rdmesh_program *program, int is_loop);
+
+/* As a request, in the spans of a READ: that READ itself. Its remote address leads the next iteration on. */
+#define RDMESH_THIS UINT32_MAX
+
+/* A READ of the chain's own memory. */
+struct rdmesh_read {
+    const char *label;              /* or NULL */
+    uint32_t memory;
+    uint32_t offset_argument;       /* or 0 */
+    uint64_t offset;
+    uint32_t is_filled;             /* an earlier request fills in the address (rdmesh_remote) */
+    uint32_t is_soft;               /* a wrong range delivers zeros */
+    const struct rdmesh_span *into; /* where its data goes, in turn */
+    uint32_t num_into;
+    uint32_t request;               /* one of rdmesh_program_read_later, of which only the data's places are said here; or 0 */
+};
+RDMESH_API int rdmesh_program_read(struct rdmesh_program *program, const struct rdmesh_read *read);
+/* A READ that is to be placed later by rdmesh_program_read, whose address an earlier request fills in. */
+RDMESH_API int rdmesh_program_read_later(struct rdmesh_program *program, const char *label, int memory);
+
+RDMESH_API int rdmesh_program_copy(struct rdmesh_program *program, struct rdmesh_span to, struct rdmesh_span from);
+/* RDMESH_ADD, RDMESH_MIN, RDMESH_MAX or RDMESH_CAS of eight bytes with a number. */
+RDMESH_API int rdmesh_program_word(struct rdmesh_program *program, enum rdmesh_op op, struct rdmesh_span word,
+                                   uint64_t value, uint64_t swap);
+/* Fills an argument into a field. */
+RDMESH_API int rdmesh_program_fill(struct rdmesh_program *program, int argument, struct rdmesh_span field);
+
+enum rdmesh_comparison {
+    RDMESH_EQUAL = 0, /* to one of the values */
+    RDMESH_UNEQUAL = 1,
+    RDMESH_AT_MOST = 2,
+    RDMESH_AT_LEAST = 3,
+    RDMESH_LESS = 4,
+    RDMESH_MORE = 5,
+};
+
+struct rdmesh_value {
+    uint32_t argument; /* RDMESH_U56 or RDMESH_U120; or 0 for a constant */
+    uint32_t reserved;
+    uint64_t low;
+    uint64_t high;     /* of 120 bits */
+};
+
+struct rdmesh_condition {
+    struct rdmesh_span operand; /* 7 bytes, or 15 for RDMESH_EQUAL */
+    uint32_t comparison;        /* enum rdmesh_comparison */
+    uint32_t num_values;
+    const struct rdmesh_value *values;
+};
+
+enum rdmesh_effect {
+    RDMESH_RUN = 0,       /* is put here, and executed if the conditions hold */
+    RDMESH_OTHERWISE = 1, /* is put here, and executed if they do not */
+    RDMESH_CANCEL = 2,    /* is placed later, and not executed if they hold */
+    RDMESH_STOP_WITH = 3, /* as RDMESH_RUN, and is then the last one */
+};
+
+struct rdmesh_outcome {
+    uint32_t request;
+    uint32_t effect; /* enum rdmesh_effect */
+};
+
+/* Requests that depend on conditions, all of which must hold. With `is_in_place` their operands are in all of the requests already. */
+RDMESH_API int rdmesh_program_when(struct rdmesh_program *program, const struct rdmesh_condition *conditions,
+                                   uint32_t num_conditions, const struct rdmesh_outcome *outcomes,
+                                   uint32_t num_outcomes, int is_in_place);
+
+/* A branch: what follows, up to its end, is executed each time the returned request is. */
+RDMESH_API int rdmesh_program_branch(struct rdmesh_program *program, const char *name);
+RDMESH_API int rdmesh_program_end_branch(struct rdmesh_program *program);
+/* One of these ends each lap, or with `is_all` all of them; to be said before conditions use them. */
+RDMESH_API int rdmesh_program_ends(struct rdmesh_program *program, const uint32_t *requests, uint32_t count, int is_all);
+RDMESH_API int rdmesh_program_await_end(struct rdmesh_program *program);
+
+/* Ends the program: restores what conditions changed, and takes the next message. */
+RDMESH_API int rdmesh_program_rearm(struct rdmesh_program *program);
+/* The same in two parts: a branch takes the next message. */
+RDMESH_API int rdmesh_program_recycle(struct rdmesh_program *program);
+RDMESH_API int rdmesh_program_next_request(struct rdmesh_program *program);
+
+/* The verified chain. The first error names a request, the cause and the remedy. */
+RDMESH_API struct rdmesh_chain *rdmesh_program_build(const struct rdmesh_program *program, enum rdmesh_design design);
+
 /* ---- Services: installed chains -------------------------------------------------------------------------------- */
 
 /* A chain in queues, for one client. */
 struct rdmesh_service;
 
-/*
- * Installs a chain: makes its completion queues, queue pairs and memory in the protection domain, fills in the queues,
- * seals them and enables them. It serves from when the program has connected rdmesh_service_qp(service) to the client.
- *
- * With `beside`, tables and shared memory are those of another service, so that several clients are served from the
- * same ones. `group` is the number by which `rdmesh chain` names the service; 0 for one that is free.
- */
-RDMESH_API struct rdmesh_service *rdmesh_chain_install(const struct rdmesh_chain *chain, struct ibv_pd *pd,
-                                                       struct rdmesh_service *beside, uint32_t group);
+/* Memory of the program's that stands for a table or for shared memory. It must be registered from address 0 on. */
+struct rdmesh_table {
+    const char *name;
+    void *address;
+    uint64_t length; /* that of the region at least */
+    uint32_t key;    /* of ibv_reg_mr_iova(pd, address, length, 0, access), with IBV_ACCESS_LOCAL_WRITE for shared memory */
+    uint32_t reserved;
+};
+
+struct rdmesh_install {
+    const struct rdmesh_service *beside; /* tables and shared memory are this service's: several clients have the same ones */
+    uint32_t group;                      /* the number by which `rdmesh chain` names it; 0 for one that is free */
+    uint32_t num_tables;
+    const struct rdmesh_table *tables;   /* memory of the program's; the rest is allocated */
+};
 
 /*
- * The queue pair for the client, which the program connects as it would any other. Its qp_access_flags should be 0:
- * the client then reaches nothing but what the chain writes its messages to. Replies need max_rd_atomic for nothing.
- * The program may not post to it, nor destroy it.
+ * Installs a chain: makes its completion queues, queue pairs and memory in the protection domain, fills in the queues,
+ * seals them and enables them. It serves from when the program has connected rdmesh_service_qp to the client.
+ * `how` may be NULL.
  */
-RDMESH_API struct ibv_qp *rdmesh_service_qp(const struct rdmesh_service *service);
+RDMESH_API struct rdmesh_service *rdmesh_chain_install(const struct rdmesh_chain *chain, struct ibv_pd *pd,
+                                                       const struct rdmesh_install *how);
+
+/*
+ * The queue pairs for the client, which the program connects as it would any other: one of the client's own each. The
+ * client's messages go to the first; replies come from all, one for most chains, another for each branch that replies.
+ * Their qp_access_flags should be 0: the client then reaches nothing but what the chain writes its messages to. The
+ * program may not post to them, nor destroy them. NULL behind the last.
+ */
+RDMESH_API struct ibv_qp *rdmesh_service_qp(const struct rdmesh_service *service, uint32_t number);
 
 /* The memory of a region by its name; its length goes to `length` if that is not NULL. Words of it are to be changed by single aligned stores. */
 RDMESH_API void *rdmesh_service_region(const struct rdmesh_service *service, const char *name, uint64_t *length);
@@ -180,25 +388,6 @@ struct rdmesh_ring {
 /* Registers a ring, so that requests can change requests. `pd` may be NULL for the queue pair's own. */
 RDMESH_API int rdmesh_queue_register(struct rdmesh_queue *queue, enum rdmesh_side side, struct ibv_pd *pd, int access,
                                      struct rdmesh_ring *ring);
-
-/* Operations: numbers of a control word. */
-enum rdmesh_op {
-    RDMESH_WRITE = 0x00,
-    RDMESH_WRITE_IMM = 0x01,
-    RDMESH_SEND_MESSAGE = 0x02,
-    RDMESH_SEND_IMM = 0x03,
-    RDMESH_READ = 0x04,
-    RDMESH_CAS = 0x05,
-    RDMESH_ADD = 0x06,
-    RDMESH_MASKED_CAS = 0x0c,
-    RDMESH_MASKED_ADD = 0x0d,
-    RDMESH_NOP = 0x30,
-    RDMESH_WAIT = 0x31,
-    RDMESH_ENABLE = 0x32,
-    RDMESH_RECV_ENABLE = 0x33,
-    RDMESH_MIN = 0x34,
-    RDMESH_MAX = 0x35,
-};
 
 enum rdmesh_flags {
     RDMESH_FENCE = 1,
@@ -346,6 +535,96 @@ RDMESH_API int rdmesh_hash_request(struct rdmesh_hash_client *client, const void
 RDMESH_API int rdmesh_hash_reply(struct rdmesh_hash_client *client, uint32_t tag, const void *reply, size_t length,
                                  struct rdmesh_answer *answer);
 RDMESH_API void rdmesh_hash_client_free(struct rdmesh_hash_client *client);
+
+/* ---- List walk: values in linked lists ------------------------------------------------------------------------- */
+
+enum rdmesh_walk {
+    RDMESH_UNROLLED = 0, /* `hops` nodes at most, all of which are read */
+    RDMESH_BREAK = 1,    /* `hops` nodes at most; those behind the key are not read */
+    RDMESH_LOOP = 2,     /* any number of nodes; a circle of them without the key is walked until the chain is stopped */
+};
+
+struct rdmesh_list_shape {
+    uint64_t nodes; /* of all lists */
+    uint64_t record_size;
+    uint32_t walk;  /* enum rdmesh_walk */
+    uint32_t hops;
+};
+
+RDMESH_API struct rdmesh_chain *rdmesh_list_chain(const struct rdmesh_list_shape *shape, enum rdmesh_design design);
+
+/* The server's lists, in the memory of a service. A list is named by its first node; 0 is an empty one. */
+struct rdmesh_list;
+RDMESH_API struct rdmesh_list *rdmesh_list_open(const struct rdmesh_list_shape *shape, struct rdmesh_service *service);
+/* Puts a node before a list: `head` is the list, and then the new one. */
+RDMESH_API int rdmesh_list_push(struct rdmesh_list *lists, uint64_t *head, const void *key, size_t key_length,
+                                const void *value, size_t length);
+/* Takes the node behind `node` out: `behind` is the one that follows from then on. Nodes are not used again. */
+RDMESH_API int rdmesh_list_unlink(struct rdmesh_list *lists, uint64_t node, uint64_t behind);
+RDMESH_API void rdmesh_list_close(struct rdmesh_list *lists);
+
+/* The client's part, as that of the hash table. */
+struct rdmesh_list_client;
+RDMESH_API struct rdmesh_list_client *rdmesh_list_client_new(void);
+RDMESH_API int rdmesh_list_request(struct rdmesh_list_client *client, uint64_t head, const void *key,
+                                   size_t key_length, uint64_t address, uint32_t rkey, void *message, size_t size,
+                                   uint32_t *tag);
+RDMESH_API int rdmesh_list_reply(struct rdmesh_list_client *client, uint32_t tag, const void *reply, size_t length,
+                                 struct rdmesh_answer *answer);
+RDMESH_API void rdmesh_list_client_free(struct rdmesh_list_client *client);
+
+/* ---- Locks ------------------------------------------------------------------------------------------------------ */
+
+/* The chain of one client, whose number is `owner`, from 1 to 2^24-1. The words of the locks are the region "locks". */
+RDMESH_API struct rdmesh_chain *rdmesh_lock_chain(uint64_t locks, uint32_t owner, enum rdmesh_design design);
+
+enum { RDMESH_LOCK_MESSAGE = 24, RDMESH_LOCK_REPLY = 32 };
+
+/* Messages of RDMESH_LOCK_MESSAGE bytes; they return their length. The reply is a SEND with the tag as immediate data. */
+RDMESH_API int rdmesh_lock_acquire(uint64_t lock, uint32_t tag, void *message, size_t size);
+RDMESH_API int rdmesh_lock_release(uint64_t lock, uint64_t lease, uint32_t tag, void *message, size_t size);
+
+enum rdmesh_lock_kind {
+    RDMESH_ACQUIRED = 0, /* the client has the lock; `lease` grows with each time */
+    RDMESH_HELD = 1,     /* `holder` has it, for `lease`; nothing was done */
+    RDMESH_RELEASED = 2,
+    RDMESH_NOT_HELD = 3, /* no client has it; nothing was done */
+    RDMESH_REFUSED = 4,  /* the message was none of these */
+};
+
+struct rdmesh_lock_answer {
+    uint32_t kind; /* enum rdmesh_lock_kind */
+    uint32_t holder;
+    uint64_t lease;
+};
+
+RDMESH_API int rdmesh_lock_reply(uint32_t owner, const void *reply, size_t length, struct rdmesh_lock_answer *answer);
+/* The server ends a lease that lasts too long: 1 if it lasted, 0 if not. */
+RDMESH_API int rdmesh_lock_end(struct rdmesh_service *service, uint64_t lock, uint32_t owner, uint64_t lease);
+
+/* ---- Counters that keep to a bound ------------------------------------------------------------------------------ */
+
+/* Each counter is from 0 to `bound`, at most 2^55-1. Their words are the region "counters". */
+RDMESH_API struct rdmesh_chain *rdmesh_counter_chain(uint64_t counters, uint64_t bound, enum rdmesh_design design);
+
+enum { RDMESH_COUNTER_MESSAGE = 19, RDMESH_COUNTER_REPLY = 16 };
+
+/* A message of RDMESH_COUNTER_MESSAGE bytes; returns its length. The reply is a SEND with the tag as immediate data. */
+RDMESH_API int rdmesh_counter_add(uint64_t counter, int64_t change, uint32_t tag, void *message, size_t size);
+
+enum rdmesh_counter_kind {
+    RDMESH_ADDED = 0,         /* `value` is that before */
+    RDMESH_OUT_OF_BOUNDS = 1, /* nothing was changed */
+    RDMESH_BUSY = 2,          /* another client was faster, and nothing was changed: ask again */
+};
+
+struct rdmesh_counter_answer {
+    uint32_t kind; /* enum rdmesh_counter_kind */
+    uint32_t reserved;
+    uint64_t value;
+};
+
+RDMESH_API int rdmesh_counter_reply(const void *reply, size_t length, struct rdmesh_counter_answer *answer);
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,8 @@ static struct rdmesh_chain *make_chain(const char *design) {
 
 /* Each client has a chain of its own; the table is that of the first. */
 static struct rdmesh_service *serve(const struct rdmesh_chain *chain, struct ibv_pd *pd) {
-    struct rdmesh_service *service = rdmesh_chain_install(chain, pd, services[0], 0);
+    struct rdmesh_install how = {.beside = services[0]};
+    struct rdmesh_service *service = rdmesh_chain_install(chain, pd, &how);
     if (!service) die("%s", rdmesh_chain_error());
     return services[clients] = service;
 }
@@ -70,7 +71,7 @@ int main(int argc, char **argv) {
         if (wait[0].revents & POLLIN && clients < MOST_CLIENTS) {
             int stream = accept(wait[0].fd, NULL, NULL);
             if (!next) next = serve(chain, pd);
-            join(stream, rdmesh_service_qp(next), 0);
+            join(stream, rdmesh_service_qp(next, 0), 0);
             close(stream);
             next = NULL;
             printf("client %d\n", clients++);

@@ -144,7 +144,7 @@ static void wrong_uses(void) {
     CHECK_ERROR(rdmesh_chain_assemble("queue chain cq=sent\n"), "line 1");
     CHECK_ERROR(rdmesh_chain_assemble("chain x\nqueue q\n  a: NOP\n"), "`a`");
     CHECK_ERROR(rdmesh_chain_assemble(NULL), "the text is NULL");
-    CHECK_ERROR(rdmesh_chain_install(NULL, pd, NULL, 0), "the chain is NULL");
+    CHECK_ERROR(rdmesh_chain_install(NULL, pd, NULL), "the chain is NULL");
     rdmesh_queue_free(queue);
     struct ibv_qp *all[] = {late, noisy, fresh};
     for (int i = 0; i < 3; i++) ibv_destroy_qp(all[i]);

@@ -6,4 +6,5 @@ mod kv;
 mod linger;
 mod offloads;
 mod queues;
+mod services;
 mod wanted;

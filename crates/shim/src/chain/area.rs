@@ -12,15 +12,18 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Registered memory, zeroed at first; given back on drop.
+/// Registered memory, given back on drop: first its registration.
 pub(super) struct Area {
-    region: ZeroBased,
+    key: u32,
+    /// None of memory that the program has registered.
+    _region: Option<ZeroBased>,
     memory: Block,
 }
 
 struct Block {
     address: NonNull<c_void>,
     len: usize,
+    is_own: bool,
 }
 
 // SAFETY: its memory is written by atomics only, and libibverbs' functions may be called by any thread.
@@ -29,20 +32,27 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Allocates and registers memory.
+    /// Allocates and registers memory, zeroed.
     pub(super) fn new(pd: &Pd, len: u64, access: Access) -> Result<Self> {
         let len = usize::try_from(len.max(1)).map_err(|_| Failure::of(Errno::NOMEM, "memory of the chain"))?;
         let address = alloc::shared(len).map_err(|errno| Failure::of(errno, "memory of the chain"))?;
         let address = NonNull::new(address).ok_or_else(|| Failure::of(Errno::NOMEM, "memory of the chain"))?;
-        let memory = Block { address, len };
+        let memory = Block { address, len: len.next_multiple_of(WORD), is_own: true };
         let region = ZeroBased::register(pd, address.as_ptr(), len, access);
         let region = region.map_err(|errno| Failure::of(errno, "registering memory of the chain"))?;
-        Ok(Self { region, memory })
+        Ok(Self { key: region.key(), _region: Some(region), memory })
+    }
+
+    /// Memory that the program has registered, and keeps for as long as it is used.
+    pub(super) fn of_program(address: *mut c_void, len: u64, key: u32) -> Result<Self> {
+        let address = NonNull::new(address).ok_or_else(|| Failure::invalid("the address of a table is NULL"))?;
+        let len = usize::try_from(len).map_err(|_| Failure::invalid("a table is too long"))?;
+        Ok(Self { key, _region: None, memory: Block { address, len, is_own: false } })
     }
 
     /// Its key.
     pub(super) fn key(&self) -> u32 {
-        self.region.key()
+        self.key
     }
 
     /// Its first byte.
@@ -61,14 +71,21 @@ impl Area {
 
     /// Makes a store of a word, after all that were made before it.
     pub(super) fn store(&self, at: u64, word: u64) {
-        let room = self.memory.len.next_multiple_of(8) as u64;
-        if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > room) {
-            debug_assert!(false, "a store outside of the memory");
-            return;
+        if let Some(place) = self.word(at) {
+            place.store(word, Ordering::Release);
         }
-        // SAFETY: in bounds and aligned (whole pages are allocated), and an atomic.
-        let place = unsafe { &*self.memory.address.as_ptr().byte_add(at as usize).cast::<AtomicU64>() };
-        place.store(word, Ordering::Release);
+    }
+
+    /// Replaces a word by another one, if it is what it should be. Returns whether it was.
+    pub(super) fn exchange(&self, at: u64, old: u64, new: u64) -> bool {
+        self.word(at).is_some_and(|place| place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok())
+    }
+
+    fn word(&self, at: u64) -> Option<&AtomicU64> {
+        let is_within = at.is_multiple_of(8) && at.checked_add(8).is_some_and(|end| end <= self.memory.len as u64);
+        debug_assert!(is_within, "a word outside of the memory");
+        // SAFETY: in bounds and aligned (pages are, and a program's tables are checked), and an atomic.
+        is_within.then(|| unsafe { &*self.memory.address.as_ptr().byte_add(at as usize).cast::<AtomicU64>() })
     }
 
     /// The same of an offload.
@@ -79,6 +96,10 @@ impl Area {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        alloc::free(self.address.as_ptr());
+        if self.is_own {
+            alloc::free(self.address.as_ptr());
+        }
     }
 }
+
+const WORD: usize = 8;

@@ -103,15 +103,9 @@ replace! {
             // SAFETY: as above.
             let (shape, service) = unsafe { (given(shape, "the shape")?.parse()?, given(service, "the service")?) };
             let chain = shape.program().lower(Design::Local);
-            let area = |number: usize| {
-                let region = &chain.regions[number];
-                let is_its = service.has_region(number, &region.name, region.content.length());
-                service.area(number).filter(|_| is_its).cloned()
-            };
-            match (area(0), area(1)) {
-                (Some(buckets), Some(records)) => Ok(Hash { table: Table::new(shape), areas: [buckets, records] }),
-                _ => Err(Failure::invalid("the service has no table of that shape")),
-            }
+            let areas = service.areas_of(&chain, 2).and_then(|areas| <[Arc<Area>; 2]>::try_from(areas).ok());
+            let areas = areas.ok_or_else(|| Failure::invalid("the service has no table of that shape"))?;
+            Ok(Hash { table: Table::new(shape), areas })
         })
     }
 

@@ -5,8 +5,9 @@
 //! * [`queue`]: managed queues by hand, with [`request`]: work requests as C structs; [`ring`]: rings as memory.
 //! * [`group`]: groups of managed queues: counts, faults, orders.
 //! * [`text`]: chains: assembled, listed, multiplied.
+//! * [`program`]: chains by label and field, with [`span`]: their objects by number, and [`when`]: conditions.
 //! * [`service`]: installation of a chain in queues, with [`area`]: its memory.
-//! * [`hash`]: the service of values by key; [`answer`]: what replies of such services say.
+//! * [`hash`]: the service of values by key; [`list`]: in lists; [`words`]: locks and counters; [`answer`]: what replies say.
 
 mod answer;
 mod area;
@@ -14,8 +15,13 @@ mod border;
 mod calls;
 mod group;
 mod hash;
+mod list;
+mod program;
 mod queue;
 mod request;
 mod ring;
 mod service;
+mod span;
 mod text;
+mod when;
+mod words;

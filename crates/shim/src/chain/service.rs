@@ -2,19 +2,20 @@
 #![allow(unsafe_code)]
 
 use super::area::Area;
-use super::border::{Failure, Result, code, free, given, object, store, text};
+use super::border::{Failure, Result, code, free, given, list, object, store, text};
 use super::calls::Device;
 use super::group::{Fault, Stats, group};
-use super::queue::{How, Queue};
+use super::queue::{How as Manage, Queue};
 use super::text::Verified;
 use crate::interpose::replace;
 use crate::libibverbs::objects::{CountingCq, QueuePair, Sizes};
 use crate::libibverbs::{Pd, Qp};
 use libc::{c_char, c_int, c_void};
 use rdmesh_chain::Installed;
-use rdmesh_chain::program::{Chain, Content};
+use rdmesh_chain::program::{Chain, Content, Region, Remote};
 use rdmesh_uverbs::session::chain::{Group, QueueSide};
 use rdmesh_verbs::Access;
+use rdmesh_verbs::chain::ChainOp;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,8 +28,8 @@ pub(super) struct Service {
     device: Device,
     chain: Chain,
     group: u32,
-    /// The queue pair that leads to the client.
-    client: usize,
+    /// The queues that lead to the client, by number; the first has the client's messages.
+    clients: Vec<usize>,
 }
 
 /// A queue pair of a service.
@@ -38,21 +39,79 @@ struct Member {
     is_looped: bool,
 }
 
+/// `struct rdmesh_table`.
+#[repr(C)]
+struct Table {
+    name: *const c_char,
+    address: *mut c_void,
+    length: u64,
+    key: u32,
+    reserved: u32,
+}
+
+/// `struct rdmesh_install`.
+#[repr(C)]
+struct Install {
+    beside: *const Service,
+    group: u32,
+    num_tables: u32,
+    tables: *const Table,
+}
+
+/// Wishes of the program.
+#[derive(Default)]
+struct How<'a> {
+    beside: Option<&'a Service>,
+    group: u32,
+    tables: Vec<(&'a str, &'a Table)>,
+}
+
+impl Install {
+    /// # Safety
+    /// Its pointers are null or valid.
+    unsafe fn parse(&self) -> Result<How<'_>> {
+        // SAFETY: by the contract.
+        unsafe {
+            let tables = list(self.tables, self.num_tables as usize, "the list of tables")?;
+            let tables = tables.iter().map(|table| Ok((text(table.name, "the name of a table")?, table)));
+            Ok(How { beside: self.beside.as_ref(), group: self.group, tables: tables.collect::<Result<_>>()? })
+        }
+    }
+}
+
+impl How<'_> {
+    fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|(of, _)| *of == name).map(|(_, table)| *table)
+    }
+}
+
+impl Table {
+    fn area(&self, length: u64) -> Result<Area> {
+        if self.address.is_null() || self.length < length || !self.address.addr().is_multiple_of(8) {
+            return Err(Failure::invalid(format_args!(
+                "a table of the program's has {length} bytes from a whole word on"
+            )));
+        }
+        Area::of_program(self.address, self.length, self.key)
+    }
+}
+
 impl Service {
     /// Installs a chain.
-    fn install(chain: &Chain, pd: &Pd, beside: Option<&Self>, group: u32) -> Result<Self> {
+    fn install(chain: &Chain, pd: &Pd, how: &How<'_>) -> Result<Self> {
         // SAFETY: the program's protection domain is one of libibverbs', as the header says.
         let device = unsafe { Device::of_pd(pd)? };
-        if beside.is_some_and(|other| !other.device.is(&device)) {
+        if how.beside.is_some_and(|other| !other.device.is(&device)) {
             return Err(Failure::invalid("the service beside is of another device"));
         }
-        let group = if group == 0 { NEXT_GROUP.fetch_add(1, Ordering::Relaxed) } else { group };
-        let (areas, mut installed) = regions(chain, pd, beside)?;
+        let group = if how.group == 0 { NEXT_GROUP.fetch_add(1, Ordering::Relaxed) } else { how.group };
+        let (areas, mut installed) = regions(chain, pd, how)?;
         let make_cq =
             |name: &String| CountingCq::create(pd).map_err(|errno| Failure::of(errno, format_args!("cq `{name}`")));
         let cqs: Vec<CountingCq> = chain.cqs.iter().map(make_cq).collect::<Result<_>>()?;
         installed.cqs = cqs.iter().map(CountingCq::handle).collect();
-        let mut service = Self { queues: Vec::new(), cqs, areas, device, chain: chain.clone(), group, client: 0 };
+        let mut service =
+            Self { queues: Vec::new(), cqs, areas, device, chain: chain.clone(), group, clients: leading(chain) };
         service.make_queues(pd, &mut installed)?;
         service.fill(&installed)?;
         service.start()?;
@@ -62,15 +121,8 @@ impl Service {
     /// The queue pairs, managed, with keys of their rings.
     fn make_queues(&mut self, pd: &Pd, installed: &mut Installed) -> Result<()> {
         let chain = self.chain.clone();
-        if chain.receives.len() > 1
-            || chain.queues.iter().filter(|queue| queue.to_client).count() > 1 && !chain.is_looped_back()
-        {
-            return Err(Failure::invalid("the chain has several queues to its client; install one that has one"));
-        }
-        let client = chain.queues.iter().position(|queue| queue.to_client);
-        let client = client
-            .ok_or_else(|| Failure::invalid("the chain has no queue with `to=client` that could take requests"))?;
-        self.client = client;
+        let client = self.clients.first().copied().filter(|_| chain.receives.len() < 2);
+        let client = client.ok_or_else(|| Failure::invalid("a chain has a queue, and at most one `receive`"))?;
         let access = if chain.is_looped_back() { ALL } else { Access::LOCAL_WRITE };
         for (number, queue) in chain.queues.iter().enumerate() {
             let receive = chain.receives.first().filter(|_| number == client);
@@ -84,7 +136,7 @@ impl Service {
             };
             let failed = |errno| Failure::of(errno, format_args!("the queue pair of `{}`", queue.name));
             let qp = QueuePair::create(pd, cq, recv_cq, sizes).map_err(failed)?;
-            let how = How {
+            let how = Manage {
                 group: self.group,
                 sends: 1,
                 receives: receive.is_some().into(),
@@ -96,7 +148,7 @@ impl Service {
             installed.queues.push((qp.handle(), key.key));
             installed.strides.push(key.stride as usize);
             installed.receives.extend(receive.map(|_| qp.handle()));
-            self.queues.push(Member { managed, qp, is_looped: !queue.to_client });
+            self.queues.push(Member { managed, qp, is_looped: !self.clients.contains(&number) });
         }
         Ok(())
     }
@@ -115,7 +167,7 @@ impl Service {
             let slots: Vec<_> = slots.map(|slot| (slot.bytes, slot.holes, slot.allowed)).collect();
             member.managed.seal(QueueSide::Send, &slots)?;
         }
-        let member = &self.queues[self.client];
+        let member = &self.queues[self.clients[0]];
         for number in 0..self.chain.receives.len() {
             let ring = member.managed.ring(QueueSide::Receive)?;
             let bytes = self.chain.receive_ring(number, ring.stride(), installed);
@@ -133,7 +185,7 @@ impl Service {
             member.qp.loop_back().map_err(failed)?;
         }
         for receive in &self.chain.receives {
-            self.queues[self.client].managed.enable(QueueSide::Receive, receive.enabled)?;
+            self.queues[self.clients[0]].managed.enable(QueueSide::Receive, receive.enabled)?;
         }
         for (member, queue) in self.queues.iter().zip(&self.chain.queues) {
             member.managed.enable(QueueSide::Send, queue.enabled)?;
@@ -141,14 +193,28 @@ impl Service {
         Ok(())
     }
 
-    /// The memory of a region by its number.
-    pub(super) fn area(&self, region: usize) -> Option<&Arc<Area>> {
-        self.areas.get(region)
+    /// The memory of the first regions of another chain, if this one has the same there.
+    pub(super) fn areas_of(&self, other: &Chain, count: usize) -> Option<Vec<Arc<Area>>> {
+        let is_same = |(own, other): (&Region, &Region)| own.name == other.name && own.content == other.content;
+        let has_all = self.chain.regions.len() >= count && other.regions.len() >= count;
+        let is_its = has_all && self.chain.regions.iter().zip(&other.regions).take(count).all(is_same);
+        is_its.then(|| self.areas[..count].to_vec())
     }
 
-    /// Whether the region has this name and length.
-    pub(super) fn has_region(&self, number: usize, name: &str, length: u64) -> bool {
-        self.chain.regions.get(number).is_some_and(|region| region.name == name && region.content.length() == length)
+    /// The memory of a table or of shared memory by its name, and its length.
+    pub(super) fn named(&self, name: &str) -> Result<(&Arc<Area>, u64)> {
+        let is_it = |region: &Region| region.name == name && region.content.is_foreign();
+        let found = self.chain.regions.iter().zip(&self.areas).find(|(region, _)| is_it(region));
+        let (region, area) =
+            found.ok_or_else(|| Failure::invalid(format_args!("the chain has no table or shared memory `{name}`")))?;
+        Ok((area, region.content.length()))
+    }
+
+    /// The memory of a region of another chain's that this one has, too.
+    fn same(&self, region: &Region) -> Result<&Arc<Area>> {
+        let found = self.chain.regions.iter().position(|r| r.name == region.name && r.content == region.content);
+        let area = found.and_then(|number| self.areas.get(number));
+        area.ok_or_else(|| Failure::invalid(format_args!("the service beside has no `{}` of that length", region.name)))
     }
 
     fn state(&self) -> Result<Group> {
@@ -168,8 +234,21 @@ impl Service {
     }
 }
 
+/// The queues that send something to the client; of a chain that never does, one that could. All others are looped back.
+fn leading(chain: &Chain) -> Vec<usize> {
+    let sends = |slot: &usize| {
+        let slot = &chain.slots[*slot];
+        let mut ops = std::iter::once(slot.control.op).chain(slot.may.iter().map(|control| control.op));
+        !slot.is_local() && ops.any(ChainOp::sends_data) && !matches!(slot.remote, Remote::Own(_))
+    };
+    let numbers = || 0..chain.queues.len();
+    let leads = |number: &usize| chain.queues[*number].to_client && chain.queues[*number].slots.iter().any(sends);
+    let found: Vec<usize> = numbers().filter(leads).collect();
+    if found.is_empty() { numbers().filter(|number| chain.queues[*number].to_client).take(1).collect() } else { found }
+}
+
 /// Memory for the regions, each with its first address in its area. What clients name offsets in has areas of its own.
-fn regions(chain: &Chain, pd: &Pd, beside: Option<&Service>) -> Result<(Vec<Arc<Area>>, Installed)> {
+fn regions(chain: &Chain, pd: &Pd, how: &How<'_>) -> Result<(Vec<Arc<Area>>, Installed)> {
     let looped = if chain.is_looped_back() { Access::REMOTE_READ } else { Access::empty() };
     let written = Access::LOCAL_WRITE | if chain.is_looped_back() { ALL } else { Access::empty() };
     let access = |content: &Content| if content.is_writable() { written } else { looped };
@@ -191,18 +270,12 @@ fn regions(chain: &Chain, pd: &Pd, beside: Option<&Service>) -> Result<(Vec<Arc<
     let mut areas = Vec::new();
     for region in &chain.regions {
         let content = &region.content;
-        areas.push(match beside {
+        areas.push(match (how.table(&region.name), how.beside) {
             _ if own(content) && content.is_writable() => scratch.clone(),
             _ if own(content) => constants.clone(),
-            Some(other) => {
-                let same = other.chain.regions.iter().position(|r| r.name == region.name && r.content == *content);
-                let area = same.and_then(|number| other.areas.get(number));
-                area.ok_or_else(|| {
-                    Failure::invalid(format_args!("the service beside has no `{}` of that length", region.name))
-                })?
-                .clone()
-            }
-            None => Arc::new(Area::new(pd, content.length(), access(content))?),
+            (Some(table), _) => Arc::new(table.area(content.length())?),
+            (None, Some(other)) => other.same(region)?.clone(),
+            (None, None) => Arc::new(Area::new(pd, content.length(), access(content))?),
         });
     }
     let regions = areas.iter().map(|area| area.key()).collect();
@@ -222,20 +295,22 @@ static NEXT_GROUP: AtomicU32 = AtomicU32::new(0x1000_0000);
 
 replace! {
     /// See `rdmesh_chain.h`, as for all of these.
-    fn rdmesh_chain_install(chain: *const Verified, pd: *const Pd, beside: *const Service, group: u32) -> *mut Service {
+    fn rdmesh_chain_install(chain: *const Verified, pd: *const Pd, how: *const Install) -> *mut Service {
         object(|| {
             // SAFETY: what the program passes is as the header says; so it is below.
             let (chain, pd) = unsafe { (given(chain, "the chain")?, given(pd, "the protection domain")?) };
             // SAFETY: as above.
-            Service::install(chain.chain(), pd, unsafe { beside.as_ref() }, group)
+            let how = unsafe { how.as_ref().map_or(Ok(How::default()), |how| how.parse())? };
+            Service::install(chain.chain(), pd, &how)
         })
     }
 
-    /// The client's queue pair.
-    fn rdmesh_service_qp(service: *const Service) -> *mut Qp {
+    /// A queue pair for the client.
+    fn rdmesh_service_qp(service: *const Service, number: u32) -> *mut Qp {
         // SAFETY: as above.
         let service = unsafe { service.as_ref() };
-        service.and_then(|service| service.queues.get(service.client)).map_or(std::ptr::null_mut(), |member| member.qp.as_ptr())
+        let member = service.and_then(|service| service.queues.get(*service.clients.get(number as usize)?));
+        member.map_or(std::ptr::null_mut(), |member| member.qp.as_ptr())
     }
 
     /// A region.
@@ -244,11 +319,10 @@ replace! {
         let failed = code(|| {
             // SAFETY: as above.
             let (service, name) = unsafe { (given(service, "the service")?, text(name, "the name")?) };
-            let number = service.chain.regions.iter().position(|region| region.name == name && region.content.is_foreign());
-            let number = number.ok_or_else(|| Failure::invalid(format_args!("the chain has no table or shared memory `{name}`")))?;
-            found = service.areas[number].address();
+            let (area, len) = service.named(name)?;
+            found = area.address();
             // SAFETY: as above.
-            unsafe { store(length, service.chain.regions[number].content.length()) };
+            unsafe { store(length, len) };
             Ok(0)
         });
         if failed != 0 {

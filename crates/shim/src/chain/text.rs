@@ -18,6 +18,11 @@ impl Verified {
         Ok(Self(chain))
     }
 
+    /// A chain that was verified already.
+    pub(super) fn proved(chain: Chain) -> Self {
+        Self(chain)
+    }
+
     /// The chain.
     pub(super) fn chain(&self) -> &Chain {
         &self.0
