@@ -14,7 +14,7 @@ pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U40, U56, U64, U120};
 pub use condition::{Condition, Value, When};
 pub use memory::{At, Memory, Source};
 pub use read::Reading;
-pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, write_imm};
+pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, write, write_imm};
 
 use crate::program::{Chain, Content, Order, Place, Region, Remote, Slot, Span};
 use crate::verify::{Refusal, verify};
