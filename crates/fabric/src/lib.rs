@@ -3,6 +3,7 @@
 //! * [`Tenant`], [`Network`], [`Endpoint`], [`Host`], [`SecurityGroup`], [`Policy`], [`Quota`], [`Name`]: the objects; [`Validate`]: their rules.
 //! * [`Peers`]: the operator's list of the other hosts.
 //! * [`store`]: the key-value store, with revisions, leases and watches; embedded on one host.
+//! * [`cluster`]: the records that the hosts of a cluster share.
 //! * [`Registry`]: the rules for names and addresses, over a store; [`Topology`]: a copy of its contents.
 //! * [`StateDir`]: a router's files and their ownership checks; [`printable`]: escaped text for the terminal.
 //! * [`api`] and [`Client`]: a router's HTTP+JSON API on a Unix socket.
@@ -11,6 +12,7 @@
 
 pub mod api;
 mod client;
+pub mod cluster;
 mod endpoint;
 mod group;
 mod host;

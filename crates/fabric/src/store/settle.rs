@@ -7,8 +7,8 @@ use std::time::Duration;
 ///
 /// The transaction is sent again: its conditions let it be made once only, in whichever of its forms the store takes first. Where
 /// that then meets a conflict, the keys say whose it is. Every key that the transaction puts must have a condition
-/// other than [`Expect::Anything`], and values must tell writers apart; a change that another writer has replaced already counts
-/// as a conflict.
+/// other than [`Expect::Anything`], and values must tell writers apart, unless to make the transaction twice is the same as to
+/// make it once; a change that another writer has replaced already counts as a conflict.
 pub async fn settle(store: &dyn Store, transaction: &Transaction) -> Result<Committed, StoreError> {
     let mut is_unknown = false;
     for attempt in 0.. {

@@ -59,6 +59,9 @@ impl Embedded {
         operation: impl FnOnce(Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
+        if !self.state().has_file() {
+            return operation(store);
+        }
         let done = spawn_blocking(move || operation(store)).await;
         done.unwrap_or_else(|error| Err(StoreError::OutcomeUnknown(error.to_string())))
     }

@@ -58,6 +58,10 @@ impl State {
         self.content.revision
     }
 
+    pub(super) fn has_file(&self) -> bool {
+        self.disk.is_some()
+    }
+
     pub(super) fn history(&self) -> &History {
         self.watches.history()
     }
