@@ -143,6 +143,12 @@ impl Server {
                 Control::Chain(endpoint, order, answer) => {
                     let _ = answer.send(self.executor.devices().control_chain(endpoint, order));
                 }
+                Control::InspectChain(endpoint, (device, group), answer) => {
+                    let _ = answer.send(self.executor.devices().inspect_chain(endpoint, device, group));
+                }
+                Control::TraceChain(endpoint, trace, answer) => {
+                    let _ = answer.send(self.executor.devices().trace_chain(endpoint, trace));
+                }
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
