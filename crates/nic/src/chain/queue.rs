@@ -122,6 +122,12 @@ impl<M: Memory> ManagedSend<M> {
         Some((self.copies.clone(), at))
     }
 
+    /// Puts it to where it would be after a long time.
+    #[cfg(test)]
+    pub(crate) fn preset(&mut self, next: u64) {
+        self.next = next;
+    }
+
     /// Forgets all requests.
     pub(crate) fn clear(&mut self) {
         self.next = 0;

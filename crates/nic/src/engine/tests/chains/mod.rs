@@ -1,7 +1,10 @@
 //! Managed queues: what the rules of chains say beyond what a model can compare (`crates/sim/tests/chains`).
 
+mod counts;
 mod ends;
+mod errors;
 mod hostile;
+
 mod rules;
 mod shares;
 mod world;
