@@ -5,6 +5,7 @@ mod ends;
 mod errors;
 mod hostile;
 
+mod orders;
 mod rules;
 mod shares;
 mod world;
