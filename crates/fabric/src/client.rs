@@ -1,9 +1,9 @@
 //! A blocking client of a router's API.
 
 use crate::api::{
-    ApiError, AttachInterface, Capture, CaptureEnd, ChainInfo, ConnectionInfo, ContextInfo, ControlChain,
-    CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices,
-    SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, Tunnel,
+    ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep, ConnectionInfo, ContextInfo,
+    ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices,
+    MovedDevices, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -126,6 +126,16 @@ impl Client {
     /// All groups of managed queues.
     pub fn chains(&self) -> Result<Vec<ChainInfo>, ClientError> {
         self.get("/v1/chains")
+    }
+
+    /// A group of managed queues, with its queues.
+    pub fn chain(&self, network: &Name, name: &Name, device: u32, group: u32) -> Result<ChainDetail, ClientError> {
+        self.get(&format!("/v1/endpoints/{network}/{name}/chains/{device}/{group}"))
+    }
+
+    /// Records the requests that a group of managed queues executes, and returns those that were recorded.
+    pub fn trace_chain(&self, network: &Name, name: &Name, trace: &TraceChain) -> Result<Vec<ChainStep>, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain-trace"), Some(trace))
     }
 
     /// Stops, resumes or ends a group of managed queues.

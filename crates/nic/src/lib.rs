@@ -41,7 +41,10 @@ mod transport;
 pub mod wire;
 
 pub use capture::{CaptureFilter, Captured, Captures};
-pub use chain::{ChainEntry, ChainFault, ChainState, INLINE_COPIES, Image, Manage, ManageSend, RingInit};
+pub use chain::{
+    ChainEntry, ChainFault, ChainQueue, ChainSlot, ChainState, ChainWait, Executed, INLINE_COPIES, Image, Manage,
+    ManageSend, RingInit,
+};
 pub use command::{
     Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, MwType, PdEntry, QpCounters, QpEntry, QpInfo,
     QpInit, SrqAttr, SrqEntry, SrqInit,

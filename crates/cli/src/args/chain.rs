@@ -1,6 +1,6 @@
 //! Arguments of `rdmesh chain`.
 
-use super::OutputOptions;
+use super::{OutputOptions, TopOptions};
 use clap::{Args as ClapArgs, Subcommand};
 use rdmesh_fabric::{DEFAULT_NETWORK, Name};
 
@@ -8,6 +8,12 @@ use rdmesh_fabric::{DEFAULT_NETWORK, Name};
 pub(crate) enum ChainCommand {
     /// List chains, with counts of the requests that they have executed
     Ls(OutputOptions),
+    /// Show live rates of the requests that chains execute
+    Top(TopOptions),
+    /// Show a chain: its queues, what each waits for, and the requests in their slots
+    Show(ShowChain),
+    /// Record the requests that a chain executes, and show the last ones
+    Trace(TraceOptions),
     /// Let a chain start no request, and receive no message, until it is resumed
     Stop(ChainOptions),
     /// Let a chain go on that was stopped
@@ -30,6 +36,28 @@ pub(crate) struct ChainOptions {
     /// Number of its device, as `rdmesh chain ls` shows it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) device: u32,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ShowChain {
+    #[command(flatten)]
+    pub(crate) chain: ChainOptions,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TraceOptions {
+    #[command(flatten)]
+    pub(crate) chain: ChainOptions,
+    /// Go on, until interrupted
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Seconds for which requests are recorded before they are shown
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, conflicts_with = "follow")]
+    pub(crate) time: f64,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
 }
 
 #[derive(ClapArgs)]

@@ -176,6 +176,11 @@ impl<P: Platform> Device<'_, P> {
         self.out.timers.stop(index);
         self.out.schedule.leave(index, owner);
         self.out.forget_failed(index);
+        if let Some(chain) = &qp.core().send.chain
+            && let Some(at) = chain.refill
+        {
+            self.out.chains.forget(index, at, chain.last);
+        }
         self.cx.remove_qp(qp.core());
         self.qps.drop_arrived(index, self.out);
         Ok(qp)

@@ -1,6 +1,7 @@
 //! The engine: one shard of the NIC.
 
 mod arrivals;
+mod chain_listing;
 mod chains;
 mod device;
 mod free;

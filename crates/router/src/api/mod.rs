@@ -4,6 +4,7 @@
 //! from it.
 
 mod capture;
+mod chain_rows;
 mod chains;
 mod convert;
 mod metrics;

@@ -6,8 +6,8 @@ use crate::traffic::{connect, ring_doorbell};
 use crate::world::World;
 use proptest::prelude::*;
 use rdmesh_fabric::Quota;
-use rdmesh_fabric::api::{ChainAction, ControlChain};
-use rdmesh_nic::ChainState;
+use rdmesh_fabric::api::{ChainAction, ControlChain, TraceChain};
+use rdmesh_nic::{ChainSlot, ChainState, ChainWait};
 use rdmesh_router::endpoint::EndpointId;
 use rdmesh_router::session::{ChainError, FailedRequest, FailedRequestInfo};
 use rdmesh_uverbs::abi::*;
@@ -227,6 +227,42 @@ fn a_wrong_key_ends_the_group_and_is_told() {
     assert_eq!((group.fault_addr, group.fault_key), (64, key.key ^ 1));
 }
 
+#[test]
+fn a_chain_is_shown_and_its_requests_are_recorded() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, _), (counted, _)) = (client.alloc_pd(), client.create_cq(8), client.create_cq(8));
+    let (ticks, _) = managed(&mut client, pd, counted, |_| (1..=4).map(|n| request(ChainOp::Nop, n)).collect());
+    let (program, _) = managed(&mut client, pd, cq, waiting(counted));
+    label(&mut client, program.qp, 0, &["ticks", "nop", "count"]).unwrap();
+    enable(&mut client, program.qp, 3).unwrap();
+    enable(&mut client, ticks.qp, 1).unwrap();
+    let queues = || world.server.inspect_chain(EndpointId(1), 0, GROUP).unwrap();
+    let expected = [ChainWait::Enable, ChainWait::Completions { cq: counted, count: 2, produced: 1 }];
+    eventually("standing still", || queues().iter().map(|row| row.queue.waits_for).eq(expected));
+    let queues = queues();
+    assert_eq!((queues[1].queue.next, queues[1].queue.limit, queues[1].queue.cycle), (0, 3, 8));
+    let labels = queues[1].slots.iter().map(|row| row.label.map(|label| label.to_string()));
+    let labels: Vec<_> = labels.collect();
+    assert_eq!((labels[0].as_deref(), labels[2].as_deref(), labels.len()), (Some("ticks"), Some("count"), 8));
+    assert!(matches!(&queues[1].slots[2].slot, ChainSlot::Send(wr) if wr.control.op == ChainOp::FetchAdd));
+    let trace = |from| {
+        let trace = TraceChain { device: 0, group: GROUP, seconds: 60, from };
+        world.server.trace_chain(EndpointId(1), trace).unwrap()
+    };
+    assert!(trace(0).is_empty(), "nothing is recorded before it is asked for");
+    enable(&mut client, ticks.qp, 2).unwrap();
+    eventually("three more", || trace(0).len() == 4);
+    let steps: Vec<_> = trace(0).iter().map(|row| (row.step.op, row.label.map(|label| label.to_string()))).collect();
+    assert_eq!(steps[0], (ChainOp::Nop, None));
+    assert_eq!(steps[1], (ChainOp::Wait, Some("ticks".to_owned())));
+    assert_eq!(steps[3], (ChainOp::FetchAdd, Some("count".to_owned())));
+    assert_eq!((trace(3).len(), trace(3)[0].qpn.value()), (1, program.qpn));
+    let none = TraceChain { device: 0, group: GROUP + 1, seconds: 1, from: 0 };
+    assert!(world.server.trace_chain(EndpointId(1), none).is_err());
+    assert!(world.server.inspect_chain(EndpointId(2), 0, GROUP).is_err());
+}
+
 fn label(client: &mut Client, qp: u32, first: u32, names: &[&str]) -> Result<(), Errno> {
     let head = Call::Label.body(&LabelPart { qp, side: 0, first, count: names.len() as u32 });
     let padded = names.iter().flat_map(|name| {
@@ -280,7 +316,9 @@ fn a_chain_that_spins_is_ended_by_command() {
     let (spinning, _) = managed(&mut client, pd, cq, |_| (0..8).map(|_| silent()).collect());
     enable(&mut client, spinning.qp, u64::MAX).unwrap();
     let copies = |client: &mut Client| groups(client)[0].copies;
-    eventually("laps", || copies(&mut client) > 1000);
+    eventually("laps", || copies(&mut client) > 100_000);
+    let entry = || world.server.snapshot()[0].chains[0].entry.clone();
+    assert!(entry().is_spinning && entry().laps > 10_000);
     other.alloc_pd();
     order(&mut client, Call::Kill, &Order { group: GROUP, reserved: 0 }).unwrap();
     let last = copies(&mut client);

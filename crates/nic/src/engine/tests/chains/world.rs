@@ -104,6 +104,14 @@ impl World {
         cqs[0].produced
     }
 
+    /// Puts a queue that was not enabled, and its count of completions, to where they would be after a long time.
+    pub(super) fn preset(&mut self, queue: &Queue, next: u64, produced: u64) {
+        let device = self.device_of(&queue.node);
+        device.cx.cq(queue.cq).unwrap().preset(produced);
+        let index = device.cx.qp(queue.qp).unwrap();
+        device.qps.get_mut(index).unwrap().core_mut().send.chain.as_mut().unwrap().preset(next);
+    }
+
     pub(super) fn ring_region(&mut self, queue: &Queue) -> RingRegion {
         self.device_of(&queue.node).register_send_ring(queue.qp, None, Access::LOCAL_WRITE).unwrap()
     }

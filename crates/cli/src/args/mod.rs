@@ -2,7 +2,7 @@
 
 mod chain;
 
-pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions};
+pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
