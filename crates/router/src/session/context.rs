@@ -3,7 +3,6 @@
 use super::account::{Account, Item};
 use super::completions::Completions;
 use super::device::OpenDevice;
-use super::failed_requests::FailedRequest;
 use super::groups::Groups;
 use super::holdings::Holdings;
 use super::info::{ChainRow, ContextInfo, QpRow};
@@ -21,7 +20,7 @@ use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::policy::Policy;
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, Time};
+use rdmesh_nic::{ContextId, ExternalPort, Network, ROCE_PORT, Time};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -35,9 +34,6 @@ use std::sync::{Arc, Weak};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
-
-/// Maximum number of failed queue pairs that are recorded for one context.
-const MAX_FAILED_REQUESTS: usize = 4;
 
 const PAGE: u64 = 4096;
 
@@ -95,6 +91,11 @@ impl Opener {
     /// Its number.
     pub(super) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The name of its program.
+    pub(super) fn comm(&self) -> &str {
+        &self.comm
     }
 }
 
@@ -337,47 +338,6 @@ impl Context {
     /// Whether `token` is this context's, in constant time.
     pub(super) fn has_token(&self, token: &Token) -> bool {
         self.token.is_equal(token)
-    }
-
-    /// Records indices beyond the ends of its queues that the program has written since the last call.
-    pub(super) fn note_bad_indices(&self, account: &Account) {
-        let count = self.queues.take_bad_indices();
-        if count != 0 {
-            account.note_bad_indices(count);
-            account.failed_requests(|known| {
-                known.note_all(FailedRequest::BadIndex, count, self.opener.pid, || self.opener.comm.clone())
-            });
-        }
-    }
-
-    /// Records the errors that have ended groups of its managed queues since the last call.
-    pub(super) fn note_chain_faults(&mut self, account: &Account) {
-        if self.managed.is_empty() {
-            return;
-        }
-        let id = self.id;
-        let entries = self.shard.call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
-        for fault in self.managed.take_new_faults(entries.as_deref().unwrap_or_default()) {
-            let request = FailedRequest::Chain(fault);
-            account.failed_requests(|known| known.note(request, self.opener.pid, || self.opener.comm.clone()));
-        }
-    }
-
-    /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&mut self, account: &Account) {
-        self.note_bad_indices(account);
-        self.note_chain_faults(account);
-        let id = self.id;
-        let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
-            let device = shard.engine().device(id).ok();
-            let infos = device.iter().flat_map(Device::infos);
-            infos.filter_map(|info| FailedRequest::of_queue_pair(&info)).take(MAX_FAILED_REQUESTS).collect()
-        });
-        account.failed_requests(|known| {
-            failed_requests
-                .into_iter()
-                .for_each(|request| known.note(request, self.opener.pid, || self.opener.comm.clone()));
-        });
     }
 
     /// Its description, at time `now`.

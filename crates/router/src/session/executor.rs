@@ -7,6 +7,7 @@ use super::commands::{self, Scope};
 use super::connection::{Answer, Attempt, Frame, SessionConnection, Subject, Until};
 use super::context::Context;
 use super::control::CmControl;
+use super::device_failures;
 use super::devices::Devices;
 use super::info::ContextInfo;
 use super::lease::{Lease, Left, Lingering};
@@ -194,7 +195,7 @@ impl Executor {
     pub(super) fn note_chain_faults(&mut self) {
         for context in self.devices.iter_mut() {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                context.note_chain_faults(&endpoint.account);
+                device_failures::note_chain_faults(context, &endpoint.account);
             }
         }
     }
@@ -203,7 +204,7 @@ impl Executor {
     pub(super) fn note_bad_indices(&self) {
         for (_, context) in self.devices.iter() {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                context.note_bad_indices(&endpoint.account);
+                device_failures::note_bad_indices(context, &endpoint.account);
             }
         }
     }
@@ -227,7 +228,7 @@ impl Executor {
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.objects().total();
         endpoint.ended_traffic().add_context(&context);
-        context.note_failed_requests(&endpoint.account);
+        device_failures::note_failed_requests(&mut context, &endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
         context.close(&endpoint.account.disposal);

@@ -1,6 +1,7 @@
 //! Managed queues of a context: regions over their rings, images that arrive in parts, and charges.
 
 use super::account::Account;
+use super::failed_requests::FailedChain;
 use super::label::Label;
 use crate::budget::{Charge, Resource};
 use rdmesh_nic::{ChainEntry, ChainFault, Image};
@@ -15,17 +16,6 @@ pub(super) struct ManagedQueues {
     queues: BTreeMap<u32, ManagedQueue>,
     /// Groups whose errors have been recorded.
     recorded: BTreeSet<u32>,
-}
-
-/// The error that has ended a group, for the list of failed requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FailedChain {
-    /// The group.
-    pub group: u32,
-    /// The request, and its failure.
-    pub fault: ChainFault,
-    /// Its label.
-    pub label: Option<Label>,
 }
 
 /// The managed queues of a queue pair.
