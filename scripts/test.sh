@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint sim programs hosts chains software rxe pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -51,6 +51,11 @@ part_chains() {
     need run test chains
     build_product
     run_tests chains
+}
+
+part_cluster() {
+    need build cluster
+    run_tests cluster
 }
 
 part_software() {

@@ -5,6 +5,7 @@
 
 mod compile;
 pub mod docker;
+pub mod etcd;
 pub mod forge;
 pub mod guest;
 mod hosts;

@@ -41,6 +41,7 @@
 mod access;
 pub mod assemble;
 pub mod build;
+mod explain;
 mod image;
 mod install;
 mod instances;

@@ -3,7 +3,10 @@
 mod chain;
 mod tunnel;
 
-pub use chain::{ChainAction, ChainFault, ChainInfo, ChainState, ControlChain};
+pub use chain::{
+    ChainAction, ChainDetail, ChainFault, ChainInfo, ChainQueue, ChainSlot, ChainState, ChainStep, ControlChain,
+    SetChainSteps, TraceChain,
+};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};

@@ -6,9 +6,11 @@ use super::mesh::Mesh;
 use super::owners::Owners;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
-use crate::session::{EndpointSpec, SessionServer};
-use rdmesh_fabric::api::{ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
-use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Registry, RegistryError};
+use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
+use rdmesh_fabric::api::{
+    ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, SetChainSteps, TraceChain,
+};
+use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError};
 use rdmesh_overlay::{Errors, Overlay};
 use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -197,6 +199,36 @@ impl Endpoints {
         let ended = self.sessions.end_lingering(id, device);
         // An endpoint whose owner has ended was there for them only.
         self.remove_dead(&mut attached).map(|()| ended)
+    }
+
+    /// The queues of a group of managed queues of an endpoint, with their slots.
+    pub fn inspect_chain(
+        &self,
+        network: Name,
+        name: Name,
+        (device, group): (u32, u32),
+    ) -> Result<Vec<QueueRow>, HostError> {
+        let key = (network, name);
+        let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
+        Ok(self.sessions.inspect_chain(id, device, group)?)
+    }
+
+    /// Records the requests that a group of managed queues executes, and returns those that were recorded.
+    pub fn trace_chain(&self, network: Name, name: Name, trace: TraceChain) -> Result<Vec<StepRow>, HostError> {
+        let key = (network, name);
+        let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
+        Ok(self.sessions.trace_chain(id, trace)?)
+    }
+
+    /// Sets the budget of steps of an endpoint's chains, on devices that are open too.
+    pub fn set_chain_steps(&self, network: Name, name: Name, steps: SetChainSteps) -> Result<EndpointInfo, HostError> {
+        let key = (network, name);
+        let mut attached = self.attached();
+        let endpoint = attached.endpoints.get_mut(&key).ok_or_else(|| no_such(&key))?;
+        let quota = Quota { chain_steps: steps.per_second, ..endpoint.endpoint.quota };
+        endpoint.endpoint = self.registry.set_quota(&key.0, &key.1, quota)?;
+        self.sessions.set_chain_steps(endpoint.id, steps.per_second);
+        Ok(endpoint.info())
     }
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.

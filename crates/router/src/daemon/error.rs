@@ -15,7 +15,7 @@ pub enum HostError {
     /// Names and addresses.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The journal for the next router, or that of an earlier one.
+    /// The store of this router, or that of an earlier one.
     #[error("{}: {source}", .path.display())]
     Store {
         /// The file or directory.

@@ -3,7 +3,6 @@
 use super::account::{Account, Item};
 use super::completions::Completions;
 use super::device::OpenDevice;
-use super::failed_requests::FailedRequest;
 use super::groups::Groups;
 use super::holdings::Holdings;
 use super::info::{ChainRow, ContextInfo, QpRow};
@@ -20,7 +19,8 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, Time};
+use rdmesh_nic::policy::Policy;
+use rdmesh_nic::{ContextId, ExternalPort, Network, ROCE_PORT, Time};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -34,9 +34,6 @@ use std::sync::{Arc, Weak};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
-
-/// Maximum number of failed queue pairs that are recorded for one context.
-const MAX_FAILED_REQUESTS: usize = 4;
 
 const PAGE: u64 = 4096;
 
@@ -94,6 +91,11 @@ impl Opener {
     /// Its number.
     pub(super) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The name of its program.
+    pub(super) fn comm(&self) -> &str {
+        &self.comm
     }
 }
 
@@ -197,6 +199,16 @@ impl Context {
         let Some(id) = self.shard.move_context(self.id, shard) else { return false };
         (self.id, self.shard) = (id, shard.clone());
         true
+    }
+
+    /// Sets the policy of its endpoint.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let id = self.id;
+        self.shard.call(move |shard| {
+            if let Ok(mut device) = shard.engine().device(id) {
+                device.set_policy(policy);
+            }
+        });
     }
 
     /// Its page.
@@ -328,37 +340,10 @@ impl Context {
         self.token.is_equal(token)
     }
 
-    /// Records indices beyond the ends of its queues that the program has written since the last call.
-    pub(super) fn note_bad_indices(&self, account: &Account) {
-        let count = self.queues.take_bad_indices();
-        if count != 0 {
-            account.note_bad_indices(count);
-            account.failed_requests(|known| {
-                known.note_all(FailedRequest::BadIndex, count, self.opener.pid, || self.opener.comm.clone())
-            });
-        }
-    }
-
-    /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&self, account: &Account) {
-        self.note_bad_indices(account);
-        let id = self.id;
-        let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
-            let device = shard.engine().device(id).ok();
-            let infos = device.iter().flat_map(Device::infos);
-            infos.filter_map(|info| FailedRequest::of_queue_pair(&info)).take(MAX_FAILED_REQUESTS).collect()
-        });
-        account.failed_requests(|known| {
-            failed_requests
-                .into_iter()
-                .for_each(|request| known.note(request, self.opener.pid, || self.opener.comm.clone()));
-        });
-    }
-
     /// Its description, at time `now`.
     pub(super) fn info(&self, account: &Account, now: Time) -> ContextInfo {
         let id = self.id;
-        let (qps, chains) = self.shard.call(move |shard| {
+        let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
             let Ok(device) = shard.engine().device(id) else { return Default::default() };
             (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
         });
@@ -375,7 +360,7 @@ impl Context {
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
             number: self.number,
-            chains,
+            chains: chains.into_iter().map(|row| row.labelled(&self.managed)).collect(),
             lease: self.tenure.lease().map(|lease| lease.info(now)),
         }
     }

@@ -3,6 +3,7 @@
 use super::context::Context;
 use crate::endpoint::EndpointId;
 use crate::worker::ShardHandle;
+use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::session::Token;
 use std::collections::{BTreeSet, HashMap};
 
@@ -47,6 +48,11 @@ impl Devices {
         if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
     }
 
+    /// Sets the policy of an endpoint on all its devices.
+    pub(super) fn set_policy(&self, endpoint: EndpointId, policy: &Policy) {
+        self.of_endpoint(endpoint).for_each(|context| context.set_policy(policy.clone()));
+    }
+
     /// Files a context under the next number that is free.
     pub(super) fn insert(&mut self, context: Context) -> u32 {
         while self.contexts.contains_key(&self.next) {
@@ -76,6 +82,11 @@ impl Devices {
     /// All contexts, by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Context)> {
         self.contexts.iter().map(|(number, context)| (*number, context))
+    }
+
+    /// All contexts, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Context> {
+        self.contexts.values_mut()
     }
 
     /// Those of an endpoint.

@@ -7,6 +7,7 @@ use super::commands::{self, Scope};
 use super::connection::{Answer, Attempt, Frame, SessionConnection, Subject, Until};
 use super::context::Context;
 use super::control::CmControl;
+use super::device_failures;
 use super::devices::Devices;
 use super::info::ContextInfo;
 use super::lease::{Lease, Left, Lingering};
@@ -190,17 +191,34 @@ impl Executor {
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(account(c)?, now))).collect()
     }
 
-    /// Records the indices beyond the ends of their queues that programs have written.
-    pub(super) fn note_bad_indices(&self) {
-        for (_, context) in self.devices.iter() {
+    /// Records the errors that have ended chains.
+    pub(super) fn note_chain_faults(&mut self) {
+        for context in self.devices.iter_mut() {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                context.note_bad_indices(&endpoint.account);
+                device_failures::note_chain_faults(context, &endpoint.account);
             }
         }
     }
 
+    /// Records the indices beyond the ends of their queues that programs have written.
+    pub(super) fn note_bad_indices(&self) {
+        for (_, context) in self.devices.iter() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                device_failures::note_bad_indices(context, &endpoint.account);
+            }
+        }
+    }
+
+    /// Sets the budget of steps of an endpoint's chains.
+    pub(super) fn set_chain_steps(&self, endpoint: EndpointId, per_second: u64) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            known.account.set_chain_steps(per_second);
+            self.devices.set_policy(endpoint, &known.account.policy());
+        }
+    }
+
     fn close_context(&mut self, id: u32) {
-        let Some(context) = self.devices.remove(id) else { return };
+        let Some(mut context) = self.devices.remove(id) else { return };
         if let Some(ends) = context.tenure().lease().and_then(Lease::ends) {
             self.lingering.remove(id, ends);
         }
@@ -210,7 +228,7 @@ impl Executor {
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.objects().total();
         endpoint.ended_traffic().add_context(&context);
-        context.note_failed_requests(&endpoint.account);
+        device_failures::note_failed_requests(&mut context, &endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
         context.close(&endpoint.account.disposal);
@@ -261,6 +279,7 @@ impl Executor {
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
+        context.set_policy(account.policy());
         connection.set_subject(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))

@@ -1,5 +1,7 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
+use super::label::Label;
+use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
@@ -60,6 +62,8 @@ pub struct ChainRow {
     pub qpns: Vec<Qpn>,
     /// Number of the queue pair that failed, while there is one.
     pub failed: Option<Qpn>,
+    /// Label of the request that failed.
+    pub label: Option<Label>,
 }
 
 impl ChainRow {
@@ -69,9 +73,18 @@ impl ChainRow {
         let row = |entry: ChainEntry| Self {
             qpns: entry.qps.iter().filter_map(|qp| qpn(*qp)).collect(),
             failed: entry.fault.and_then(|fault| qpn(fault.qp)),
+            label: None,
             entry,
         };
         device.list_chains().into_iter().map(row).collect()
+    }
+}
+
+impl ChainRow {
+    /// The same, with the label of the request that failed.
+    pub(super) fn labelled(self, queues: &ManagedQueues) -> Self {
+        let label = self.entry.fault.and_then(|fault| queues.label_of(fault.qp, fault.is_receive, fault.index));
+        Self { label, ..self }
     }
 }
 

@@ -25,6 +25,7 @@ mod connection;
 mod context;
 mod control;
 mod device;
+mod device_failures;
 mod devices;
 mod endpoint;
 mod executor;
@@ -33,6 +34,7 @@ mod failure_notes;
 mod groups;
 mod holdings;
 mod info;
+mod label;
 mod lease;
 mod lookups;
 mod mads;
@@ -55,10 +57,11 @@ mod token;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
-pub use chain_orders::ChainError;
+pub use chain_orders::{ChainError, QueueRow, SlotRow, StepRow};
 pub use devices::MoveError;
-pub use failed_requests::{FailedRequest, FailedRequestInfo};
+pub use failed_requests::{FailedChain, FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, LeaseInfo, QpRow, SessionTotals};
+pub use label::Label;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 
@@ -69,7 +72,7 @@ use crate::worker::{Mode, ShardHandle};
 use cm_server::CmServer;
 use control::{CmControl, Control};
 use post::Post;
-use rdmesh_fabric::api::ControlChain;
+use rdmesh_fabric::api::{ControlChain, TraceChain};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use server::Server;
@@ -133,6 +136,22 @@ impl SessionServer {
     /// Time until the last context of an endpoint that outlives its program may end; none where there is none.
     pub fn lingers_for(&self, id: EndpointId) -> Option<Duration> {
         self.sessions.ask(|answer| Control::LingersFor(id, answer)).flatten()
+    }
+
+    /// The queues of a group of managed queues, with their slots.
+    pub fn inspect_chain(&self, id: EndpointId, device: u32, group: u32) -> Result<Vec<QueueRow>, ChainError> {
+        let inspect = |answer| Control::InspectChain(id, (device, group), answer);
+        self.sessions.ask(inspect).unwrap_or(Err(ChainError::Ending))
+    }
+
+    /// Records the requests that a group of managed queues executes, and returns those that were recorded.
+    pub fn trace_chain(&self, id: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
+        self.sessions.ask(|answer| Control::TraceChain(id, trace, answer)).unwrap_or(Err(ChainError::Ending))
+    }
+
+    /// Sets the budget of an endpoint's chains, on devices that are open too: so many steps in a second.
+    pub fn set_chain_steps(&self, id: EndpointId, per_second: u64) {
+        self.sessions.tell(Control::ChainSteps(id, per_second));
     }
 
     /// Every open context and its objects.

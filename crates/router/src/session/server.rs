@@ -153,9 +153,17 @@ impl Server {
                     let _ = answer.send(self.executor.end_lingering(is_meant));
                 }
                 Control::LingersFor(endpoint, answer) => drop(answer.send(self.executor.lingers_for(endpoint))),
+                Control::InspectChain(endpoint, (device, group), answer) => {
+                    let _ = answer.send(self.executor.devices().inspect_chain(endpoint, device, group));
+                }
+                Control::TraceChain(endpoint, trace, answer) => {
+                    let _ = answer.send(self.executor.devices().trace_chain(endpoint, trace));
+                }
+                Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
                     self.executor.note_bad_indices();
+                    self.executor.note_chain_faults();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {

@@ -13,13 +13,15 @@ use std::sync::atomic::AtomicPtr;
 
 /// The function of that name; null where the program has not loaded libibverbs.
 pub(crate) fn function(name: &CStr) -> *mut c_void {
-    // SAFETY: C strings. The second way is for programs that loaded libibverbs out of the global scope (Python's modules); the
-    // handle is kept.
+    // SAFETY: a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if found.is_null() { function_out_of_scope(name) } else { found }
+}
+
+/// The function of that name in a libibverbs that the program may have loaded out of the global scope, as Python's modules are.
+pub(crate) fn function_out_of_scope(name: &CStr) -> *mut c_void {
+    // SAFETY: C strings; the handle is kept.
     unsafe {
-        let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-        if !found.is_null() {
-            return found;
-        }
         let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
     }

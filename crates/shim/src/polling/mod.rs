@@ -46,7 +46,8 @@ fn real_open_device() -> Option<OpenDevice> {
         // SAFETY: a C string.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"ibv_open_device".as_ptr()) };
         if found.is_null() {
-            found = libibverbs::function(c"ibv_open_device");
+            // Not in the global scope, where this library's own is.
+            found = libibverbs::function_out_of_scope(c"ibv_open_device");
         }
         FOUND.store(found, Ordering::Release);
     }

@@ -12,7 +12,8 @@ use rdmesh_nic::{
 };
 use rdmesh_uverbs::ring::RingSlots;
 use rdmesh_uverbs::session::chain::{
-    ChainRequest, Enable, Group, List, MAX_GROUPS, Manage, Managed, QueueSide, Register, RingKey, SealPart,
+    ChainRequest, Enable, Group, LABEL_LEN, LabelPart, List, MAX_GROUPS, Manage, Managed, QueueSide, Register, RingKey,
+    SealPart,
 };
 use rdmesh_verbs::Access;
 use rustix::io::Errno;
@@ -25,6 +26,7 @@ pub(super) fn execute(mut scope: Scope<'_>, request: ChainRequest<'_>) -> Result
         ChainRequest::Register(request, side) => register(&mut scope, request, side).map(|key| key.as_bytes().to_vec()),
         ChainRequest::Enable(request, side) => enable(&scope, request, side).map(done),
         ChainRequest::Seal(part, side, slots) => seal(&mut scope, &part, side, slots).map(done),
+        ChainRequest::Label(part, side, labels) => label(&mut scope, &part, side, labels).map(done),
         ChainRequest::List(request) => list(&scope, request),
         ChainRequest::Stop(group) => {
             scope.on_shard(move |shard, c| shard.engine().device(c)?.stop_chain(group)).map(done)
@@ -153,6 +155,11 @@ fn seal(scope: &mut Scope<'_>, part: &SealPart, side: QueueSide, slots: &[u8]) -
         queue.add_charge(charge);
     }
     Ok(())
+}
+
+fn label(scope: &mut Scope<'_>, part: &LabelPart, side: QueueSide, labels: &[[u8; LABEL_LEN]]) -> Result<(), Errno> {
+    let queue = scope.context.managed_mut().get_mut(part.qp).ok_or(Errno::INVAL)?;
+    queue.label(&scope.endpoint.account, side, part.first, labels)
 }
 
 fn list(scope: &Scope<'_>, List { from, .. }: List) -> Result<Vec<u8>, Errno> {

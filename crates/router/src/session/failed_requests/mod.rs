@@ -3,8 +3,10 @@
 //! A program gets an errno, or no answer until a time-out. This list says more: the last distinct failures of each endpoint,
 //! their count and the program. Only commands are recorded, and only those that fail or name a path.
 
+mod chain;
 mod names;
 
+pub use chain::FailedChain;
 pub(super) use names::{Subject, subject};
 
 use crate::io::ExternalPathError;
@@ -51,6 +53,8 @@ pub enum FailedRequest {
     PrivatePages,
     /// A limit is reached.
     Limit(&'static str),
+    /// A request of a chain, whose group it has ended.
+    Chain(FailedChain),
     /// An index of a queue that lies beyond the queue's end.
     BadIndex,
     /// Anything else that was refused.
@@ -193,6 +197,7 @@ impl FailedRequest {
             Self::Limit(_) => {
                 Some("raise the quota when the endpoint is made (`rdmesh run --help`, Limits)".to_owned())
             }
+            Self::Chain(failed) => Some(chain::fix(failed)),
             Self::BadIndex => Some(
                 "the program overwrites its own queues, by a fault or on purpose: run it with valgrind or AddressSanitizer"
                     .to_owned(),
@@ -230,6 +235,7 @@ impl fmt::Display for FailedRequest {
                 write!(f, "ibv_reg_mr: memory with private pages cannot outlive its process, as a lease asks for")
             }
             Self::Limit(what) => write!(f, "no more {what}"),
+            Self::Chain(failed) => chain::describe(failed, f),
             Self::BadIndex => write!(f, "an index of a queue lay beyond the queue's end"),
             Self::Refused { what, errno } => write!(f, "{what} was refused: {errno}"),
         }

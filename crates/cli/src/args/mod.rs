@@ -1,5 +1,8 @@
 //! Command-line arguments.
 
+mod chain;
+
+pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
@@ -191,6 +194,9 @@ pub(crate) struct QuotaOptions {
     /// Seconds for which a device may outlive its program
     #[arg(long, value_name = "SECONDS")]
     max_linger: Option<u32>,
+    /// Steps of chains in a second; `rdmesh chain limit` changes it
+    #[arg(long, value_name = "N")]
+    max_chain_steps: Option<u64>,
 }
 
 impl QuotaOptions {
@@ -204,6 +210,7 @@ impl QuotaOptions {
             pinned_bytes: self.max_pinned.unwrap_or(default.pinned_bytes),
             mappings: self.max_mappings.unwrap_or(default.mappings),
             linger_seconds: self.max_linger.unwrap_or(default.linger_seconds),
+            chain_steps: self.max_chain_steps.unwrap_or(default.chain_steps),
         }
     }
 }
@@ -284,32 +291,6 @@ pub(crate) struct RemoveOptions {
     /// Its network
     #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
     pub(crate) net: Name,
-}
-
-#[derive(Subcommand)]
-pub(crate) enum ChainCommand {
-    /// List chains, with counts of the requests that they have executed
-    Ls(OutputOptions),
-    /// Let a chain start no request, and receive no message, until it is resumed
-    Stop(ChainOptions),
-    /// Let a chain go on that was stopped
-    Resume(ChainOptions),
-    /// End a chain: its queue pairs are in error at once
-    Kill(ChainOptions),
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct ChainOptions {
-    /// Name of its endpoint
-    pub(crate) name: Name,
-    /// Number of its group, as `rdmesh chain ls` shows it
-    pub(crate) group: u32,
-    /// The endpoint's network
-    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
-    pub(crate) net: Name,
-    /// Number of its device, as `rdmesh chain ls` shows it
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) device: u32,
 }
 
 #[derive(Subcommand)]
