@@ -8,7 +8,7 @@ PACKAGES_TEST=(gcc libc6-dev make libibverbs-dev librdmacm-dev python3-pyverbs u
 PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 # What speaks memcached's protocol, and memcached itself.
-PACKAGES_CHAINS=(libmemcached-tools)
+PACKAGES_CHAINS=(memcached libmemcached-tools)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)

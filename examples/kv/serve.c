@@ -37,7 +37,7 @@ int serve_start(void) {
     pd = context ? ibv_alloc_pd(context) : NULL;
     if (!pd) return 0;
     chain = rdmesh_hash_chain(&SHAPE, RDMESH_DESIGN_LOCAL);
-    tables = chain ? rdmesh_chain_install(chain, pd, NULL, 0) : NULL;
+    tables = chain ? rdmesh_chain_install(chain, pd, NULL) : NULL;
     hash = tables ? rdmesh_hash_open(&SHAPE, tables) : NULL;
     if (!hash) {
         fprintf(stderr, "no chains: %s\n", rdmesh_chain_error());
@@ -54,8 +54,9 @@ void *serve_open(const char *gid, const char *qpn, const char *psn, char *answer
         snprintf(answer, size, hash ? "CLIENT_ERROR bad address" : "SERVER_ERROR no chains here");
         return NULL;
     }
-    struct rdmesh_service *service = rdmesh_chain_install(chain, pd, tables, 0);
-    struct ibv_qp *qp = service ? rdmesh_service_qp(service) : NULL;
+    struct rdmesh_install how = {.beside = tables};
+    struct rdmesh_service *service = rdmesh_chain_install(chain, pd, &how);
+    struct ibv_qp *qp = service ? rdmesh_service_qp(service, 0) : NULL;
     /* The client may do nothing but send messages. */
     if (!qp || kv_own_end(qp, &own) || kv_connect(qp, own.psn, &peer, 0)) {
         snprintf(answer, size, "SERVER_ERROR no chain: %s", service ? "the connection failed" : rdmesh_chain_error());

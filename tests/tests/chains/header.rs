@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-const HEADERS: [&str; 2] = ["rdmesh_chain.h", "rdmesh_linger.h"];
+const HEADERS: [&str; 3] = ["rdmesh_chain.h", "rdmesh_linger.h", "rdmesh_memcached.h"];
 
 /// Functions that the headers declare.
 fn declared() -> BTreeSet<String> {
@@ -15,7 +15,7 @@ fn declared() -> BTreeSet<String> {
     };
     let declared = |header| {
         let text = fs::read_to_string(root().join("include").join(header)).expect("the header");
-        // Behind each mark; the first one is where the mark is defined.
+        // Behind each mark, the first of which is where it is defined.
         text.split("RDMESH_API ").skip(2).filter_map(name).collect::<Vec<_>>()
     };
     HEADERS.into_iter().flat_map(declared).collect()

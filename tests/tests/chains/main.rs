@@ -4,6 +4,7 @@
 mod header;
 mod kv;
 mod linger;
+mod memcached;
 mod offloads;
 mod queues;
 mod services;

@@ -16,6 +16,7 @@ use super::Buffer;
 use crate::build::{Arg, Memory, Offset, Program, RemoteBuf, Request, U32, U56, U64, add, write, write_imm};
 use crate::program::Span;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Shape of a memcached's memory: server and clients must agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,8 +38,8 @@ pub enum Got {
         flags: u32,
         /// The item's number: unique.
         cas: u64,
-        /// The value.
-        value: Vec<u8>,
+        /// The value's place in the buffer that the item was sent to.
+        place: Range<usize>,
     },
     /// It was not found: ask by socket.
     Miss,
@@ -226,7 +227,7 @@ fn judge(key: &[u8], head: &[u8], item: &[u8], now: u32) -> Got {
         return Got::Changed;
     }
     let flags = if flags & CFLAGS == 0 { 0 } else { word(whole, value_at - 4) as u32 };
-    Got::Value { flags, cas: word(head, 48), value: whole[value_at..end - 2].to_vec() }
+    Got::Value { flags, cas: word(head, 48), place: value_at..end - 2 }
 }
 
 /// Whether two copies of a header are of one content: links, times and counts of references change without that.

@@ -8,6 +8,7 @@
 //! * [`program`]: chains by label and field, with [`span`]: their objects by number, and [`when`]: conditions.
 //! * [`service`]: installation of a chain in queues, with [`area`]: its memory.
 //! * [`hash`]: the service of values by key; [`list`]: in lists; [`words`]: locks and counters; [`answer`]: what replies say.
+//! * [`memcached`]: the service of values in a memcached's memory.
 
 mod answer;
 mod area;
@@ -16,6 +17,7 @@ mod calls;
 mod group;
 mod hash;
 mod list;
+mod memcached;
 mod program;
 mod queue;
 mod request;
