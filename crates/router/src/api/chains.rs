@@ -1,9 +1,8 @@
 //! Operations on groups of managed queues (chains).
 
 use super::chain_rows;
-use super::operation::{Operation, json, read, schema};
+use super::operation::{Operation, json, names, read, schema};
 use super::refusal::Refusal;
-use super::routes::names;
 use super::state::Api;
 use crate::daemon::{ChainError, HostError};
 use axum::Json;

@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use super::state::Api;
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::routing::MethodRouter;
 use rdmesh_fabric::Name;
@@ -49,6 +50,11 @@ pub(super) fn read(
     handler: MethodRouter<Api>,
 ) -> Operation {
     Operation { method: "get", path, summary, request: None, response, handler }
+}
+
+/// The names in a path.
+pub(super) fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
+    Ok((parse_name(network)?, parse_name(name)?))
 }
 
 /// Writes down the type of a body.

@@ -1,6 +1,6 @@
 //! Operations of the API, as one table.
 
-use super::operation::{Content, Operation, json, parse_name, read, schema};
+use super::operation::{Content, Operation, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
 use super::{capture, chains, convert, metrics, openapi, peers};
@@ -10,10 +10,10 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
+use rdmesh_fabric::Network;
 use rdmesh_fabric::api::{
     ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices, MovedDevices, Stats, Status,
 };
-use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
 
 /// All operations.
@@ -148,11 +148,6 @@ async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
     let status = api.blocking(|host| host.status()).await?;
     api.stop();
     Ok(Json(status))
-}
-
-/// The names in a path.
-pub(super) fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
-    Ok((parse_name(network)?, parse_name(name)?))
 }
 
 const ENDPOINT: &str = "/v1/endpoints/{network}/{name}";

@@ -18,7 +18,7 @@ use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT, StepRate};
+use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -60,8 +60,6 @@ pub(super) struct Context {
     completions: Completions,
     groups: Groups,
     managed: ManagedQueues,
-    /// Budget of steps of its endpoint's chains on its worker.
-    step_rate: Option<StepRate>,
     /// Its path to external peers.
     external: Result<ExternalPath, ExternalPathError>,
     /// The port's active MTU.
@@ -128,7 +126,6 @@ impl Context {
             completions: Completions::default(),
             groups: Groups::default(),
             managed: ManagedQueues::default(),
-            step_rate: None,
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
@@ -176,16 +173,6 @@ impl Context {
         let Some(id) = self.shard.move_context(self.id, shard) else { return false };
         (self.id, self.shard) = (id, shard.clone());
         true
-    }
-
-    /// Sets the budget of steps that its endpoint's chains have on its worker.
-    pub(super) fn set_step_rate(&mut self, rate: StepRate) {
-        if self.step_rate.replace(rate) != Some(rate) {
-            let id = self.id;
-            self.shard.call(move |shard| {
-                shard.engine().device(id).into_iter().for_each(|mut device| device.set_step_rate(Some(rate)))
-            });
-        }
     }
 
     /// Its page.
@@ -323,8 +310,9 @@ impl Context {
         self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
-    /// Records indices beyond the ends of its queues that the program has written since the last call.
-    pub(super) fn note_bad_indices(&self, account: &Account) {
+    /// Records indices beyond the ends of its queues that the program has written since the last call, and errors that have
+    /// ended groups of its managed queues since.
+    pub(super) fn note_failures(&mut self, account: &Account) {
         let count = self.queues.take_bad_indices();
         if count != 0 {
             account.note_bad_indices(count);
@@ -332,10 +320,6 @@ impl Context {
                 known.note_all(FailedRequest::BadIndex, count, self.pid, || self.comm.clone())
             });
         }
-    }
-
-    /// Records the errors that have ended groups of its managed queues since the last call.
-    pub(super) fn note_chain_faults(&mut self, account: &Account) {
         if self.managed.is_empty() {
             return;
         }
@@ -349,8 +333,7 @@ impl Context {
 
     /// Records failures of its queue pairs, at its end.
     pub(super) fn note_failed_requests(&mut self, account: &Account) {
-        self.note_bad_indices(account);
-        self.note_chain_faults(account);
+        self.note_failures(account);
         let id = self.id;
         let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
             let device = shard.engine().device(id).ok();

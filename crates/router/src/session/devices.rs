@@ -53,7 +53,15 @@ impl Devices {
         let per_second = per_second.div_ceil(workers.max(1) as u64);
         let rate = StepRate { per_second, burst: per_second.div_ceil(BURSTS) };
         let contexts = self.contexts.values_mut().filter(|context| context.endpoint() == endpoint);
-        contexts.for_each(|context| context.set_step_rate(rate));
+        for context in contexts {
+            if context.managed_mut().set_step_rate(rate) {
+                let id = context.id();
+                context.shard().call(move |shard| {
+                    let device = shard.engine().device(id);
+                    device.into_iter().for_each(|mut device| device.set_step_rate(Some(rate)));
+                });
+            }
+        }
     }
 
     /// Files a context under the next number that is free.

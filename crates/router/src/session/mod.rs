@@ -55,10 +55,9 @@ mod traffic;
 pub use crate::cm::ConnectionRow;
 pub use chain_orders::{ChainError, QueueRow, SlotRow, StepRow};
 pub use devices::MoveError;
-pub use failed_requests::{FailedRequest, FailedRequestInfo};
+pub use failed_requests::{FailedChain, FailedRequest, FailedRequestInfo};
 pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
 pub use label::Label;
-pub use managed::FailedChain;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
 

@@ -1,8 +1,20 @@
 //! Requests of chains that failed.
 
-use super::FailedChain;
+use super::super::label::Label;
+use rdmesh_nic::ChainFault;
 use rdmesh_verbs::WcStatus;
 use std::fmt;
+
+/// The error that has ended a group, for the list of failed requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedChain {
+    /// The group.
+    pub group: u32,
+    /// The request, and its failure.
+    pub fault: ChainFault,
+    /// Its label.
+    pub label: Option<Label>,
+}
 
 /// Writes what has failed: the request by its label, the status in words, address and key.
 pub(super) fn describe(failed: &FailedChain, f: &mut fmt::Formatter<'_>) -> fmt::Result {

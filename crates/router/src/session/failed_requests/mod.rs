@@ -6,9 +6,9 @@
 mod chain;
 mod names;
 
+pub use chain::FailedChain;
 pub(super) use names::{Subject, subject};
 
-use super::managed::FailedChain;
 use crate::io::ExternalPathError;
 use rdmesh_nic::{Path, QpInfo};
 use rdmesh_verbs::{Gid, QpState, Qpn};
