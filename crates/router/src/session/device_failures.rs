@@ -5,8 +5,14 @@ use super::context::Context;
 use super::failed_requests::FailedRequest;
 use rdmesh_nic::Device;
 
+/// Records what a device's queues have noticed since the last call.
+pub(super) fn note_failures(context: &mut Context, account: &Account) {
+    note_bad_indices(context, account);
+    note_chain_faults(context, account);
+}
+
 /// Records indices beyond the ends of a device's queues that its program has written since the last call.
-pub(super) fn note_bad_indices(context: &Context, account: &Account) {
+fn note_bad_indices(context: &Context, account: &Account) {
     let count = context.queues().take_bad_indices();
     if count != 0 {
         account.note_bad_indices(count);
@@ -18,7 +24,7 @@ pub(super) fn note_bad_indices(context: &Context, account: &Account) {
 }
 
 /// Records the errors that have ended groups of a device's managed queues since the last call.
-pub(super) fn note_chain_faults(context: &mut Context, account: &Account) {
+fn note_chain_faults(context: &mut Context, account: &Account) {
     if context.managed().is_empty() {
         return;
     }
@@ -30,8 +36,7 @@ pub(super) fn note_chain_faults(context: &mut Context, account: &Account) {
 
 /// Records failures of a device's queue pairs, at its end.
 pub(super) fn note_failed_requests(context: &mut Context, account: &Account) {
-    note_bad_indices(context, account);
-    note_chain_faults(context, account);
+    note_failures(context, account);
     let id = context.id();
     let failed_requests: Vec<FailedRequest> = context.shard().call(move |shard| {
         let device = shard.engine().device(id).ok();

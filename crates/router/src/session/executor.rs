@@ -191,20 +191,11 @@ impl Executor {
         contexts.into_iter().filter_map(|(_, c)| Some(c.info(account(c)?, now))).collect()
     }
 
-    /// Records the errors that have ended chains.
-    pub(super) fn note_chain_faults(&mut self) {
+    /// Records the failures of programs that nobody has told of: indices beyond the ends of queues, and ended chains.
+    pub(super) fn note_failures(&mut self) {
         for context in self.devices.iter_mut() {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                device_failures::note_chain_faults(context, &endpoint.account);
-            }
-        }
-    }
-
-    /// Records the indices beyond the ends of their queues that programs have written.
-    pub(super) fn note_bad_indices(&self) {
-        for (_, context) in self.devices.iter() {
-            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                device_failures::note_bad_indices(context, &endpoint.account);
+                device_failures::note_failures(context, &endpoint.account);
             }
         }
     }

@@ -162,12 +162,11 @@ impl Server {
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
-                    self.executor.note_bad_indices();
-                    self.executor.note_chain_faults();
+                    self.executor.note_failures();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {
-                    self.executor.note_bad_indices();
+                    self.executor.note_failures();
                     drop(answer.send(self.executor.accounts().bad_indices()));
                 }
                 Control::Evict(id) => {

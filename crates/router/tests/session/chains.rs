@@ -20,15 +20,15 @@ use rustix::io::Errno;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-const GROUP: u32 = 7;
+pub(crate) const GROUP: u32 = 7;
 const LOCAL_WRITE: u32 = 1;
-const SLOT: usize = 256;
+pub(crate) const SLOT: usize = 256;
 
 /// A queue pair, connected to itself.
-struct Queue {
-    qp: u32,
+pub(crate) struct Queue {
+    pub(crate) qp: u32,
     qpn: u32,
-    send: Ring,
+    pub(crate) send: Ring,
 }
 
 fn queue(client: &mut Client, pd: u32, cq: u32) -> Queue {
@@ -36,59 +36,92 @@ fn queue(client: &mut Client, pd: u32, cq: u32) -> Queue {
     Queue { qp, qpn, send }
 }
 
-fn chain<R: FromBytes>(client: &mut Client, call: Call, request: &(impl IntoBytes + Immutable)) -> Result<R, Errno> {
+pub(crate) fn chain<R: FromBytes>(
+    client: &mut Client,
+    call: Call,
+    request: &(impl IntoBytes + Immutable),
+) -> Result<R, Errno> {
     let answer = client.call(RequestKind::Chain, &call.body(request), &[], None)?;
     Ok(R::read_from_bytes(&answer.response).unwrap())
 }
 
-fn order(client: &mut Client, call: Call, request: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
+pub(crate) fn order(client: &mut Client, call: Call, request: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
     let answer = client.call(RequestKind::Chain, &call.body(request), &[], None)?;
     assert!(answer.response.is_empty());
     Ok(())
 }
 
 fn manage(client: &mut Client, qp: u32) -> Result<Managed, Errno> {
-    chain(client, Call::Manage, &Manage { qp, group: GROUP, sides: Manage::SEND, ..Manage::default() })
+    manage_in(client, qp, GROUP)
 }
 
-fn enable(client: &mut Client, qp: u32, limit: u64) -> Result<(), Errno> {
+fn manage_in(client: &mut Client, qp: u32, group: u32) -> Result<Managed, Errno> {
+    chain(client, Call::Manage, &Manage { qp, group, sides: Manage::SEND, ..Manage::default() })
+}
+
+/// A queue pair in a group, its ring empty.
+pub(crate) fn managed_in(client: &mut Client, pd: u32, cq: u32, group: u32) -> Queue {
+    let queue = queue(client, pd, cq);
+    manage_in(client, queue.qp, group).unwrap();
+    connect(client, queue.qp, queue.qpn, 1);
+    queue
+}
+
+/// The handle that the next queue pair will have.
+pub(crate) fn next_qp(client: &mut Client, pd: u32, cq: u32) -> u32 {
+    let (qp_handle, ..) = client.create_qp(pd, cq, 2);
+    let destroy = DestroyQp { qp_handle, ..Default::default() };
+    client.command::<DestroyQpResponse>(number::DESTROY_QP, &destroy, 0).unwrap();
+    qp_handle
+}
+
+pub(crate) fn enable_of(qp: u32, count: u64) -> Request {
+    Request { control: Control::new(ChainOp::Enable), ..wait(qp, count) }
+}
+
+pub(crate) fn enable(client: &mut Client, qp: u32, limit: u64) -> Result<(), Errno> {
     order(client, Call::Enable, &Enable { qp, side: QueueSide::Send as u32, limit })
 }
 
-fn register(client: &mut Client, qp: u32) -> Result<RingKey, Errno> {
+pub(crate) fn register(client: &mut Client, qp: u32) -> Result<RingKey, Errno> {
     let request = Register { qp, side: 0, pd: Register::OWN_PD, access: LOCAL_WRITE };
     chain(client, Call::Register, &request)
 }
 
-fn groups(client: &mut Client) -> Vec<Group> {
+pub(crate) fn groups(client: &mut Client) -> Vec<Group> {
     let answer = client.call(RequestKind::Chain, &Call::List.body(&List::default()), &[], None).unwrap();
     answer.response.chunks_exact(size_of::<Group>()).map(|bytes| Group::read_from_bytes(bytes).unwrap()).collect()
 }
 
-fn request(op: ChainOp, wr_id: u64) -> Request {
+pub(crate) fn request(op: ChainOp, wr_id: u64) -> Request {
     Request { wr_id, flags: ChainFlags::SIGNALED, ..Request::new(Control::new(op)) }
 }
 
-fn wait(cq: u32, count: u64) -> Request {
+pub(crate) fn wait(cq: u32, count: u64) -> Request {
     let sges = [Sge { addr: count, length: 0, lkey: Key(cq) }].into_iter().collect();
     Request { sges, flags: ChainFlags::empty(), ..request(ChainOp::Wait, 0) }
 }
 
-fn add(addr: u64, key: u32, wr_id: u64) -> Request {
+pub(crate) fn add(addr: u64, key: u32, wr_id: u64) -> Request {
     let mut add = request(ChainOp::FetchAdd, wr_id);
     add.flags |= ChainFlags::LOCAL;
     (add.args.remote_addr, add.args.rkey, add.args.compare_add) = (addr, key, 5);
     add
 }
 
-fn bytes(request: &Request) -> [u8; SLOT] {
+pub(crate) fn bytes(request: &Request) -> [u8; SLOT] {
     let mut slot = [0; SLOT];
     request.encode(&mut slot);
     slot
 }
 
 /// A managed queue pair with these requests, its ring registered.
-fn managed(client: &mut Client, pd: u32, cq: u32, requests: impl FnOnce(&RingKey) -> Vec<Request>) -> (Queue, RingKey) {
+pub(crate) fn managed(
+    client: &mut Client,
+    pd: u32,
+    cq: u32,
+    requests: impl FnOnce(&RingKey) -> Vec<Request>,
+) -> (Queue, RingKey) {
     let queue = queue(client, pd, cq);
     let shape = manage(client, queue.qp).unwrap();
     assert_eq!((shape.send_stride, shape.send_cycle, shape.receive_cycle), (SLOT as u32, 8, 0));
@@ -101,7 +134,7 @@ fn managed(client: &mut Client, pd: u32, cq: u32, requests: impl FnOnce(&RingKey
     (queue, key)
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !is_so() {
         assert!(Instant::now() < deadline, "not {what}");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
+mod chain_attacks;
 mod chains;
 mod client;
 mod closing;

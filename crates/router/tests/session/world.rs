@@ -105,6 +105,22 @@ impl World {
     }
 }
 
+impl World {
+    /// Waits until the workers sleep, and go on sleeping: none polls for a while.
+    pub(crate) fn expect_rest(&self) {
+        let polls = || self.workers.shards().iter().map(|shard| shard.stats().polls).sum::<u64>();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let before = polls();
+            std::thread::sleep(Duration::from_millis(300));
+            if polls() == before {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the workers do not come to rest");
+        }
+    }
+}
+
 pub(crate) fn gid(n: u8) -> Gid {
     Gid::from_ip(Ipv4Addr::new(10, 7, 0, n).into())
 }
