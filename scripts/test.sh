@@ -48,7 +48,8 @@ part_hosts() {
 }
 
 part_cluster() {
-    need build cluster
+    need run test cluster
+    build_product
     run_tests cluster
 }
 
