@@ -10,6 +10,7 @@ mod doctor;
 mod endpoint;
 mod failure;
 mod faults;
+mod linger;
 mod network;
 mod peer;
 mod program;
@@ -22,7 +23,7 @@ mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, ChainCommand, Command, EndpointCommand, NetworkCommand, PeerCommand};
+use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::api::ChainAction;
@@ -56,9 +57,15 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),
         Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
         Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),
+        Command::Chain(ChainCommand::Top(options)) => chain::top(&options, &client),
+        Command::Chain(ChainCommand::Show(options)) => chain::show(&options, &client),
+        Command::Chain(ChainCommand::Trace(options)) => chain::trace(&options, &client),
         Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
         Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
+        Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
+        Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

@@ -1,9 +1,9 @@
 //! A blocking client of a router's API.
 
 use crate::api::{
-    ApiError, AttachInterface, Capture, CaptureEnd, ChainInfo, ConnectionInfo, ContextInfo, ControlChain,
-    CreateEndpoint, EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices, SetMeshKey, SetPeer,
-    StartCapture, Stats, Status, Tunnel,
+    ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep, ConnectionInfo, ContextInfo,
+    ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices,
+    MovedDevices, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -113,9 +113,29 @@ impl Client {
         self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/worker"), Some(to))
     }
 
+    /// Ends devices of an endpoint that have outlived their programs.
+    pub fn end_lingering(
+        &self,
+        network: &Name,
+        name: &Name,
+        which: &EndLingering,
+    ) -> Result<EndedDevices, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/lingering/end"), Some(which))
+    }
+
     /// All groups of managed queues.
     pub fn chains(&self) -> Result<Vec<ChainInfo>, ClientError> {
         self.get("/v1/chains")
+    }
+
+    /// A group of managed queues, with its queues.
+    pub fn chain(&self, network: &Name, name: &Name, device: u32, group: u32) -> Result<ChainDetail, ClientError> {
+        self.get(&format!("/v1/endpoints/{network}/{name}/chains/{device}/{group}"))
+    }
+
+    /// Records the requests that a group of managed queues executes, and returns those that were recorded.
+    pub fn trace_chain(&self, network: &Name, name: &Name, trace: &TraceChain) -> Result<Vec<ChainStep>, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain-trace"), Some(trace))
     }
 
     /// Stops, resumes or ends a group of managed queues.
@@ -126,6 +146,16 @@ impl Client {
         order: &ControlChain,
     ) -> Result<ControlChain, ClientError> {
         self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain"), Some(order))
+    }
+
+    /// Sets the budget of steps of an endpoint's chains.
+    pub fn set_chain_steps(
+        &self,
+        network: &Name,
+        name: &Name,
+        steps: &SetChainSteps,
+    ) -> Result<EndpointInfo, ClientError> {
+        self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/chain-steps"), Some(steps))
     }
 
     /// The other hosts.

@@ -20,11 +20,24 @@ pub struct Quota {
     /// Mappings in the router: one for each neighbourhood (64 MiB) of registered memory, and some for queues, of which
     /// hundreds share one. The kernel limits those of the whole router (`vm.max_map_count`).
     pub mappings: u32,
+    /// Seconds for which a device may outlive its program, if that asks for it.
+    pub linger_seconds: u32,
+    /// Steps of chains in a second: a step is a request, or 4096 bytes that it moves. Where there are none, no chain runs.
+    pub chain_steps: u64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { contexts: 1024, qps: 16_384, cqs: 16_384, mrs: 1 << 19, pinned_bytes: 1 << 40, mappings: 16_384 }
+        Self {
+            contexts: 1024,
+            qps: 16_384,
+            cqs: 16_384,
+            mrs: 1 << 19,
+            pinned_bytes: 1 << 40,
+            mappings: 16_384,
+            linger_seconds: 3600,
+            chain_steps: 4_000_000,
+        }
     }
 }
 

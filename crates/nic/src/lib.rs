@@ -32,6 +32,7 @@ mod numbers;
 mod packet;
 mod path;
 pub mod platform;
+pub mod policy;
 mod qp;
 mod schedule;
 mod seeded;
@@ -40,7 +41,10 @@ mod transport;
 pub mod wire;
 
 pub use capture::{CaptureFilter, Captured, Captures};
-pub use chain::{ChainEntry, ChainFault, ChainState, INLINE_COPIES, Image, Manage, ManageSend, RingInit};
+pub use chain::{
+    ChainEntry, ChainFault, ChainQueue, ChainSlot, ChainState, ChainWait, Executed, INLINE_COPIES, Image, Manage,
+    ManageSend, RingInit,
+};
 pub use command::{
     Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, MwType, PdEntry, QpCounters, QpEntry, QpInfo,
     QpInit, SrqAttr, SrqEntry, SrqInit,
@@ -55,5 +59,4 @@ pub use path::{
     Datagram, ExternalId, ExternalPort, Form, Network, Opened, Origin, Path, ROCE_PORT, Route, Routes, TUNNEL_PORT,
     Target, Train, Transmits,
 };
-pub use schedule::StepRate;
 pub use timer::Time;

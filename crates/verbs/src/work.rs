@@ -192,6 +192,29 @@ pub enum WcStatus {
     General = 21,
 }
 
+impl WcStatus {
+    /// The status in words, as libibverbs has them.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::LocalLengthError => "local length error",
+            Self::LocalQpOperationError => "local QP operation error",
+            Self::LocalProtectionError => "local protection error",
+            Self::FlushError => "work request flushed",
+            Self::MwBindError => "memory window bind error",
+            Self::BadResponse => "bad response",
+            Self::LocalAccessError => "local access error",
+            Self::RemoteInvalidRequest => "remote invalid request",
+            Self::RemoteAccessError => "remote access error",
+            Self::RemoteOperationError => "remote operation error",
+            Self::RetryExceeded => "transport retry counter exceeded",
+            Self::RnrRetryExceeded => "RNR retry counter exceeded",
+            Self::Fatal => "fatal error",
+            Self::General => "general error",
+        }
+    }
+}
+
 /// `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

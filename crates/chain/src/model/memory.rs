@@ -17,6 +17,18 @@ pub(super) struct Memory {
     regions: Vec<Region>,
     stores: VecDeque<Store>,
     chance: u32,
+    /// Ranges that were written since they were last taken, with what they held: where that is of interest.
+    touched: Option<Vec<Touched>>,
+}
+
+/// A range that was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Touched {
+    pub(super) key: u32,
+    pub(super) at: usize,
+    pub(super) before: Vec<u8>,
+    /// Whether the processor has written it.
+    pub(super) is_store: bool,
 }
 
 /// A store of the processor, of at most eight bytes in one aligned word.
@@ -52,9 +64,29 @@ impl Memory {
 
     /// The bytes of a range, to be changed.
     pub(super) fn write(&mut self, key: u32, addr: u64, length: u64, right: Access) -> Option<&mut [u8]> {
-        let region = self.region_mut(key)?;
-        let range = region.range(addr, length, right)?;
-        Some(&mut region.bytes[range])
+        let range = self.region(key)?.range(addr, length, right)?;
+        self.touch(key, range.clone(), false);
+        Some(&mut self.region_mut(key)?.bytes[range])
+    }
+
+    /// From now on, notes what is written.
+    pub(super) fn watch(&mut self) {
+        self.touched.get_or_insert_default();
+    }
+
+    /// Takes out what was written.
+    pub(super) fn take_touched(&mut self) -> Vec<Touched> {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn touch(&mut self, key: u32, range: std::ops::Range<usize>, is_store: bool) {
+        if self.touched.is_some()
+            && let Some(before) = self.region(key).map(|region| region.bytes[range.clone()].to_vec())
+        {
+            self.touched.iter_mut().for_each(|touched| {
+                touched.push(Touched { key, at: range.start, before: before.clone(), is_store });
+            });
+        }
     }
 
     /// Notes a store that comes at some time.
@@ -69,6 +101,7 @@ impl Memory {
     /// The oldest store comes.
     pub(super) fn store(&mut self) {
         let Some(Store { key, at, bytes }) = self.stores.pop_front() else { return };
+        self.touch(key, at..at + bytes.len(), true);
         if let Some(region) = self.region_mut(key) {
             region.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
         }

@@ -12,9 +12,11 @@
 //! Not in the model: packets (a message lands as a whole), receivers without credit, errors of the network.
 
 mod execute;
+mod history;
 mod memory;
 
-use memory::Memory;
+pub use history::{Change, Fetched, History, Writer};
+use memory::{Memory, Touched};
 pub use rdmesh_verbs::chain::Counts;
 use rdmesh_verbs::chain::{BadRequest, ChainFlags, ChainOp, Request, offset};
 use rdmesh_verbs::{Access, Key, Sge, WcStatus};
@@ -99,6 +101,7 @@ pub struct Model {
     fetch: Fetch,
     chance: u64,
     trace: Option<Vec<(u32, u64, ChainOp)>>,
+    history: Option<History>,
 }
 
 #[derive(Clone, Debug)]
@@ -155,6 +158,7 @@ impl Model {
             fetch,
             chance: 0,
             trace: None,
+            history: None,
         }
     }
 
@@ -308,6 +312,17 @@ impl Model {
         self.trace.as_deref().unwrap_or_default()
     }
 
+    /// From now on, notes every change of memory and every slot that is fetched.
+    pub fn keep_history(&mut self) {
+        self.memory.watch();
+        self.history.get_or_insert_default();
+    }
+
+    /// What was noted since [`Model::keep_history`].
+    pub fn history(&self) -> Option<&History> {
+        self.history.as_ref()
+    }
+
     /// All steps that are possible now.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -328,6 +343,7 @@ impl Model {
 
     /// Takes one of the possible steps.
     pub fn step(&mut self, step: Step) {
+        let writer = self.history.as_ref().map(|_| self.writer(step));
         match step {
             Step::Fetch { queue } => self.fetch(queue),
             Step::Start { queue } => self.start(queue),
@@ -336,7 +352,37 @@ impl Model {
             Step::Receive { queue } => self.receive(queue),
             Step::Store => self.memory.store(),
         }
+        writer.into_iter().for_each(|writer| self.note_changes(writer));
         self.prefetch();
+    }
+
+    /// The writer of what a step writes.
+    fn writer(&self, step: Step) -> Writer {
+        let request = |queue: u32, index: Option<u64>| {
+            let next = self.queues[queue as usize].next;
+            Writer::Request { queue, index: index.unwrap_or(next) }
+        };
+        let oldest = |queue: u32, is_done: bool| {
+            let in_flight = &self.queues[queue as usize].in_flight;
+            in_flight.iter().find(|f| f.result.is_some() == is_done).map(|f| f.index)
+        };
+        match step {
+            Step::Fetch { queue } | Step::Start { queue } => request(queue, None),
+            Step::Execute { queue } => request(queue, oldest(queue, false)),
+            Step::Finish { queue } => request(queue, oldest(queue, true)),
+            Step::Receive { queue } => Writer::Message { queue, index: self.receives[queue as usize].next },
+            Step::Store => Writer::Processor,
+        }
+    }
+
+    fn note_changes(&mut self, writer: Writer) {
+        for Touched { key, at, before, is_store } in self.memory.take_touched() {
+            let after = self.bytes(key)[at..at + before.len()].to_vec();
+            let by = if is_store { Writer::Processor } else { writer };
+            self.history.iter_mut().for_each(|history| {
+                history.add(Change { by, key, at, before: before.clone(), after: after.clone() });
+            });
+        }
     }
 
     /// Takes steps until none is possible, or so many were taken; returns whether none is possible.
@@ -394,8 +440,14 @@ impl Model {
 
     fn fetch(&mut self, queue: u32) {
         let q = &self.queues[queue as usize];
-        let slot = q.slot(self.bytes(q.key), q.next + q.fetched.len() as u64).to_vec();
+        let (index, key) = (q.next + q.fetched.len() as u64, q.key);
+        let at = (index % q.cycle) as usize * q.stride;
+        let slot = q.slot(self.bytes(key), index).to_vec();
         let request = Request::decode(&slot);
+        if let Some(history) = &mut self.history {
+            let op = request.as_ref().ok().map(|request| request.control.op);
+            history.fetch((queue, index), op, key, at..at + slot.len());
+        }
         self.queues[queue as usize].fetched.push_back((slot, request));
     }
 

@@ -187,6 +187,21 @@ impl Registry {
         Ok(endpoint)
     }
 
+    /// Changes the quota of an endpoint. Returns what it is then.
+    pub fn set_quota(&self, network: &Name, name: &Name, quota: Quota) -> Result<Endpoint, RegistryError> {
+        let key = endpoint_key(network, name);
+        loop {
+            let entry = self.store.get(&key)?.ok_or_else(|| no_such(network, name))?;
+            let endpoint = Endpoint { quota, ..decode(&entry)? };
+            match self.put(&key, &endpoint, Expect::Revision(entry.revision)) {
+                Ok(_) => return Ok(endpoint),
+                // Another has changed it meanwhile.
+                Err(StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     fn claim_vni(&self, network: &Name) -> Result<u32, RegistryError> {
         let first = if network.as_str() == DEFAULT_NETWORK { DEFAULT_VNI } else { DEFAULT_VNI + 1 };
         let taken: BTreeSet<String> = self.store.list(VNIS)?.into_iter().map(|e| e.key).collect();

@@ -1,8 +1,9 @@
 //! Vocabulary of the commands on managed queues and their groups.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use rdmesh_verbs::WcStatus;
-use rdmesh_verbs::chain::Counts;
+use rdmesh_verbs::chain::{Counts, Request};
+use rdmesh_verbs::{Sge, WcStatus};
 
 /// Description of the managed queues of an existing queue pair, given before RTS.
 pub struct Manage<M> {
@@ -48,8 +49,64 @@ pub struct ChainEntry {
     pub fault: Option<ChainFault>,
     /// Counts of executed requests.
     pub counts: Counts,
+    /// Whether a queue of it goes on and on without a WAIT.
+    pub is_spinning: bool,
+    /// Laps that its queues have ended.
+    pub laps: u64,
     /// Times that a queue stood still because the endpoint's budget of steps was spent.
     pub starved: u64,
+    /// Nanoseconds for which queues have so stood still.
+    pub starved_for: u64,
+}
+
+/// A managed queue of a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainQueue {
+    /// Handle of its queue pair.
+    pub qp: u32,
+    /// Whether it is the receive queue.
+    pub is_receive: bool,
+    /// The request that is started next, counted from the first.
+    pub next: u64,
+    /// Requests before this one may be executed.
+    pub limit: u64,
+    /// Slots of a lap.
+    pub cycle: u64,
+    /// What it waits for.
+    pub waits_for: ChainWait,
+}
+
+/// The reason for which a managed queue stands still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChainWait {
+    /// None: it goes on, or waits for its turn or for an earlier request.
+    Nothing,
+    /// An ENABLE.
+    Enable,
+    /// The endpoint's budget of steps.
+    Steps,
+    /// A message, which is a receive queue's.
+    Message,
+    /// Completions.
+    Completions {
+        /// The completion queue, by handle.
+        cq: u32,
+        /// So many.
+        count: u64,
+        /// Those that there were.
+        produced: u64,
+    },
+}
+
+/// A slot of a managed queue as it would be fetched now.
+#[derive(Clone, Debug)]
+pub enum ChainSlot {
+    /// A request of a send queue.
+    Send(Box<Request>),
+    /// A request of a receive queue.
+    Receive(Vec<Sge>),
+    /// None that is allowed there.
+    Unfit,
 }
 
 /// State of a group of managed queues.

@@ -1,10 +1,12 @@
 //! Groups of managed queues: limits that they raise for each other, and their common end.
 
+use super::audit::{Audit, Executed, Pace};
 use super::{ChainEntry, ChainFault, ChainState};
 use crate::command::CommandError;
+use crate::timer::Time;
 use alloc::vec::Vec;
 use rdmesh_verbs::Key;
-use rdmesh_verbs::chain::{ChainOp, Counts, steps};
+use rdmesh_verbs::chain::Counts;
 
 /// The managed queues of a context, by handle of their queue pair.
 #[derive(Default)]
@@ -22,6 +24,7 @@ struct Member {
     send: Option<u64>,
     receive: Option<u64>,
     has_failed: bool,
+    pace: Pace,
     /// Regions over its rings.
     regions: Vec<(u32, Key)>,
 }
@@ -31,8 +34,7 @@ struct Group {
     members: Vec<u32>,
     state: ChainState,
     fault: Option<ChainFault>,
-    counts: Counts,
-    starved: u64,
+    audit: Audit,
 }
 
 /// A queue of a queue pair.
@@ -82,14 +84,22 @@ impl Chains {
         }
         let limit = |side| sides.contains(&side).then_some(0);
         let (send, receive) = (limit(Side::Send), limit(Side::Receive));
-        let member = Member { index, group: place, send, receive, has_failed: false, regions: Vec::new() };
+        let member = Member {
+            index,
+            group: place,
+            send,
+            receive,
+            has_failed: false,
+            pace: Pace::default(),
+            regions: Vec::new(),
+        };
         self.members[qp as usize] = Some(member);
         Ok(())
     }
 
     fn add_group(&mut self, number: u32) -> usize {
-        let (state, counts) = (ChainState::Running, Counts::default());
-        let group = Some(Group { number, members: Vec::new(), state, fault: None, counts, starved: 0 });
+        let state = ChainState::Running;
+        let group = Some(Group { number, members: Vec::new(), state, fault: None, audit: Audit::default() });
         match self.groups.iter().position(Option::is_none) {
             Some(free) => {
                 self.groups[free] = group;
@@ -170,23 +180,41 @@ impl Chains {
     }
 
     /// Counts a request that has started, and returns the steps that it costs.
-    pub(crate) fn count(&mut self, qp: u32, op: ChainOp, bytes: u64) -> u64 {
-        if let Some(counts) = self.counts(qp) {
-            counts.add(op, bytes);
-        }
-        steps(bytes)
+    pub(crate) fn count(&mut self, step: Executed) -> u64 {
+        self.audited(step.qp).map_or(0, |(audit, pace)| audit.count(pace, step))
     }
 
-    /// A queue of the group of a queue pair stands still, because the endpoint's budget of steps is spent.
-    pub(crate) fn starve(&mut self, qp: u32) {
-        if let Some(group) = self.group_of(qp) {
-            group.starved += 1;
-        }
+    /// A queue stands still, because the endpoint's budget of steps is spent.
+    pub(crate) fn starve(&mut self, qp: u32, now: Time) {
+        self.audited(qp).into_iter().for_each(|(audit, pace)| audit.starve(pace, now));
+    }
+
+    /// A queue has executed all that is enabled.
+    pub(crate) fn rest(&mut self, qp: u32) {
+        self.member_mut(qp).into_iter().for_each(|member| member.pace.rest());
+    }
+
+    /// Records the requests of a group until then, and returns those that were recorded from number `from` on.
+    pub(crate) fn trace(&mut self, number: u32, from: u64, until: Time) -> Option<Vec<Executed>> {
+        let group = self.groups.iter_mut().flatten().find(|group| group.number == number)?;
+        Some(group.audit.trace(from, until))
+    }
+
+    /// Limit of a queue, and whether it stands still for want of steps.
+    pub(crate) fn outlook(&self, target: Target) -> Option<(u64, bool)> {
+        let member = self.member(target.qp)?;
+        Some((member.limit(target.side)?, member.pace.is_starved()))
+    }
+
+    fn audited(&mut self, qp: u32) -> Option<(&mut Audit, &mut Pace)> {
+        let member = self.members.get_mut(qp as usize)?.as_mut()?;
+        let group = self.groups.get_mut(member.group)?.as_mut()?;
+        Some((&mut group.audit, &mut member.pace))
     }
 
     /// Counts of the group of a queue pair.
     pub(crate) fn counts(&mut self, qp: u32) -> Option<&mut Counts> {
-        self.group_of(qp).map(|group| &mut group.counts)
+        self.group_of(qp).map(|group| &mut group.audit.counts)
     }
 
     /// Notes the error that is about to end a group, if it is the first.
@@ -238,15 +266,27 @@ impl Chains {
         Ok(members.into_iter().filter_map(|qp| Some(self.member(qp)?.index)).collect())
     }
 
-    /// All groups, in the order of their numbers.
-    pub(crate) fn list(&self) -> Vec<ChainEntry> {
-        let entry = |group: &Group| {
-            let Group { number, ref members, state, fault, counts, starved } = *group;
-            ChainEntry { group: number, qps: members.clone(), state, fault, counts, starved }
-        };
-        let mut entries: Vec<ChainEntry> = self.groups.iter().flatten().map(entry).collect();
+    /// All groups, in the order of their numbers. Laps are not known here.
+    pub(crate) fn list(&self, now: Time) -> Vec<ChainEntry> {
+        let mut entries: Vec<ChainEntry> = self.groups.iter().flatten().map(|group| self.entry(group, now)).collect();
         entries.sort_unstable_by_key(|entry| entry.group);
         entries
+    }
+
+    fn entry(&self, group: &Group, now: Time) -> ChainEntry {
+        let Group { number, ref members, state, fault, ref audit } = *group;
+        let paces = || members.iter().filter_map(|qp| Some(&self.member(*qp)?.pace));
+        ChainEntry {
+            group: number,
+            qps: members.clone(),
+            state,
+            fault,
+            counts: audit.counts,
+            is_spinning: state == ChainState::Running && paces().any(Pace::is_spinning),
+            laps: 0,
+            starved: audit.starved,
+            starved_for: audit.starved_for(paces(), now),
+        }
     }
 
     fn state(&self, member: &Member) -> ChainState {

@@ -5,9 +5,11 @@
 //!
 //! * [`queue`]: the two kinds of managed queue; [`ring`]: copies of their slots; [`image`]: what of a slot may change.
 //! * [`groups`]: limits, and groups of queues that end together.
+//! * [`audit`]: counts, pace, and the requests executed last.
 //! * [`pending`]: queues that others have woken or ended.
 //! * [`command`]: vocabulary of the commands.
 
+mod audit;
 mod command;
 mod groups;
 mod image;
@@ -15,7 +17,8 @@ mod pending;
 mod queue;
 mod ring;
 
-pub use command::{ChainEntry, ChainFault, ChainState, Manage, ManageSend, RingInit};
+pub use audit::Executed;
+pub use command::{ChainEntry, ChainFault, ChainQueue, ChainSlot, ChainState, ChainWait, Manage, ManageSend, RingInit};
 pub(crate) use groups::{Chains, Enable, Side, Target};
 pub use image::Image;
 pub(crate) use pending::Pending;

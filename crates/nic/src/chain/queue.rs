@@ -1,12 +1,13 @@
 //! Managed queues.
 
 use super::ring::{Ring, long, read_sges, word};
-use super::{INLINE_COPIES, ManageSend, RingInit};
+use super::{ChainSlot, INLINE_COPIES, ManageSend, RingInit};
 use crate::platform::Memory;
 use crate::timer::Time;
 use alloc::boxed::Box;
-use rdmesh_verbs::RecvWr;
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, Request, offset};
+use rdmesh_verbs::{RecvWr, SgeList};
+use zerocopy::IntoBytes;
 
 /// A managed send queue. Its limit is in [`Chains`](super::Chains), where others can raise it.
 pub(crate) struct ManagedSend<M> {
@@ -90,6 +91,16 @@ impl<M: Memory> ManagedSend<M> {
         Ok(())
     }
 
+    /// A slot as it would be fetched now.
+    pub(crate) fn slot(&self, slot: u32) -> ChainSlot {
+        let copy = self.ring.peek(slot as usize, offset::SGES, used_bytes);
+        let request = copy.and_then(|copy| Request::decode(copy.as_bytes()).ok());
+        match request.filter(|request| self.ring.allows(slot.into(), request.control.op)) {
+            Some(request) => ChainSlot::Send(Box::new(request)),
+            None => ChainSlot::Unfit,
+        }
+    }
+
     /// The fetched request has started.
     pub(crate) fn advance(&mut self) {
         self.next += 1;
@@ -109,6 +120,12 @@ impl<M: Memory> ManagedSend<M> {
         self.copies.write(at, self.inline_data()).ok()?;
         self.copied = self.copied.wrapping_add(1);
         Some((self.copies.clone(), at))
+    }
+
+    /// Puts it to where it would be after a long time.
+    #[cfg(test)]
+    pub(crate) fn preset(&mut self, next: u64) {
+        self.next = next;
     }
 
     /// Forgets all requests.
@@ -146,6 +163,20 @@ impl<M: Memory> ManagedReceive<M> {
     /// The request that is taken next.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// A slot as it would be taken now.
+    pub(crate) fn slot(&self, slot: u32) -> ChainSlot {
+        let mut sges = SgeList::new();
+        let count = |slot: &[u8]| word(slot, offset::RECV_NUM_SGE) as usize;
+        let used = |slot: &[u8]| count(slot).saturating_mul(offset::SGE_LEN).saturating_add(offset::RECV_SGES);
+        let Some(copy) = self.ring.peek(slot as usize, offset::RECV_SGES, used) else { return ChainSlot::Unfit };
+        let bytes = copy.as_bytes();
+        if used(bytes) > bytes.len() || count(bytes) > sges.capacity() {
+            return ChainSlot::Unfit;
+        }
+        read_sges(bytes, offset::RECV_SGES, count(bytes), &mut sges);
+        ChainSlot::Receive(sges.to_vec())
     }
 
     /// Copies the next request.

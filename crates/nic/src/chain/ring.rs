@@ -60,24 +60,42 @@ impl<M: Memory> Ring<M> {
 
     /// Copies a request's slot: all that its element counts say is in use, each word once.
     pub(super) fn load(&mut self, index: u64, fields: usize, used: impl Fn(&[u8]) -> usize) -> Result<(), Fault> {
-        let slot = self.slot(index);
-        let stride = self.copy.as_bytes().len();
+        let mut copy = core::mem::take(&mut self.copy);
+        let loaded = self.read(self.slot(index), &mut copy, fields, used);
+        self.copy = copy;
+        loaded
+    }
+
+    /// Slot `slot` as it is now. What was copied for execution stays.
+    pub(super) fn peek(&self, slot: usize, fields: usize, used: impl Fn(&[u8]) -> usize) -> Option<Box<[u64]>> {
+        let mut copy = vec![0; self.copy.len()].into_boxed_slice();
+        self.read(slot, &mut copy, fields, used).ok()?;
+        Some(copy)
+    }
+
+    fn read(&self, slot: usize, copy: &mut [u64], fields: usize, used: impl Fn(&[u8]) -> usize) -> Result<(), Fault> {
+        let stride = copy.as_bytes().len();
         let at = (slot * stride) as u64;
         let words = fields.div_ceil(WORD);
-        self.memory.load(at, &mut self.copy[..words])?;
-        self.merge(slot, words);
-        let end = used(self.copy.as_bytes()).min(stride).div_ceil(WORD);
+        self.memory.load(at, &mut copy[..words])?;
+        self.merge(slot, &mut copy[..words]);
+        let end = used(copy.as_bytes()).min(stride).div_ceil(WORD);
         if end > words {
-            self.memory.load(at + (words * WORD) as u64, &mut self.copy[words..end])?;
-            self.merge(slot, end);
+            self.memory.load(at + (words * WORD) as u64, &mut copy[words..end])?;
+            self.merge(slot, &mut copy[..end]);
         }
         Ok(())
     }
 
-    fn merge(&mut self, slot: usize, words: usize) {
+    fn merge(&self, slot: usize, words: &mut [u64]) {
         if let Some(image) = &self.image {
-            image.merge(slot, &mut self.copy[..words]);
+            image.merge(slot, words);
         }
+    }
+
+    /// Slots of a lap.
+    pub(crate) fn cycle(&self) -> u64 {
+        self.cycle
     }
 
     /// The copy that was made last.

@@ -32,6 +32,10 @@ impl<P: Platform> Cq<P> {
         Self { queue, cqe, users: 0, is_overrun: false, ignores_overrun, produced: 0, waiting: Vec::new() }
     }
 
+    pub(super) fn queue(&self) -> &P::CompletionQueue {
+        &self.queue
+    }
+
     pub(super) fn entry(&self, handle: u32) -> CqEntry {
         CqEntry { handle, cqe: self.cqe, users: self.users, produced: self.produced }
     }
@@ -78,6 +82,12 @@ impl<P: Platform> Cq<P> {
     /// Successful completions.
     pub(crate) fn produced(&self) -> u64 {
         self.produced
+    }
+
+    /// Puts the count to where it would be after a long time.
+    #[cfg(test)]
+    pub(crate) fn preset(&mut self, produced: u64) {
+        self.produced = produced;
     }
 
     /// The queue pair with this index of the engine's waits until there are so many successful completions.

@@ -2,15 +2,17 @@
 
 use super::Device;
 use super::table::QueuePairs;
-use crate::chain::{ChainEntry, Enable, Image, Manage, ManagedReceive, ManagedSend, RING_ACCESS, Side, Target};
+use crate::chain::{
+    ChainEntry, Enable, Executed, Image, Manage, ManagedReceive, ManagedSend, RING_ACCESS, Side, Target,
+};
 use crate::command::CommandError;
 use crate::device::{Context, Outputs, Slab};
 use crate::platform::Platform;
 use crate::qp::Core;
-use crate::schedule::StepRate;
 use crate::transport::Env;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 use rdmesh_verbs::{Access, Key, QpState, QpType};
 
 type Result<T> = core::result::Result<T, CommandError>;
@@ -125,7 +127,12 @@ impl<P: Platform> Device<'_, P> {
 
     /// All groups of managed queues.
     pub fn list_chains(&self) -> Vec<ChainEntry> {
-        self.cx.chains.list()
+        let mut entries = self.cx.chains.list(self.out.now);
+        for entry in &mut entries {
+            let queues = entry.qps.iter().flat_map(|qp| self.list_queues(*qp));
+            entry.laps = queues.map(|queue| queue.next / queue.cycle).sum();
+        }
+        entries
     }
 
     /// Stops a group: no request starts, no message is received.
@@ -140,6 +147,11 @@ impl<P: Platform> Device<'_, P> {
         Ok(())
     }
 
+    /// Records the requests that a group executes from now on, for `time`; returns those that were recorded from number `from` on.
+    pub fn trace_chain(&mut self, group: u32, from: u64, time: Duration) -> Result<Vec<Executed>> {
+        self.cx.chains.trace(group, from, self.out.now.after(time)).ok_or(NoSuchObject)
+    }
+
     /// Ends a group: all its queue pairs are in error at once.
     pub fn kill_chain(&mut self, group: u32) -> Result<()> {
         let qps = self.list_chains().into_iter().find(|entry| entry.group == group).ok_or(NoSuchObject)?.qps;
@@ -150,13 +162,6 @@ impl<P: Platform> Device<'_, P> {
             }
         }
         Ok(())
-    }
-
-    /// Sets the budget of steps of the endpoint whose device this is, for all its devices; none for no limit.
-    pub fn set_step_rate(&mut self, rate: Option<StepRate>) {
-        self.out.schedule.set_step_rate(self.cx.owner(), rate);
-        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
-        self.out.chains.wake_all(indices);
     }
 }
 

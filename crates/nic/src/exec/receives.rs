@@ -12,7 +12,7 @@ impl<P: Platform> Exec<'_, P> {
     /// and C).
     pub(crate) fn fail_receive(&mut self, nak: NakCode, status: WcStatus) {
         self.qp.counters.errors += 1;
-        ends::blame_receive(self, status);
+        ends::blame_receive(self, nak, status);
         if core::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
             // A queue that is full has raised its own event.

@@ -1,9 +1,9 @@
 //! Conversion of the router's own types to those of the API.
 
-use crate::daemon::{ChainRow, ConnectionInfo, ContextInfo, FailedRequestInfo, Host, QpRow};
+use crate::daemon::{ConnectionInfo, ContextInfo, FailedRequestInfo, Host, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
-use rdmesh_nic::{ChainState, Path};
+use rdmesh_nic::Path;
 use rdmesh_verbs::QpType;
 
 /// Every open context.
@@ -11,50 +11,6 @@ pub(super) fn contexts(host: &Host) -> Vec<api::ContextInfo> {
     let known = host.sessions().snapshot().into_iter().map(context);
     // Names come from endpoints, whose names were checked when they were made.
     known.filter_map(Result::ok).collect()
-}
-
-/// Every group of managed queues.
-pub(super) fn chains(host: &Host) -> Vec<api::ChainInfo> {
-    let chains = |context: ContextInfo| {
-        let rows = context.chains.clone();
-        rows.into_iter().filter_map(move |row| chain(&context, &row).ok())
-    };
-    host.sessions().snapshot().into_iter().flat_map(chains).collect()
-}
-
-fn chain(context: &ContextInfo, row: &ChainRow) -> Result<api::ChainInfo, InvalidName> {
-    let (entry, counts) = (&row.entry, &row.entry.counts);
-    let state = match entry.state {
-        ChainState::Running => api::ChainState::Running,
-        ChainState::Stopped => api::ChainState::Stopped,
-        ChainState::Poisoned => api::ChainState::Ended,
-    };
-    let fault = entry.fault.map(|fault| api::ChainFault {
-        qpn: row.failed.map(|qpn| qpn.value()),
-        is_receive: fault.is_receive,
-        index: fault.index,
-        status: fault.status as u32,
-        addr: fault.addr,
-        key: fault.key,
-    });
-    Ok(api::ChainInfo {
-        endpoint: Name::try_from(context.name.clone())?,
-        network: Name::try_from(context.network.clone())?,
-        pid: context.pid,
-        command: context.comm.clone(),
-        device: context.number,
-        group: entry.group,
-        state,
-        qps: row.qpns.iter().map(|qpn| qpn.value()).collect(),
-        fault,
-        copies: counts.copies,
-        atomics: counts.atomics,
-        orders: counts.orders,
-        steps: counts.steps,
-        bytes: counts.bytes,
-        soft_faults: counts.soft_faults,
-        starved: entry.starved,
-    })
 }
 
 /// Every `rdma_cm_id`.
@@ -110,6 +66,11 @@ fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
         mws: context.objects.mws,
         pinned_bytes: context.pinned_bytes,
         qps: context.qps.iter().map(qp).collect(),
+        device: context.number,
+        lease: context.lease.map(|lease| api::LeaseInfo {
+            term_seconds: lease.term.as_secs_f64(),
+            left_seconds: lease.left.map(|left| left.as_secs_f64()),
+        }),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::daemon::{BadIndices, CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
-use rdmesh_nic::{Path, QpCounters, WireCounters};
+use rdmesh_nic::{ChainEntry, Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -171,7 +171,7 @@ fn escaped(value: &str) -> String {
 
 /// Metric of an endpoint's contexts: name, help text, value.
 type Held = (&'static str, &'static str, fn(&ContextInfo) -> u64);
-const HELD: [Held; 15] = [
+const HELD: [Held; 20] = [
     ("contexts", "Open device contexts", |_| 1),
     ("qps", "Queue pairs", |c| c.objects.qps.into()),
     ("cqs", "Completion queues", |c| c.objects.cqs.into()),
@@ -186,6 +186,13 @@ const HELD: [Held; 15] = [
     ("qp_duplicates", "Packets that the queue pairs received again", |c| of_qps(c, |q| q.duplicates)),
     ("qp_out_of_order", "Packets that the queue pairs received before their turn", |c| of_qps(c, |q| q.out_of_order)),
     ("qp_cnps_sent", "Congestion notifications that the queue pairs sent", |c| of_qps(c, |q| q.cnps_sent)),
+    ("chains", "Groups of managed queues", |c| c.chains.len() as u64),
+    ("chains_spinning", "Groups of managed queues that go on without a WAIT", |c| {
+        of_chains(c, |e| e.is_spinning.into())
+    }),
+    ("chain_steps", "Steps that the chains have executed", |c| of_chains(c, |e| e.counts.steps)),
+    ("chain_starved", "Times that a chain stood still for want of steps", |c| of_chains(c, |e| e.starved)),
+    ("chain_faults", "Chains that an error has ended", |c| of_chains(c, |e| e.fault.is_some().into())),
     ("qp_cnps_received", "Congestion notifications that the queue pairs received", |c| of_qps(c, |q| q.cnps_received)),
 ];
 
@@ -195,6 +202,10 @@ fn connected(context: &ContextInfo, is_meant: fn(Path) -> bool) -> u64 {
 
 fn of_qps(context: &ContextInfo, count: fn(&QpCounters) -> u64) -> u64 {
     context.qps.iter().map(|qp| count(&qp.counters)).sum()
+}
+
+fn of_chains(context: &ContextInfo, count: fn(&ChainEntry) -> u64) -> u64 {
+    context.chains.iter().map(|row| count(&row.entry)).sum()
 }
 
 /// Metric of an engine's datagrams: name, help text, value.

@@ -4,6 +4,8 @@
 //! from it.
 
 mod capture;
+mod chain_rows;
+mod chains;
 mod convert;
 mod metrics;
 mod openapi;

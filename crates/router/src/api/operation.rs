@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use super::state::Api;
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::routing::MethodRouter;
 use rdmesh_fabric::Name;
@@ -54,6 +55,11 @@ pub(super) fn read(
 /// Writes down the type of a body.
 pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
     Some(|generator| generator.subschema_for::<T>())
+}
+
+/// The names of an endpoint in a path.
+pub(super) fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
+    Ok((parse_name(network)?, parse_name(name)?))
 }
 
 /// A name in a path.

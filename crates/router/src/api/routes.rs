@@ -1,25 +1,27 @@
 //! Operations of the API, as one table.
 
-use super::operation::{Content, Operation, json, parse_name, read, schema};
+use super::operation::{Content, Operation, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
-use super::{capture, convert, metrics, openapi, peers};
+use super::{capture, chains, convert, metrics, openapi, peers};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
+use rdmesh_fabric::Network;
 use rdmesh_fabric::api::{
-    ChainInfo, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices,
+    ConnectionInfo, ContextInfo, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, MoveDevices,
     MovedDevices, Stats, Status,
 };
-use rdmesh_fabric::{Name, Network};
 use serde_json::Value;
 
 /// All operations.
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = own_operations();
+    operations.extend(device_operations());
+    operations.extend(chains::operations());
     operations.extend(peers::operations());
     operations.extend(capture::operations());
     operations
@@ -47,23 +49,6 @@ fn own_operations() -> Vec<Operation> {
             response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
         },
-        Operation {
-            method: "put",
-            path: "/v1/endpoints/{network}/{name}/worker",
-            summary: "Move the devices of an endpoint to a worker",
-            request: schema::<MoveDevices>(),
-            response: json::<MovedDevices>(),
-            handler: put(move_devices),
-        },
-        Operation {
-            method: "post",
-            path: "/v1/endpoints/{network}/{name}/chain",
-            summary: "Stop, resume or end a group of managed queues",
-            request: schema::<ControlChain>(),
-            response: json::<ControlChain>(),
-            handler: post(control_chain),
-        },
-        read("/v1/chains", "All groups of managed queues", json::<Vec<ChainInfo>>(), get(chains)),
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
         read(
@@ -82,6 +67,28 @@ fn own_operations() -> Vec<Operation> {
             request: None,
             response: json::<Status>(),
             handler: post(shutdown),
+        },
+    ]
+}
+
+/// What is done to the devices of an endpoint.
+fn device_operations() -> Vec<Operation> {
+    vec![
+        Operation {
+            method: "put",
+            path: "/v1/endpoints/{network}/{name}/worker",
+            summary: "Move the devices of an endpoint to a worker",
+            request: schema::<MoveDevices>(),
+            response: json::<MovedDevices>(),
+            handler: put(move_devices),
+        },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/lingering/end",
+            summary: "End devices that have outlived their programs",
+            request: schema::<EndLingering>(),
+            response: json::<EndedDevices>(),
+            handler: post(end_lingering),
         },
     ]
 }
@@ -128,18 +135,14 @@ async fn move_devices(
     Ok(Json(MovedDevices { devices }))
 }
 
-async fn control_chain(
+async fn end_lingering(
     State(api): State<Api>,
     key: Path<(String, String)>,
-    request: Result<Json<ControlChain>, JsonRejection>,
-) -> Result<(StatusCode, Json<ControlChain>), Refusal> {
-    let ((network, name), Json(order)) = (names(key)?, request?);
-    api.blocking(move |host| host.endpoints().control_chain(network, name, order)).await??;
-    Ok((StatusCode::CREATED, Json(order)))
-}
-
-async fn chains(State(api): State<Api>) -> Result<Json<Vec<ChainInfo>>, Refusal> {
-    Ok(Json(api.blocking(convert::chains).await?))
+    request: Result<Json<EndLingering>, JsonRejection>,
+) -> Result<(StatusCode, Json<EndedDevices>), Refusal> {
+    let ((network, name), Json(EndLingering { device })) = (names(key)?, request?);
+    let devices = api.blocking(move |host| host.endpoints().end_lingering(network, name, device)).await??;
+    Ok((StatusCode::CREATED, Json(EndedDevices { devices })))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {
@@ -171,10 +174,6 @@ async fn shutdown(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
     let status = api.blocking(|host| host.status()).await?;
     api.stop();
     Ok(Json(status))
-}
-
-fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
-    Ok((parse_name(network)?, parse_name(name)?))
 }
 
 const ENDPOINT: &str = "/v1/endpoints/{network}/{name}";

@@ -33,6 +33,6 @@ pub use peers::PeerHosts;
 pub use crate::io::{Faults, IoStats};
 pub use crate::session::{
     BadIndices, ChainError, ChainRow, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, MoveError, QpRow,
-    SessionServer, SessionTotals,
+    QueueRow, SessionServer, SessionTotals, StepRow,
 };
 pub use crate::worker::WorkerStats;

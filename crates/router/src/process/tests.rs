@@ -2,7 +2,7 @@ use super::*;
 use crate::daemon::{LocalPath, SharedStore};
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns, SetChainSteps};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
 use rdmesh_fabric::{Name, Peers};
@@ -196,7 +196,12 @@ fn what_a_killed_router_had_registered_is_restored() {
     let mut owner = process();
     let first = host(&directory);
     let limited = CreateEndpoint { quota: Quota { qps: 7, ..Quota::default() }, vni: Some(9), ..request("a") };
-    let made = first.endpoints().create(limited, 0).unwrap();
+    first.endpoints().create(limited, 0).unwrap();
+    let (blue, a) = ("blue".parse::<Name>().unwrap(), "a".parse::<Name>().unwrap());
+    let steps = SetChainSteps { per_second: 5 };
+    let made = first.endpoints().set_chain_steps(blue.clone(), a.clone(), steps).unwrap();
+    assert_eq!((made.endpoint.quota.qps, made.endpoint.quota.chain_steps), (7, 5));
+    assert!(first.endpoints().set_chain_steps(blue, "none".parse().unwrap(), steps).is_err());
     let mut dead = process();
     for (name, process) in [("owned", &owner), ("orphan", &dead)] {
         let owned = CreateEndpoint { lifetime: Lifetime::Caller, ..request(name) };

@@ -1,7 +1,7 @@
 //! Requests to the session thread and to the thread of rdma_cm.
 
 use super::account::Account;
-use super::chain_orders::ChainError;
+use super::chain_orders::{ChainError, QueueRow, StepRow};
 use super::connection::SessionConnection;
 use super::device::OpenDevice;
 use super::devices::MoveError;
@@ -12,10 +12,11 @@ use super::spec::EndpointSpec;
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
 use crate::netlink::CmId;
-use rdmesh_fabric::api::ControlChain;
+use rdmesh_fabric::api::{ControlChain, TraceChain};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 /// Request of another part of the router to the session thread.
 pub(super) enum Control {
@@ -26,6 +27,16 @@ pub(super) enum Control {
     Move(EndpointId, Option<i32>, usize, Sender<Result<usize, MoveError>>),
     /// A group of managed queues of an endpoint is to stop, to go on or to end.
     Chain(EndpointId, ControlChain, Sender<Result<(), ChainError>>),
+    /// The contexts of an endpoint that linger, or the one with this number, are to end.
+    EndLingering(EndpointId, Option<u32>, Sender<usize>),
+    /// Time until the last context of an endpoint that outlives its program may end.
+    LingersFor(EndpointId, Sender<Option<Duration>>),
+    /// The queues of a group of a device of an endpoint.
+    InspectChain(EndpointId, (u32, u32), Sender<Result<Vec<QueueRow>, ChainError>>),
+    /// The requests that a group of an endpoint executes are to be recorded.
+    TraceChain(EndpointId, TraceChain, Sender<Result<Vec<StepRow>, ChainError>>),
+    /// The chains of an endpoint may execute so many steps in a second.
+    ChainSteps(EndpointId, u64),
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),

@@ -3,6 +3,7 @@
 use super::context::Context;
 use crate::endpoint::EndpointId;
 use crate::worker::ShardHandle;
+use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::session::Token;
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,8 +35,9 @@ impl Devices {
     ) -> Result<usize, MoveError> {
         let count = self.shards.len();
         let shard = self.shards.get(worker).ok_or(MoveError::NoSuchWorker { worker, count })?;
-        let is_meant =
-            |context: &&mut Context| context.endpoint() == endpoint && pid.is_none_or(|pid| context.pid() == pid);
+        let is_meant = |context: &&mut Context| {
+            context.endpoint() == endpoint && pid.is_none_or(|pid| context.opener().pid() == pid)
+        };
         let mut moved = 0;
         for context in self.contexts.values_mut().filter(is_meant) {
             if context.shard().number() != worker && !context.move_to(shard) {
@@ -44,6 +46,11 @@ impl Devices {
             moved += 1;
         }
         if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
+    }
+
+    /// Sets the policy of an endpoint on all its devices.
+    pub(super) fn set_policy(&self, endpoint: EndpointId, policy: &Policy) {
+        self.of_endpoint(endpoint).for_each(|context| context.set_policy(policy.clone()));
     }
 
     /// Files a context under the next number that is free.
@@ -77,6 +84,11 @@ impl Devices {
         self.contexts.iter().map(|(number, context)| (*number, context))
     }
 
+    /// All contexts, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Context> {
+        self.contexts.values_mut()
+    }
+
     /// Those of an endpoint.
     pub(super) fn of_endpoint(&self, endpoint: EndpointId) -> impl Iterator<Item = &Context> {
         self.contexts.values().filter(move |context| context.endpoint() == endpoint)
@@ -88,6 +100,19 @@ impl Devices {
         for (number, context) in &mut self.contexts {
             // Every token of the endpoint is compared, so that the time leaks nothing.
             if context.endpoint() == endpoint && context.has_token(token) {
+                found = Some((*number, context));
+            }
+        }
+        found
+    }
+
+    /// The context of an endpoint whose lease has this token.
+    pub(super) fn find_leased(&mut self, endpoint: EndpointId, token: &Token) -> Option<(u32, &mut Context)> {
+        let mut found = None;
+        for (number, context) in &mut self.contexts {
+            // As above.
+            let has_token = context.tenure().lease().is_some_and(|lease| lease.has_token(token));
+            if context.endpoint() == endpoint && has_token {
                 found = Some((*number, context));
             }
         }

@@ -1,5 +1,7 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
+use super::label::Label;
+use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
 use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
@@ -7,6 +9,7 @@ use crate::io::ExternalPathError;
 use crate::memory::HostPlatform;
 use rdmesh_nic::{ChainEntry, Device, Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
+use std::time::Duration;
 
 /// An open context.
 #[derive(Clone, Debug)]
@@ -37,6 +40,17 @@ pub struct ContextInfo {
     pub number: u32,
     /// Its groups of managed queues.
     pub chains: Vec<ChainRow>,
+    /// Its lease, by which it outlives its program.
+    pub lease: Option<LeaseInfo>,
+}
+
+/// The lease of a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseInfo {
+    /// Its term.
+    pub term: Duration,
+    /// What is left of it, while the context lingers.
+    pub left: Option<Duration>,
 }
 
 /// A group of managed queues in a listing.
@@ -48,6 +62,8 @@ pub struct ChainRow {
     pub qpns: Vec<Qpn>,
     /// Number of the queue pair that failed, while there is one.
     pub failed: Option<Qpn>,
+    /// Label of the request that failed.
+    pub label: Option<Label>,
 }
 
 impl ChainRow {
@@ -57,9 +73,18 @@ impl ChainRow {
         let row = |entry: ChainEntry| Self {
             qpns: entry.qps.iter().filter_map(|qp| qpn(*qp)).collect(),
             failed: entry.fault.and_then(|fault| qpn(fault.qp)),
+            label: None,
             entry,
         };
         device.list_chains().into_iter().map(row).collect()
+    }
+}
+
+impl ChainRow {
+    /// The same, with the label of the request that failed.
+    pub(super) fn labelled(self, queues: &ManagedQueues) -> Self {
+        let label = self.entry.fault.and_then(|fault| queues.label_of(fault.qp, fault.is_receive, fault.index));
+        Self { label, ..self }
     }
 }
 

@@ -1,16 +1,22 @@
 //! Managed queues of a context: regions over their rings, images that arrive in parts, and charges.
 
 use super::account::Account;
+use super::failed_requests::FailedChain;
+use super::label::Label;
 use crate::budget::{Charge, Resource};
-use rdmesh_nic::Image;
-use rdmesh_uverbs::session::chain::{Managed, QueueSide, SealPart};
+use rdmesh_nic::{ChainEntry, ChainFault, Image};
+use rdmesh_uverbs::session::chain::{LABEL_LEN, Managed, QueueSide, SealPart};
 use rdmesh_verbs::chain::ChainOp;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The managed queues of a context, by handle of their queue pair.
 #[derive(Default)]
-pub(super) struct ManagedQueues(BTreeMap<u32, ManagedQueue>);
+pub(super) struct ManagedQueues {
+    queues: BTreeMap<u32, ManagedQueue>,
+    /// Groups whose errors have been recorded.
+    recorded: BTreeSet<u32>,
+}
 
 /// The managed queues of a queue pair.
 pub(super) struct ManagedQueue {
@@ -21,8 +27,16 @@ pub(super) struct ManagedQueue {
     regions: Vec<u32>,
     /// Of each side, the image that is not complete yet.
     images: [Option<Parts>; 2],
+    /// Labels of the slots of each side.
+    labels: [Option<Labels>; 2],
     /// Charges for what the NIC keeps of them.
     charges: Vec<Charge>,
+}
+
+/// Labels of a queue's slots.
+struct Labels {
+    slots: Box<[Option<Label>]>,
+    _charge: Charge,
 }
 
 /// The first slots of an image, as they were sent.
@@ -34,33 +48,59 @@ struct Parts {
 impl ManagedQueues {
     /// Queues of a queue pair are managed now.
     pub(super) fn insert(&mut self, qp: u32, shape: Managed, lens: [Option<u64>; 2], charge: Charge) {
-        let (regions, images, charges) = (Vec::new(), [None, None], vec![charge]);
-        self.0.insert(qp, ManagedQueue { shape, lens, regions, images, charges });
+        let (regions, images, labels, charges) = (Vec::new(), [None, None], [None, None], vec![charge]);
+        self.queues.insert(qp, ManagedQueue { shape, lens, regions, images, labels, charges });
     }
 
     /// Those of a queue pair.
     pub(super) fn get(&self, qp: u32) -> Option<&ManagedQueue> {
-        self.0.get(&qp)
+        self.queues.get(&qp)
     }
 
     /// Those of a queue pair, to be changed.
     pub(super) fn get_mut(&mut self, qp: u32) -> Option<&mut ManagedQueue> {
-        self.0.get_mut(&qp)
+        self.queues.get_mut(&qp)
     }
 
     /// A queue pair has gone.
     pub(super) fn remove(&mut self, qp: u32) -> Option<ManagedQueue> {
-        self.0.remove(&qp)
+        self.queues.remove(&qp)
     }
 
     /// A region has gone before its queue pair, if it was one over a ring.
     pub(super) fn forget_region(&mut self, mr: u32) {
-        self.0.values_mut().for_each(|queue| queue.regions.retain(|region| *region != mr));
+        self.queues.values_mut().for_each(|queue| queue.regions.retain(|region| *region != mr));
+    }
+
+    /// Label of a request of a queue pair, counted from the queue's first.
+    pub(super) fn label_of(&self, qp: u32, is_receive: bool, index: u64) -> Option<Label> {
+        let side = if is_receive { QueueSide::Receive } else { QueueSide::Send };
+        self.get(qp)?.label_of(side, index)
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The errors of groups that have not been taken yet: of a group that runs again, the next one is new.
+    pub(super) fn take_new_faults(&mut self, entries: &[ChainEntry]) -> Vec<FailedChain> {
+        let failed: BTreeMap<u32, ChainFault> =
+            entries.iter().filter_map(|entry| Some((entry.group, entry.fault?))).collect();
+        self.recorded.retain(|group| failed.contains_key(group));
+        let mut taken = Vec::new();
+        for (group, fault) in failed {
+            if self.recorded.insert(group) {
+                let label = self.label_of(fault.qp, fault.is_receive, fault.index);
+                taken.push(FailedChain { group, fault, label });
+            }
+        }
+        taken
     }
 
     /// Whether a region is one over a ring.
     pub(super) fn has_region(&self, mr: u32) -> bool {
-        self.0.values().any(|queue| queue.regions.contains(&mr))
+        self.queues.values().any(|queue| queue.regions.contains(&mr))
     }
 }
 
@@ -85,6 +125,44 @@ impl ManagedQueue {
         self.charges.push(charge);
     }
 
+    /// Names the requests of slots from `first` on.
+    pub(super) fn label(
+        &mut self,
+        account: &Account,
+        side: QueueSide,
+        first: u32,
+        names: &[[u8; LABEL_LEN]],
+    ) -> Result<(), Errno> {
+        let (first, cycle) = (first as usize, self.slots(side).1);
+        let fits = first.checked_add(names.len()).is_some_and(|end| end <= cycle);
+        if !fits || names.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let labels = &mut self.labels[side as usize];
+        if labels.is_none() {
+            let charge = account.share.take(Resource::Memory, (cycle * size_of::<Option<Label>>()) as u64)?;
+            *labels = Some(Labels { slots: vec![None; cycle].into(), _charge: charge });
+        }
+        let slots = labels.iter_mut().flat_map(|labels| &mut labels.slots[first..]);
+        slots.zip(names).for_each(|(slot, name)| *slot = Label::new(*name));
+        Ok(())
+    }
+
+    /// Label of a request, counted from the queue's first.
+    pub(super) fn label_of(&self, side: QueueSide, index: u64) -> Option<Label> {
+        let labels = self.labels[side as usize].as_ref()?;
+        labels.slots[(index % labels.slots.len() as u64) as usize]
+    }
+
+    /// Bytes of a slot, and slots of a lap.
+    fn slots(&self, side: QueueSide) -> (usize, usize) {
+        let (stride, cycle) = match side {
+            QueueSide::Send => (self.shape.send_stride, self.shape.send_cycle),
+            QueueSide::Receive => (self.shape.receive_stride, self.shape.receive_cycle),
+        };
+        (stride as usize, cycle as usize)
+    }
+
     /// Takes a part of an image. Returns the image, and the charge for it, where it is complete.
     pub(super) fn seal(
         &mut self,
@@ -93,10 +171,7 @@ impl ManagedQueue {
         part: &SealPart,
         slots: &[u8],
     ) -> Result<Option<(Image, Charge)>, Errno> {
-        let (stride, cycle) = match side {
-            QueueSide::Send => (self.shape.send_stride as usize, self.shape.send_cycle as usize),
-            QueueSide::Receive => (self.shape.receive_stride as usize, self.shape.receive_cycle as usize),
-        };
+        let (stride, cycle) = self.slots(side);
         let record = SealPart::record_len(stride);
         let (first, count) = (part.first as usize, part.count as usize);
         let fits = first.checked_add(count).is_some_and(|end| end <= cycle);

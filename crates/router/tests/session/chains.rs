@@ -6,10 +6,10 @@ use crate::traffic::{connect, ring_doorbell};
 use crate::world::World;
 use proptest::prelude::*;
 use rdmesh_fabric::Quota;
-use rdmesh_fabric::api::{ChainAction, ControlChain};
-use rdmesh_nic::ChainState;
+use rdmesh_fabric::api::{ChainAction, ControlChain, TraceChain};
+use rdmesh_nic::{ChainSlot, ChainState, ChainWait};
 use rdmesh_router::endpoint::EndpointId;
-use rdmesh_router::session::ChainError;
+use rdmesh_router::session::{ChainError, FailedRequest, FailedRequestInfo};
 use rdmesh_uverbs::abi::*;
 use rdmesh_uverbs::session::RequestKind;
 use rdmesh_uverbs::session::chain::*;
@@ -228,6 +228,86 @@ fn a_wrong_key_ends_the_group_and_is_told() {
 }
 
 #[test]
+fn a_chain_is_shown_and_its_requests_are_recorded() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, _), (counted, _)) = (client.alloc_pd(), client.create_cq(8), client.create_cq(8));
+    let (ticks, _) = managed(&mut client, pd, counted, |_| (1..=4).map(|n| request(ChainOp::Nop, n)).collect());
+    let (program, _) = managed(&mut client, pd, cq, waiting(counted));
+    label(&mut client, program.qp, 0, &["ticks", "nop", "count"]).unwrap();
+    enable(&mut client, program.qp, 3).unwrap();
+    enable(&mut client, ticks.qp, 1).unwrap();
+    let queues = || world.server.inspect_chain(EndpointId(1), 0, GROUP).unwrap();
+    let expected = [ChainWait::Enable, ChainWait::Completions { cq: counted, count: 2, produced: 1 }];
+    eventually("standing still", || queues().iter().map(|row| row.queue.waits_for).eq(expected));
+    let queues = queues();
+    assert_eq!((queues[1].queue.next, queues[1].queue.limit, queues[1].queue.cycle), (0, 3, 8));
+    let labels = queues[1].slots.iter().map(|row| row.label.map(|label| label.to_string()));
+    let labels: Vec<_> = labels.collect();
+    assert_eq!((labels[0].as_deref(), labels[2].as_deref(), labels.len()), (Some("ticks"), Some("count"), 8));
+    assert!(matches!(&queues[1].slots[2].slot, ChainSlot::Send(wr) if wr.control.op == ChainOp::FetchAdd));
+    let trace = |from| {
+        let trace = TraceChain { device: 0, group: GROUP, seconds: 60, from };
+        world.server.trace_chain(EndpointId(1), trace).unwrap()
+    };
+    assert!(trace(0).is_empty(), "nothing is recorded before it is asked for");
+    enable(&mut client, ticks.qp, 2).unwrap();
+    eventually("three more", || trace(0).len() == 4);
+    let steps: Vec<_> = trace(0).iter().map(|row| (row.step.op, row.label.map(|label| label.to_string()))).collect();
+    assert_eq!(steps[0], (ChainOp::Nop, None));
+    assert_eq!(steps[1], (ChainOp::Wait, Some("ticks".to_owned())));
+    assert_eq!(steps[3], (ChainOp::FetchAdd, Some("count".to_owned())));
+    assert_eq!((trace(3).len(), trace(3)[0].qpn.value()), (1, program.qpn));
+    let none = TraceChain { device: 0, group: GROUP + 1, seconds: 1, from: 0 };
+    assert!(world.server.trace_chain(EndpointId(1), none).is_err());
+    assert!(world.server.inspect_chain(EndpointId(2), 0, GROUP).is_err());
+}
+
+fn label(client: &mut Client, qp: u32, first: u32, names: &[&str]) -> Result<(), Errno> {
+    let head = Call::Label.body(&LabelPart { qp, side: 0, first, count: names.len() as u32 });
+    let padded = names.iter().flat_map(|name| {
+        let mut bytes = [0; LABEL_LEN];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        bytes
+    });
+    let body = head.into_iter().chain(padded).collect::<Vec<u8>>();
+    client.call(RequestKind::Chain, &body, &[], None).map(drop)
+}
+
+#[test]
+fn the_request_that_failed_is_named_by_its_label() {
+    let world = World::new(1);
+    let mut client = world.device(1);
+    let (pd, (cq, wc)) = (client.alloc_pd(), client.create_cq(16));
+    let (failing, key) = managed(&mut client, pd, cq, |key| {
+        (0..7).map(|n| request(ChainOp::Nop, n)).chain([add(64, key.key ^ 1, 7)]).collect()
+    });
+    assert_eq!(label(&mut client, failing.qp, 6, &["a", "b", "c"]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp, u32::MAX, &["a"]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp, 0, &[]), Err(Errno::INVAL));
+    assert_eq!(label(&mut client, failing.qp + 100, 0, &["a"]), Err(Errno::INVAL));
+    label(&mut client, failing.qp, 0, &["first", "second"]).unwrap();
+    label(&mut client, failing.qp, 6, &["sixth", "hit\u{1b}"]).unwrap();
+    enable(&mut client, failing.qp, 8).unwrap();
+    let statuses: Vec<u32> = (0..8).map(|_| poll(&wc).status).collect();
+    assert_eq!(statuses, [0, 0, 0, 0, 0, 0, 0, 4]);
+    let row = world.server.snapshot()[0].chains[0].clone();
+    assert_eq!(row.label.map(|label| label.to_string()).as_deref(), Some("hit\\x1b"));
+    let known = || {
+        let is_chain = |info: &FailedRequestInfo| matches!(info.request, FailedRequest::Chain(_));
+        let failed = world.server.failed_requests().into_iter().filter(is_chain);
+        failed.map(|info| (info.request.to_string(), info.count)).collect::<Vec<_>>()
+    };
+    let address = format!("address 0x40, key {:#x}", key.key ^ 1);
+    let text = format!("chain 7 ended: request `hit\\x1b` (number 7) failed with local protection error, {address}");
+    assert_eq!(known(), [(text.clone(), 1)]);
+    assert_eq!(known(), [(text.clone(), 1)], "once");
+    drop(client);
+    world.expect_reclaimed();
+    assert_eq!(known(), [(text, 1)]);
+}
+
+#[test]
 fn a_chain_that_spins_is_ended_by_command() {
     let world = World::new(1);
     let (mut client, mut other) = (world.device(1), world.device(2));
@@ -236,7 +316,9 @@ fn a_chain_that_spins_is_ended_by_command() {
     let (spinning, _) = managed(&mut client, pd, cq, |_| (0..8).map(|_| silent()).collect());
     enable(&mut client, spinning.qp, u64::MAX).unwrap();
     let copies = |client: &mut Client| groups(client)[0].copies;
-    eventually("laps", || copies(&mut client) > 1000);
+    eventually("laps", || copies(&mut client) > 100_000);
+    let entry = || world.server.snapshot()[0].chains[0].entry.clone();
+    assert!(entry().is_spinning && entry().laps > 10_000);
     other.alloc_pd();
     order(&mut client, Call::Kill, &Order { group: GROUP, reserved: 0 }).unwrap();
     let last = copies(&mut client);
@@ -244,6 +326,40 @@ fn a_chain_that_spins_is_ended_by_command() {
     assert_eq!((copies(&mut client), groups(&mut client)[0].state), (last, 2));
     drop((client, other));
     world.expect_reclaimed();
+}
+
+#[test]
+fn a_spinning_chain_keeps_to_its_endpoints_budget() {
+    let world = World::new(1);
+    let path = world.endpoint_with(1, |spec| spec.quota = Quota { chain_steps: 10_000, ..Quota::default() });
+    let (mut client, mut second) = (Client::device(&path), Client::device(&path));
+    let spin = |client: &mut Client| {
+        let (pd, (cq, _)) = (client.alloc_pd(), client.create_cq(8));
+        let silent = || Request { flags: ChainFlags::empty(), ..request(ChainOp::Nop, 0) };
+        let (spinning, _) = managed(client, pd, cq, |_| (0..8).map(|_| silent()).collect());
+        enable(client, spinning.qp, u64::MAX).unwrap();
+    };
+    spin(&mut client);
+    spin(&mut second);
+    let copies = |client: &mut Client| groups(client)[0].copies;
+    eventually("steps that come back", || copies(&mut client) > 300 && copies(&mut second) > 300);
+    assert!(groups(&mut client)[0].starved > 0);
+    // Nothing comes back, and then without limit.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let stand = |client: &mut Client| {
+        client.alloc_pd();
+        copies(client)
+    };
+    let stood = stand(&mut client);
+    (0..100).for_each(|_| assert_eq!(stand(&mut client), stood));
+    world.server.set_chain_steps(EndpointId(1), u64::MAX);
+    eventually("without limit", || copies(&mut client) > stood + 100_000);
+    // A device that is opened now has the new budget.
+    world.server.set_chain_steps(EndpointId(1), 0);
+    let mut third = Client::device(&path);
+    spin(&mut third);
+    third.alloc_pd();
+    assert_eq!(copies(&mut third), 0);
 }
 
 #[test]

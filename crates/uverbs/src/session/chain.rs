@@ -8,6 +8,8 @@
 //!   lowest bit of the first byte on), and eight bytes with a bit for the code of each operation that it may have, or all
 //!   ones for any. Parts come in order, the first from slot 0 on, which begins anew; the one with the last slot of the
 //!   lap seals the queue. Reply: none.
+//! * `Label`: [`LabelPart`], then [`LabelPart::count`] labels of [`LABEL_LEN`] bytes: the author's names of the requests of these
+//!   slots, in UTF-8, with zero bytes at the end. What fails is named by them. Reply: none.
 //! * `List`: [`List`]. Reply: [`Group`]s in the order of their numbers, at most [`MAX_GROUPS`].
 //! * `Stop`, `Resume`, `Kill`: [`Order`]. Reply: none.
 
@@ -26,12 +28,22 @@ pub enum Call {
     Stop = 6,
     Resume = 7,
     Kill = 8,
+    Label = 9,
 }
 
 impl Call {
     /// All operations.
-    pub const ALL: [Self; 8] =
-        [Self::Manage, Self::Register, Self::Enable, Self::Seal, Self::List, Self::Stop, Self::Resume, Self::Kill];
+    pub const ALL: [Self; 9] = [
+        Self::Manage,
+        Self::Register,
+        Self::Enable,
+        Self::Seal,
+        Self::List,
+        Self::Stop,
+        Self::Resume,
+        Self::Kill,
+        Self::Label,
+    ];
 
     /// The body of a request.
     pub fn body(self, request: &(impl IntoBytes + Immutable)) -> Vec<u8> {
@@ -93,6 +105,10 @@ pub struct Managed {
     pub receive_stride: u32,
     /// Slots of a lap.
     pub receive_cycle: u32,
+    /// Offset of the send queue's first slot in the context's queue memory.
+    pub send_offset: u64,
+    /// Offset of the receive queue's first slot.
+    pub receive_offset: u64,
 }
 
 /// Request of [`Call::Register`].
@@ -160,6 +176,23 @@ impl SealPart {
         stride + stride / 8 + size_of::<u64>()
     }
 }
+
+/// Head of a request of [`Call::Label`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LabelPart {
+    /// The queue pair.
+    pub qp: u32,
+    /// A [`QueueSide`].
+    pub side: u32,
+    /// The first slot that is named.
+    pub first: u32,
+    /// Labels that follow.
+    pub count: u32,
+}
+
+/// Bytes of a label; a longer one is cut.
+pub const LABEL_LEN: usize = 32;
 
 /// Request of [`Call::List`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -237,6 +270,8 @@ pub enum ChainRequest<'a> {
     Seal(SealPart, QueueSide, &'a [u8]),
     /// See [`Call::List`].
     List(List),
+    /// See [`Call::Label`]; with the labels.
+    Label(LabelPart, QueueSide, &'a [[u8; LABEL_LEN]]),
     /// See [`Call::Stop`]; the group.
     Stop(u32),
     /// See [`Call::Resume`]; the group.
@@ -266,6 +301,14 @@ impl<'a> ChainRequest<'a> {
                 let (part, slots) = SealPart::read_from_prefix(rest).ok()?;
                 Self::Seal(part, QueueSide::from_number(part.side)?, slots)
             }
+            Call::Label => {
+                let (part, labels) = LabelPart::read_from_prefix(rest).ok()?;
+                let (labels, []) = labels.as_chunks() else { return None };
+                if labels.len() != part.count as usize {
+                    return None;
+                }
+                Self::Label(part, QueueSide::from_number(part.side)?, labels)
+            }
             Call::List => Self::List(exactly(rest, |list: &List| list.reserved == 0)?),
             Call::Stop => Self::Stop(order(rest)?),
             Call::Resume => Self::Resume(order(rest)?),
@@ -293,7 +336,18 @@ mod tests {
         assert_eq!(ChainRequest::parse(&body[..body.len() - 1]), None);
         assert_eq!(ChainRequest::parse(&[&body[..], &[0]].concat()), None);
         assert_eq!(ChainRequest::parse(&Call::Kill.body(&Order { group: 7, reserved: 1 })), None);
-        assert_eq!(ChainRequest::parse(&[9, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(ChainRequest::parse(&[10, 0, 0, 0, 0, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn labels_are_as_many_as_there_are_said_to_be() {
+        let labels = |count| {
+            let head = Call::Label.body(&LabelPart { qp: 1, side: 1, first: 2, count });
+            [&head[..], &[b'a'; 2 * LABEL_LEN]].concat()
+        };
+        assert!(matches!(ChainRequest::parse(&labels(2)), Some(ChainRequest::Label(_, QueueSide::Receive, [_, _]))));
+        assert_eq!(ChainRequest::parse(&labels(1)), None);
+        assert_eq!(ChainRequest::parse(&labels(2)[1..]), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::command::{CommandError, CqEntry, PdEntry, QpInit, SrqEntry};
 use crate::memory::KeyTable;
 use crate::path::Network;
 use crate::platform::Platform;
+use crate::policy::Policy;
 use crate::qp::Core;
 use crate::schedule::Owner;
 use alloc::vec::Vec;
@@ -20,6 +21,8 @@ pub struct Context<P: Platform> {
     pub(crate) network: Network,
     pub(crate) keys: KeyTable<P::Memory>,
     pub(crate) chains: Chains,
+    /// Policy of its endpoint.
+    pub(crate) policy: Policy,
     pds: Slab<Pd>,
     cqs: Slab<Cq<P>>,
     srqs: Slab<Srq<P>>,
@@ -46,6 +49,7 @@ impl<P: Platform> Context<P> {
         Self {
             network,
             chains: Chains::default(),
+            policy: Policy::default(),
             pds: Slab::new(limits.max_pd),
             keys: KeyTable::new(limits.max_mr.saturating_add(limits.max_mw), seed),
             cqs: Slab::new(limits.max_cq),
@@ -58,6 +62,11 @@ impl<P: Platform> Context<P> {
     /// At most `limit` completion queues, from handle `from` on.
     pub fn list_cqs(&self, from: u32, limit: usize) -> Vec<CqEntry> {
         self.cqs.iter_from(from).map(|(handle, cq)| cq.entry(handle)).take(limit).collect()
+    }
+
+    /// A completion queue, as the platform made it.
+    pub fn completion_queue(&self, cq: u32) -> Option<&P::CompletionQueue> {
+        self.cqs.get(cq).map(Cq::queue)
     }
 
     /// At most `limit` protection domains, from handle `from` on.

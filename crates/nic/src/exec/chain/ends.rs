@@ -3,6 +3,7 @@
 use super::Exec;
 use crate::chain::ChainFault;
 use crate::platform::Platform;
+use crate::wire::NakCode;
 use rdmesh_verbs::{AsyncEvent, SendOp, WcStatus};
 
 /// Notes the error that the oldest request is about to end in.
@@ -17,11 +18,31 @@ pub(super) fn blame_send<P: Platform>(exec: &mut Exec<'_, P>, index: u64, status
     exec.cx.chains.blame(ChainFault { qp, is_receive: false, index, status, addr, key });
 }
 
-/// Notes the error that the present receive request is about to end in.
-pub(in crate::exec) fn blame_receive<P: Platform>(exec: &mut Exec<'_, P>, status: WcStatus) {
+/// Notes the error that a message, or the present receive request, is about to end in. A queue pair that is connected to itself
+/// has failed by its own request, which never learns of it.
+pub(in crate::exec) fn blame_receive<P: Platform>(exec: &mut Exec<'_, P>, nak: NakCode, status: WcStatus) {
+    if let Some((index, named)) = own_request(exec) {
+        let status = match nak {
+            NakCode::RemoteAccess => WcStatus::RemoteAccessError,
+            NakCode::RemoteOperation => WcStatus::RemoteOperationError,
+            _ => WcStatus::RemoteInvalidRequest,
+        };
+        return blame_send(exec, index, status, named);
+    }
     let Some(queue) = &exec.qp.recv.chain else { return };
     let (qp, index) = (exec.qp.handle, queue.next().saturating_sub(1));
     exec.cx.chains.blame(ChainFault { qp, is_receive: true, index, status, addr: 0, key: 0 });
+}
+
+/// The request, of a managed queue whose packets come back to it, that the expected packet belongs to, and what it names.
+fn own_request<P: Platform>(exec: &Exec<'_, P>) -> Option<(u64, (u64, u32))> {
+    let (send, own) = (&exec.qp.send, exec.qp.qpn);
+    if send.chain.is_none() || exec.qp.attr.dest_qpn != own || exec.qp.recv.busy {
+        return None;
+    }
+    let psn = exec.qp.recv.expected_psn;
+    let entry = send.window.iter().filter(|entry| entry.started && psn.since(entry.first_psn) >= 0).last()?;
+    Some((entry.index, named(&entry.wr.op)))
 }
 
 /// The queue pair has failed: so have all of its group. The program is told once.

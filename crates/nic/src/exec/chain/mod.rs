@@ -10,7 +10,7 @@ mod local;
 pub(super) mod order;
 
 use super::Exec;
-use crate::chain::{ManagedSend, Side, Target};
+use crate::chain::{Executed, ManagedSend, Side, Target};
 use crate::platform::Platform;
 use crate::schedule::cost;
 use alloc::boxed::Box;
@@ -101,10 +101,11 @@ impl<P: Platform> Turn<'_, P> {
     fn step(&mut self) -> Step {
         let (qp, index, now) = (self.exec.qp.handle, self.exec.index, self.exec.out.now);
         if !self.exec.cx.chains.may_start(Target { qp, side: Side::Send }, self.queue.next()) {
+            self.exec.cx.chains.rest(qp);
             return Step::Parked;
         }
         if let Some(at) = self.exec.out.schedule.steps_wait(index, now) {
-            self.exec.cx.chains.starve(qp);
+            self.exec.cx.chains.starve(qp, now);
             if let Some(before) = self.queue.refill.replace(at) {
                 self.exec.out.chains.forget(index, before, self.queue.last);
             }
@@ -168,11 +169,13 @@ impl<P: Platform> Turn<'_, P> {
 
     /// The request has started: it counts, and the next one is behind it. `carried` bytes are charged when they are sent.
     fn started(&mut self, op: ChainOp, len: u64, carried: u64) {
+        let index = self.queue.next();
         self.queue.advance();
         self.queue.last = self.exec.out.chains.start();
-        let Exec { index, qp, cx, out } = &mut self.exec;
-        let steps = cx.chains.count(qp.handle, op, len);
-        out.schedule.charge_steps(*index, steps);
+        let (qp, at) = (self.exec.qp.handle, self.exec.out.now);
+        let steps = self.exec.cx.chains.count(Executed { number: 0, qp, index, op, bytes: len, at });
+        let Exec { index, out, .. } = &mut self.exec;
+        out.schedule.charge_steps(*index, out.now, steps);
         if carried == 0 {
             out.spend(0);
             out.chains.spend(cost(1, 0));

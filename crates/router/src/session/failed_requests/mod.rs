@@ -3,8 +3,10 @@
 //! A program gets an errno, or no answer until a time-out. This list says more: the last distinct failures of each endpoint,
 //! their count and the program. Only commands are recorded, and only those that fail or name a path.
 
+mod chain;
 mod names;
 
+pub use chain::FailedChain;
 pub(super) use names::{Subject, subject};
 
 use crate::io::ExternalPathError;
@@ -47,8 +49,12 @@ pub enum FailedRequest {
     },
     /// A queue pair of an unknown type.
     QpType(u8),
+    /// Memory with private pages, in a device that is to outlive its program.
+    PrivatePages,
     /// A limit is reached.
     Limit(&'static str),
+    /// A request of a chain, whose group it has ended.
+    Chain(FailedChain),
     /// An index of a queue that lies beyond the queue's end.
     BadIndex,
     /// Anything else that was refused.
@@ -184,9 +190,14 @@ impl FailedRequest {
                 "there are RC, UC and UD; tell the program to use one of them (UCX: UCX_TLS=rc_verbs,ud_verbs)"
                     .to_owned(),
             ),
+            Self::PrivatePages => Some(
+                "register memory of rdmesh_malloc, or other anonymous memory that is writable; or give the lease up (no --linger)"
+                    .to_owned(),
+            ),
             Self::Limit(_) => {
                 Some("raise the quota when the endpoint is made (`rdmesh run --help`, Limits)".to_owned())
             }
+            Self::Chain(failed) => Some(chain::fix(failed)),
             Self::BadIndex => Some(
                 "the program overwrites its own queues, by a fault or on purpose: run it with valgrind or AddressSanitizer"
                     .to_owned(),
@@ -220,7 +231,11 @@ impl fmt::Display for FailedRequest {
                 write!(f, "queue pair {} of {peer} never answered; the address is {place}", qpn.value())
             }
             Self::QpType(number) => write!(f, "ibv_create_qp: type {} is not supported", names::qp_type(*number)),
+            Self::PrivatePages => {
+                write!(f, "ibv_reg_mr: memory with private pages cannot outlive its process, as a lease asks for")
+            }
             Self::Limit(what) => write!(f, "no more {what}"),
+            Self::Chain(failed) => chain::describe(failed, f),
             Self::BadIndex => write!(f, "an index of a queue lay beyond the queue's end"),
             Self::Refused { what, errno } => write!(f, "{what} was refused: {errno}"),
         }

@@ -4,6 +4,7 @@ use super::super::world::*;
 use crate::chain::{ChainEntry, INLINE_COPIES, Manage, ManageSend, RingInit};
 use crate::command::{Capabilities, CqInit, QpInit};
 use crate::engine::{Device, RingRegion};
+use crate::policy::{Bucket, Policy, Rate};
 use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Request, offset};
 use rdmesh_verbs::*;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(super) fn local(op: ChainOp, node: &Node, at: u64, compare_add: u64) -> Requ
 }
 
 impl World {
-    pub(super) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
+    pub(in crate::engine::tests) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
         self.engines[node.engine].device(node.context).unwrap()
     }
 
@@ -103,6 +104,14 @@ impl World {
         cqs[0].produced
     }
 
+    /// Puts a queue that was not enabled, and its count of completions, to where they would be after a long time.
+    pub(super) fn preset(&mut self, queue: &Queue, next: u64, produced: u64) {
+        let device = self.device_of(&queue.node);
+        device.cx.cq(queue.cq).unwrap().preset(produced);
+        let index = device.cx.qp(queue.qp).unwrap();
+        device.qps.get_mut(index).unwrap().core_mut().send.chain.as_mut().unwrap().preset(next);
+    }
+
     pub(super) fn ring_region(&mut self, queue: &Queue) -> RingRegion {
         self.device_of(&queue.node).register_send_ring(queue.qp, None, Access::LOCAL_WRITE).unwrap()
     }
@@ -137,4 +146,9 @@ impl Node {
     pub(super) fn word(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.memory.get(at, 8).try_into().unwrap())
     }
+}
+
+/// The policy of an endpoint whose chains have a budget.
+pub(super) fn steps_policy(rate: Option<Rate>) -> Policy {
+    Policy { steps: rate.map(|rate| Arc::new(Bucket::new(rate))), ..Policy::default() }
 }
