@@ -54,7 +54,8 @@ part_chains() {
 }
 
 part_cluster() {
-    need build cluster
+    need run test cluster
+    build_product
     run_tests cluster
 }
 

@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::peer::read_key;
 use crate::show::print_line;
 use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, StateDir};
-use rdmesh_router::daemon::DaemonConfig;
+use rdmesh_router::daemon::{DaemonConfig, SharedStore};
 use rdmesh_router::io::IoConfig;
 use rdmesh_router::process;
+use rdmesh_store_etcd::{EtcdConfig, EtcdStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::system::uname;
 use std::fs::{self, File};
@@ -36,6 +37,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         read_peers(peers)?;
     }
     options.router.key.as_deref().map(read_key).transpose()?;
+    options.router.store.as_deref().map(open_store).transpose()?;
     let child = start(&options.router, state)?;
     let status = wait_until_up(child, &client, state)?;
     let workers = if status.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", status.workers) };
@@ -75,6 +77,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         io: IoConfig { underlay: options.underlay, is_insecure: options.insecure, faults: options.faults },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
+        store: options.store.as_deref().map(open_store).transpose()?,
         local_path: options.local_path.into(),
     };
     Ok(process::run(config)?)
@@ -127,6 +130,12 @@ fn read_peers(path: &Path) -> Result<Peers, Failure> {
     Peers::read(path).map_err(|why| Failure::new(format!("the peers file {}: {why}", path.display())))
 }
 
+/// The cluster's store, which is not connected to yet.
+fn open_store(url: &str) -> Result<SharedStore, Failure> {
+    let open = |url: &str| EtcdStore::new(&url.parse::<EtcdConfig>()?);
+    open(url).map(SharedStore::new).map_err(|why| Failure::new(format!("--store: {why}")))
+}
+
 fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
     if options.rootless || rustix::process::geteuid().is_root() {
         return Ok(());
@@ -156,6 +165,9 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     }
     if let Some(peers) = &options.peers {
         command.arg("--peers").arg(fs::canonicalize(peers)?);
+    }
+    if let Some(store) = &options.store {
+        command.args(["--store", store]);
     }
     if let Some(key) = &options.key {
         command.arg("--key").arg(fs::canonicalize(key)?);

@@ -40,8 +40,7 @@ impl Endpoint {
 impl Validate for Endpoint {
     fn validate(&self) -> Result<(), InvalidField> {
         require_one_of_each_family("addresses", &self.addresses)?;
-        self.addresses.iter().try_for_each(|address| require_unicast("addresses", *address))?;
-        self.quota.validate().map_err(|error| error.within("quota"))
+        self.addresses.iter().try_for_each(|address| require_unicast("addresses", *address))
     }
 }
 

@@ -139,8 +139,7 @@ impl Validate for Policy {
             rate.map_or(Ok(()), |rate| rate.validate()).map_err(|error| error.within(field))?;
         }
         let weight = self.weight.unwrap_or(DEFAULT_WEIGHT);
-        require((1..=MAX_WEIGHT).contains(&weight), "weight", format_args!("must be 1 to {MAX_WEIGHT}"))?;
-        self.quota.map_or(Ok(()), |quota| quota.validate()).map_err(|error| error.within("quota"))
+        require((1..=MAX_WEIGHT).contains(&weight), "weight", format_args!("must be 1 to {MAX_WEIGHT}"))
     }
 }
 
@@ -274,7 +273,6 @@ mod tests {
         let tight = rate(r#"{"rate": {"messages_per_second": 5, "burst_bytes": 100}}"#);
         assert_eq!(tight.unwrap_err(), "`rate.burst_bytes`: must be at least 4096, the largest packet");
         assert!(rate(r#"{"weight": 0}"#).unwrap_err().starts_with("`weight`"));
-        assert!(rate(r#"{"quota": {"qps": 0}}"#).unwrap_err().starts_with("`quota.qps`"));
         assert!("endpoint/a".parse::<PolicyScope>().is_err() && "host/a/b".parse::<PolicyScope>().is_err());
     }
 

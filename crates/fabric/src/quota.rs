@@ -1,6 +1,5 @@
 //! Quotas: limits on the resources of one endpoint.
 
-use crate::invalid::{InvalidField, Validate, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,20 +40,6 @@ impl Default for Quota {
         }
     }
 }
-
-impl Validate for Quota {
-    fn validate(&self) -> Result<(), InvalidField> {
-        // No lingering and no chains are sensible limits.
-        let Self { contexts, qps, cqs, mrs, pinned_bytes, mappings, linger_seconds: _, chain_steps: _ } = *self;
-        let counts = [("contexts", contexts), ("qps", qps), ("cqs", cqs), ("mrs", mrs), ("mappings", mappings)];
-        let none = counts.iter().find(|(_, count)| *count == 0);
-        // A device of which nothing can be had is no device; to forbid one, the endpoint is removed.
-        none.map_or(Ok(()), |(field, _)| require(false, field, "must be at least 1"))?;
-        require(pinned_bytes >= PAGE, "pinned_bytes", format_args!("must be at least {PAGE}, a page"))
-    }
-}
-
-const PAGE: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

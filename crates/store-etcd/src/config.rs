@@ -50,6 +50,9 @@ pub enum ConfigError {
     /// An unknown option.
     #[error("`{0}` is none of the options tls, ca=FILE, cert=FILE, key=FILE, password-file=FILE, timeout=SECONDS")]
     Option(String),
+    /// A path that another process would take for another one.
+    #[error("`{0}` must be given an absolute path")]
+    Relative(String),
     /// A time that is none.
     #[error("timeout must be a number of seconds from 1 to 60")]
     Timeout,
@@ -136,10 +139,13 @@ impl Options {
         for option in text.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=').unwrap_or((option, "")) {
                 ("tls", "") => options.tls = true,
-                ("ca", file) if !file.is_empty() => options.ca = Some(file.into()),
-                ("cert", file) if !file.is_empty() => options.cert = Some(file.into()),
-                ("key", file) if !file.is_empty() => options.key = Some(file.into()),
-                ("password-file", file) if !file.is_empty() => options.password_file = Some(file.into()),
+                ("ca" | "cert" | "key" | "password-file", file) if !file.starts_with('/') => {
+                    return Err(ConfigError::Relative(option.to_owned()));
+                }
+                ("ca", file) => options.ca = Some(file.into()),
+                ("cert", file) => options.cert = Some(file.into()),
+                ("key", file) => options.key = Some(file.into()),
+                ("password-file", file) => options.password_file = Some(file.into()),
                 ("timeout", seconds) => options.timeout = Some(timeout(seconds)?),
                 (name, _) => return Err(ConfigError::Option(name.to_owned())),
             }
@@ -251,8 +257,9 @@ mod tests {
             ("etcd://a:%s@h", "percent-encoded"),
             ("etcd://h?tsl", "`tsl` is none of the options"),
             ("etcd://h?tls", "`tls` needs `ca=FILE`"),
-            ("etcd://h?ca=x", "needs `tls`"),
-            ("etcd://h?tls&ca=x&cert=y", "`cert` needs `key=FILE`"),
+            ("etcd://h?ca=/x", "needs `tls`"),
+            ("etcd://h?tls&ca=/x&cert=/y", "`cert` needs `key=FILE`"),
+            ("etcd://h?tls&ca=x", "`ca=x` must be given an absolute path"),
             ("etcd://h?timeout=0", "1 to 60"),
         ];
         for (text, error) in cases {

@@ -1,3 +1,4 @@
-//! Many hosts: the store of a cluster, over real etcd servers.
+//! Many hosts: the store of a cluster, over real etcd servers, and routers that share it.
 
+mod routers;
 mod store;

@@ -85,6 +85,13 @@ pub(crate) struct RouterOptions {
     /// The other hosts and their endpoints, in JSON: `rdmesh peer ls --json` prints such a file
     #[arg(long, value_name = "FILE", requires = "underlay")]
     pub(crate) peers: Option<PathBuf>,
+    /// The cluster's store, as etcd://USER:PASSWORD@HOST:PORT,HOST:PORT?OPTIONS: hosts that share it find each other and each
+    /// other's endpoints
+    ///
+    /// Options are `tls`, `ca=FILE`, `cert=FILE`, `key=FILE`, `password-file=FILE` and `timeout=SECONDS`, joined by `&`; files are
+    /// absolute paths. All hosts have the same --key, or all are --insecure.
+    #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers")]
+    pub(crate) store: Option<String>,
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
     #[arg(long, value_name = "FILE", requires = "underlay", conflicts_with = "insecure")]
     pub(crate) key: Option<PathBuf>,

@@ -8,6 +8,7 @@ use crate::{DEFAULT_NETWORK, Host, Name, Network, Policy, PolicyScope, SecurityG
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The cluster's records in a store that its hosts share.
@@ -60,14 +61,19 @@ impl Cluster {
         }
     }
 
-    /// The network `name`; where there is none, a new one of `tenant` with a free number and the default range for it.
-    pub async fn network_or_new(&self, name: &Name, tenant: &Name) -> Result<Network, ClusterError> {
+    /// The network `name`; where there is none, a new one of `tenant` with a free number, whose ranges hold `addresses`.
+    pub async fn network_or_new(
+        &self,
+        name: &Name,
+        tenant: &Name,
+        addresses: &[IpAddr],
+    ) -> Result<Network, ClusterError> {
         for _ in 0..ATTEMPTS {
             if let Some(network) = self.network(name).await? {
                 return Ok(network);
             }
             let vni = self.free_vni(name).await?;
-            let network = Network { tenant: tenant.clone(), ..Network::around(name.clone(), vni, &[]) };
+            let network = Network { tenant: tenant.clone(), ..Network::around(name.clone(), vni, addresses) };
             match self.add_network(&network).await {
                 // Another host was faster, with this network or with this number.
                 Err(ClusterError::Exists { .. } | ClusterError::VniTaken { .. }) => {}

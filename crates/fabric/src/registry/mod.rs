@@ -107,6 +107,26 @@ impl Registry {
         }
     }
 
+    /// Takes over a network as the cluster has it. Its number must be free here, or the network's own.
+    pub fn adopt_network(&self, network: &Network) -> Result<(), RegistryError> {
+        let key = network_key(&network.name);
+        match self.store.get(&key)? {
+            Some(entry) => {
+                let known: Network = decode(&entry)?;
+                if known == *network {
+                    return Ok(());
+                }
+                if known.vni != network.vni {
+                    let (network, has, asked) = (network.name.clone(), known.vni, network.vni);
+                    return Err(RegistryError::VniDiffers { network, has, asked });
+                }
+            }
+            None => drop(self.claim_given_vni(&network.name, network.vni)?),
+        }
+        self.put(&key, network, Expect::Anything)?;
+        Ok(())
+    }
+
     /// All networks, by name.
     pub fn networks(&self) -> Result<Vec<Network>, RegistryError> {
         self.store.list(NETWORKS)?.iter().map(decode).collect()

@@ -315,3 +315,18 @@ fn the_next_router_of_a_host_finds_its_endpoints_by_whatever_name() {
     assert_eq!(add(&registry, "blue", "c", &["10.7.0.4"]).unwrap(), ["10.7.0.4"]);
     assert_eq!(registry.network(&"red".parse().unwrap(), Some(9), &[]).unwrap().vni, 9);
 }
+
+#[test]
+fn a_network_of_the_cluster_is_taken_over_but_keeps_its_number() {
+    let registry = registry();
+    let cluster = Network { mtu: Some(1400), ..Network::around(name("blue"), 7, &["10.9.0.2".parse().unwrap()]) };
+    registry.adopt_network(&cluster).unwrap();
+    assert_eq!(add(&registry, "blue", "a", &[]).unwrap(), ["10.9.0.2"]);
+    let changed = Network { mtu: None, ..cluster.clone() };
+    registry.adopt_network(&changed).unwrap();
+    assert_eq!(registry.networks().unwrap(), std::slice::from_ref(&changed));
+    let other = Network { vni: 8, ..changed };
+    assert!(matches!(registry.adopt_network(&other), Err(RegistryError::VniDiffers { has: 7, asked: 8, .. })));
+    let double = Network { name: name("red"), ..cluster };
+    assert!(matches!(registry.adopt_network(&double), Err(RegistryError::VniTaken { .. })));
+}

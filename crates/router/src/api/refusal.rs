@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, extract};
 use rdmesh_fabric::RegistryError;
 use rdmesh_fabric::api::ApiError;
+use rdmesh_fabric::cluster::ClusterError;
 
 /// An error response.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ impl From<HostError> for Refusal {
                 | RegistryError::VniUnknown(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
+            HostError::Cluster(cluster) => of_cluster(cluster),
+            HostError::NotJoined => StatusCode::SERVICE_UNAVAILABLE,
             HostError::Move(MoveError::NoDevice) | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
             HostError::Chain(ChainError::Ended) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
@@ -60,6 +63,24 @@ impl From<HostError> for Refusal {
             tracing::warn!(%error, "a request failed");
         }
         Self(status, error.to_string())
+    }
+}
+
+fn of_cluster(error: &ClusterError) -> StatusCode {
+    match error {
+        ClusterError::Exists { .. }
+        | ClusterError::VniTaken { .. }
+        | ClusterError::TooManyNetworks(_)
+        | ClusterError::InUse(_)
+        | ClusterError::AddressTaken { .. }
+        | ClusterError::Elsewhere { .. } => StatusCode::CONFLICT,
+        ClusterError::Missing { .. } => StatusCode::NOT_FOUND,
+        ClusterError::NetworkFull(_) => StatusCode::INSUFFICIENT_STORAGE,
+        ClusterError::Invalid(_) | ClusterError::NotInNetwork { .. } => StatusCode::BAD_REQUEST,
+        ClusterError::Store(_)
+        | ClusterError::Unreadable { .. }
+        | ClusterError::Lapsed
+        | ClusterError::Contended(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

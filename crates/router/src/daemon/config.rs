@@ -1,5 +1,6 @@
 //! Configuration of a router.
 
+use super::cluster::SharedStore;
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
@@ -22,6 +23,8 @@ pub struct DaemonConfig {
     pub host: Name,
     /// The other hosts, and their endpoints.
     pub peers: Peers,
+    /// The store of the cluster that it joins; needs an underlay.
+    pub store: Option<SharedStore>,
     /// Whether only the router and the kernel may send to other hosts' routers from here.
     pub firewall: bool,
     /// A secret that all hosts of the mesh have.

@@ -1,5 +1,6 @@
 //! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
+use super::cluster::Allocator;
 use super::config::DaemonConfig;
 use super::error::HostError;
 use super::mesh::Mesh;
@@ -28,6 +29,8 @@ pub struct Endpoints {
     /// None in a rootless router.
     overlay: Option<Arc<Overlay>>,
     mesh: Arc<Mesh>,
+    /// None where the host is in no cluster.
+    allocator: Option<Arc<Allocator>>,
     /// Dropped before the directories: fields are dropped in this order.
     sessions: Arc<SessionServer>,
     owners: Owners,
@@ -61,11 +64,11 @@ impl Endpoints {
     pub(super) fn new(
         (config, library): (Arc<DaemonConfig>, Library),
         (registry, overlay): (Registry, Option<Arc<Overlay>>),
-        mesh: Arc<Mesh>,
+        (mesh, allocator): (Arc<Mesh>, Option<Arc<Allocator>>),
         sessions: Arc<SessionServer>,
     ) -> rustix::io::Result<Self> {
         let (owners, attached) = (Owners::new()?, Mutex::default());
-        Ok(Self { config, library, registry, overlay, mesh, sessions, owners, attached })
+        Ok(Self { config, library, registry, overlay, mesh, allocator, sessions, owners, attached })
     }
 
     /// All endpoints, by network and name.
@@ -106,7 +109,21 @@ impl Endpoints {
     }
 
     /// Makes an endpoint for process `caller`.
-    pub fn create(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
+    pub fn create(&self, mut request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
+        let Some(allocator) = &self.allocator else { return self.make(request, caller) };
+        // Before anything is locked: it may wait for the store.
+        let network = (&request.network, request.vni);
+        request.addresses = allocator.take(network, &request.name, &request.addresses)?;
+        let (network, name, addresses) = (request.network.clone(), request.name.clone(), request.addresses.clone());
+        let made = self.make(request, caller);
+        match &made {
+            Ok(_) => allocator.publish(),
+            Err(_) => allocator.give_back(&network, &name, addresses),
+        }
+        made
+    }
+
+    fn make(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
         let isolation = isolation(&request)?;
         if isolation.has_interface() && self.overlay.is_none() {
             return Err(HostError::Rootless);
@@ -359,6 +376,9 @@ impl Endpoints {
             _ => Ok(()),
         };
         let removed = self.registry.remove_endpoint(&endpoint.network, &endpoint.name);
+        if let Some(allocator) = &self.allocator {
+            allocator.release(endpoint.clone());
+        }
         Errors::all([unlinked.map_err(HostError::from), removed.map(drop).map_err(HostError::from)])
     }
 

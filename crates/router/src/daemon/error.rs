@@ -3,6 +3,7 @@
 use crate::endpoint::{EndpointError, LibraryError};
 use crate::session::{ChainError, MoveError};
 use crate::worker::StartError;
+use rdmesh_fabric::cluster::ClusterError;
 use rdmesh_fabric::{Name, RegistryError, StateError};
 use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
 use std::io;
@@ -35,6 +36,12 @@ pub enum HostError {
     /// The endpoint's directory.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// It has not been reached since the router was started.
+    #[error("this host has not joined the cluster yet: the store may be out of reach, and the router's log says why")]
+    NotJoined,
     /// The preload library.
     #[error(transparent)]
     Library(#[from] LibraryError),

@@ -1,6 +1,7 @@
 //! A running router without its API: its parts, how they start, and the order in which they end.
 
 use super::capture::Captures;
+use super::cluster::{Agent, Parts};
 use super::config::{DaemonConfig, LocalPath};
 use super::endpoints::Endpoints;
 use super::error::HostError;
@@ -10,13 +11,13 @@ use super::keyring::Keyring;
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
-use super::restore;
+use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{Mode, Status};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Host as HostRecord, Name, Network, Registry};
+use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Network, Registry};
 use rdmesh_nic::{CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
@@ -25,11 +26,13 @@ use std::time::Instant;
 
 /// A running router without its API.
 pub struct Host {
+    /// Ends before what it works on; none where the host is in no cluster.
+    agent: Option<Agent>,
     config: Arc<DaemonConfig>,
     started: Instant,
     registry: Registry,
     sessions: Arc<SessionServer>,
-    peers: PeerHosts,
+    peers: Arc<PeerHosts>,
     endpoints: Arc<Endpoints>,
     keys: Arc<TunnelKeys>,
     interfaces: Interfaces,
@@ -60,28 +63,25 @@ impl Host {
         let workers = Arc::new(Workers::start(worker_config)?);
         let sessions = SessionServer::start(workers.shards().to_vec(), limits, mode);
         let sessions = Arc::new(sessions.map_err(started("session server"))?);
-        let store = config.state.store();
-        let store = Embedded::open(&store).map_err(|source| HostError::Store { path: store, source })?;
-        let registry = Registry::new(Arc::new(store));
-        let survivors = restore::survivors(&registry, &config.host, overlay.as_deref(), config.io.underlay)?;
-        let removed = restore::remove_stale_directories(&config.state, &survivors);
-        removed.map_err(|source| HostError::Store { path: config.state.endpoints(), source })?;
-        if let Some(address) = config.io.underlay {
-            registry.set_host(&HostRecord::new(config.host.clone(), address))?;
-        }
-        let local = local_route(&config)?;
+        let (local, registry, survivors) = open_registry(&config, overlay.as_deref())?;
+        let route = local_route(&config)?;
         let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());
-        let mesh = Mesh::start(registry.watch()?, Targets { host, routes, overlay: overlay.clone(), local });
+        let mesh = Mesh::start(registry.watch()?, Targets { host, routes, overlay: overlay.clone(), local: route });
         let mesh = Arc::new(mesh.map_err(|source| HostError::Start { what: "mesh", source })?);
         let config = Arc::new(config);
         let keys = TunnelKeys::new(Arc::clone(&config), registry.clone(), Arc::clone(&workers), keyring);
         let keys = Arc::new(keys);
         let (kernel, parts) = ((registry.clone(), overlay.clone()), (Arc::clone(&config), library));
-        let endpoints = Endpoints::new(parts, kernel, Arc::clone(&mesh), Arc::clone(&sessions));
+        let failed = |source| HostError::Start { what: "cluster's thread", source };
+        let mut agent = config.store.as_ref().map(|_| Agent::new(registry.clone())).transpose().map_err(failed)?;
+        let routing = (Arc::clone(&mesh), agent.as_ref().map(Agent::allocator));
+        let endpoints = Endpoints::new(parts, kernel, routing, Arc::clone(&sessions));
         let endpoints = Arc::new(endpoints.map_err(started("watch over owners"))?);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
-        let host = Self {
+        let peers = Arc::new(peers);
+        let mut host = Self {
+            agent: None,
             started: Instant::now(),
             sessions,
             peers,
@@ -94,14 +94,35 @@ impl Host {
             config,
             registry,
         };
-        if host.config.local_path == LocalPath::Tunnel {
-            host.keys.set_own()?;
+        host.begin(survivors)?;
+        if let Some(agent) = &mut agent {
+            agent.start(host.cluster_parts(local)?).map_err(failed)?;
         }
-        set_firewall(&host.config)?;
-        host.keys.restore()?;
-        host.endpoints.restore(survivors)?;
-        host.peers.add_all(&host.config.peers)?;
+        host.agent = agent;
         Ok(host)
+    }
+
+    /// Restores what a router that has died had, and takes in what is configured.
+    fn begin(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
+        if self.config.local_path == LocalPath::Tunnel {
+            self.keys.set_own()?;
+        }
+        set_firewall(&self.config)?;
+        self.keys.restore()?;
+        self.endpoints.restore(survivors)?;
+        self.peers.add_all(&self.config.peers)
+    }
+
+    /// What the thread that follows the cluster works on.
+    fn cluster_parts(&self, local: Arc<Embedded>) -> Result<Parts, HostError> {
+        let store = self.config.store.clone().ok_or(HostError::NotJoined)?;
+        let address = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
+        let is_authenticated = !self.config.io.is_insecure;
+        let capabilities = Capabilities { is_authenticated, carries_ip: !self.config.rootless };
+        let host = HostRecord { capabilities, ..HostRecord::new(self.config.host.clone(), address) };
+        let (registry, peers, endpoints) =
+            (self.registry.clone(), Arc::clone(&self.peers), Arc::clone(&self.endpoints));
+        Ok(Parts { store, local, host, registry, peers, endpoints })
     }
 
     /// The endpoints of this host.
@@ -180,6 +201,24 @@ impl Host {
     pub fn wire_counters(&self) -> Vec<WireCounters> {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
     }
+}
+
+/// Opens the registry, in its file, with the endpoints of a router that has died.
+fn open_registry(
+    config: &DaemonConfig,
+    overlay: Option<&Overlay>,
+) -> Result<(Arc<Embedded>, Registry, Vec<Survivor>), HostError> {
+    let store = config.state.store();
+    let store = Embedded::open(&store).map_err(|source| HostError::Store { path: store, source })?;
+    let local = Arc::new(store);
+    let registry = Registry::new(Arc::<Embedded>::clone(&local));
+    let survivors = restore::survivors(&registry, &config.host, overlay, config.io.underlay)?;
+    let removed = restore::remove_stale_directories(&config.state, &survivors);
+    removed.map_err(|source| HostError::Store { path: config.state.endpoints(), source })?;
+    if let Some(address) = config.io.underlay {
+        registry.set_host(&HostRecord::new(config.host.clone(), address))?;
+    }
+    Ok((local, registry, survivors))
 }
 
 fn worker_mode(mode: Mode) -> WorkerMode {

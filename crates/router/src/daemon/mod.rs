@@ -1,6 +1,7 @@
 //! The router as a host's part of the mesh: everything but its API.
 
 mod capture;
+mod cluster;
 mod config;
 mod endpoints;
 mod error;
@@ -16,6 +17,7 @@ mod peers;
 mod restore;
 
 pub use capture::Captures;
+pub use cluster::SharedStore;
 pub use config::{DaemonConfig, LocalPath};
 pub use endpoints::Endpoints;
 pub use error::HostError;

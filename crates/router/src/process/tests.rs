@@ -1,8 +1,9 @@
 use super::*;
-use crate::daemon::LocalPath;
+use crate::daemon::{LocalPath, SharedStore};
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns, SetChainSteps};
+use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
 use rdmesh_fabric::{Name, Peers};
 use std::fs;
@@ -54,6 +55,7 @@ fn config(directory: &TempDir) -> DaemonConfig {
         library: Some(library),
         host: "here".parse().unwrap(),
         peers: Peers::default(),
+        store: None,
         local_path: LocalPath::Memory,
         key: None,
         firewall: false,
@@ -415,4 +417,59 @@ fn faults_are_set_and_shown() {
     assert_eq!(status_of(set("los=1%")), 400);
     assert_eq!(router.client.set_faults(&FaultsText::default()).unwrap().faults, None);
     router.stop();
+}
+
+/// Two routers that share a store find each other's endpoints, without a word about peers.
+#[test]
+fn routers_of_one_store_find_each_other() {
+    let store = Embedded::default();
+    let start = |name: &str, directory: &TempDir| {
+        let store = Some(SharedStore::new(store.clone()));
+        let config = config_with_underlay(directory);
+        fs::create_dir_all(config.state.endpoints()).unwrap();
+        Host::start(DaemonConfig { host: name.parse().unwrap(), store, ..config }).unwrap()
+    };
+    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (a, b) = (start("a", &directories[0]), start("b", &directories[1]));
+    let made = [(&a, "on-a"), (&b, "on-b")].map(|(host, name)| {
+        // Until the host has joined, endpoints are refused.
+        let made = wait_for(|| match host.endpoints().create(request(name), 0) {
+            Err(HostError::NotJoined) => None,
+            made => Some(made.unwrap()),
+        });
+        made.endpoint
+    });
+    assert_ne!(made[0].addresses, made[1].addresses);
+    let sees = |host: &Host| {
+        let peers = host.peers().all().unwrap().hosts;
+        peers.into_iter().flat_map(|peer| peer.endpoints).map(|endpoint| endpoint.addresses).collect::<Vec<_>>()
+    };
+    wait_for(|| (sees(&a) == [made[1].addresses.clone()]).then_some(()));
+    wait_for(|| (sees(&b) == [made[0].addresses.clone()]).then_some(()));
+    let (network, name) = (made[1].network.clone(), made[1].name.clone());
+    b.endpoints().remove(network.clone(), name.clone()).unwrap();
+    wait_for(|| sees(&a).is_empty().then_some(()));
+    // Made again on the other host, it has the address that it had.
+    let again = CreateEndpoint { addresses: made[1].addresses.clone(), ..request(name.as_str()) };
+    let moved = wait_for(|| a.endpoints().create(CreateEndpoint { ..again.clone() }, 0).ok());
+    assert_eq!(moved.endpoint.addresses, made[1].addresses);
+    // A router that is killed leaves its endpoints, and the next one goes on with them.
+    drop(a);
+    let a = start("a", &directories[0]);
+    assert_eq!(a.endpoints().all().len(), 2);
+    b.endpoints().create(request("back"), 0).unwrap();
+    wait_for(|| (sees(&b).len() == 2).then_some(()));
+    a.endpoints().clear().unwrap();
+    drop(a);
+    wait_for(|| sees(&b).is_empty().then_some(()));
+}
+
+fn wait_for<T>(mut condition: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..3000 {
+        if let Some(value) = condition() {
+            return value;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("waited in vain");
 }

@@ -21,11 +21,11 @@ fn networks_have_numbers_of_their_own_and_tenants_their_limits() {
         let cluster = Cluster::new(shared().1);
         let one = Tenant { max_networks: Some(1), ..Tenant::new(name("t")) };
         cluster.set_tenant(&one).await.unwrap();
-        let first = cluster.network_or_new(&name("a"), &name("t")).await.unwrap();
-        assert_eq!(cluster.network_or_new(&name("a"), &name("t")).await.unwrap(), first);
-        let second = cluster.network_or_new(&name("b"), &name("t")).await;
+        let first = cluster.network_or_new(&name("a"), &name("t"), &[]).await.unwrap();
+        assert_eq!(cluster.network_or_new(&name("a"), &name("t"), &[]).await.unwrap(), first);
+        let second = cluster.network_or_new(&name("b"), &name("t"), &[]).await;
         assert_eq!(second, Err(ClusterError::TooManyNetworks(name("t"))));
-        let other = cluster.network_or_new(&name("b"), &name("u")).await.unwrap();
+        let other = cluster.network_or_new(&name("b"), &name("u"), &[]).await.unwrap();
         assert_ne!(other.vni, first.vni);
         let taken = Network { name: name("c"), ..other.clone() };
         let holder = ClusterError::VniTaken { vni: other.vni, holder: "b".into() };
@@ -127,6 +127,28 @@ fn addresses_that_were_given_back_are_given_again_after_their_rest() {
 }
 
 #[test]
+fn an_address_that_the_store_was_not_told_of_stays_its_hosts() {
+    run(async {
+        let (time, store) = shared();
+        let network = network("10.7.0.0/29");
+        let (a, b) = (join(&store, &time, 0).await, join(&store, &time, 1).await);
+        let range = network.subnets[0];
+        let untold = a.take(&network, range).await.unwrap();
+        let told = endpoint(a.host(), "told", a.take(&network, range).await.unwrap());
+        a.publish(&network, &told).await.unwrap();
+        a.release(&told).await.unwrap();
+        for _ in 0..3 {
+            time.pass(Duration::from_secs(8));
+            a.renew().await.unwrap();
+        }
+        // The other address of the block is made fresh, and given again.
+        assert_eq!(a.take(&network, range).await, Ok(told.addresses[0]));
+        let taken = b.take_exactly(&network, &name("x"), untold).await;
+        assert!(matches!(taken, Err(ClusterError::AddressTaken { .. })), "{taken:?}");
+    });
+}
+
+#[test]
 fn the_endpoints_of_a_host_that_dies_go_and_its_addresses_rest() {
     run(async {
         let (time, store) = shared();
@@ -207,7 +229,7 @@ fn followers_of_a_network_see_the_same_whatever_they_missed() {
         assert_eq!((view.network(), view.groups().next()), (Some(&network), Some(&group)));
         assert_eq!(view.policies().get(&scope), Some(&policy));
         // Other networks are not its concern.
-        cluster.network_or_new(&name("red"), &name("t")).await.unwrap();
+        cluster.network_or_new(&name("red"), &name("t"), &[]).await.unwrap();
         assert!(tokio::time::timeout(Duration::from_secs(1), late.follow()).await.is_err());
     });
 }

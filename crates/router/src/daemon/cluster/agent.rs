@@ -1,0 +1,307 @@
+//! The thread that keeps this host's registry and the cluster in agreement.
+
+use super::SharedStore;
+use super::allocator::Allocator;
+use super::view::{self, Views};
+use crate::daemon::endpoints::Endpoints;
+use crate::daemon::peers::PeerHosts;
+use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal, Terms};
+use rdmesh_fabric::store::LocalStore;
+use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Registry};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+/// The thread, before and after its start. Dropping it ends the thread, which tells the cluster what it still can.
+pub(in crate::daemon) struct Agent {
+    allocator: Arc<Allocator>,
+    runtime: Option<Runtime>,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread works on.
+pub(in crate::daemon) struct Parts {
+    pub(in crate::daemon) store: SharedStore,
+    pub(in crate::daemon) local: Arc<dyn LocalStore>,
+    pub(in crate::daemon) host: HostRecord,
+    pub(in crate::daemon) registry: Registry,
+    pub(in crate::daemon) peers: Arc<PeerHosts>,
+    pub(in crate::daemon) endpoints: Arc<Endpoints>,
+}
+
+impl Agent {
+    /// An agent that does nothing yet.
+    pub(in crate::daemon) fn new(registry: Registry) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let allocator = Arc::new(Allocator::new(registry, runtime.handle().clone()));
+        Ok(Self { allocator, runtime: Some(runtime), stop: Arc::default(), thread: None })
+    }
+
+    /// Networks and addresses for new endpoints.
+    pub(in crate::daemon) fn allocator(&self) -> Arc<Allocator> {
+        Arc::clone(&self.allocator)
+    }
+
+    /// Starts the thread.
+    pub(in crate::daemon) fn start(&mut self, parts: Parts) -> io::Result<()> {
+        let Some(runtime) = self.runtime.take() else { return Ok(()) };
+        let (allocator, stop) = (self.allocator(), Arc::clone(&self.stop));
+        let thread = thread::Builder::new().name("rdmesh-cluster".to_owned());
+        self.thread = Some(thread.spawn(move || runtime.block_on(run(parts, allocator, &stop)))?);
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(parts: Parts, allocator: Arc<Allocator>, stop: &Notify) {
+    let mut work = tokio::select! {
+        () = stop.notified() => return,
+        work = Work::join(parts, allocator) => work,
+    };
+    tokio::select! {
+        () = stop.notified() => {}
+        () = work.follow() => {}
+    }
+    // A store that is away finds out by the leases.
+    if timeout(FAREWELL, work.leave()).await.is_err() {
+        tracing::warn!("the cluster was not told that this router ends");
+    }
+}
+
+/// The thread's state once the host has joined.
+struct Work {
+    parts: Parts,
+    allocator: Arc<Allocator>,
+    member: Arc<Member>,
+    /// Endpoints that the cluster knows.
+    published: BTreeSet<(Name, Name)>,
+    views: Views,
+    followers: BTreeMap<Name, AbortHandle>,
+    news: (UnboundedSender<News>, UnboundedReceiver<News>),
+}
+
+/// A network's view, as a follower has it.
+type News = (Name, NetworkView);
+
+impl Work {
+    /// Joins the cluster, as often as it takes.
+    async fn join(parts: Parts, allocator: Arc<Allocator>) -> Self {
+        let started = Instant::now();
+        let mut said = None;
+        loop {
+            let (cluster, local) = (Cluster::new(parts.store.store()), Arc::clone(&parts.local));
+            let clock: rdmesh_fabric::cluster::Clock = Arc::new(move || started.elapsed());
+            match Member::join(cluster, local, (clock, Terms::default()), parts.host.clone()).await {
+                Ok((member, _)) => {
+                    tracing::info!(host = %parts.host.name, "this host has joined the cluster");
+                    return Self::with(parts, allocator, Arc::new(member)).await;
+                }
+                Err(error) if said.as_ref() != Some(&error) => {
+                    tracing::warn!(%error, "this host has not joined the cluster yet");
+                    said = Some(error);
+                }
+                Err(_) => {}
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn with(parts: Parts, allocator: Arc<Allocator>, member: Arc<Member>) -> Self {
+        let (published, views, followers) = (BTreeSet::new(), Views::new(), BTreeMap::new());
+        let mut work = Self { parts, allocator, member, published, views, followers, news: unbounded_channel() };
+        let living = work.living();
+        living.iter().for_each(|endpoint| work.member.adopt(endpoint));
+        work.allocator.set_member(Arc::clone(&work.member));
+        work.catch_up().await;
+        let networks: BTreeSet<&Name> = living.iter().map(|endpoint| &endpoint.network).collect();
+        for network in networks {
+            if let Err(error) = work.member.reconcile(network, &living).await {
+                tracing::warn!(%network, %error, "what the last router left in the store stays for a while");
+            }
+        }
+        work
+    }
+
+    /// Follows this host's endpoints and the cluster.
+    async fn follow(&mut self) {
+        let mut renewal = Instant::now();
+        loop {
+            let pause = (renewal + self.member.pause()).saturating_duration_since(Instant::now());
+            let allocator = Arc::clone(&self.allocator);
+            tokio::select! {
+                () = sleep(pause) => {
+                    renewal = Instant::now();
+                    self.renew().await;
+                    self.catch_up().await;
+                }
+                () = allocator.changed() => self.catch_up().await,
+                Some((network, view)) = self.news.1.recv() => {
+                    self.views.insert(network, Some(view));
+                    // Views that have come meanwhile are applied together.
+                    while let Ok((network, view)) = self.news.1.try_recv() {
+                        self.views.insert(network, Some(view));
+                    }
+                    self.apply().await;
+                }
+            }
+        }
+    }
+
+    async fn renew(&mut self) {
+        match self.member.renew().await {
+            Ok(Renewal::Kept) => {}
+            Ok(Renewal::Anew) => {
+                tracing::warn!("the cluster had given this host up; its endpoints are published again");
+                self.published.clear();
+            }
+            Err(error) => tracing::debug!(%error, "the leases are not renewed"),
+        }
+    }
+
+    /// Tells the cluster of endpoints that have come and gone, and follows the networks of those that there are.
+    async fn catch_up(&mut self) {
+        for endpoint in self.allocator.going() {
+            match self.member.release(&endpoint).await {
+                Ok(()) => {
+                    self.published.remove(&(endpoint.network.clone(), endpoint.name.clone()));
+                    self.allocator.gone(&endpoint);
+                }
+                Err(error) => tracing::debug!(name = %endpoint.name, %error, "an endpoint's end is not told yet"),
+            }
+        }
+        let going = self.allocator.going();
+        let living = self.living();
+        for endpoint in &living {
+            let key = (endpoint.network.clone(), endpoint.name.clone());
+            let has_predecessor = going.iter().any(|gone| (&gone.network, &gone.name) == (&key.0, &key.1));
+            if !self.published.contains(&key) && !has_predecessor && self.publish(endpoint).await {
+                self.published.insert(key);
+            }
+        }
+        self.follow_networks(living.into_iter().map(|endpoint| endpoint.network).collect()).await;
+    }
+
+    /// Tells the cluster of an endpoint; whether it knows it now.
+    async fn publish(&self, endpoint: &Endpoint) -> bool {
+        let (network, name) = (&endpoint.network, &endpoint.name);
+        let Ok(record) = self.parts.registry.network(network, None, &[]) else { return false };
+        let published = match self.member.cluster().network(network).await {
+            Ok(Some(known)) if known.vni == record.vni => self.member.publish(&known, endpoint).await,
+            Ok(Some(_)) => Err(ClusterError::Exists { what: "network", name: network.to_string() }),
+            Ok(None) => match self.member.cluster().add_network(&record).await {
+                Ok(added) => self.member.publish(&added, endpoint).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        match published {
+            Ok(_) => return true,
+            Err(error @ (ClusterError::AddressTaken { .. } | ClusterError::Elsewhere { .. })) => {
+                tracing::error!(%network, %name, %error, "an endpoint is removed: it is another host's");
+                let (endpoints, network, name) = (Arc::clone(&self.parts.endpoints), network.clone(), name.clone());
+                let removed = spawn_blocking(move || endpoints.remove(network, name)).await;
+                if let Ok(Err(error)) = removed {
+                    tracing::error!(%error, "it is not removed");
+                }
+            }
+            Err(ClusterError::Store(error)) => {
+                tracing::debug!(%network, %name, %error, "an endpoint is not told of yet")
+            }
+            Err(error) => tracing::error!(%network, %name, %error, "an endpoint is out of other hosts' reach"),
+        }
+        false
+    }
+
+    /// Follows these networks and no others.
+    async fn follow_networks(&mut self, networks: BTreeSet<Name>) {
+        let left: Vec<Name> = self.followers.keys().filter(|network| !networks.contains(*network)).cloned().collect();
+        for network in &left {
+            if let Some(follower) = self.followers.remove(network) {
+                follower.abort();
+            }
+            self.views.remove(network);
+            if let Err(error) = self.member.leave_network(network).await {
+                tracing::debug!(%network, %error, "that this host has left a network is not told");
+            }
+        }
+        for network in networks {
+            if !self.followers.contains_key(&network) {
+                let follower = NetworkFollower::new(self.member.cluster().clone(), network.clone());
+                let task = tokio::spawn(follow(follower, network.clone(), self.news.0.clone()));
+                self.followers.insert(network.clone(), task.abort_handle());
+                self.views.insert(network, None);
+            }
+        }
+        if !left.is_empty() {
+            self.apply().await;
+        }
+    }
+
+    /// Brings what the views say into the registry, on a thread that may wait for the kernel.
+    async fn apply(&self) {
+        let (views, own) = (self.views.clone(), self.parts.host.name.clone());
+        let (registry, peers) = (self.parts.registry.clone(), Arc::clone(&self.parts.peers));
+        match spawn_blocking(move || view::apply(&views, &own, &registry, &peers)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
+            Err(error) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
+        }
+    }
+
+    /// Tells the cluster what has gone. A router that leaves nothing behind leaves the cluster.
+    async fn leave(&mut self) {
+        self.followers.values().for_each(AbortHandle::abort);
+        for endpoint in self.allocator.going() {
+            if self.member.release(&endpoint).await.is_ok() {
+                self.allocator.gone(&endpoint);
+            }
+        }
+        if self.living().is_empty()
+            && self.allocator.going().is_empty()
+            && let Err(error) = self.member.leave().await
+        {
+            tracing::warn!(%error, "the cluster was not told that this router ends");
+        }
+    }
+
+    /// The endpoints of this host.
+    fn living(&self) -> Vec<Endpoint> {
+        let all = self.parts.registry.endpoints().unwrap_or_default();
+        all.into_iter().filter(|endpoint| endpoint.host == self.parts.host.name).collect()
+    }
+}
+
+/// Sends each view of a network, through all failures.
+async fn follow(mut follower: NetworkFollower, network: Name, news: UnboundedSender<News>) {
+    loop {
+        match follower.follow().await {
+            Ok(()) if news.send((network.clone(), follower.view().clone())).is_err() => return,
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(%network, %error, "a network is followed again soon");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+const RETRY: Duration = Duration::from_millis(500);
+/// Less than the time in which `rdmesh down` waits.
+const FAREWELL: Duration = Duration::from_secs(5);

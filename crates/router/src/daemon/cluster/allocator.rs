@@ -1,0 +1,139 @@
+//! Networks and addresses of new endpoints, from the cluster.
+
+use crate::daemon::error::HostError;
+use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
+use rdmesh_fabric::{
+    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, Quota, Registry, RegistryError,
+};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+/// What the threads that make and remove endpoints share with the one that follows the cluster.
+pub(in crate::daemon) struct Allocator {
+    registry: Registry,
+    runtime: Handle,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// None until the host has joined.
+    member: Option<Arc<Member>>,
+    /// Endpoints that have gone, of which the cluster has not been told.
+    going: Vec<Endpoint>,
+}
+
+impl Allocator {
+    /// Nothing is allocated before the host has joined. `runtime` is driven by another thread.
+    pub(super) fn new(registry: Registry, runtime: Handle) -> Self {
+        Self { registry, runtime, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Addresses for a new endpoint, `asked` or free ones. Its network is known here afterwards, as the cluster knows it. The store is
+    /// needed only for a network that is new here, where no address of this host's blocks is fresh, and for those that were asked for.
+    pub(in crate::daemon) fn take(
+        &self,
+        (network, vni): (&Name, Option<u32>),
+        endpoint: &Name,
+        asked: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, HostError> {
+        let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
+        let families: BTreeSet<bool> = asked.iter().map(IpAddr::is_ipv4).collect();
+        if families.len() != asked.len() {
+            return Err(RegistryError::TooManyAddresses.into());
+        }
+        let known = self.registry.networks()?.into_iter().find(|known| known.name == *network);
+        let network = match known {
+            Some(known) => known,
+            None => self.runtime.block_on(find_network(member.cluster(), (network, vni), asked))?,
+        };
+        self.registry.adopt_network(&network)?;
+        let mut taken = Vec::new();
+        let outcome = self.runtime.block_on(async {
+            for &address in asked {
+                member.take_exactly(&network, endpoint, address).await?;
+                taken.push(address);
+            }
+            for &range in network.subnets.iter().filter(|_| asked.is_empty()) {
+                taken.push(member.take(&network, range).await?);
+            }
+            Ok::<(), ClusterError>(())
+        });
+        match outcome {
+            Ok(()) => Ok(taken),
+            Err(error) => {
+                self.give_back(&network.name, endpoint, taken);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives back addresses of an endpoint that was not made.
+    pub(in crate::daemon) fn give_back(&self, network: &Name, endpoint: &Name, addresses: Vec<IpAddr>) {
+        let Some(member) = self.state().member.clone().filter(|_| !addresses.is_empty()) else { return };
+        self.release(Endpoint {
+            name: endpoint.clone(),
+            network: network.clone(),
+            host: member.host().name.clone(),
+            addresses,
+            quota: Quota::default(),
+            allowed_uid: None,
+            owner_pid: None,
+            isolation: Isolation::None,
+            interface: InterfaceName::default(),
+        });
+    }
+
+    /// The cluster is to be told of an endpoint that has come.
+    pub(in crate::daemon) fn publish(&self) {
+        self.changed.notify_one();
+    }
+
+    /// The cluster is to be told that an endpoint has gone.
+    pub(in crate::daemon) fn release(&self, endpoint: Endpoint) {
+        self.state().going.push(endpoint);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn set_member(&self, member: Arc<Member>) {
+        self.state().member = Some(member);
+    }
+
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub(super) fn going(&self) -> Vec<Endpoint> {
+        self.state().going.clone()
+    }
+
+    pub(super) fn gone(&self, endpoint: &Endpoint) {
+        let mut state = self.state();
+        if let Some(at) = state.going.iter().position(|going| going == endpoint) {
+            state.going.remove(at);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The network `name` in the cluster, made where there is none.
+async fn find_network(
+    cluster: &Cluster,
+    (name, vni): (&Name, Option<u32>),
+    addresses: &[IpAddr],
+) -> Result<Network, ClusterError> {
+    let tenant = DEFAULT_TENANT.parse().expect("the default is a name");
+    let known = cluster.network(name).await?;
+    match (known, vni) {
+        (Some(known), _) => Ok(known),
+        (None, Some(vni)) => cluster.add_network(&Network::around(name.clone(), vni, addresses)).await,
+        (None, None) => cluster.network_or_new(name, &tenant, addresses).await,
+    }
+}

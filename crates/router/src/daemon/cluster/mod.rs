@@ -1,0 +1,36 @@
+//! This host in a cluster: its endpoints in the store that the hosts share, and theirs here.
+//!
+//! The router's own registry has what this host needs to know, so that it goes on when the store is away; a thread keeps the two in
+//! agreement.
+
+mod agent;
+mod allocator;
+mod view;
+
+pub(super) use agent::{Agent, Parts};
+pub(super) use allocator::Allocator;
+
+use rdmesh_fabric::store::Store;
+use std::fmt;
+use std::sync::Arc;
+
+/// A store that the hosts of a cluster share.
+#[derive(Clone)]
+pub struct SharedStore(Arc<dyn Store>);
+
+impl SharedStore {
+    /// The store `store`.
+    pub fn new(store: impl Store + 'static) -> Self {
+        Self(Arc::new(store))
+    }
+
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedStore")
+    }
+}

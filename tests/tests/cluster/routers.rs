@@ -1,0 +1,125 @@
+//! Routers of one store: they find each other, go on when it is away, and replace each other.
+
+use rdmesh_tests::etcd::{Etcd, Security, in_network};
+use rdmesh_tests::{Endpoint, Lab, Options, Program, until};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A router without privilege at a loopback address of its own.
+fn router(number: usize, store: &str) -> Lab {
+    let (host, address) = (format!("host{number}"), format!("127.0.0.{}", 11 + number));
+    let up = ["--host", &host, "--underlay", &address, "--insecure", "--store", store].map(str::to_owned).to_vec();
+    Lab::start_with(Options { up, rootless: true, ..Options::default() })
+}
+
+/// Makes an endpoint, as soon as the router has joined; returns its address.
+fn add(lab: &Lab, name: &str, options: &[&str]) -> String {
+    let add = ["endpoint", "add", name, "--net", "blue"];
+    until(LIMIT, "the endpoint is added", || {
+        let added = lab.command(&[&add, options].concat());
+        let is_early = added.text.contains("not joined the cluster yet");
+        (!is_early).then(|| added.ok())
+    });
+    address_of(lab, name)
+}
+
+/// The address of an endpoint, as soon as it is there.
+fn address_of(lab: &Lab, name: &str) -> String {
+    until(LIMIT, &format!("there is an endpoint {name}"), || {
+        let endpoints = lab.api("/v1/endpoints");
+        let made = endpoints.as_array()?.iter().find(|endpoint| endpoint["name"] == name)?;
+        Some(made["addresses"][0].as_str()?.to_owned())
+    })
+}
+
+fn remove(lab: &Lab, name: &str) {
+    lab.command(&["endpoint", "rm", name, "--net", "blue"]).ok();
+}
+
+/// Waits until the endpoints of other hosts that `lab` knows have these addresses.
+fn wait_for(lab: &Lab, addresses: &[&str]) {
+    let mut wanted: Vec<&str> = addresses.to_vec();
+    wanted.sort_unstable();
+    let mut seen = Vec::new();
+    until(LIMIT, &format!("{wanted:?} are known"), || {
+        let peers = lab.api("/v1/peers");
+        let hosts = peers["hosts"].as_array().cloned().unwrap_or_default();
+        let endpoints = hosts.iter().flat_map(|host| host["endpoints"].as_array().cloned().unwrap_or_default());
+        seen =
+            endpoints.map(|endpoint: Value| endpoint["addresses"][0].as_str().unwrap_or_default().to_owned()).collect();
+        seen.sort_unstable();
+        (seen == wanted).then_some(())
+    });
+}
+
+#[test]
+fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
+    in_network(|| async {
+        let mut etcd = Etcd::start(1, Security::TlsAndPassword);
+        let [a, b, c] = [0, 1, 2].map(|number| router(number, &etcd.url()));
+        let (on_a, on_b) = (add(&a, "a", &[]), add(&b, "b", &[]));
+        wait_for(&a, &[&on_b]);
+        wait_for(&b, &[&on_a]);
+        // A host without endpoints on the network has no part in it.
+        wait_for(&c, &[]);
+        let programs = Waiting::start(&a, &b);
+        let (server, client) = (address_of(&a, "server"), address_of(&b, "client"));
+        wait_for(&a, &[&on_b, &client]);
+        wait_for(&b, &[&on_a, &server]);
+        etcd.kill(0);
+        // Addresses of a block that the host has, and connections between endpoints that know each other.
+        let offline = add(&a, "offline", &[]);
+        programs.go();
+        etcd.restart(0);
+        wait_for(&b, &[&on_a, &offline]);
+        remove(&a, "offline");
+        wait_for(&b, &[&on_a]);
+        // An endpoint that is made again on another host has the address that it had.
+        remove(&b, "b");
+        wait_for(&a, &[]);
+        assert_eq!(add(&c, "b", &["--ip", &on_b]), on_b);
+        wait_for(&a, &[&on_b]);
+        // A router that is killed is replaced, and its endpoints are there again.
+        let killed = Command::new("kill").args(["-9", &c.router_pid().to_string()]).status().expect("kill");
+        assert!(killed.success());
+        c.up_again();
+        let second = add(&c, "second", &[]);
+        wait_for(&a, &[&on_b, &second]);
+    });
+}
+
+/// A server and its client on two hosts, each in an endpoint of its own on the default network, which wait for a word.
+struct Waiting {
+    folder: TempDir,
+    server: Program,
+    client: Program,
+}
+
+impl Waiting {
+    fn start(a: &Lab, b: &Lab) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wait = |name: &str, host: &str| {
+            let word = folder.path().join(name).display().to_string();
+            let program = format!("exec ibv_rc_pingpong -g 1 -p {PORT} {host}");
+            ["sh", "-c", &format!("until [ -e {word} ]; do sleep 0.05; done; {program}")].map(str::to_owned)
+        };
+        let server = a.start_in(&Endpoint::new("server"), &wait("server", ""));
+        let client = b.start_in(&Endpoint::new("client"), &wait("client", "127.0.0.1"));
+        Self { folder, server, client }
+    }
+
+    fn go(mut self) {
+        let say = |name: &str| std::fs::write(self.folder.path().join(name), "").expect("a file");
+        say("server");
+        self.server.wait_listening(PORT);
+        say("client");
+        let client = self.client.finish(LIMIT).ok();
+        assert!(client.text.contains(" iters in "), "{}", client.text);
+        self.server.finish(LIMIT).ok();
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(30);
+const PORT: u16 = 18_700;
