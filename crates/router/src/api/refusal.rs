@@ -36,9 +36,13 @@ impl From<HostError> for Refusal {
                 | RegistryError::NoAddress
                 | RegistryError::InvalidVni(_)
                 | RegistryError::VniUnknown(_)
+                | RegistryError::Invalid(_)
+                | RegistryError::Scope(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
-            HostError::Move(MoveError::NoDevice) | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
+            HostError::NoSuchPolicy(_)
+            | HostError::Move(MoveError::NoDevice)
+            | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
             HostError::Chain(ChainError::Ended) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })

@@ -78,7 +78,7 @@ impl Host {
         let keys = Arc::new(keys);
         let (kernel, parts) = ((registry.clone(), overlay.clone()), (Arc::clone(&config), library));
         let endpoints = Endpoints::new(parts, kernel, Arc::clone(&mesh), Arc::clone(&sessions));
-        let endpoints = Arc::new(endpoints.map_err(started("watch over owners"))?);
+        let endpoints = Arc::new(endpoints?);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
         let host = Self {
