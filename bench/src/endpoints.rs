@@ -77,6 +77,7 @@ fn request(number: u32) -> EndpointRequest {
 
 fn spec(number: u32, added: &Added) -> EndpointSpec {
     EndpointSpec {
+        policy: Default::default(),
         id: EndpointId(number),
         name: added.endpoint.name.to_string(),
         network: added.network.name.to_string(),

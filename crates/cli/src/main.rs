@@ -13,6 +13,7 @@ mod faults;
 mod linger;
 mod network;
 mod peer;
+mod policy;
 mod program;
 #[cfg(test)]
 mod reference;
@@ -23,7 +24,7 @@ mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand};
+use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::api::ChainAction;
@@ -63,6 +64,9 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
         Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Policy(PolicyCommand::Ls(options)) => policy::list(&options, &client),
+        Command::Policy(PolicyCommand::Set(options)) => policy::set(&options.scope, Some(options.policy()), &client),
+        Command::Policy(PolicyCommand::Rm { scope }) => policy::set(&scope, None, &client),
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
         Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),

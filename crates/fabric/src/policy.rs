@@ -59,12 +59,12 @@ pub struct Rate {
     /// Messages a second; none: any number.
     #[serde(default)]
     pub messages_per_second: Option<u64>,
-    /// Bytes that may be sent at once after a pause.
-    #[serde(default = "default_burst_bytes")]
-    pub burst_bytes: u64,
-    /// Messages that may be sent at once after a pause.
-    #[serde(default = "default_burst_messages")]
-    pub burst_messages: u64,
+    /// Bytes that may be sent at once after a pause; none: what the rate allows in 10 ms, at least 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bytes: Option<u64>,
+    /// Messages that may be sent at once after a pause; none: what the rate allows in 10 ms, at least 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_messages: Option<u64>,
 }
 
 /// Class of scheduling: a lower one gets only what a higher one leaves, but for a minimum.
@@ -109,8 +109,8 @@ impl Rate {
         Self {
             bits_per_second: Some(bits_per_second),
             messages_per_second: None,
-            burst_bytes: default_burst_bytes(),
-            burst_messages: default_burst_messages(),
+            burst_bytes: None,
+            burst_messages: None,
         }
     }
 }
@@ -128,8 +128,8 @@ impl Validate for Rate {
             "must be given, or messages_per_second",
         )?;
         let room = format_args!("must be at least {MIN_BURST_BYTES}, the largest packet").to_string();
-        require(self.burst_bytes >= MIN_BURST_BYTES, "burst_bytes", room)?;
-        require(self.burst_messages >= 1, "burst_messages", "must be at least 1")
+        require(self.burst_bytes.is_none_or(|burst| burst >= MIN_BURST_BYTES), "burst_bytes", room)?;
+        require(self.burst_messages != Some(0), "burst_messages", "must be at least 1")
     }
 }
 
@@ -143,6 +143,12 @@ impl Validate for Policy {
     }
 }
 
+impl FromIterator<(PolicyScope, Policy)> for PolicyTree {
+    fn from_iter<I: IntoIterator<Item = (PolicyScope, Policy)>>(policies: I) -> Self {
+        Self(policies.into_iter().collect())
+    }
+}
+
 impl PolicyTree {
     /// Sets the policy of a scope, or removes it; returns the one before.
     pub fn set(&mut self, scope: PolicyScope, policy: Option<Policy>) -> Option<Policy> {
@@ -150,6 +156,11 @@ impl PolicyTree {
             Some(policy) => self.0.insert(scope, policy),
             None => self.0.remove(&scope),
         }
+    }
+
+    /// All policies, by scope.
+    pub fn iter(&self) -> impl Iterator<Item = (&PolicyScope, &Policy)> {
+        self.0.iter()
     }
 
     /// The policy of a scope itself.
@@ -213,14 +224,6 @@ impl From<PolicyScope> for String {
     fn from(scope: PolicyScope) -> Self {
         scope.to_string()
     }
-}
-
-fn default_burst_bytes() -> u64 {
-    256 * 1024
-}
-
-fn default_burst_messages() -> u64 {
-    64
 }
 
 const DEFAULT_WEIGHT: u16 = 100;

@@ -41,6 +41,23 @@ impl Default for Quota {
     }
 }
 
+impl Quota {
+    /// What both allow.
+    #[must_use]
+    pub fn within(self, other: Self) -> Self {
+        Self {
+            contexts: self.contexts.min(other.contexts),
+            qps: self.qps.min(other.qps),
+            cqs: self.cqs.min(other.cqs),
+            mrs: self.mrs.min(other.mrs),
+            pinned_bytes: self.pinned_bytes.min(other.pinned_bytes),
+            mappings: self.mappings.min(other.mappings),
+            linger_seconds: self.linger_seconds.min(other.linger_seconds),
+            chain_steps: self.chain_steps.min(other.chain_steps),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

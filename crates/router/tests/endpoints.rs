@@ -18,6 +18,7 @@ const COUNT: u32 = 1000;
 
 fn spec(number: u32) -> EndpointSpec {
     EndpointSpec {
+        policy: Default::default(),
         id: EndpointId(number),
         name: format!("e{number}"),
         network: "blue".into(),

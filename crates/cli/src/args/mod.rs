@@ -1,9 +1,11 @@
 //! Command-line arguments.
 
 mod chain;
+mod policy;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+pub(crate) use policy::PolicyCommand;
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
 use std::ffi::OsString;
@@ -44,6 +46,9 @@ pub(crate) enum Command {
     /// Devices that outlive their programs: `rdmesh run --linger`
     #[command(subcommand)]
     Linger(LingerCommand),
+    /// Rates, priorities and weights of hosts, tenants and endpoints
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Networks, and interfaces of the host that are part of one
     #[command(subcommand)]
     Network(NetworkCommand),

@@ -1,12 +1,14 @@
 //! JSON types of a router's API: requests and responses.
 
 mod chain;
+mod policy;
 mod tunnel;
 
 pub use chain::{
     ChainAction, ChainDetail, ChainFault, ChainInfo, ChainQueue, ChainSlot, ChainState, ChainStep, ControlChain,
     SetChainSteps, TraceChain,
 };
+pub use policy::ScopePolicy;
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};

@@ -2,7 +2,7 @@
 
 use crate::network::MAX_VNI;
 use crate::store::StoreError;
-use crate::{InvalidName, Name};
+use crate::{InvalidField, InvalidName, InvalidScope, Name};
 use std::net::IpAddr;
 
 /// Error of an operation of the registry.
@@ -48,6 +48,12 @@ pub enum RegistryError {
         /// Its ranges.
         ranges: String,
     },
+    /// A field of a record breaks its rule.
+    #[error(transparent)]
+    Invalid(#[from] InvalidField),
+    /// A key of the store is not a scope.
+    #[error(transparent)]
+    Scope(#[from] InvalidScope),
     /// Two addresses of one family.
     #[error("an endpoint has at most one IPv4 and one IPv6 address")]
     TooManyAddresses,

@@ -11,6 +11,7 @@ mod metrics;
 mod openapi;
 mod operation;
 mod peers;
+mod policies;
 mod refusal;
 mod routes;
 mod state;

@@ -37,11 +37,15 @@ impl From<HostError> for Refusal {
                 | RegistryError::NoAddress
                 | RegistryError::InvalidVni(_)
                 | RegistryError::VniUnknown(_)
+                | RegistryError::Invalid(_)
+                | RegistryError::Scope(_)
                 | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
             },
             HostError::Cluster(cluster) => of_cluster(cluster),
             HostError::NotJoined => StatusCode::SERVICE_UNAVAILABLE,
-            HostError::Move(MoveError::NoDevice) | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
+            HostError::NoSuchPolicy(_)
+            | HostError::Move(MoveError::NoDevice)
+            | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
             HostError::Chain(ChainError::Ended) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })

@@ -5,11 +5,12 @@ use super::config::DaemonConfig;
 use super::error::HostError;
 use super::mesh::Mesh;
 use super::owners::Owners;
+use super::policies::Policies;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
 use rdmesh_fabric::api::{
-    ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, SetChainSteps, TraceChain,
+    ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, ScopePolicy, SetChainSteps, TraceChain,
 };
 use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError};
 use rdmesh_overlay::{Errors, Overlay};
@@ -31,6 +32,7 @@ pub struct Endpoints {
     mesh: Arc<Mesh>,
     /// None where the host is in no cluster.
     allocator: Option<Arc<Allocator>>,
+    policies: Policies,
     /// Dropped before the directories: fields are dropped in this order.
     sessions: Arc<SessionServer>,
     owners: Owners,
@@ -54,6 +56,7 @@ impl Attached {
 struct AttachedEndpoint {
     id: EndpointId,
     endpoint: Endpoint,
+    network: Network,
     namespace: Option<PathBuf>,
     owner: Option<OwnedFd>,
     directory: EndpointDir,
@@ -66,9 +69,11 @@ impl Endpoints {
         (registry, overlay): (Registry, Option<Arc<Overlay>>),
         (mesh, allocator): (Arc<Mesh>, Option<Arc<Allocator>>),
         sessions: Arc<SessionServer>,
-    ) -> rustix::io::Result<Self> {
-        let (owners, attached) = (Owners::new()?, Mutex::default());
-        Ok(Self { config, library, registry, overlay, mesh, allocator, sessions, owners, attached })
+    ) -> Result<Self, HostError> {
+        let policies = Policies::new(config.host.clone(), registry.clone())?;
+        let started = |e: rustix::io::Errno| HostError::Start { what: "watch over owners", source: e.into() };
+        let (owners, attached) = (Owners::new().map_err(started)?, Mutex::default());
+        Ok(Self { config, library, registry, overlay, mesh, allocator, policies, sessions, owners, attached })
     }
 
     /// All endpoints, by network and name.
@@ -138,13 +143,14 @@ impl Endpoints {
         {
             return Ok(info);
         }
+        let quota = self.quota(&request)?;
         let added = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
             network: request.network,
             vni: request.vni,
             host: self.config.host.clone(),
             addresses: request.addresses,
-            quota: request.quota,
+            quota,
             allowed_uid: request.allowed_uid,
             owner_pid: owned.then_some(caller),
             isolation,
@@ -246,6 +252,33 @@ impl Endpoints {
         endpoint.endpoint = self.registry.set_quota(&key.0, &key.1, quota)?;
         self.sessions.set_chain_steps(endpoint.id, steps.per_second);
         Ok(endpoint.info())
+    }
+
+    /// All policies, by scope.
+    pub fn policies(&self) -> Vec<ScopePolicy> {
+        let all = self.policies.all().into_iter();
+        all.map(|(scope, policy)| ScopePolicy { scope, policy: Some(policy) }).collect()
+    }
+
+    /// Sets the policy of a scope, or removes it. Rates, priorities and weights hold at once, quotas for endpoints to come.
+    pub fn set_policy(&self, ScopePolicy { scope, policy }: ScopePolicy) -> Result<(), HostError> {
+        let attached = self.attached();
+        let is_removal = policy.is_none();
+        if !self.policies.set(scope.clone(), policy)? && is_removal {
+            return Err(HostError::NoSuchPolicy(scope));
+        }
+        for endpoint in attached.endpoints.values() {
+            self.sessions.set_policy(endpoint.id, self.policies.of(&endpoint.network, &endpoint.endpoint));
+        }
+        Ok(())
+    }
+
+    /// The quota of an endpoint that is asked for: what its policy allows, at most.
+    fn quota(&self, request: &CreateEndpoint) -> Result<Quota, HostError> {
+        let known = self.registry.networks()?.into_iter().find(|network| network.name == request.network);
+        let network = known.unwrap_or_else(|| Network::around(request.network.clone(), 0, &[]));
+        let allowed = self.policies.effective(&network, &request.name).quota;
+        Ok(allowed.map_or(request.quota, |allowed| request.quota.within(allowed)))
     }
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.
@@ -353,15 +386,18 @@ impl Endpoints {
             vni: Vni(network.vni),
             gids: gid_table(endpoint),
             quota: endpoint.quota,
+            policy: self.policies.of(network, endpoint),
             allowed_uid: endpoint.allowed_uid,
         };
         self.sessions.add_endpoint(spec, listener);
-        Ok(AttachedEndpoint { id, endpoint: endpoint.clone(), namespace, owner, directory })
+        let (endpoint, network) = (endpoint.clone(), network.clone());
+        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, directory })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
         let removed = attached.endpoints.remove(key).ok_or_else(|| no_such(key))?;
         self.sessions.remove_endpoint(removed.id);
+        self.policies.forget(&key.0, &key.1);
         let info = removed.info();
         drop(removed);
         self.forget(&info.endpoint)?;

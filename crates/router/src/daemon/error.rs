@@ -4,7 +4,7 @@ use crate::endpoint::{EndpointError, LibraryError};
 use crate::session::{ChainError, MoveError};
 use crate::worker::StartError;
 use rdmesh_fabric::cluster::ClusterError;
-use rdmesh_fabric::{Name, RegistryError, StateError};
+use rdmesh_fabric::{Name, PolicyScope, RegistryError, StateError};
 use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
@@ -62,6 +62,9 @@ pub enum HostError {
         /// Its network.
         network: Name,
     },
+    /// There is no policy of that scope.
+    #[error("there is no policy of `{0}`: `rdmesh policy ls` lists those there are")]
+    NoSuchPolicy(PolicyScope),
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,

@@ -76,7 +76,7 @@ impl Host {
         let mut agent = config.store.as_ref().map(|_| Agent::new(registry.clone())).transpose().map_err(failed)?;
         let routing = (Arc::clone(&mesh), agent.as_ref().map(Agent::allocator));
         let endpoints = Endpoints::new(parts, kernel, routing, Arc::clone(&sessions));
-        let endpoints = Arc::new(endpoints.map_err(started("watch over owners"))?);
+        let endpoints = Arc::new(endpoints?);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
         let peers = Arc::new(peers);

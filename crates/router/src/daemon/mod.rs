@@ -14,6 +14,7 @@ mod keys;
 mod mesh;
 mod owners;
 mod peers;
+mod policies;
 mod restore;
 
 pub use capture::Captures;

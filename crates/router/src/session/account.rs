@@ -103,7 +103,7 @@ impl Account {
     /// The account of an endpoint that holds nothing yet.
     pub(super) fn new(spec: EndpointSpec, limits: DeviceLimits, disposal: Disposal, seeker: Seeker) -> Self {
         let share = disposal.share().clone();
-        let policy = Policy { steps: Some(steps(spec.quota.chain_steps)), ..Policy::default() };
+        let policy = Policy { steps: Some(steps(spec.quota.chain_steps)), ..spec.policy.clone() };
         let state = Mutex::new(State { policy, ..State::default() });
         Self(Arc::new(Shared { spec, share, disposal, seeker, limits, state }))
     }
@@ -160,6 +160,12 @@ impl Account {
     /// Rates and priority of its queue pairs.
     pub(super) fn policy(&self) -> Policy {
         self.lock().policy.clone()
+    }
+
+    /// Changes it, but for the budget of chains, which is a quota.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let mut state = self.lock();
+        state.policy = Policy { steps: state.policy.steps.take(), ..policy };
     }
 
     /// Changes the steps of chains in a second that its programs have together.
@@ -383,6 +389,7 @@ mod tests {
 
     fn account(quota: Quota) -> Account {
         let spec = EndpointSpec {
+            policy: Policy::default(),
             id: EndpointId(1),
             name: "a".into(),
             network: "blue".into(),

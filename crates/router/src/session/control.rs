@@ -13,6 +13,7 @@ use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
 use crate::netlink::CmId;
 use rdmesh_fabric::api::{ControlChain, TraceChain};
+use rdmesh_nic::policy::Policy;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -35,6 +36,8 @@ pub(super) enum Control {
     InspectChain(EndpointId, (u32, u32), Sender<Result<Vec<QueueRow>, ChainError>>),
     /// The requests that a group of an endpoint executes are to be recorded.
     TraceChain(EndpointId, TraceChain, Sender<Result<Vec<StepRow>, ChainError>>),
+    /// The queue pairs of an endpoint have other rates, or another priority.
+    Policy(EndpointId, Box<Policy>),
     /// The chains of an endpoint may execute so many steps in a second.
     ChainSteps(EndpointId, u64),
     Totals(Sender<SessionTotals>),

@@ -19,6 +19,7 @@ use crate::budget::Resource;
 use crate::endpoint::{EndpointId, counter};
 use crate::io::{Clock, ExternalPaths};
 use crate::memory::ProcessMemory;
+use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::linger::{Attached, LingerRequest};
 use rdmesh_uverbs::session::{RequestKind, Token};
@@ -197,6 +198,14 @@ impl Executor {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
                 device_failures::note_failures(context, &endpoint.account);
             }
+        }
+    }
+
+    /// Sets the rates, the priority and the weight of an endpoint's queue pairs.
+    pub(super) fn set_policy(&self, endpoint: EndpointId, policy: Policy) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            known.account.set_policy(policy);
+            self.devices.set_policy(endpoint, &known.account.policy());
         }
     }
 

@@ -73,6 +73,7 @@ use cm_server::CmServer;
 use control::{CmControl, Control};
 use post::Post;
 use rdmesh_fabric::api::{ControlChain, TraceChain};
+use rdmesh_nic::policy::Policy;
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use server::Server;
@@ -147,6 +148,11 @@ impl SessionServer {
     /// Records the requests that a group of managed queues executes, and returns those that were recorded.
     pub fn trace_chain(&self, id: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
         self.sessions.ask(|answer| Control::TraceChain(id, trace, answer)).unwrap_or(Err(ChainError::Ending))
+    }
+
+    /// Sets the rates, the priority and the weight of an endpoint's queue pairs, on devices that are open too.
+    pub fn set_policy(&self, id: EndpointId, policy: Policy) {
+        self.sessions.tell(Control::Policy(id, Box::new(policy)));
     }
 
     /// Sets the budget of an endpoint's chains, on devices that are open too: so many steps in a second.

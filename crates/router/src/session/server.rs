@@ -159,6 +159,7 @@ impl Server {
                 Control::TraceChain(endpoint, trace, answer) => {
                     let _ = answer.send(self.executor.devices().trace_chain(endpoint, trace));
                 }
+                Control::Policy(endpoint, policy) => self.executor.set_policy(endpoint, *policy),
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {

@@ -2,6 +2,7 @@
 
 use crate::endpoint::EndpointId;
 use rdmesh_fabric::Quota;
+use rdmesh_nic::policy::Policy;
 use rdmesh_verbs::{Gid, Vni};
 use std::net::IpAddr;
 
@@ -20,6 +21,8 @@ pub struct EndpointSpec {
     pub gids: Vec<Gid>,
     /// Limits on the objects of its programs together.
     pub quota: Quota,
+    /// Rates, priority and weight of its queue pairs.
+    pub policy: Policy,
     /// The only user who may connect; anyone who can reach the socket where none is named.
     pub allowed_uid: Option<u32>,
 }
@@ -59,6 +62,7 @@ mod tests {
             vni: Vni(1),
             gids,
             quota: Quota::default(),
+            policy: Policy::default(),
             allowed_uid: None,
         }
     }

@@ -59,6 +59,7 @@ impl World {
     /// Endpoint `n`, 10.7.0.n.
     fn endpoint(&self, n: u8) -> PathBuf {
         let spec = EndpointSpec {
+            policy: Default::default(),
             id: EndpointId(n.into()),
             name: format!("e{n}"),
             network: "blue".into(),

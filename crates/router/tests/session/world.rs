@@ -56,6 +56,7 @@ impl World {
     /// Adds endpoint `n`, 10.7.0.n on network 7.
     pub(crate) fn endpoint_with(&self, n: u8, change: impl FnOnce(&mut EndpointSpec)) -> PathBuf {
         let mut spec = EndpointSpec {
+            policy: Default::default(),
             id: EndpointId(n.into()),
             name: format!("e{n}"),
             network: "blue".into(),
