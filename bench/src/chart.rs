@@ -4,13 +4,13 @@ use crate::copy::size_name;
 use crate::hosts::{self, ETHERNET, JUMBO};
 use crate::perftest::{SEND_LATENCY, WRITE_LATENCY};
 use crate::results::Results;
-use crate::{SIZES, copy, device, pingpong, tcp, ucx};
+use crate::{SIZES, chains, copy, device, pingpong, tcp, ucx};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
 use std::path::Path;
 
-type Outcome = Result<(), Box<dyn Error>>;
+pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A line: bandwidth by message size.
@@ -24,6 +24,8 @@ struct Curve {
 /// A bar: what it is, and how much.
 type Bar = (String, f64, RGBColor);
 
+/// Height of the picture of chains.
+const CHAINS: u32 = 720;
 const WIDTH: u32 = 1100;
 /// Width of the curves; the bars have the rest.
 const CURVES: u32 = WIDTH * 6 / 10;
@@ -52,6 +54,25 @@ pub(crate) fn draw(path: &Path, results: &Results) -> Outcome {
     let (one, two) = area.split_vertically(ONE_HOST);
     one_host(&one, results)?;
     two_hosts(&two, results)?;
+    area.present()?;
+    Ok(())
+}
+
+/// Draws gets by chain and by other ways into the file `path`.
+pub(crate) fn draw_chains(path: &Path, results: &Results) -> Outcome {
+    let area = SVGBackend::new(path, (WIDTH, CHAINS)).into_drawing_area();
+    area.fill(&WHITE)?;
+    for (group, panel) in [chains::ONE_HOST, chains::TWO_HOSTS].into_iter().zip(area.split_evenly((1, 2))) {
+        let (upper, lower) = panel.split_vertically(CHAINS / 2);
+        for (size, panel) in [("64", upper), ("4096", lower)] {
+            let bar = |(way, color): (&str, RGBColor)| {
+                Some((way.into(), results.median(group, &format!("get, {size} B: {way}"))?, color))
+            };
+            let colors = [GREEN, BLUE, LIGHT_BLUE, ORANGE, RED, BROWN];
+            let all: Vec<Bar> = chains::WAYS.into_iter().zip(colors).filter_map(bar).collect();
+            bars(&panel, &format!("{group}: get of {size} B, µs"), 1, &all)?;
+        }
+    }
     area.present()?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Every figure is taken once a round and reported as the median over the rounds. Only the ratios are significant: all figures
 //! of a run come from the same machine in the same minutes.
 
+mod chains;
 mod chart;
 mod contention;
 mod copy;
@@ -82,6 +83,8 @@ enum Part {
     Contention,
     /// Only what attacks of a program leave to its neighbours.
     Neighbours,
+    /// Only chains, beside other ways to get a value.
+    Chains,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -97,7 +100,7 @@ fn main() -> ExitCode {
         }
         Some(Part::BusyLoop) => contention::compute(),
         Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
-        Some(Part::Contention | Part::Neighbours) | None => return benchmark(&arguments),
+        Some(Part::Contention | Part::Neighbours | Part::Chains) | None => return benchmark(&arguments),
     }
     ExitCode::SUCCESS
 }
@@ -111,6 +114,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
     let files = Files::new(match arguments.part {
         Some(Part::Contention) => "contention",
         Some(Part::Neighbours) => "neighbours",
+        Some(Part::Chains) => "chains",
         _ => "results",
     });
     for round in 1..=rounds {
@@ -128,10 +132,13 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
     let page = match arguments.part {
         None => Some(&page::BENCHMARK),
         Some(Part::Neighbours) => Some(&page::NEIGHBOURS),
+        Some(Part::Chains) => Some(&page::CHAINS),
         _ => None,
     };
-    if arguments.part.is_none() {
-        files.draw(&results);
+    match arguments.part {
+        None => files.draw(chart::draw, &results),
+        Some(Part::Chains) => files.draw(chart::draw_chains, &results),
+        _ => {}
     }
     match page.filter(|_| !arguments.quick) {
         _ if !arguments.publish => {}
@@ -157,6 +164,12 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
             return vec![
                 ("neighbours, one host", neighbours::measure_one_host),
                 ("neighbours, two hosts", neighbours::measure_two_hosts),
+            ];
+        }
+        Some(Part::Chains) => {
+            return vec![
+                ("chains, one host", chains::measure_one_host),
+                ("chains, two hosts", chains::measure_two_hosts),
             ];
         }
         _ => {}

@@ -1,9 +1,9 @@
 //! The pages `docs/benchmark.md` and `docs/neighbours.md`, generated from the results of the last published runs.
 
 use crate::goals::Goal;
-use crate::neighbours;
 use crate::report::number;
 use crate::results::Results;
+use crate::{chains, neighbours};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -31,8 +31,10 @@ pub(crate) struct Page {
 pub(crate) const BENCHMARK: Page = Page { name: "benchmark", further: |_| String::new() };
 /// That of attacks.
 pub(crate) const NEIGHBOURS: Page = Page { name: "neighbours", further: neighbours::page };
+/// That of chains.
+pub(crate) const CHAINS: Page = Page { name: "chains", further: chains::page };
 /// All pages.
-pub(crate) const PAGES: [Page; 2] = [BENCHMARK, NEIGHBOURS];
+pub(crate) const PAGES: [Page; 3] = [BENCHMARK, NEIGHBOURS, CHAINS];
 
 impl Page {
     /// Writes the figures of the published results into the page.

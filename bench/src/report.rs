@@ -7,7 +7,7 @@ use crate::results::Results;
 use serde_json::json;
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The table for the terminal.
 pub(crate) fn table(results: &Results, goals: &[Goal]) -> String {
@@ -64,9 +64,9 @@ impl Files {
         eprintln!("written: {}", self.path("json").display());
     }
 
-    /// Draws the picture of the whole benchmark.
-    pub(crate) fn draw(&self, results: &Results) {
-        if let Err(error) = chart::draw(&self.path("svg"), results) {
+    /// Draws a picture.
+    pub(crate) fn draw(&self, draw: impl FnOnce(&Path, &Results) -> chart::Outcome, results: &Results) {
+        if let Err(error) = draw(&self.path("svg"), results) {
             eprintln!("no picture: {error}");
         }
     }

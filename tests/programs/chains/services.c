@@ -281,9 +281,8 @@ static void ask_list(struct client *client) {
 
 enum { OWNER = 7 };
 
-static struct rdmesh_service *locked;
 static struct rdmesh_chain *make_lock(enum rdmesh_design design) { return rdmesh_lock_chain(4, OWNER, design); }
-static void fill_lock(struct rdmesh_service *service) { locked = service; }
+static void fill_lock(struct rdmesh_service *service) { CHECK(rdmesh_service_region(service, "locks", NULL)); }
 
 static struct rdmesh_lock_answer lock_answer(struct client *client, int length) {
     ask(client, length);
@@ -362,7 +361,7 @@ static void serve(void) {
             struct rdmesh_fault fault;
             die("%s: the client has gone; %s", test->name, rdmesh_service_last_error(service, &fault) == 1 ? fault.text : "no fault");
         }
-        if (service == locked) CHECK(rdmesh_lock_end(service, 2, OWNER, 9) == 0);
+        if (test->fill == fill_lock) CHECK(rdmesh_lock_end(service, 2, OWNER, 9) == 0);
         struct rdmesh_stats stats;
         CHECK(rdmesh_service_stats(service, &stats) == 0 && stats.state == RDMESH_RUNNING && stats.steps > 0);
         rdmesh_service_close(service);
