@@ -7,6 +7,9 @@ PACKAGES_TEST=(gcc libc6-dev make libibverbs-dev librdmacm-dev python3-pyverbs u
 # The programs of docs/software.md, and what the examples are compiled with.
 PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
+# What speaks memcached's protocol, and memcached itself.
+PACKAGES_CHAINS=(libmemcached-tools)
+PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(gcc libc6-dev make ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
@@ -70,18 +73,20 @@ need() {
             run) need_packages "${PACKAGES_RUN[@]}" ;;
             test) need_packages "${PACKAGES_TEST[@]}" ;;
             software) need_packages "${PACKAGES_SOFTWARE[@]}" ;;
+            chains) need_packages "${PACKAGES_CHAINS[@]}" ;;
+            cluster) need_packages "${PACKAGES_CLUSTER[@]}" ;;
             docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
             guest) need_packages "${PACKAGES_GUEST[@]}" ;;
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
             source) need_packages "${PACKAGES_SOURCE[@]}" ;;
             musl) need_packages "${PACKAGES_MUSL[@]}" ;;
-            *) die "unknown part: $part (build, run, test, software, docker, guest, bench, source, musl)" ;;
+            *) die "unknown part: $part (build, run, test, software, chains, cluster, docker, guest, bench, source, musl)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test software docker guest bench source musl; fi
+    if (($# == 0)); then set -- build run test software chains cluster docker guest bench source musl; fi
     need "$@"
     say "everything is there"
 }

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 . scripts/build.sh
 
-TEST_PARTS=(unit lint sim programs hosts software rxe pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -45,6 +45,17 @@ part_hosts() {
     need run test
     build_product
     run_tests hosts
+}
+
+part_chains() {
+    need run test chains
+    build_product
+    run_tests chains
+}
+
+part_cluster() {
+    need build cluster
+    run_tests cluster
 }
 
 part_software() {

@@ -27,7 +27,7 @@ pub(crate) fn measure(results: &mut Results) {
     // In memory, as a router's state directory in /run is.
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("there is room");
     let listeners: Vec<OwnedFd> = (0..COUNT).map(|n| listener(&directory.path().join(n.to_string()))).collect();
-    let store = Embedded::open(&directory.path().join("store")).expect("a journal can be made");
+    let store = Embedded::open(&directory.path().join("store")).expect("a store can be made");
     let registry = Registry::new(Arc::new(store));
     let limits = DeviceLimits::default();
     let io = Default::default();

@@ -24,7 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { VERSION = 4, OPEN = 1, VERBS = 3, PAGE = 4096, PAGE_LEN = 256 << 10, ARENA = 1, PRIVATE = 2, ON_DEMAND = 1 << 6 };
+enum { VERSION = 6, OPEN = 1, VERBS = 3, PAGE = 4096, PAGE_LEN = 256 << 10, ARENA = 1, PRIVATE = 2, ON_DEMAND = 1 << 6 };
 
 // The session protocol (crates/uverbs/src/session.rs).
 struct request_head {

@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_PARTS = 64, VERSION = 4, OPEN = 1 };
+enum { MAX_PARTS = 64, VERSION = 6, OPEN = 1 };
 
 static uint64_t state;
 

@@ -15,7 +15,9 @@
 //   events                       prints the asynchronous events that are there, by name, then "end"; an error as "errno N"
 //   alloc                        asks the device for something: "done" or "errno N"
 //   reopen                       closes the device, whatever has become of it, and begins anew: "local GID QPN RKEY ADDR"
+//   linger MS                    lets the device outlive the program: "token HEX" or "errno N"
 //   quit                         destroys everything and exits 0
+#include "../../include/rdmesh_linger.h"
 #include "verbs.h"
 #include <errno.h>
 #include <poll.h>
@@ -170,6 +172,17 @@ static void reopen(void) {
     print_local();
 }
 
+static void linger(uint64_t milliseconds) {
+    struct rdmesh_token token;
+    if (rdmesh_linger(side.context->cmd_fd, milliseconds, &token)) {
+        printf("errno %d\n", errno);
+        return;
+    }
+    printf("token ");
+    for (size_t i = 0; i < sizeof token.bytes; i++) printf("%02x", token.bytes[i]);
+    puts("");
+}
+
 static bool obey(const char *line) {
     char op[16];
     unsigned long long a = 0, b = 0;
@@ -201,6 +214,8 @@ static bool obey(const char *line) {
         puts("done");
     } else if (sscanf(line, "sample %15s %lf", op, &seconds) == 2) {
         sample(op, seconds);
+    } else if (sscanf(line, "linger %llu", &a) == 1) {
+        linger(a);
     } else if (strcmp(line, "events") == 0) {
         print_events();
     } else if (strcmp(line, "alloc") == 0) {

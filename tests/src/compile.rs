@@ -26,6 +26,19 @@ pub fn mpi_programs() -> PathBuf {
     FOLDER.get_or_init(|| build_all("tests/programs/mpi")).clone()
 }
 
+/// Path of the compiled test program or example `name` of the chain API.
+pub fn chain_program(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = || {
+        let target = crate::root().join("target/test-programs/chains");
+        let mut make = Command::new("make");
+        make.args(["--quiet", "--jobs=2", "-C"]).arg(crate::root().join("tests/programs/chains"));
+        run(make.arg(format!("OUT={}", target.display())), "compiling the chain API's programs");
+        target
+    };
+    FOLDER.get_or_init(folder).join(name)
+}
+
 /// Builds the example in Rust, in a target folder of its own.
 pub fn example(name: &str) {
     let manifest = crate::root().join("examples").join(name).join("Cargo.toml");

@@ -302,6 +302,12 @@ impl Endpoint {
         Self { name: name.to_owned(), options }
     }
 
+    /// With further options of `rdmesh run`.
+    pub fn with(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(|option| (*option).to_owned()));
+        self
+    }
+
     /// Its directory in `lab`'s state.
     pub fn dir(&self, lab: &Lab) -> PathBuf {
         let net = self.options.get(1).map_or("default", String::as_str);

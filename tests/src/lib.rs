@@ -5,6 +5,7 @@
 
 mod compile;
 pub mod docker;
+pub mod etcd;
 pub mod forge;
 pub mod guest;
 mod hosts;
@@ -21,7 +22,7 @@ pub mod system;
 pub mod trace;
 mod wait;
 
-pub use compile::{example, helper, mpi_programs, sanitized_helper};
+pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
 pub use pair::Pair;

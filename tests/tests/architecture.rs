@@ -303,7 +303,7 @@ fn the_walks_name_functions_that_exist() {
 #[test]
 fn attackers_speak_the_present_session_protocol() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
-    let session = read("crates/uverbs/src/session.rs");
+    let session = read("crates/uverbs/src/session/mod.rs");
     let (_, rest) = session.split_once("pub const VERSION: u32 = ").expect("the version");
     let (version, _) = rest.split_once(';').expect("the end of the statement");
     for program in ["greedy", "hostile"] {

@@ -42,6 +42,7 @@ mod access;
 pub mod assemble;
 pub mod build;
 mod explain;
+mod image;
 mod install;
 mod instances;
 mod listing;
@@ -51,6 +52,7 @@ pub mod program;
 mod renumber;
 pub mod verify;
 
+pub use image::SealedSlot;
 pub use install::{Installed, Site};
 
 /// The tutorial's program, as a test.

@@ -10,6 +10,7 @@ mod doctor;
 mod endpoint;
 mod failure;
 mod faults;
+mod linger;
 mod network;
 mod peer;
 mod program;
@@ -22,7 +23,7 @@ mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, ChainCommand, Command, EndpointCommand, NetworkCommand, PeerCommand};
+use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::api::ChainAction;
@@ -62,6 +63,8 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
         Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
+        Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
         Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),

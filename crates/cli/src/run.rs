@@ -39,7 +39,11 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
         eprintln!("rdmesh: {}", obstacle.warning(&file));
     }
     raise_locked_memory();
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(term) = options.linger {
+        command.env("RDMESH_LINGER", term.as_millis().to_string());
+    }
+    let error = command
         .args(arguments)
         .env("ASAN_OPTIONS", sanitizer_options(std::env::var_os("ASAN_OPTIONS").as_deref()))
         .env("LD_PRELOAD", preload(&directory, std::env::var_os("LD_PRELOAD").as_deref()))

@@ -3,6 +3,7 @@
 use crate::args::{OutputOptions, PsOptions};
 use crate::endpoint;
 use crate::failure::Failure;
+use crate::linger;
 use crate::table::Table;
 use crate::tunnel;
 use rdmesh_fabric::Client;
@@ -44,6 +45,9 @@ fn print_used(
     }
     if !contexts.is_empty() {
         print_line(format!("\n{}", context_table(contexts, is_wide)))?;
+    }
+    if let Some(leases) = linger::table(contexts) {
+        print_line(format!("\n{leases}"))?;
     }
     if !connections.is_empty() {
         print_line(format!("\n{}", connection_table(connections)))?;
@@ -219,7 +223,7 @@ const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmesh_fabric::api::QpInfo;
+    use rdmesh_fabric::api::{LeaseInfo, QpInfo};
 
     #[test]
     fn bytes_have_a_readable_unit() {
@@ -271,9 +275,12 @@ mod tests {
             mws: 0,
             pinned_bytes: 1 << 45,
             qps: vec![qp],
+            device: 0,
+            lease: Some(LeaseInfo { term_seconds: 3600.0, left_seconds: Some(3600.0) }),
         };
         let contexts = [context];
-        for table in [context_table(&contexts, true), qp_table(&contexts), wire_table(&contexts)] {
+        let leases = linger::table(&contexts).unwrap();
+        for table in [context_table(&contexts, true), leases, qp_table(&contexts), wire_table(&contexts)] {
             assert!(table.to_string().lines().all(|line| line.chars().count() <= 120), "{table}");
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep, ConnectionInfo, ContextInfo,
-    ControlChain, CreateEndpoint, EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices, SetChainSteps,
-    SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
+    ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices,
+    MovedDevices, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -111,6 +111,16 @@ impl Client {
     /// Moves the devices of an endpoint to another worker.
     pub fn move_devices(&self, network: &Name, name: &Name, to: &MoveDevices) -> Result<MovedDevices, ClientError> {
         self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/worker"), Some(to))
+    }
+
+    /// Ends devices of an endpoint that have outlived their programs.
+    pub fn end_lingering(
+        &self,
+        network: &Name,
+        name: &Name,
+        which: &EndLingering,
+    ) -> Result<EndedDevices, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/lingering/end"), Some(which))
     }
 
     /// All groups of managed queues.

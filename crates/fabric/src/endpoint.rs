@@ -1,5 +1,6 @@
 //! Endpoints: name, network, addresses and limits.
 
+use crate::invalid::{InvalidField, Validate, require_one_of_each_family, require_unicast};
 use crate::{InterfaceName, Name, Quota};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,14 @@ impl Endpoint {
     /// The name of its directory, `<network>.<name>`; names hold no dots.
     pub fn directory_name(&self) -> String {
         format!("{}.{}", self.network, self.name)
+    }
+}
+
+impl Validate for Endpoint {
+    fn validate(&self) -> Result<(), InvalidField> {
+        require_one_of_each_family("addresses", &self.addresses)?;
+        self.addresses.iter().try_for_each(|address| require_unicast("addresses", *address))?;
+        self.quota.validate().map_err(|error| error.within("quota"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hosts of the mesh.
 
 use crate::Name;
+use crate::invalid::{InvalidField, Validate, require, require_unicast};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -12,6 +13,43 @@ pub struct Host {
     pub name: Name,
     /// The address by which other hosts' routers reach its router.
     pub address: IpAddr,
+    /// Further addresses of its router, for other paths to it; of the same family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_addresses: Vec<IpAddr>,
+    /// What its router can do.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+}
+
+/// Abilities of a router that others must know before they use them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Packets in the tunnel are authenticated.
+    pub is_authenticated: bool,
+    /// IP between endpoints is carried too: the router makes network namespaces.
+    pub carries_ip: bool,
+}
+
+impl Host {
+    /// A host with one address.
+    pub fn new(name: Name, address: IpAddr) -> Self {
+        Self { name, address, more_addresses: Vec::new(), capabilities: Capabilities::default() }
+    }
+}
+
+impl Validate for Host {
+    fn validate(&self) -> Result<(), InvalidField> {
+        require_unicast("address", self.address)?;
+        for (index, address) in self.more_addresses.iter().enumerate() {
+            let field = format!("more_addresses[{index}]");
+            require_unicast(&field, *address)?;
+            require(address.is_ipv4() == self.address.is_ipv4(), &field, "must be of the same family as `address`")?;
+            let is_new = *address != self.address && !self.more_addresses[..index].contains(address);
+            require(is_new, &field, format_args!("{address} must not be there twice"))?;
+        }
+        Ok(())
+    }
 }
 
 impl Name {
@@ -27,6 +65,20 @@ impl Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_has_different_addresses_of_one_family() {
+        let host = |more: &[&str]| Host {
+            more_addresses: more.iter().map(|address| address.parse().unwrap()).collect(),
+            ..Host::new("a".parse().unwrap(), "192.0.2.1".parse().unwrap())
+        };
+        assert_eq!(host(&["192.0.2.2"]).validate(), Ok(()));
+        for more in [["192.0.2.1", "192.0.2.2"], ["fd00::1", "192.0.2.2"], ["0.0.0.0", "192.0.2.2"]] {
+            assert_eq!(host(&more).validate().unwrap_err().field(), "more_addresses[0]", "{more:?}");
+        }
+        let old: Host = serde_json::from_str(r#"{"name": "a", "address": "192.0.2.1"}"#).unwrap();
+        assert_eq!(old, host(&[]));
+    }
 
     #[test]
     fn every_system_has_a_host_name() {

@@ -1,8 +1,9 @@
 //! Control vocabulary of rdmesh: networks, endpoints and hosts, the store that keeps them, and the client of a router's API.
 //!
-//! * [`Network`], [`Endpoint`], [`Host`], [`Quota`], [`Name`]: the objects.
+//! * [`Tenant`], [`Network`], [`Endpoint`], [`Host`], [`SecurityGroup`], [`Policy`], [`Quota`], [`Name`]: the objects; [`Validate`]: their rules.
 //! * [`Peers`]: the operator's list of the other hosts.
 //! * [`store`]: the key-value store, with revisions, leases and watches; embedded on one host.
+//! * [`cluster`]: the records that the hosts of a cluster share.
 //! * [`Registry`]: the rules for names and addresses, over a store; [`Topology`]: a copy of its contents.
 //! * [`StateDir`]: a router's files and their ownership checks; [`printable`]: escaped text for the terminal.
 //! * [`api`] and [`Client`]: a router's HTTP+JSON API on a Unix socket.
@@ -11,30 +12,39 @@
 
 pub mod api;
 mod client;
+pub mod cluster;
 mod endpoint;
+mod group;
 mod host;
 mod interface;
+mod invalid;
 mod key;
 mod name;
 mod network;
 mod peers;
+mod policy;
 mod quota;
 mod registry;
 mod state;
 pub mod store;
+mod tenant;
 mod text;
 mod topology;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, Isolation};
-pub use host::Host;
+pub use group::{Counterpart, Groups, SecurityGroup};
+pub use host::{Capabilities, Host};
 pub use interface::{InterfaceName, InvalidInterfaceName};
+pub use invalid::{InvalidField, Validate};
 pub use key::{KeyError, TunnelKey, read_secret};
 pub use name::{InvalidName, Name};
 pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError, PeersFileError};
+pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree, Priority, Rate};
 pub use quota::Quota;
 pub use registry::{Added, EndpointRequest, Owner, Registry, RegistryError};
 pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, StateDir, StateError};
+pub use tenant::{DEFAULT_TENANT, Tenant};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

@@ -1,6 +1,8 @@
 //! Tenant networks.
 
 use crate::Name;
+use crate::invalid::{InvalidField, Validate, require, require_range};
+use crate::tenant::default_tenant;
 use ipnet::{IpNet, Ipv4Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,12 @@ pub struct Network {
     /// Its address ranges: at most one of each family. Ranges of different networks may overlap.
     #[schemars(with = "Vec<String>")]
     pub subnets: Vec<IpNet>,
+    /// The tenant that it belongs to.
+    #[serde(default = "default_tenant")]
+    pub tenant: Name,
+    /// The largest IP packet of its endpoints; none: what the hosts' underlay leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
 }
 
 impl Network {
@@ -35,7 +43,7 @@ impl Network {
         if subnets.is_empty() {
             subnets.push(range_for(vni));
         }
-        Self { name, vni, subnets }
+        Self { name, vni, subnets, tenant: default_tenant(), mtu: None }
     }
 
     /// The name that an endpoint with `address`, first of its addresses, has where it was given none.
@@ -51,6 +59,21 @@ impl Network {
     /// The range that `address` lies in.
     pub fn subnet_of(&self, address: IpAddr) -> Option<IpNet> {
         self.subnets.iter().copied().find(|s| s.contains(&address))
+    }
+}
+
+impl Validate for Network {
+    fn validate(&self) -> Result<(), InvalidField> {
+        let range = format_args!("must be {DEFAULT_VNI} to {MAX_VNI}").to_string();
+        require((DEFAULT_VNI..=MAX_VNI).contains(&self.vni), "vni", range)?;
+        let of_family = |v4: bool| self.subnets.iter().filter(|range| range.addr().is_ipv4() == v4).count();
+        let is_simple = !self.subnets.is_empty() && of_family(true) <= 1 && of_family(false) <= 1;
+        require(is_simple, "subnets", "must have one range, or one of each family")?;
+        for (index, range) in self.subnets.iter().enumerate() {
+            require_range(&format!("subnets[{index}]"), *range)?;
+        }
+        let has_room = self.mtu.is_none_or(|mtu| mtu >= MIN_MTU);
+        require(has_room, "mtu", format_args!("must be at least {MIN_MTU}, as IPv6 demands"))
     }
 }
 
@@ -73,6 +96,8 @@ fn range_for(vni: u32) -> IpNet {
 }
 
 const FIRST_RANGE: u32 = 77;
+/// RFC 8200, 5.
+const MIN_MTU: u16 = 1280;
 
 #[cfg(test)]
 mod tests {
@@ -91,5 +116,26 @@ mod tests {
         assert_eq!(subnets(180, &[]), ["10.77.0.0/16"]);
         assert_eq!(subnets(2, &["10.7.0.2"]), ["10.7.0.0/24"]);
         assert_eq!(subnets(2, &["10.7.0.2", "fd00::7"]), ["10.7.0.0/24", "fd00::/64"]);
+    }
+    #[test]
+    fn a_network_that_cannot_be_is_refused_with_field_and_rule() {
+        let network = |json: &str| {
+            let network: Network = serde_json::from_str(&format!(r#"{{"name": "n", "tenant": "t", {json}}}"#)).unwrap();
+            network.validate().map_err(|error| error.to_string())
+        };
+        assert_eq!(network(r#""vni": 7, "subnets": ["10.7.0.0/24", "fd00::/64"], "mtu": 1450"#), Ok(()));
+        let cases = [
+            (r#""vni": 0, "subnets": ["10.7.0.0/24"]"#, "`vni`: must be 1 to 16777214"),
+            (r#""vni": 7, "subnets": []"#, "`subnets`: must have one range"),
+            (r#""vni": 7, "subnets": ["10.7.0.0/24", "10.8.0.0/24"]"#, "`subnets`: must have one range"),
+            (r#""vni": 7, "subnets": ["10.7.0.1/24"]"#, "`subnets[0]`: 10.7.0.1/24 must begin at 10.7.0.0/24"),
+            (r#""vni": 7, "subnets": ["10.7.0.0/31"]"#, "`subnets[0]`: 10.7.0.0/31 must be a /30 or larger"),
+            (r#""vni": 7, "subnets": ["224.0.0.0/8"]"#, "`subnets[0]`: 224.0.0.0 must be the address of one machine"),
+            (r#""vni": 7, "subnets": ["10.7.0.0/24"], "mtu": 1000"#, "`mtu`: must be at least 1280"),
+        ];
+        for (json, error) in cases {
+            let said = network(json).unwrap_err();
+            assert!(said.starts_with(error), "{said}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Quotas: limits on the resources of one endpoint.
 
+use crate::invalid::{InvalidField, Validate, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub struct Quota {
     /// Mappings in the router: one for each neighbourhood (64 MiB) of registered memory, and some for queues, of which
     /// hundreds share one. The kernel limits those of the whole router (`vm.max_map_count`).
     pub mappings: u32,
+    /// Seconds for which a device may outlive its program, if that asks for it.
+    pub linger_seconds: u32,
     /// Steps of chains in a second: a step is a request, or 4096 bytes that it moves. Where there are none, no chain runs.
     pub chain_steps: u64,
 }
@@ -33,10 +36,25 @@ impl Default for Quota {
             mrs: 1 << 19,
             pinned_bytes: 1 << 40,
             mappings: 16_384,
+            linger_seconds: 3600,
             chain_steps: 4_000_000,
         }
     }
 }
+
+impl Validate for Quota {
+    fn validate(&self) -> Result<(), InvalidField> {
+        // No lingering and no chains are sensible limits.
+        let Self { contexts, qps, cqs, mrs, pinned_bytes, mappings, linger_seconds: _, chain_steps: _ } = *self;
+        let counts = [("contexts", contexts), ("qps", qps), ("cqs", cqs), ("mrs", mrs), ("mappings", mappings)];
+        let none = counts.iter().find(|(_, count)| *count == 0);
+        // A device of which nothing can be had is no device; to forbid one, the endpoint is removed.
+        none.map_or(Ok(()), |(field, _)| require(false, field, "must be at least 1"))?;
+        require(pinned_bytes >= PAGE, "pinned_bytes", format_args!("must be at least {PAGE}, a page"))
+    }
+}
+
+const PAGE: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

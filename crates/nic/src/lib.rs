@@ -32,6 +32,7 @@ mod numbers;
 mod packet;
 mod path;
 pub mod platform;
+pub mod policy;
 mod qp;
 mod schedule;
 mod seeded;
@@ -58,5 +59,4 @@ pub use path::{
     Datagram, ExternalId, ExternalPort, Form, Network, Opened, Origin, Path, ROCE_PORT, Route, Routes, TUNNEL_PORT,
     Target, Train, Transmits,
 };
-pub use schedule::StepRate;
 pub use timer::Time;

@@ -9,6 +9,12 @@ pub fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
+/// The present `errno`.
+pub fn get() -> Errno {
+    // SAFETY: as above.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
 /// Whether `errno` is this one.
 pub fn is(errno: Errno) -> bool {
     // SAFETY: as above.

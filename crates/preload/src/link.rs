@@ -69,11 +69,22 @@ impl<C: AsMut<Channel>> Link<C> {
 
     /// Sends a request and gives its reply to `consume`.
     pub fn call<T>(&self, kind: RequestKind, body: &[u8], consume: impl FnOnce(Reply<'_>) -> T) -> Result<T, Errno> {
+        self.call_with(kind, body, &[], consume)
+    }
+
+    /// The same with descriptors.
+    pub fn call_with<T>(
+        &self,
+        kind: RequestKind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+        consume: impl FnOnce(Reply<'_>) -> T,
+    ) -> Result<T, Errno> {
         let mut state = self.lock();
         let connection = self.connection(&mut state)?;
         // SAFETY: the connection stays open while the state is locked.
         let socket = unsafe { borrow(connection) };
-        state.channel.as_mut().call(socket, kind, body, &[], &[]).map(consume)
+        state.channel.as_mut().call(socket, kind, body, &[], fds).map(consume)
     }
 
     /// The program has one more descriptor of the object; returns whether it had none.
@@ -82,12 +93,19 @@ impl<C: AsMut<Channel>> Link<C> {
     }
 
     /// The program has one less; with the last one the connections end, and with them the object. Returns whether it was the
-    /// last.
-    pub fn lost_descriptor(&self) -> bool {
+    /// last. The process that opened the object sends the `farewell` before that.
+    pub fn lost_descriptor(&self, farewell: Option<(RequestKind, &[u8])>) -> bool {
         let is_last = self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
             let mut state = self.lock();
-            state.opener = None;
+            let opener = state.opener.take();
+            if let (Some(opener), Some((kind, body))) = (&opener, farewell)
+                && state.born == process::forks()
+            {
+                // A router that refuses it, or has gone, has nothing to keep.
+                let _ = state.channel.as_mut().call(opener.as_fd(), kind, body, &[], &[]);
+            }
+            drop(opener);
             state.own = None;
         }
         is_last

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `RDMESH_ENDPOINT` | the endpoint's directory; without it, the one that the library was loaded from |
 //! | `RDMESH_EXCLUDE` | programs that the libraries leave alone: names of files, with commas between them |
+//! | `RDMESH_LINGER` | milliseconds for which devices outlive the program |
 //! | `RDMESH_YIELD` | number of empty polls in a row after which a thread yields; 0 for never |
 //!
 //! They are read once, when the library is loaded.
@@ -16,12 +17,14 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Settings from the environment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
     endpoint: Option<PathBuf>,
     is_excluded: bool,
+    linger: Option<Duration>,
     yield_after: Option<u32>,
 }
 
@@ -33,6 +36,7 @@ pub fn settings() -> &'static Settings {
         Settings {
             endpoint: var(ENDPOINT_ENV).map(PathBuf::from),
             is_excluded: var(EXCLUDE).is_some_and(|names| program_names().iter().any(|own| lists(&names, own))),
+            linger: var(LINGER).and_then(|value| value.to_str()?.parse().ok()).map(Duration::from_millis),
             yield_after: var(YIELD).and_then(|value| value.to_str()?.parse().ok()),
         }
     })
@@ -47,6 +51,11 @@ impl Settings {
     /// Whether this program is to be left alone.
     pub fn is_excluded(&self) -> bool {
         self.is_excluded
+    }
+
+    /// Time for which devices outlive the program, where it is to ask for that.
+    pub fn linger(&self) -> Option<Duration> {
+        self.linger
     }
 
     /// Number of empty polls after which a thread yields, where one is given; 0 for never.
@@ -76,6 +85,7 @@ fn lists(names: &OsStr, name: &[u8]) -> bool {
 }
 
 const EXCLUDE: &str = "RDMESH_EXCLUDE";
+const LINGER: &str = "RDMESH_LINGER";
 const YIELD: &str = "RDMESH_YIELD";
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 //! * [`place`]: the paths that lead to the endpoint's directory.
 //! * [`descriptors`]: kinds of the device's file descriptors.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
+//! * [`linger`]: leases, by which devices outlive their programs, and devices that were taken over.
 //! * [`memory`]: registered memory: conversion of private pages into shared ones, fork, `rdmesh_malloc`.
+//! * [`chain`]: the chain API, which programs call; [`libibverbs`]: the objects that it works on.
 //! * [`netlink`]: sockets of NETLINK_RDMA, the `rdma` tool's way to devices.
 //! * [`sanitizer`], [`valgrind`]: support for programs under AddressSanitizer and valgrind.
 //! * [`polling`]: yields the processor after empty polls where processors are scarce.
@@ -16,8 +18,11 @@
 //! The base that it shares with other preload libraries is `rdmesh-preload`. Inside the library system calls are made directly (rustix),
 //! never through a function that it replaces.
 
+mod chain;
 mod descriptors;
 mod interpose;
+mod libibverbs;
+mod linger;
 mod memory;
 mod netlink;
 mod place;

@@ -14,7 +14,7 @@ pub use arguments::{Arg, Kind, Offset, RemoteBuf, U32, U40, U56, U64, U120};
 pub use condition::{Condition, Value, When};
 pub use memory::{At, Memory, Source};
 pub use read::Reading;
-pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, write_imm};
+pub use request::{Request, Spec, add, compare_swap, copy, nop, send_imm, test, write, write_imm};
 
 use crate::program::{Chain, Content, Order, Place, Region, Remote, Slot, Span};
 use crate::verify::{Refusal, verify};
@@ -42,6 +42,8 @@ pub struct Program {
     /// Tests that no condition has used yet.
     tests: Vec<usize>,
     branches: Vec<Branch>,
+    /// Branches that have begun, and what was before each of them.
+    open: Vec<(usize, Vec<Item>)>,
     /// Requests that end each lap, and how many of them complete.
     ends: Vec<usize>,
     ends_of_a_lap: u64,
@@ -83,6 +85,7 @@ impl Program {
             declared: Vec::new(),
             tests: Vec::new(),
             branches: Vec::new(),
+            open: Vec::new(),
             ends: Vec::new(),
             ends_of_a_lap: 1,
             is_loop: false,
@@ -270,15 +273,27 @@ impl Program {
     /// A part of the program that has a queue of its own, and runs each time the returned request does. That request is placed or
     /// made to depend on a condition as any other.
     pub fn branch(&mut self, name: &str, body: impl FnOnce(&mut Self)) -> Request {
+        let start = self.begin_branch(name);
+        body(self);
+        self.end_branch();
+        start
+    }
+
+    /// The same for callers without closures: what follows is the branch's, up to [`Program::end_branch`].
+    pub fn begin_branch(&mut self, name: &str) -> Request {
         let order = Order { object: 0, count: 0, step: 0, relative: true };
         let start = self.push(Slot { order: Some(order), ..Slot::new(format!("start.{name}"), ChainOp::Enable) });
         self.declared[start] = Some(ChainOp::Enable);
-        let number = self.branches.len();
+        self.open.push((self.branches.len(), std::mem::take(&mut self.items)));
         self.branches.push(Branch { name: name.into(), start, items: Vec::new() });
-        let outer = std::mem::take(&mut self.items);
-        body(self);
-        self.branches[number].items = std::mem::replace(&mut self.items, outer);
         Request(start)
+    }
+
+    /// Ends the branch that was begun last. Returns whether there was one.
+    pub fn end_branch(&mut self) -> bool {
+        let Some((number, outer)) = self.open.pop() else { return false };
+        self.branches[number].items = std::mem::replace(&mut self.items, outer);
+        true
     }
 
     /// Says that exactly one of these ends each lap: the cancelled start of a branch, or the last request of one. To be said

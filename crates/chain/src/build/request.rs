@@ -102,6 +102,11 @@ pub fn write_imm(imm: u32) -> Spec {
     Spec::new(ChainOp::WriteImm, imm)
 }
 
+/// A write to the client's memory that it is not told of.
+pub fn write() -> Spec {
+    Spec::new(ChainOp::Write, 0)
+}
+
 /// A message to the client with immediate data.
 pub fn send_imm(imm: u32) -> Spec {
     Spec::new(ChainOp::SendImm, imm)

@@ -217,6 +217,11 @@ impl Lists {
         Some((node, list))
     }
 
+    /// Whether a node is in use.
+    pub fn has(&self, node: u64) -> bool {
+        node.is_multiple_of(NODE) && (1..=self.used).contains(&(node / NODE))
+    }
+
     /// The store that takes the node behind another one out of its list.
     pub fn unlink(&self, node: u64, behind: u64) -> Store {
         Store { region: NODES, at: node, word: behind }
@@ -237,6 +242,11 @@ impl Client {
         self.open.insert(self.last, key.to_vec());
         let key = fingerprint(key).to_le_bytes();
         [&key[..7], &head.to_le_bytes(), &buffer.encode(), &self.last.to_le_bytes()].concat()
+    }
+
+    /// The tag of the last request.
+    pub fn tag(&self) -> u32 {
+        self.last
     }
 
     /// Decodes a reply: its immediate data and the bytes that it wrote.

@@ -8,11 +8,13 @@
 //! * [`list`]: values in linked lists.
 //! * [`lock`]: locks with owners and leases.
 //! * [`counter`]: counters that keep to a bound.
+//! * [`memcached`]: values in the memory of an unmodified memcached.
 
 pub mod counter;
 pub mod hash;
 pub mod list;
 pub mod lock;
+pub mod memcached;
 mod record;
 
 pub use record::{Answer, fingerprint};

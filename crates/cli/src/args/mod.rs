@@ -9,6 +9,7 @@ use rdmesh_router::io::Faults;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// RDMA for unprivileged programs: a virtual device for every container, process and function of a host
 #[derive(Parser)]
@@ -40,6 +41,9 @@ pub(crate) enum Command {
     /// Chains: groups of queues whose requests change requests, and go on without their program
     #[command(subcommand)]
     Chain(ChainCommand),
+    /// Devices that outlive their programs: `rdmesh run --linger`
+    #[command(subcommand)]
+    Linger(LingerCommand),
     /// Networks, and interfaces of the host that are part of one
     #[command(subcommand)]
     Network(NetworkCommand),
@@ -187,6 +191,9 @@ pub(crate) struct QuotaOptions {
     /// Mappings that the router makes: queues, and pieces of memory regions
     #[arg(long, value_name = "N")]
     max_mappings: Option<u32>,
+    /// Seconds for which a device may outlive its program
+    #[arg(long, value_name = "SECONDS")]
+    max_linger: Option<u32>,
     /// Steps of chains in a second; `rdmesh chain limit` changes it
     #[arg(long, value_name = "N")]
     max_chain_steps: Option<u64>,
@@ -202,6 +209,7 @@ impl QuotaOptions {
             mrs: self.max_mrs.unwrap_or(default.mrs),
             pinned_bytes: self.max_pinned.unwrap_or(default.pinned_bytes),
             mappings: self.max_mappings.unwrap_or(default.mappings),
+            linger_seconds: self.max_linger.unwrap_or(default.linger_seconds),
             chain_steps: self.max_chain_steps.unwrap_or(default.chain_steps),
         }
     }
@@ -217,6 +225,10 @@ pub(crate) struct RunOptions {
     /// Stay in the present network namespace; needs no root with a router started by `rdmesh up --rootless`
     #[arg(long)]
     pub(crate) host_network: bool,
+    /// Keep the program's devices, with their queues and memory, for so long after its end: peers and chains go on with them
+    /// (`30s`, `5m`)
+    #[arg(long, value_name = "TIME", value_parser = term)]
+    pub(crate) linger: Option<Duration>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -279,6 +291,26 @@ pub(crate) struct RemoveOptions {
     /// Its network
     #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
     pub(crate) net: Name,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum LingerCommand {
+    /// List devices that outlive their programs, and what is left of their terms
+    Ls(OutputOptions),
+    /// End devices that have outlived their programs
+    End(LingerOptions),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LingerOptions {
+    /// Name of their endpoint
+    pub(crate) name: Name,
+    /// The endpoint's network
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// Number of the only one, as `rdmesh linger ls` shows it
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
 }
 
 #[derive(Subcommand)]
@@ -448,6 +480,21 @@ pub(crate) struct TopOptions {
     pub(crate) count: Option<u64>,
 }
 
+/// A time such as `30s`, `5m`, `250ms` or `2h`; a number alone is seconds.
+fn term(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let millis = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("a time has a unit of ms, s, m or h".to_owned()),
+    };
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis));
+    number.map(Duration::from_millis).ok_or_else(|| "no time: try 30s".to_owned())
+}
+
 const FIRST_STEPS: &str = "\
 First steps, as root:
   rdmesh up
@@ -475,6 +522,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_term_has_a_unit() {
+        let millis = |text| term(text).map(|term| term.as_millis());
+        assert_eq!(["250ms", "30s", "5m", "2h", "7"].map(millis), [250, 30_000, 300_000, 7_200_000, 7000].map(Ok));
+        assert!(["", "s", "3d", "-1s", "1.5s", "99999999999999999999h"].map(term).iter().all(Result::is_err));
     }
 
     #[test]

@@ -171,6 +171,37 @@ pub struct ContextInfo {
     pub pinned_bytes: u64,
     /// Queue pairs.
     pub qps: Vec<QpInfo>,
+    /// Number of the device: no other of the endpoint has it.
+    #[serde(default)]
+    pub device: u32,
+    /// Its lease, by which it outlives its program.
+    #[serde(default)]
+    pub lease: Option<LeaseInfo>,
+}
+
+/// The lease of a device context.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LeaseInfo {
+    /// Seconds for which the context outlives its program.
+    pub term_seconds: f64,
+    /// Seconds that are left, once the program has gone.
+    pub left_seconds: Option<f64>,
+}
+
+/// Ends devices that have outlived their programs (`POST /v1/endpoints/{network}/{name}/lingering/end`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EndLingering {
+    /// Number of the only device that ends.
+    #[serde(default)]
+    pub device: Option<u32>,
+}
+
+/// Devices that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EndedDevices {
+    /// Their number.
+    pub devices: usize,
 }
 
 /// An identifier of rdma_cm: a listener, a connection, or one on its way.

@@ -11,7 +11,7 @@ pub(crate) use peers::host_key;
 pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
-use crate::store::{Committed, Entry, Expect, Revision, Store, StoreError, Transaction};
+use crate::store::{Committed, Entry, Expect, LocalStore, Revision, StoreError, Transaction};
 use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, Quota};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Numbers and addresses are claimed by creating their key, which succeeds for one only, however many routers try.
 #[derive(Clone)]
 pub struct Registry {
-    store: Arc<dyn Store>,
+    store: Arc<dyn LocalStore>,
     next_free: NextFree,
 }
 
@@ -79,7 +79,7 @@ impl EndpointRequest {
 
 impl Registry {
     /// The registry in `store`.
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn LocalStore>) -> Self {
         Self { store, next_free: NextFree::default() }
     }
 

@@ -79,7 +79,7 @@ impl Counted {
     }
 }
 
-impl Store for Counted {
+impl LocalStore for Counted {
     fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
         self.store.get(key)
     }
@@ -199,7 +199,7 @@ fn name(text: &str) -> Name {
 }
 
 fn host(registry: &Registry, host: &str, address: &str) -> Result<Revision, RegistryError> {
-    registry.set_host(&crate::Host { name: name(host), address: address.parse().unwrap() })
+    registry.set_host(&crate::Host::new(name(host), address.parse().unwrap()))
 }
 
 fn at_peer(network: &str, vni: Option<u32>, addresses: &[&str]) -> crate::PeerEndpoint {
@@ -300,7 +300,7 @@ fn the_next_router_of_a_host_finds_its_endpoints_by_whatever_name() {
     let registry = registry();
     let (here, renamed): (Name, Name) = ("here".parse().unwrap(), "renamed".parse().unwrap());
     assert_eq!(registry.recover(&here).unwrap(), []);
-    registry.set_host(&crate::Host { name: here, address: "192.0.2.1".parse().unwrap() }).unwrap();
+    registry.set_host(&crate::Host::new(here, "192.0.2.1".parse().unwrap())).unwrap();
     add(&registry, "blue", "a", &["10.7.0.2"]).unwrap();
     let elsewhere = EndpointRequest { host: "there".parse().unwrap(), ..request("blue", "b", &["10.7.0.3"]) };
     registry.add_endpoint(elsewhere).unwrap();

@@ -128,7 +128,7 @@ impl StateDir {
         self.0.join(LOCK)
     }
 
-    /// The journal for the next router. It exists while a router runs, or after one has died.
+    /// The store, for the next router. It exists while a router runs, or after one has died.
     pub fn store(&self) -> PathBuf {
         self.0.join("store")
     }

@@ -3,71 +3,72 @@
 //! Every change gets a revision, greater than all before it; the changes of a transaction, and of a lease that ends, share one.
 //! A key is changed safely by reading it and then writing it with [`Expect::Revision`] (or [`Expect::Absent`] for a new one):
 //! the write fails if another writer was faster. What must change together is one [`Transaction`].
+//!
+//! [`Store`] is what the hosts of a cluster share: every operation may wait for a network, and fail with it. [`LocalStore`] is what
+//! one host has for itself; nothing in it waits. [`Embedded`] is both.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod embedded;
-mod journal;
+mod local;
+mod settle;
 mod transaction;
 
 pub use embedded::Embedded;
+pub use local::{Cancel, LocalStore, Watch};
+pub use settle::settle;
 pub use transaction::{Committed, Operation, Transaction};
 
+use async_trait::async_trait;
 use std::time::Duration;
 
-/// A store that routers share, or that one keeps for itself.
+/// A store that routers share.
+///
+/// An operation that fails with [`StoreError::Unavailable`] has not been done. One that fails with
+/// [`StoreError::OutcomeUnknown`] may have been, or may yet be: see [`settle()`].
+#[async_trait]
 pub trait Store: Send + Sync {
+    /// All keys that begin with `prefix`, in order, as they are now, or as they were at a revision:
+    /// [`StoreError::Forgotten`] where the store does not remember that far back.
+    async fn list(&self, prefix: &str, at: Option<Revision>) -> Result<Listing, StoreError>;
+
     /// The value of `key`.
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError>;
+    async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError>;
 
-    /// All keys that begin with `prefix`, in order.
-    fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError>;
+    /// Makes all changes of `transaction`, if all its conditions hold, else none. A store may limit the changes of one
+    /// transaction; [`MAX_OPERATIONS`] are possible in each.
+    async fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError>;
 
-    /// Makes all changes of `transaction`, if all its conditions hold, else none.
-    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError>;
-
-    /// Sets `key`, if it is as `expect` says; with a lease, the key goes when the lease does.
-    fn put(&self, key: &str, value: &[u8], expect: Expect, lease: Option<LeaseId>) -> Result<Revision, StoreError> {
-        let transaction = Transaction::default().expect(key, expect).put(key, value, lease);
-        self.commit(&transaction).map(|committed| committed.revision)
-    }
-
-    /// Removes `key`, if it is as `expect` says; whether there was one.
-    fn delete(&self, key: &str, expect: Expect) -> Result<bool, StoreError> {
-        let transaction = Transaction::default().expect(key, expect).delete(key);
-        self.commit(&transaction).map(|committed| committed.deleted != 0)
-    }
-
-    /// A new lease, which lasts for `ttl` after the last [`Store::keep_alive`].
-    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
+    /// A new lease, which lasts for `ttl` after the last [`Store::keep_alive`]. A store may make it longer.
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
 
     /// Lets the lease last for another time to live.
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
+    async fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
 
     /// Ends the lease and removes its keys.
-    fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
 
-    /// All keys that begin with `prefix` now, and every change after that, each once and in order.
-    fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError>;
+    /// Every change after `after` of keys that begin with `prefix`, each once and in order.
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Changes>, StoreError>;
 
-    /// Every change after `revision` of keys that begin with `prefix`, each once and in order: the continuation of a watch that
-    /// ended at [`Watch::revision`]. [`StoreError::Forgotten`] where the store does not remember that far back.
-    fn watch_from(&self, prefix: &str, revision: Revision) -> Result<Box<dyn Watch>, StoreError>;
+    /// Forgets how keys were before `revision`.
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
 }
 
-/// The changes of a prefix, as they happen. Dropping it ends the watch.
-pub trait Watch: Send {
-    /// The next change; none if there is none within `timeout`.
-    fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
+/// Changes of a prefix, as they happen. Dropping it ends the watch.
+#[async_trait]
+pub trait Changes: Send {
+    /// The changes of the next revision that has any. [`StoreError::Forgotten`] where they are remembered no more: what there is
+    /// must be listed anew. After any error the watch is of no more use, and another one may continue at [`Changes::revision`].
+    /// A future that is dropped has taken no change.
+    async fn next(&mut self) -> Result<Batch, StoreError>;
 
-    /// Revision up to which every change has been returned, whence [`Store::watch_from`] continues. Inside the changes of one
-    /// revision it is that of the change before them.
+    /// Revision up to which every change has been returned.
     fn revision(&self) -> Revision;
-
-    /// A handle by which another thread ends the waiting of [`Watch::next`]: that returns none, once for each call.
-    fn cancel(&self) -> Cancel;
 }
 
-/// Ends the waiting of a [`Watch`].
-pub type Cancel = Box<dyn Fn() + Send + Sync>;
+/// Number of operations that every store takes in one [`Transaction`], and of conditions.
+pub const MAX_OPERATIONS: usize = 100;
 
 /// A number that grows with every change of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +87,26 @@ pub struct Entry {
     pub value: Vec<u8>,
     /// The revision of the last change of this key.
     pub revision: Revision,
+    /// The lease with which it goes.
+    pub lease: Option<LeaseId>,
+}
+
+/// Keys at a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The keys, in order.
+    pub entries: Vec<Entry>,
+    /// Revision of the store when they were so.
+    pub revision: Revision,
+}
+
+/// Changes of one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The revision.
+    pub revision: Revision,
+    /// The changes, at least one.
+    pub changes: Vec<Change>,
 }
 
 /// A change of a key.
@@ -100,6 +121,20 @@ pub enum Change {
         /// The revision of the removal.
         revision: Revision,
     },
+}
+
+impl Change {
+    /// The key.
+    pub fn key(&self) -> &str {
+        let (Self::Put(Entry { key, .. }) | Self::Delete { key, .. }) = self;
+        key
+    }
+
+    /// The revision of the change.
+    pub fn revision(&self) -> Revision {
+        let (Self::Put(Entry { revision, .. }) | Self::Delete { revision, .. }) = self;
+        *revision
+    }
 }
 
 /// Condition of a change.
@@ -125,7 +160,13 @@ pub enum StoreError {
     /// The changes after a revision are not remembered, or it is none of this store's: what there is must be listed anew.
     #[error("the store does not remember its changes since revision {}", .0.0)]
     Forgotten(Revision),
-    /// The store cannot be reached.
+    /// The store cannot be reached, and nothing has been changed.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
+    /// The connection was lost before the answer came.
+    #[error("the store has not said whether the change was made: {0}")]
+    OutcomeUnknown(String),
+    /// The store does not let this user in.
+    #[error("the store refuses: {0}")]
+    Refused(String),
 }

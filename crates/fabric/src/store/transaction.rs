@@ -25,7 +25,7 @@ pub enum Operation {
 }
 
 /// Result of a [`Transaction`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// The revision of the changes; that of the store where nothing changed.
     pub revision: Revision,

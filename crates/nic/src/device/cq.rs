@@ -32,6 +32,10 @@ impl<P: Platform> Cq<P> {
         Self { queue, cqe, users: 0, is_overrun: false, ignores_overrun, produced: 0, waiting: Vec::new() }
     }
 
+    pub(super) fn queue(&self) -> &P::CompletionQueue {
+        &self.queue
+    }
+
     pub(super) fn entry(&self, handle: u32) -> CqEntry {
         CqEntry { handle, cqe: self.cqe, users: self.users, produced: self.produced }
     }

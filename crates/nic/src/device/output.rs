@@ -9,6 +9,7 @@ use crate::numbers::Numbers;
 use crate::packet::{Head, Packet};
 use crate::path::Routes;
 use crate::platform::{Overrun, Platform};
+use crate::policy::Traffic;
 use crate::qp::Core;
 use crate::schedule::{NumberList, OUTBOX_LIMIT, Order, Schedule, cost};
 use crate::timer::{Deadlines, Time};
@@ -218,6 +219,18 @@ impl<M> Outputs<M> {
     /// The QP has something to send to another host.
     pub(crate) fn make_wire_ready(&mut self, index: u32) {
         self.schedule.add(Order::Wire, index);
+    }
+
+    /// Whether the QP may send a packet; else it joins the order when its rates allow it.
+    #[inline]
+    pub(crate) fn admit(&mut self, order: Order, index: u32) -> bool {
+        self.schedule.admit(order, index, self.now)
+    }
+
+    /// The QP has sent a packet of a request that moves so many bytes, and `begins` the request: that counts against its rates.
+    #[inline]
+    pub(crate) fn meter(&mut self, index: u32, bytes: u64, begins: bool) {
+        self.schedule.meter(index, self.now, Traffic { bytes, messages: u64::from(begins) });
     }
 
     /// A packet with `bytes` of data was sent or executed.

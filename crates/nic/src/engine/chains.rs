@@ -9,7 +9,6 @@ use crate::command::CommandError;
 use crate::device::{Context, Outputs, Slab};
 use crate::platform::Platform;
 use crate::qp::Core;
-use crate::schedule::StepRate;
 use crate::transport::Env;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -163,15 +162,6 @@ impl<P: Platform> Device<'_, P> {
             }
         }
         Ok(())
-    }
-
-    /// Sets the budget of steps that the devices of this endpoint on this engine have together; none for no limit. It is to be
-    /// set on each of them.
-    pub fn set_step_rate(&mut self, rate: Option<StepRate>) {
-        self.cx.set_step_rate(rate);
-        self.out.schedule.set_step_rate(self.cx.owner(), rate);
-        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
-        self.out.chains.wake_all(indices);
     }
 }
 

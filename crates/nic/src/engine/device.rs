@@ -5,6 +5,7 @@ use crate::command::{CommandError, ContextId, DeferredDrop, QpEntry, QpInfo, QpI
 use crate::device::{Context, Outputs};
 use crate::path::{Path, Route};
 use crate::platform::Platform;
+use crate::policy::Policy;
 use crate::qp::Core;
 use crate::timer::Time;
 use crate::transport::{Env, Qp};
@@ -47,7 +48,7 @@ impl<P: Platform> Device<'_, P> {
         let core = Core::new(self.id, handle, qpn, init);
         let qp = Box::new(Qp::new(core, self.out.next_epoch()));
         self.qps.insert(index, qp, self.out);
-        self.out.schedule.join(index, self.cx.owner(), self.cx.step_rate());
+        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy);
         Ok((handle, qpn))
     }
 
@@ -145,6 +146,15 @@ impl<P: Platform> Device<'_, P> {
         }
         entries.iter_mut().for_each(|entry| entry.qps.sort_unstable());
         entries
+    }
+
+    /// Sets the policy of the endpoint whose device this is: for its queue pairs on this engine, and for those to come of this
+    /// device.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.out.schedule.set_policy(self.cx.owner(), &policy);
+        self.cx.policy = policy;
+        let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
+        self.out.chains.wake_all(indices);
     }
 
     /// Whether packets of `qp` are with other engines of this host, which read its memory when they execute them.

@@ -131,14 +131,15 @@ impl<P: Platform> Engine<P> {
         let timer = self.out.timers.next();
         // Receive requests posted to a QP in error ring no doorbell: they are looked for.
         let watch = self.out.has_failed().then(|| self.out.now.after(FAILED_WATCH));
-        timer.into_iter().chain(watch).chain(self.out.chains.deadline()).min()
+        let gate = self.out.schedule.deadline();
+        timer.into_iter().chain(watch).chain(self.out.chains.deadline()).chain(gate).min()
     }
 
     /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
     pub fn has_work(&self) -> bool {
         let out = &self.out;
         let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
-        out.has_any() || has_turns || self.management.has_received()
+        out.has_any() || has_turns || out.schedule.has_due() || self.management.has_received()
     }
 
     /// Whether there is something for [`Engine::poll_transmit`].
@@ -177,8 +178,8 @@ impl<P: Platform> Engine<P> {
     }
 
     fn expire(&mut self) -> bool {
+        let mut worked = self.out.schedule.open_gates(self.out.now);
         self.out.chains.expire(self.out.now);
-        let mut worked = false;
         while let Some(index) = self.out.timers.pop(self.out.now) {
             if let Some((qp, env)) = self.qp(index) {
                 qp.handle_timeout(env);

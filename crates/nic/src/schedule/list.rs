@@ -53,6 +53,17 @@ impl Links {
         }
     }
 
+    /// Puts a number first that is in no list, and for which there is [room](Self::reserve).
+    pub(super) fn push_front(&mut self, list: &mut List, number: u32) {
+        debug_assert!(!self.contains(number));
+        let after = core::mem::replace(&mut list.first, number);
+        self.0[number as usize] = Link { before: NONE, after, is_linked: true };
+        match self.0.get_mut(after as usize) {
+            Some(link) => link.before = number,
+            None => list.last = number,
+        }
+    }
+
     /// Takes a number out of `list`, in which it is.
     pub(super) fn remove(&mut self, list: &mut List, number: u32) {
         debug_assert!(self.contains(number));

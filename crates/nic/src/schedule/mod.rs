@@ -2,19 +2,20 @@
 //!
 //! Queue pairs that have something to do wait in three orders: to send to other queue pairs of this host, to send to the
 //! network, or to take packets from the host's other engines. Each order is a deficit round robin (Shreedhar and Varghese, 1995) on three levels: tenant, endpoint, queue pair.
-//! So two busy tenants share a worker half and half, whatever number of queue pairs either has.
+//! So two busy tenants share a worker half and half, whatever number of queue pairs either has; weights change the shares. There
+//! is one set of orders for each priority class. Queue pairs that have used up their rates wait before their [`gates`].
 
+mod gates;
 mod list;
-mod steps;
 mod turns;
 
+use crate::policy::{Policy, Priority, Traffic};
 use crate::timer::Time;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use gates::Gates;
 pub(crate) use list::NumberList;
 use rdmesh_verbs::Vni;
-pub use steps::StepRate;
-use steps::Steps;
 use turns::Turns;
 
 /// An endpoint, to which a share is due, and its tenant.
@@ -32,10 +33,18 @@ pub(crate) struct Schedule {
     shares: Shares,
     /// The class of each queue pair, by index.
     classes: Vec<u32>,
+    /// Priority class of each class of an endpoint.
+    priorities: Vec<Priority>,
+    /// By priority class.
+    orders: [Orders; Priority::ALL.len()],
+    gates: Gates,
+}
+
+/// The orders of one priority class.
+struct Orders {
     local: Turns,
     wire: Turns,
     arrived: Turns,
-    steps: Steps,
 }
 
 /// The classes of tenants and endpoints that have queue pairs.
@@ -54,9 +63,10 @@ struct Class {
 }
 
 /// Destination of a queue pair's packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Order {
     /// To queue pairs of this host, or nowhere: requests of a queue in error are flushed in this order too.
+    #[default]
     Local,
     /// To other hosts.
     Wire,
@@ -65,85 +75,145 @@ pub(crate) enum Order {
 }
 
 impl Schedule {
-    /// A queue pair of `owner`, which has this budget of steps, was made.
-    pub(crate) fn join(&mut self, qp: u32, owner: Owner, steps: Option<StepRate>) {
+    /// A queue pair of `owner` was made, for which `policy` holds.
+    pub(crate) fn join(&mut self, qp: u32, owner: Owner, policy: &Policy) {
+        let is_first = !self.shares.endpoints.contains_key(&owner);
         let (endpoint, tenant) = self.shares.join(owner);
-        for turns in [&mut self.local, &mut self.wire, &mut self.arrived] {
+        for turns in self.orders.iter_mut().flat_map(Orders::all) {
             turns.reserve(qp, endpoint.max(tenant));
             turns.set_parent(endpoint, tenant);
         }
+        self.gates.reserve(qp, endpoint.max(tenant));
         if self.classes.len() <= qp as usize {
             self.classes.resize(qp as usize + 1, 0);
         }
         self.classes[qp as usize] = endpoint;
-        self.steps.join(endpoint, steps);
+        if is_first {
+            self.set_policy(owner, policy);
+        }
     }
 
     /// The queue pair of `owner` goes.
     pub(crate) fn leave(&mut self, qp: u32, owner: Owner) {
-        self.remove(Order::Local, qp);
-        self.remove(Order::Wire, qp);
-        self.remove(Order::Arrived, qp);
+        for order in Order::ALL {
+            self.remove(order, qp);
+        }
+        self.gates.leave(qp, self.classes[qp as usize]);
         for class in self.shares.leave(owner) {
-            self.local.forget(class);
-            self.wire.forget(class);
-            self.arrived.forget(class);
-            self.steps.forget(class);
+            self.orders.iter_mut().flat_map(Orders::all).for_each(|turns| turns.forget(class));
+            self.gates.forget(class);
+        }
+    }
+
+    /// Sets the policy of an endpoint, if it has queue pairs here.
+    pub(crate) fn set_policy(&mut self, owner: Owner, policy: &Policy) {
+        let Some(endpoint) = self.shares.endpoints.get(&owner).map(|class| class.number) else { return };
+        let Some(tenant) = self.shares.tenants.get(&owner.vni).map(|class| class.number) else { return };
+        for turns in self.orders.iter_mut().flat_map(Orders::all) {
+            turns.set_weight(endpoint, policy.weight);
+            turns.set_weight(tenant, policy.tenant_weight);
+        }
+        self.set_priority(endpoint, policy.priority);
+        self.gates.set(endpoint, tenant, policy);
+        let qps = self.classes.iter().zip(0..).filter(|(class, _)| **class == endpoint);
+        qps.for_each(|(_, qp)| self.gates.renew(qp));
+    }
+
+    /// The queue pairs of an endpoint wait in the orders of another priority class.
+    fn set_priority(&mut self, endpoint: u32, priority: Priority) {
+        let place = endpoint as usize;
+        if self.priorities.len() <= place {
+            self.priorities.resize(place + 1, Priority::default());
+        }
+        let before = core::mem::replace(&mut self.priorities[place], priority);
+        if before == priority {
+            return;
+        }
+        for order in Order::ALL {
+            let waiting: Vec<u32> = self.orders[before as usize].of(order).drain(endpoint).collect();
+            let turns = self.orders[priority as usize].of(order);
+            waiting.into_iter().for_each(|qp| turns.add(endpoint, qp));
         }
     }
 
     /// The queue pair has something to send; it waits for its turn, once.
     pub(crate) fn add(&mut self, order: Order, qp: u32) {
         let class = self.classes[qp as usize];
-        self.turns(order).add(class, qp);
+        self.turns(order, class).add(class, qp);
     }
 
     /// The queue pair has nothing to send any more.
     pub(crate) fn remove(&mut self, order: Order, qp: u32) {
         let class = self.classes[qp as usize];
-        self.turns(order).remove(class, qp);
+        self.turns(order, class).remove(class, qp);
     }
 
     /// Takes out the queue pair whose turn it is.
+    #[inline]
     pub(crate) fn next(&mut self, order: Order) -> Option<u32> {
-        self.turns(order).next()
+        self.orders.iter_mut().find_map(|orders| orders.of(order).next())
     }
 
     /// Sets what a turn of the queue pair has cost, in the unit of [`cost`], against the shares of its endpoint and tenant.
     pub(crate) fn charge(&mut self, order: Order, qp: u32, cost: u64) {
         let Some(&class) = self.classes.get(qp as usize) else { return };
-        self.turns(order).charge(class, cost);
+        self.turns(order, class).charge(class, cost);
+        if order != Order::Arrived {
+            self.gates.end_turn(qp, class);
+        }
     }
 
-    /// Sets the budget of an endpoint that has queue pairs for steps of chains, or takes it away.
-    pub(crate) fn set_step_rate(&mut self, owner: Owner, rate: Option<StepRate>) {
-        if let Some(class) = self.shares.endpoints.get(&owner) {
-            self.steps.set_rate(class.number, rate);
+    /// Whether the queue pair may send a packet now; else it joins the order when its rates allow it.
+    #[inline]
+    pub(crate) fn admit(&mut self, order: Order, qp: u32, now: Time) -> bool {
+        self.gates.admit(qp, self.classes[qp as usize], order, now)
+    }
+
+    /// The queue pair has sent so much, which counts against its rates.
+    #[inline]
+    pub(crate) fn meter(&mut self, qp: u32, now: Time, traffic: Traffic) {
+        self.gates.charge(qp, self.classes[qp as usize], now, traffic);
+    }
+
+    /// Those who were held by their rates, and may send now, join their orders. Returns whether there were any.
+    #[inline]
+    pub(crate) fn open_gates(&mut self, now: Time) -> bool {
+        let mut has_any = false;
+        while let Some((qp, order)) = self.gates.next(now, |qp| self.classes[qp as usize]) {
+            self.add(order, qp);
+            has_any = true;
         }
+        has_any
+    }
+
+    /// Whether somebody comes through a gate now.
+    #[inline]
+    pub(crate) fn has_due(&self) -> bool {
+        self.gates.has_due()
+    }
+
+    /// Time at which the next gate opens.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.gates.deadline()
     }
 
     /// Time at which the queue pair's endpoint may execute another step of a chain; none for now.
     #[inline]
     pub(crate) fn steps_wait(&mut self, qp: u32, now: Time) -> Option<Time> {
-        let class = *self.classes.get(qp as usize)?;
-        self.steps.wait(class, now)
+        self.gates.steps(*self.classes.get(qp as usize)?)?.wait(now)
     }
 
     /// The queue pair has executed steps of a chain.
     #[inline]
-    pub(crate) fn charge_steps(&mut self, qp: u32, steps: u64) {
-        if let Some(&class) = self.classes.get(qp as usize) {
-            self.steps.charge(class, steps);
+    pub(crate) fn charge_steps(&mut self, qp: u32, now: Time, steps: u64) {
+        if let Some(bucket) = self.classes.get(qp as usize).and_then(|class| self.gates.steps(*class)) {
+            bucket.charge(now, steps);
         }
     }
 
     /// Queue pairs that wait.
     pub(crate) fn len(&self, order: Order) -> usize {
-        match order {
-            Order::Local => self.local.len(),
-            Order::Wire => self.wire.len(),
-            Order::Arrived => self.arrived.len(),
-        }
+        self.orders.iter().map(|orders| orders.len(order)).sum()
     }
 
     /// Whether no queue pair waits.
@@ -151,11 +221,40 @@ impl Schedule {
         self.len(order) == 0
     }
 
-    fn turns(&mut self, order: Order) -> &mut Turns {
+    fn turns(&mut self, order: Order, endpoint: u32) -> &mut Turns {
+        let priority = self.priorities.get(endpoint as usize).copied().unwrap_or_default();
+        self.orders[priority as usize].of(order)
+    }
+}
+
+impl Order {
+    const ALL: [Self; 3] = [Self::Local, Self::Wire, Self::Arrived];
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self { local: Turns::new(QUANTUM), wire: Turns::new(QUANTUM), arrived: Turns::new(QUANTUM) }
+    }
+}
+
+impl Orders {
+    fn all(&mut self) -> [&mut Turns; 3] {
+        [&mut self.local, &mut self.wire, &mut self.arrived]
+    }
+
+    fn of(&mut self, order: Order) -> &mut Turns {
         match order {
             Order::Local => &mut self.local,
             Order::Wire => &mut self.wire,
             Order::Arrived => &mut self.arrived,
+        }
+    }
+
+    fn len(&self, order: Order) -> usize {
+        match order {
+            Order::Local => self.local.len(),
+            Order::Wire => self.wire.len(),
+            Order::Arrived => self.arrived.len(),
         }
     }
 }
@@ -204,6 +303,8 @@ pub(crate) fn cost(packets: u64, bytes: u64) -> u64 {
 
 /// Cost of a packet without data, in bytes copied: some 200 ns, in which a core copies so much.
 const PACKET_COST: u64 = 4096;
+/// Cost of the turns of an endpoint or tenant of the usual weight before it is the next one's turn.
+const QUANTUM: i64 = 64 * 1024;
 /// Queue pairs that have a turn in one poll, at most.
 pub(crate) const TURNS_PER_POLL: usize = 64;
 /// Cost of one poll, at most, but for its last turn: doorbells that ring meanwhile are looked at afterwards.

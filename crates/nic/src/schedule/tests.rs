@@ -1,6 +1,7 @@
 //! Shares and order of the schedule.
 
 use super::*;
+use crate::policy::{Limits, Rate, Rates};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ fn owner(vni: u32, endpoint: u32) -> Owner {
 /// Lets queue pairs that always have more to send have `turns` turns; returns what each owner's have cost.
 fn run(schedule: &mut Schedule, owners: &[Owner], turns: u32, cost_of: impl Fn(u32) -> u64) -> BTreeMap<Owner, u64> {
     for (qp, owner) in owners.iter().enumerate() {
-        schedule.join(qp as u32, *owner, None);
+        schedule.join(qp as u32, *owner, &Policy::default());
         schedule.add(Order::Wire, qp as u32);
     }
     let mut costs = BTreeMap::new();
@@ -50,7 +51,7 @@ fn endpoints_share_their_tenants_half() {
 fn queue_pairs_of_an_endpoint_have_turns_in_order() {
     let mut schedule = Schedule::default();
     for qp in 0..5 {
-        schedule.join(qp, owner(1, 1), None);
+        schedule.join(qp, owner(1, 1), &Policy::default());
         schedule.add(Order::Local, qp);
         schedule.add(Order::Local, qp);
     }
@@ -68,7 +69,7 @@ fn a_turn_that_cost_much_is_made_up_for() {
 #[test]
 fn who_was_idle_has_no_more_than_its_share_afterwards() {
     let (mut schedule, owners) = (Schedule::default(), [owner(1, 1), owner(2, 2)]);
-    schedule.join(1, owners[1], None);
+    schedule.join(1, owners[1], &Policy::default());
     for _ in 0..10_000 {
         schedule.add(Order::Wire, 1);
         assert_eq!(schedule.next(Order::Wire), Some(1));
@@ -105,7 +106,7 @@ proptest! {
             match step {
                 Step::Join(qp, endpoint) if !owners.contains_key(&qp) => {
                     owners.insert(qp, owner(endpoint / 2, endpoint));
-                    schedule.join(qp, owners[&qp], None);
+                    schedule.join(qp, owners[&qp], &Policy::default());
                 }
                 Step::Leave(qp) if owners.contains_key(&qp) => {
                     waiting.remove(&qp);
@@ -140,4 +141,90 @@ proptest! {
         }
         prop_assert_eq!(schedule.shares.free.len(), schedule.shares.made as usize);
     }
+}
+
+/// An operation of the test on gates.
+#[derive(Clone, Debug)]
+enum GateStep {
+    Join(u32, u32),
+    Leave(u32),
+    Ask(u32, u32),
+    Turn,
+    SetPolicy(u32, u8, Option<u64>),
+    Pass(u64),
+}
+
+fn gate_step() -> impl Strategy<Value = GateStep> {
+    prop_oneof![
+        1 => (0..8_u32, 0..4_u32).prop_map(|(qp, owner)| GateStep::Join(qp, owner)),
+        1 => (0..8_u32).prop_map(GateStep::Leave),
+        4 => (0..8_u32, 1..5000_u32).prop_map(|(qp, bytes)| GateStep::Ask(qp, bytes)),
+        4 => Just(GateStep::Turn),
+        1 => (0..4_u32, 0..16_u8, prop::option::of(1_000..10_000_000_u64))
+            .prop_map(|(owner, levels, rate)| GateStep::SetPolicy(owner, levels, rate)),
+        2 => (0..2_000_000_u64).prop_map(GateStep::Pass),
+    ]
+}
+
+fn policy(levels: u8, per_second: Option<u64>) -> Policy {
+    let rates = Rates { bytes: per_second.map(|rate| Rate::with_usual_burst(rate, 1000)), messages: None };
+    let at = |bit: u8| if levels & bit != 0 { rates } else { Rates::default() };
+    let priority = Priority::ALL[levels as usize % 3];
+    let (host, tenant, endpoint) = (Limits::new(at(1)), Limits::new(at(2)), Limits::new(at(4)));
+    Policy { host, tenant, endpoint, qp: at(8), priority, ..Policy::default() }
+}
+
+proptest! {
+    #[test]
+    fn who_is_held_comes_through_whatever_happens(steps in prop::collection::vec(gate_step(), 1..300)) {
+        let (mut schedule, mut owners) = (Schedule::default(), BTreeMap::new());
+        // Those that have asked, and have not sent since.
+        let (mut asking, mut now) = (BTreeMap::new(), Time(1));
+        let owner_of = |n: u32| owner(1 + n / 2, n);
+        for step in steps {
+            match step {
+                GateStep::Join(qp, n) if !owners.contains_key(&qp) => {
+                    owners.insert(qp, owner_of(n));
+                    schedule.join(qp, owner_of(n), &Policy::default());
+                }
+                GateStep::Leave(qp) => {
+                    if let Some(owner) = owners.remove(&qp) {
+                        asking.remove(&qp);
+                        schedule.leave(qp, owner);
+                    }
+                }
+                GateStep::Ask(qp, bytes) if owners.contains_key(&qp) => {
+                    asking.insert(qp, u64::from(bytes));
+                    schedule.add(Order::Wire, qp);
+                }
+                GateStep::Turn => { turn(&mut schedule, &mut asking, now); }
+                GateStep::SetPolicy(n, levels, rate) => schedule.set_policy(owner_of(n), &policy(levels, rate)),
+                GateStep::Pass(time) => now.0 += time,
+                _ => {}
+            }
+        }
+        // A debt of all that was ever sent, at the lowest rate, is paid back in time.
+        for _ in 0..100_000 {
+            if !turn(&mut schedule, &mut asking, now) {
+                if asking.is_empty() {
+                    break;
+                }
+                now = schedule.deadline().expect("a gate opens for who waits").max(now);
+            }
+        }
+        prop_assert!(asking.is_empty(), "{:?} wait for ever", asking);
+        prop_assert!(!schedule.has_due() && schedule.is_empty(Order::Wire));
+    }
+}
+
+/// Lets the next queue pair have its turn, if there is one.
+fn turn(schedule: &mut Schedule, asking: &mut BTreeMap<u32, u64>, now: Time) -> bool {
+    let opened = schedule.open_gates(now);
+    let Some(qp) = schedule.next(Order::Wire) else { return opened };
+    if asking.contains_key(&qp) && schedule.admit(Order::Wire, qp, now) {
+        let bytes = asking.remove(&qp).unwrap();
+        schedule.meter(qp, now, Traffic { bytes, messages: 1 });
+    }
+    schedule.charge(Order::Wire, qp, 1000);
+    true
 }

@@ -2,9 +2,10 @@
 //! time.
 
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, Platform, RecvQueue, SendQueue};
+use rdmesh_nic::policy::{Bucket, Policy, Rate};
 use rdmesh_nic::{
     Capabilities, Config, ContextId, CqInit, Device, Engine, INLINE_COPIES, Image, Manage, ManageSend, Network,
-    Numbers, QpInit, RingInit, StepRate, Time,
+    Numbers, QpInit, RingInit, Time,
 };
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Control, offset};
 use rdmesh_verbs::*;
@@ -265,7 +266,10 @@ impl Hostile {
         match a % 5 {
             0 => drop(device.stop_chain(group)),
             1 => drop(device.resume_chain(group)),
-            2 => device.set_step_rate(Some(StepRate { per_second: u64::from(b) * 1000, burst: u64::from(b) })),
+            2 => {
+                let rate = Rate { per_second: u64::from(b) * 1000, burst: u64::from(b) };
+                device.set_policy(Policy { steps: Some(Arc::new(Bucket::new(rate))), ..Policy::default() });
+            }
             3 => drop(device.kill_chain(group)),
             _ => device.list_chains().iter().for_each(|entry| assert!(entry.group < 2)),
         }

@@ -66,6 +66,11 @@ fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
         mws: context.objects.mws,
         pinned_bytes: context.pinned_bytes,
         qps: context.qps.iter().map(qp).collect(),
+        device: context.number,
+        lease: context.lease.map(|lease| api::LeaseInfo {
+            term_seconds: lease.term.as_secs_f64(),
+            left_seconds: lease.left.map(|left| left.as_secs_f64()),
+        }),
     })
 }
 

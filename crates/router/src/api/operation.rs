@@ -52,14 +52,14 @@ pub(super) fn read(
     Operation { method: "get", path, summary, request: None, response, handler }
 }
 
-/// The names in a path.
-pub(super) fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
-    Ok((parse_name(network)?, parse_name(name)?))
-}
-
 /// Writes down the type of a body.
 pub(super) fn schema<T: JsonSchema>() -> Option<SchemaOf> {
     Some(|generator| generator.subschema_for::<T>())
+}
+
+/// The names of an endpoint in a path.
+pub(super) fn names(Path((network, name)): Path<(String, String)>) -> Result<(Name, Name), Refusal> {
+    Ok((parse_name(network)?, parse_name(name)?))
 }
 
 /// A name in a path.

@@ -12,13 +12,15 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::Network;
 use rdmesh_fabric::api::{
-    ConnectionInfo, ContextInfo, CreateEndpoint, EndpointInfo, FailedRequest, MoveDevices, MovedDevices, Stats, Status,
+    ConnectionInfo, ContextInfo, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, MoveDevices,
+    MovedDevices, Stats, Status,
 };
 use serde_json::Value;
 
 /// All operations.
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = own_operations();
+    operations.extend(device_operations());
     operations.extend(chains::operations());
     operations.extend(peers::operations());
     operations.extend(capture::operations());
@@ -47,14 +49,6 @@ fn own_operations() -> Vec<Operation> {
             response: json::<EndpointInfo>(),
             handler: delete(remove_endpoint),
         },
-        Operation {
-            method: "put",
-            path: "/v1/endpoints/{network}/{name}/worker",
-            summary: "Move the devices of an endpoint to a worker",
-            request: schema::<MoveDevices>(),
-            response: json::<MovedDevices>(),
-            handler: put(move_devices),
-        },
         read("/v1/contexts", "All open device contexts", json::<Vec<ContextInfo>>(), get(contexts)),
         read("/v1/connections", "All identifiers of rdma_cm", json::<Vec<ConnectionInfo>>(), get(connections)),
         read(
@@ -73,6 +67,28 @@ fn own_operations() -> Vec<Operation> {
             request: None,
             response: json::<Status>(),
             handler: post(shutdown),
+        },
+    ]
+}
+
+/// What is done to the devices of an endpoint.
+fn device_operations() -> Vec<Operation> {
+    vec![
+        Operation {
+            method: "put",
+            path: "/v1/endpoints/{network}/{name}/worker",
+            summary: "Move the devices of an endpoint to a worker",
+            request: schema::<MoveDevices>(),
+            response: json::<MovedDevices>(),
+            handler: put(move_devices),
+        },
+        Operation {
+            method: "post",
+            path: "/v1/endpoints/{network}/{name}/lingering/end",
+            summary: "End devices that have outlived their programs",
+            request: schema::<EndLingering>(),
+            response: json::<EndedDevices>(),
+            handler: post(end_lingering),
         },
     ]
 }
@@ -117,6 +133,16 @@ async fn move_devices(
     let ((network, name), Json(request)) = (names(key)?, request?);
     let devices = api.blocking(move |host| host.endpoints().move_devices(network, name, request)).await??;
     Ok(Json(MovedDevices { devices }))
+}
+
+async fn end_lingering(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<EndLingering>, JsonRejection>,
+) -> Result<(StatusCode, Json<EndedDevices>), Refusal> {
+    let ((network, name), Json(EndLingering { device })) = (names(key)?, request?);
+    let devices = api.blocking(move |host| host.endpoints().end_lingering(network, name, device)).await??;
+    Ok((StatusCode::CREATED, Json(EndedDevices { devices })))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {

@@ -16,7 +16,7 @@ use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -116,6 +116,11 @@ impl Endpoints {
         let owner = if owned { Some(Owners::open(caller).map_err(|e| unwatchable(e.into()))?) } else { None };
         let mut attached = self.attached();
         self.remove_dead(&mut attached)?;
+        if let Some(owner) = &owner
+            && let Some(info) = self.inherit(&mut attached, &request, owner.as_fd(), caller)?
+        {
+            return Ok(info);
+        }
         let added = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
             network: request.network,
@@ -145,6 +150,33 @@ impl Endpoints {
         }
     }
 
+    /// Gives process `caller` the endpoint that it asks for where that is there already, for its owner has ended and devices
+    /// there outlive their programs.
+    fn inherit(
+        &self,
+        attached: &mut Attached,
+        request: &CreateEndpoint,
+        owner: BorrowedFd<'_>,
+        caller: i32,
+    ) -> Result<Option<EndpointInfo>, HostError> {
+        let key = (request.network.clone(), request.name.clone());
+        let Some(endpoint) = attached.endpoints.get_mut(&key).filter(|endpoint| endpoint.is_orphan()) else {
+            return Ok(None);
+        };
+        let fits = |address| endpoint.endpoint.addresses.contains(address);
+        if !request.addresses.iter().all(fits) || request.isolation != endpoint.endpoint.isolation {
+            return Err(HostError::Lingering { name: key.1, network: key.0 });
+        }
+        let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller, source: e.into() };
+        let owner = rustix::io::fcntl_dupfd_cloexec(owner, 0).map_err(unwatchable)?;
+        self.owners.watch(owner.as_fd(), endpoint.id).map_err(unwatchable)?;
+        endpoint.owner = Some(owner);
+        endpoint.endpoint.owner_pid = Some(caller);
+        let _ = restore::identity(caller).map(|own| self.registry.set_owner(&key.0, &key.1, &own));
+        tracing::info!(network = %key.0, name = %key.1, "endpoint inherited");
+        Ok(Some(endpoint.info()))
+    }
+
     /// Moves the devices of an endpoint to another worker, or only those of process `pid`. Returns how many there are.
     pub fn move_devices(&self, network: Name, name: Name, to: MoveDevices) -> Result<usize, HostError> {
         let key = (network, name);
@@ -157,6 +189,16 @@ impl Endpoints {
         let key = (network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.control_chain(id, order)?)
+    }
+
+    /// Ends the devices of an endpoint that have outlived their programs, or only one of them. Returns how many there were.
+    pub fn end_lingering(&self, network: Name, name: Name, device: Option<u32>) -> Result<usize, HostError> {
+        let key = (network, name);
+        let mut attached = self.attached();
+        let id = attached.endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
+        let ended = self.sessions.end_lingering(id, device);
+        // An endpoint whose owner has ended was there for them only.
+        self.remove_dead(&mut attached).map(|()| ended)
     }
 
     /// The queues of a group of managed queues of an endpoint, with their slots.
@@ -194,9 +236,13 @@ impl Endpoints {
         self.remove_attached(&mut self.attached(), &(network, name))
     }
 
-    /// Removes endpoints as their owners end, until [`Endpoints::stop_watching`].
+    /// Removes endpoints as their owners end, or as the last devices there that outlive their programs do, until [`Endpoints::stop_watching`].
     pub(crate) fn remove_orphans(&self) {
         while let Some(id) = self.owners.next() {
+            if let Some(time) = self.sessions.lingers_for(id) {
+                self.owners.look_again(id, time);
+                continue;
+            }
             if let Err(error) = self.remove_orphan(id) {
                 tracing::warn!(%error, "removing an endpoint whose owner has ended");
             }
@@ -208,10 +254,10 @@ impl Endpoints {
         self.owners.stop();
     }
 
-    /// Removes the endpoint `id`, unless it is gone already.
+    /// Removes the endpoint `id`, unless it is gone already, or has another owner.
     fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
         let mut attached = self.attached();
-        let key = attached.endpoints.iter().find(|(_, e)| e.id == id).map(|(key, _)| key.clone());
+        let key = attached.endpoints.iter().find(|(_, e)| e.id == id && e.is_orphan()).map(|(key, _)| key.clone());
         key.map_or(Ok(()), |key| self.remove_attached(&mut attached, &key).map(drop))
     }
 
@@ -229,7 +275,9 @@ impl Endpoints {
 
     /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free again.
     fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
-        let dead = attached.endpoints.iter().filter(|(_, endpoint)| endpoint.is_orphan());
+        let is_dead =
+            |endpoint: &AttachedEndpoint| endpoint.is_orphan() && self.sessions.lingers_for(endpoint.id).is_none();
+        let dead = attached.endpoints.iter().filter(|(_, endpoint)| is_dead(endpoint));
         let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
         Errors::all(keys.iter().map(|key| self.remove_attached(attached, key).map(drop)))
     }

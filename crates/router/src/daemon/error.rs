@@ -15,7 +15,7 @@ pub enum HostError {
     /// Names and addresses.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The journal for the next router, or that of an earlier one.
+    /// The store of this router, or that of an earlier one.
     #[error("{}: {source}", .path.display())]
     Store {
         /// The file or directory.
@@ -44,6 +44,17 @@ pub enum HostError {
     /// A chain was given an order.
     #[error(transparent)]
     Chain(#[from] ChainError),
+    /// An endpoint that there is for devices that outlive their programs was asked for, but another than it is.
+    #[error(
+        "endpoint `{name}` of network `{network}` has devices that outlive their programs: leave its address out, or end them with \
+         `rdmesh linger end {name} --net {network}`"
+    )]
+    Lingering {
+        /// Its name.
+        name: Name,
+        /// Its network.
+        network: Name,
+    },
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,

@@ -67,7 +67,7 @@ impl Host {
         let removed = restore::remove_stale_directories(&config.state, &survivors);
         removed.map_err(|source| HostError::Store { path: config.state.endpoints(), source })?;
         if let Some(address) = config.io.underlay {
-            registry.set_host(&HostRecord { name: config.host.clone(), address })?;
+            registry.set_host(&HostRecord::new(config.host.clone(), address))?;
         }
         let local = local_route(&config)?;
         let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());

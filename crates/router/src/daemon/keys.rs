@@ -81,7 +81,7 @@ impl TunnelKeys {
     /// State of the tunnel to other hosts, and senders that were refused.
     pub fn tunnel(&self) -> Result<Tunnel, HostError> {
         let Some(states) = self.workers.tunnel_states() else { return Ok(Tunnel::default()) };
-        let of_host = |HostRecord { name, address }| {
+        let of_host = |HostRecord { name, address, .. }| {
             // A host without a key has no state.
             let state = states.get(&address).copied().unwrap_or_default();
             TunnelHost { name, address, state }

@@ -216,7 +216,7 @@ mod tests {
         let registry = Registry::new(Arc::new(Embedded::default()));
         let (here, there): (Name, Name) = ("here".parse().unwrap(), "there".parse().unwrap());
         let address = "192.0.2.2".parse().unwrap();
-        registry.set_host(&Host { name: there.clone(), address }).unwrap();
+        registry.set_host(&Host::new(there.clone(), address)).unwrap();
         let network: Name = "blue".parse().unwrap();
         registry
             .add_endpoint(EndpointRequest {

@@ -45,7 +45,7 @@ impl PeerHosts {
         }
         let shared = self.keys.find(&name, address, key.as_ref())?;
         let before = self.registry.hosts()?.into_iter().find(|host| host.name == name).map(|host| host.address);
-        let record = HostRecord { name, address };
+        let record = HostRecord::new(name, address);
         // Before the host: a router that dies in between leaves a key without a host, never a host with another key.
         let kept = key.map(|key| self.keys.keep(&record.name, Some(key))).transpose()?;
         let revision = self.registry.set_host(&record).inspect_err(|_| {

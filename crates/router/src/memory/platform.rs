@@ -3,7 +3,7 @@
 use super::{TenantMemory, late};
 use rdmesh_nic::platform::{BadEntry, CompletionQueue, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use rdmesh_uverbs::page::ContextPage;
-use rdmesh_uverbs::ring::{CompletionRing, RecvRing, RingSlots, SendRing};
+use rdmesh_uverbs::ring::{CompletionRing, Extent, RecvRing, RingSlots, SendRing};
 use rdmesh_verbs::{Completion, Precedence, QpType, RecvWr, SendWr};
 
 /// Platform of the engine in the router.
@@ -27,6 +27,11 @@ impl HostSendQueue {
     /// Wraps the device's end of a ring.
     pub fn new(ring: SendRing) -> Self {
         Self(ring)
+    }
+
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.0.extent()
     }
 
     /// The elements, as memory.
@@ -73,6 +78,11 @@ impl HostRecvQueue {
         Self(ring)
     }
 
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.0.extent()
+    }
+
     /// The elements, as memory.
     pub fn slots(&self) -> RingSlots {
         self.0.slots()
@@ -107,6 +117,11 @@ impl HostCompletionQueue {
     /// Wraps the device's end of a ring.
     pub fn new(ring: CompletionRing, page: ContextPage) -> Self {
         Self { ring, page }
+    }
+
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.ring.extent()
     }
 }
 

@@ -205,7 +205,7 @@ fn what_a_killed_router_had_registered_is_restored() {
         let owned = CreateEndpoint { lifetime: Lifetime::Caller, ..request(name) };
         first.endpoints().create(owned, process.id() as i32).unwrap();
     }
-    // Only its journal is left.
+    // Only its store is left.
     drop(first);
     dead.kill().unwrap();
     dead.wait().unwrap();

@@ -12,11 +12,13 @@ use super::spec::EndpointSpec;
 use crate::budget::{self, Exhausted, Resource, Share};
 use crate::disposal::Disposal;
 use crate::io::ExternalPathError;
+use rdmesh_nic::policy::{Bucket, Policy, Rate};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The account. Clones share it.
 #[derive(Clone)]
@@ -38,8 +40,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     held: Held,
-    /// Steps of chains in a second: the only part of its quota that may change.
-    chain_steps: u64,
+    /// Rates and priority of its queue pairs.
+    policy: Policy,
     /// Recent failed requests of its programs.
     failed_requests: FailedRequests,
     /// The limit that was reached last, until it has been recorded.
@@ -101,7 +103,8 @@ impl Account {
     /// The account of an endpoint that holds nothing yet.
     pub(super) fn new(spec: EndpointSpec, limits: DeviceLimits, disposal: Disposal, seeker: Seeker) -> Self {
         let share = disposal.share().clone();
-        let state = Mutex::new(State { chain_steps: spec.quota.chain_steps, ..State::default() });
+        let policy = Policy { steps: Some(steps(spec.quota.chain_steps)), ..Policy::default() };
+        let state = Mutex::new(State { policy, ..State::default() });
         Self(Arc::new(Shared { spec, share, disposal, seeker, limits, state }))
     }
 
@@ -134,6 +137,16 @@ impl Account {
         Ok(Charge { account: self.clone(), item, amount, budget })
     }
 
+    /// Checks the term of a lease. One that is too long is ENOMEM, as other limits that are reached.
+    pub(super) fn admit_term(&self, term: Duration) -> Result<(), Errno> {
+        let longest = u64::from(self.spec.quota.linger_seconds);
+        if term <= Duration::from_secs(longest) {
+            return Ok(());
+        }
+        self.lock().refuse(&self.spec, "seconds of a lease: raise the quota `linger_seconds`", longest);
+        Err(Errno::NOMEM)
+    }
+
     /// Whether one more of an item would be within the quota.
     pub(super) fn has_room_for(&self, item: Item) -> bool {
         self.lock().held.get(item) < self.limit(item).0
@@ -144,14 +157,14 @@ impl Account {
         self.lock().held.get(item)
     }
 
-    /// Steps of chains in a second that its programs have together.
-    pub(super) fn chain_steps(&self) -> u64 {
-        self.lock().chain_steps
+    /// Rates and priority of its queue pairs.
+    pub(super) fn policy(&self) -> Policy {
+        self.lock().policy.clone()
     }
 
-    /// Changes that number.
+    /// Changes the steps of chains in a second that its programs have together.
     pub(super) fn set_chain_steps(&self, per_second: u64) {
-        self.lock().chain_steps = per_second;
+        self.lock().policy.steps = Some(steps(per_second));
     }
 
     /// Counts of its objects.
@@ -343,6 +356,11 @@ impl BudgetCharge {
         let memory = share.take(Resource::Memory, memory)?;
         Ok(Self { memory, descriptors: share.take(Resource::Descriptors, descriptors)? })
     }
+}
+
+/// Budget of an endpoint's chains.
+fn steps(per_second: u64) -> Arc<Bucket> {
+    Arc::new(Bucket::new(Rate::with_usual_burst(per_second, 1)))
 }
 
 /// Bytes of the router's memory that a connection takes, with an answer that waits to be read, or a message that waits for room.

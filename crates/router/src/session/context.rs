@@ -3,22 +3,24 @@
 use super::account::{Account, Item};
 use super::completions::Completions;
 use super::device::OpenDevice;
-use super::failed_requests::FailedRequest;
 use super::groups::Groups;
 use super::holdings::Holdings;
 use super::info::{ChainRow, ContextInfo, QpRow};
+use super::lease::Tenure;
 use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
 use super::program::{Process, Program};
 use super::regions::Regions;
 use super::reply::Reply;
+use super::token::random_token;
 use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
 use crate::errands::Job;
 use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
-use rdmesh_nic::{ContextId, Device, ExternalPort, Network, ROCE_PORT};
+use rdmesh_nic::policy::Policy;
+use rdmesh_nic::{ContextId, ExternalPort, Network, ROCE_PORT, Time};
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
@@ -27,15 +29,11 @@ use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rdmesh_verbs::Mtu;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
-
-/// Maximum number of failed queue pairs that are recorded for one context.
-const MAX_FAILED_REQUESTS: usize = 4;
 
 const PAGE: u64 = 4096;
 
@@ -54,8 +52,8 @@ pub(super) struct Context {
     token: Token,
     /// The program's end of the asynchronous events, until GET_CONTEXT hands it over. Commands are refused before.
     async_fd: Option<OwnedFd>,
-    /// Connections that use the context: the opener's, and its forked children's.
-    connections: u32,
+    /// The connections that use it, and how long it stays without.
+    tenure: Tenure,
     regions: Regions,
     completions: Completions,
     groups: Groups,
@@ -66,13 +64,39 @@ pub(super) struct Context {
     mtu: Mtu,
     /// Index, in the opener's network namespace, of the interface that has the endpoint's address; 0 without one.
     interface: u32,
-    /// The process that opened it, as long as its connection is there.
-    opener: Weak<Process>,
+    opener: Opener,
     /// Its number in lists: no other of the endpoint has it.
     number: u32,
+}
+
+/// The process that opened a context, or has taken it over.
+pub(super) struct Opener {
+    process: Weak<Process>,
     pid: i32,
     uid: u32,
     comm: String,
+}
+
+impl Opener {
+    fn new(program: &Program) -> Self {
+        let process = Arc::downgrade(&program.process());
+        Self { process, pid: program.pid, uid: program.uid, comm: program.comm() }
+    }
+
+    /// The process, as long as its connection is there.
+    pub(super) fn process(&self) -> Option<Arc<Process>> {
+        self.process.upgrade()
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The name of its program.
+    pub(super) fn comm(&self) -> &str {
+        &self.comm
+    }
 }
 
 impl Context {
@@ -121,7 +145,7 @@ impl Context {
             holdings,
             token,
             async_fd: Some(async_fd),
-            connections: 1,
+            tenure: Tenure::new(),
             regions: Regions::default(),
             completions: Completions::default(),
             groups: Groups::default(),
@@ -129,11 +153,8 @@ impl Context {
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
-            opener: Arc::downgrade(&program.process()),
+            opener: Opener::new(program),
             number: 0,
-            pid: program.pid,
-            uid: program.uid,
-            comm: program.comm(),
         };
         Ok((context, reply))
     }
@@ -143,9 +164,14 @@ impl Context {
         self.endpoint
     }
 
-    /// The process that opened it.
-    pub(super) fn pid(&self) -> i32 {
-        self.pid
+    /// The process that opened it, or has taken it over.
+    pub(super) fn opener(&self) -> &Opener {
+        &self.opener
+    }
+
+    /// A process has taken it over.
+    pub(super) fn set_opener(&mut self, program: &Program) {
+        self.opener = Opener::new(program);
     }
 
     /// Its number in lists: no other of the endpoint has it.
@@ -173,6 +199,16 @@ impl Context {
         let Some(id) = self.shard.move_context(self.id, shard) else { return false };
         (self.id, self.shard) = (id, shard.clone());
         true
+    }
+
+    /// Sets the policy of its endpoint.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let id = self.id;
+        self.shard.call(move |shard| {
+            if let Ok(mut device) = shard.engine().device(id) {
+                device.set_policy(policy);
+            }
+        });
     }
 
     /// Its page.
@@ -265,20 +301,14 @@ impl Context {
         self.async_fd.take()
     }
 
-    /// One more connection uses it.
-    pub(super) fn join(&mut self) {
-        self.connections += 1;
+    /// The connections that use it, and its lease.
+    pub(super) fn tenure(&self) -> &Tenure {
+        &self.tenure
     }
 
-    /// A connection uses it no more. Returns whether it was the last one.
-    pub(super) fn leave(&mut self) -> bool {
-        self.connections -= 1;
-        self.connections == 0
-    }
-
-    /// The process that opened it, as long as its connection is there.
-    pub(super) fn opener(&self) -> Option<Arc<Process>> {
-        self.opener.upgrade()
+    /// The connections that use it, and its lease, to be changed.
+    pub(super) fn tenure_mut(&mut self) -> &mut Tenure {
+        &mut self.tenure
     }
 
     /// The device, as far as rdma_cm needs to know it.
@@ -297,7 +327,7 @@ impl Context {
     /// another thread.
     pub(super) fn close(self, disposal: &Disposal) {
         let Self { shard, id, external, holdings, page, queues, async_fd, .. } = self;
-        let tables = (self.regions, self.completions, self.groups, self.managed);
+        let tables = (self.regions, self.completions, self.groups, self.managed, self.tenure);
         let rest = Box::new(((page, queues, async_fd), tables, holdings.end()));
         let mut closing = Closing { shard, id, rest: Some((rest, external)), disposal: disposal.clone() };
         if closing.step() && closing.step() {
@@ -307,45 +337,11 @@ impl Context {
 
     /// Whether `token` is this context's, in constant time.
     pub(super) fn has_token(&self, token: &Token) -> bool {
-        self.token.0.iter().zip(&token.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+        self.token.is_equal(token)
     }
 
-    /// Records indices beyond the ends of its queues that the program has written since the last call, and errors that have
-    /// ended groups of its managed queues since.
-    pub(super) fn note_failures(&mut self, account: &Account) {
-        let count = self.queues.take_bad_indices();
-        if count != 0 {
-            account.note_bad_indices(count);
-            account.failed_requests(|known| {
-                known.note_all(FailedRequest::BadIndex, count, self.pid, || self.comm.clone())
-            });
-        }
-        if self.managed.is_empty() {
-            return;
-        }
-        let id = self.id;
-        let entries = self.shard.call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
-        for fault in self.managed.take_new_faults(entries.as_deref().unwrap_or_default()) {
-            let request = FailedRequest::Chain(fault);
-            account.failed_requests(|known| known.note(request, self.pid, || self.comm.clone()));
-        }
-    }
-
-    /// Records failures of its queue pairs, at its end.
-    pub(super) fn note_failed_requests(&mut self, account: &Account) {
-        self.note_failures(account);
-        let id = self.id;
-        let failed_requests: Vec<FailedRequest> = self.shard.call(move |shard| {
-            let device = shard.engine().device(id).ok();
-            let infos = device.iter().flat_map(Device::infos);
-            infos.filter_map(|info| FailedRequest::of_queue_pair(&info)).take(MAX_FAILED_REQUESTS).collect()
-        });
-        account.failed_requests(|known| {
-            failed_requests.into_iter().for_each(|request| known.note(request, self.pid, || self.comm.clone()));
-        });
-    }
-
-    pub(super) fn info(&self, account: &Account) -> ContextInfo {
+    /// Its description, at time `now`.
+    pub(super) fn info(&self, account: &Account, now: Time) -> ContextInfo {
         let id = self.id;
         let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
             let Ok(device) = shard.engine().device(id) else { return Default::default() };
@@ -355,9 +351,9 @@ impl Context {
             endpoint: self.endpoint,
             name: account.spec.name.clone(),
             network: account.spec.network.clone(),
-            pid: self.pid,
-            uid: self.uid,
-            comm: self.comm.clone(),
+            pid: self.opener.pid,
+            uid: self.opener.uid,
+            comm: self.opener.comm.clone(),
             shard: self.shard.number(),
             objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
@@ -365,6 +361,7 @@ impl Context {
             qps,
             number: self.number,
             chains: chains.into_iter().map(|row| row.labelled(&self.managed)).collect(),
+            lease: self.tenure.lease().map(|lease| lease.info(now)),
         }
     }
 }
@@ -441,13 +438,6 @@ fn active_mtu(interface: Option<Interface>) -> Mtu {
     let Some(interface) = interface else { return Mtu::B4096 };
     let fits = |mtu: &Mtu| mtu.bytes() + HEADERS <= interface.mtu;
     [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
-}
-
-pub(super) fn random_token() -> io::Result<Token> {
-    let mut token = Token([0; 16]);
-    // The kernel gives up to 256 bytes whole (getrandom(2)).
-    getrandom(&mut token.0, GetRandomFlags::empty())?;
-    Ok(token)
 }
 
 #[cfg(test)]

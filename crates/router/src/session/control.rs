@@ -16,6 +16,7 @@ use rdmesh_fabric::api::{ControlChain, TraceChain};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 /// Request of another part of the router to the session thread.
 pub(super) enum Control {
@@ -26,6 +27,10 @@ pub(super) enum Control {
     Move(EndpointId, Option<i32>, usize, Sender<Result<usize, MoveError>>),
     /// A group of managed queues of an endpoint is to stop, to go on or to end.
     Chain(EndpointId, ControlChain, Sender<Result<(), ChainError>>),
+    /// The contexts of an endpoint that linger, or the one with this number, are to end.
+    EndLingering(EndpointId, Option<u32>, Sender<usize>),
+    /// Time until the last context of an endpoint that outlives its program may end.
+    LingersFor(EndpointId, Sender<Option<Duration>>),
     /// The queues of a group of a device of an endpoint.
     InspectChain(EndpointId, (u32, u32), Sender<Result<Vec<QueueRow>, ChainError>>),
     /// The requests that a group of an endpoint executes are to be recorded.

@@ -3,7 +3,7 @@
 use super::context::Context;
 use crate::endpoint::EndpointId;
 use crate::worker::ShardHandle;
-use rdmesh_nic::StepRate;
+use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::session::Token;
 use std::collections::{BTreeSet, HashMap};
 
@@ -35,8 +35,9 @@ impl Devices {
     ) -> Result<usize, MoveError> {
         let count = self.shards.len();
         let shard = self.shards.get(worker).ok_or(MoveError::NoSuchWorker { worker, count })?;
-        let is_meant =
-            |context: &&mut Context| context.endpoint() == endpoint && pid.is_none_or(|pid| context.pid() == pid);
+        let is_meant = |context: &&mut Context| {
+            context.endpoint() == endpoint && pid.is_none_or(|pid| context.opener().pid() == pid)
+        };
         let mut moved = 0;
         for context in self.contexts.values_mut().filter(is_meant) {
             if context.shard().number() != worker && !context.move_to(shard) {
@@ -47,21 +48,9 @@ impl Devices {
         if moved == 0 { Err(MoveError::NoDevice) } else { Ok(moved) }
     }
 
-    /// Divides an endpoint's budget of steps of chains among the workers that have devices of it.
-    pub(super) fn divide_steps(&mut self, endpoint: EndpointId, per_second: u64) {
-        let workers = self.of_endpoint(endpoint).map(|context| context.shard().number()).collect::<BTreeSet<_>>().len();
-        let per_second = per_second.div_ceil(workers.max(1) as u64);
-        let rate = StepRate { per_second, burst: per_second.div_ceil(BURSTS) };
-        let contexts = self.contexts.values_mut().filter(|context| context.endpoint() == endpoint);
-        for context in contexts {
-            if context.managed_mut().set_step_rate(rate) {
-                let id = context.id();
-                context.shard().call(move |shard| {
-                    let device = shard.engine().device(id);
-                    device.into_iter().for_each(|mut device| device.set_step_rate(Some(rate)));
-                });
-            }
-        }
+    /// Sets the policy of an endpoint on all its devices.
+    pub(super) fn set_policy(&self, endpoint: EndpointId, policy: &Policy) {
+        self.of_endpoint(endpoint).for_each(|context| context.set_policy(policy.clone()));
     }
 
     /// Files a context under the next number that is free.
@@ -117,6 +106,19 @@ impl Devices {
         found
     }
 
+    /// The context of an endpoint whose lease has this token.
+    pub(super) fn find_leased(&mut self, endpoint: EndpointId, token: &Token) -> Option<(u32, &mut Context)> {
+        let mut found = None;
+        for (number, context) in &mut self.contexts {
+            // As above.
+            let has_token = context.tenure().lease().is_some_and(|lease| lease.has_token(token));
+            if context.endpoint() == endpoint && has_token {
+                found = Some((*number, context));
+            }
+        }
+        found
+    }
+
     /// A number for a new context in lists: the lowest that no other of the endpoint has, which reveals nothing about other
     /// endpoints.
     pub(super) fn free_number(&self, endpoint: EndpointId) -> u32 {
@@ -153,9 +155,6 @@ fn least_loaded(shards: usize, contexts: impl Iterator<Item = usize>) -> usize {
     }
     (0..shards).min_by_key(|&shard| load[shard]).unwrap_or(0)
 }
-
-/// Part of a second whose steps a chain that has rested may execute at once.
-const BURSTS: u64 = 100;
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,10 @@ use super::commands::{self, Scope};
 use super::connection::{Answer, Attempt, Frame, SessionConnection, Subject, Until};
 use super::context::Context;
 use super::control::CmControl;
+use super::device_failures;
 use super::devices::Devices;
 use super::info::ContextInfo;
+use super::lease::{Lease, Left, Lingering};
 use super::lookups::{Found, Lookups};
 use super::netlink::{Asker, asks_for_port};
 use super::post::Post;
@@ -18,10 +20,12 @@ use crate::endpoint::{EndpointId, counter};
 use crate::io::{Clock, ExternalPaths};
 use crate::memory::ProcessMemory;
 use rdmesh_uverbs::ring::Extent;
+use rdmesh_uverbs::session::linger::{Attached, LingerRequest};
 use rdmesh_uverbs::session::{RequestKind, Token};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
-use zerocopy::FromBytes;
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Objects of the endpoints' programs, and the messages that change them.
 pub(super) struct Executor {
@@ -31,6 +35,7 @@ pub(super) struct Executor {
     lookups: Lookups,
     /// The thread of rdma_cm.
     cm: Post<CmControl>,
+    lingering: Lingering,
     clock: Clock,
 }
 
@@ -53,7 +58,7 @@ impl Executor {
         (lookups, cm): (Lookups, Post<CmControl>),
         clock: Clock,
     ) -> Self {
-        Self { accounts, devices, external_paths, lookups, cm, clock }
+        Self { accounts, devices, external_paths, lookups, cm, lingering: Lingering::default(), clock }
     }
 
     /// The endpoints.
@@ -109,11 +114,14 @@ impl Executor {
                 self.with_room(connection, may_wait, |executor, connection| executor.open(connection, fds))?
             }
             (RequestKind::Attach, None) => self.attach(connection, frame.body),
+            (RequestKind::Linger, None) => self.take_over(connection, frame.body),
             (RequestKind::OpenCm | RequestKind::AttachCm, None) => return Ok(Executed::HandOver),
-            (RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Chain, Some(Subject::Context(context))) => self
-                .with_room(connection, may_wait, |executor, connection| {
-                    executor.command(connection, context, frame, fds)
-                })?,
+            (
+                RequestKind::Verbs | RequestKind::Ioctl | RequestKind::Chain | RequestKind::Linger,
+                Some(Subject::Context(context)),
+            ) => self.with_room(connection, may_wait, |executor, connection| {
+                executor.command(connection, context, frame, fds)
+            })?,
             (RequestKind::Counter, _) => self.counter(connection, frame.body),
             (RequestKind::Netlink, _) => self.netlink(connection, frame.body),
             (
@@ -137,54 +145,90 @@ impl Executor {
         self.devices.get(context)?.queues().take_wanted()
     }
 
-    /// One connection of a context has gone, and the context too when it was the last one.
+    /// One connection of a context has gone, and the context too when it was the last one, unless it has a lease.
     pub(super) fn detach(&mut self, number: u32) {
         let Some(context) = self.devices.get_mut(number) else { return };
-        if context.leave() {
+        match context.tenure_mut().leave(self.clock.now()) {
+            Left::Used => {}
+            Left::Lingering(ends) if !context.is_broken() => {
+                // The last doorbells may have been rung in memory, and their worker not been woken.
+                context.settle();
+                self.lingering.add(number, ends);
+            }
+            Left::Lingering(_) | Left::Unused => self.close_context(number),
+        }
+    }
+
+    /// Closes contexts whose terms are over. Returns the time until the next one.
+    pub(super) fn end_terms(&mut self) -> Option<Duration> {
+        while let Some(number) = self.lingering.take_expired(self.clock.now()) {
             self.close_context(number);
         }
+        self.lingering.next(self.clock.now())
+    }
+
+    /// Closes contexts that linger, if `is_meant`. Returns how many there were.
+    pub(super) fn end_lingering(&mut self, is_meant: impl Fn(&Context) -> bool) -> usize {
+        let is_meant = |number: &u32| self.devices.get(*number).is_some_and(&is_meant);
+        let meant: Vec<u32> = self.lingering.contexts().filter(is_meant).collect();
+        meant.iter().for_each(|number| self.close_context(*number));
+        meant.len()
+    }
+
+    /// Time until the last context of an endpoint that outlives its program may end: the end of a program may be seen here later
+    /// than by who asks.
+    pub(super) fn lingers_for(&self, endpoint: EndpointId) -> Option<Duration> {
+        let now = self.clock.now();
+        let leases = self.devices.of_endpoint(endpoint).filter_map(|context| context.tenure().lease());
+        leases.map(|lease| lease.info(now)).map(|info| info.left.unwrap_or(info.term)).max()
     }
 
     /// All contexts and their objects.
     pub(super) fn snapshot(&self) -> Vec<ContextInfo> {
         let mut contexts: Vec<(u32, &Context)> = self.devices.iter().collect();
         contexts.sort_by_key(|(id, _)| *id);
-        contexts.into_iter().filter_map(|(_, c)| Some(c.info(&self.accounts.get(c.endpoint())?.account))).collect()
+        let (now, account) = (self.clock.now(), |c: &Context| Some(&self.accounts.get(c.endpoint())?.account));
+        contexts.into_iter().filter_map(|(_, c)| Some(c.info(account(c)?, now))).collect()
     }
 
-    /// Records the failures of programs that nobody has told of: indices beyond the ends of queues, and ended chains.
-    pub(super) fn note_failures(&mut self) {
+    /// Records the errors that have ended chains.
+    pub(super) fn note_chain_faults(&mut self) {
         for context in self.devices.iter_mut() {
             if let Some(endpoint) = self.accounts.get(context.endpoint()) {
-                context.note_failures(&endpoint.account);
+                device_failures::note_chain_faults(context, &endpoint.account);
             }
         }
     }
 
-    /// The budget of an endpoint's chains, or where its devices are, has changed.
-    pub(super) fn divide_steps(&mut self, endpoint: EndpointId) {
-        if let Some(known) = self.accounts.get(endpoint) {
-            self.devices.divide_steps(endpoint, known.account.chain_steps());
+    /// Records the indices beyond the ends of their queues that programs have written.
+    pub(super) fn note_bad_indices(&self) {
+        for (_, context) in self.devices.iter() {
+            if let Some(endpoint) = self.accounts.get(context.endpoint()) {
+                device_failures::note_bad_indices(context, &endpoint.account);
+            }
         }
     }
 
     /// Sets the budget of steps of an endpoint's chains.
-    pub(super) fn set_chain_steps(&mut self, endpoint: EndpointId, per_second: u64) {
-        let known = self.accounts.get(endpoint);
-        known.into_iter().for_each(|known| known.account.set_chain_steps(per_second));
-        self.divide_steps(endpoint);
+    pub(super) fn set_chain_steps(&self, endpoint: EndpointId, per_second: u64) {
+        if let Some(known) = self.accounts.get(endpoint) {
+            known.account.set_chain_steps(per_second);
+            self.devices.set_policy(endpoint, &known.account.policy());
+        }
     }
 
     fn close_context(&mut self, id: u32) {
         let Some(mut context) = self.devices.remove(id) else { return };
+        if let Some(ends) = context.tenure().lease().and_then(Lease::ends) {
+            self.lingering.remove(id, ends);
+        }
         context.settle();
         let number = context.endpoint();
-        self.divide_steps(number);
         let Some((endpoint, totals)) = self.accounts.with_totals(number) else { return };
         totals.contexts_closed += 1;
         totals.objects_reclaimed += context.objects().total();
         endpoint.ended_traffic().add_context(&context);
-        context.note_failed_requests(&endpoint.account);
+        device_failures::note_failed_requests(&mut context, &endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
         context.close(&endpoint.account.disposal);
@@ -235,8 +279,8 @@ impl Executor {
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
+        context.set_policy(account.policy());
         connection.set_subject(Subject::Context(devices.insert(context)));
-        devices.divide_steps(number, account.chain_steps());
         let response = reply.core.clone();
         Ok((reply, response))
     }
@@ -269,9 +313,41 @@ impl Executor {
     fn attach(&mut self, connection: &mut SessionConnection, body: &[u8]) -> Answer {
         let token = Token::read_from_bytes(body).map_err(|_| Errno::INVAL)?;
         let (number, context) = self.devices.find(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
-        context.join();
+        let ends = context.tenure_mut().join();
+        ends.into_iter().for_each(|ends| self.lingering.remove(number, ends));
         connection.set_subject(Subject::Context(number));
         Ok((Reply::default(), Vec::new()))
+    }
+
+    /// Lets the process of a new connection use the context of a lease whose token it has.
+    fn take_over(&mut self, connection: &mut SessionConnection, body: &[u8]) -> Answer {
+        let Some(LingerRequest::Attach(token)) = LingerRequest::parse(body) else { return Err(Errno::INVAL) };
+        let (number, context) = self.devices.find_leased(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
+        let lease = context.tenure().lease().ok_or(Errno::ACCESS)?;
+        let info = lease.info(self.clock.now());
+        let mut reply = Reply::default().with_open(fcntl_dupfd_cloexec(context.queues().fd(), 0)?);
+        if let Some((_, arena)) = lease.arena() {
+            reply = reply.with_open(fcntl_dupfd_cloexec(arena, 0)?);
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let objects = context.objects();
+        reply.core = Attached {
+            term: millis(info.term),
+            left: millis(info.left.unwrap_or(info.term)),
+            device: context.number(),
+            mrs: objects.mrs,
+            cqs: objects.cqs,
+            qps: objects.qps,
+        }
+        .as_bytes()
+        .to_vec();
+        if let Some(ends) = context.tenure_mut().join() {
+            self.lingering.remove(number, ends);
+            context.set_opener(connection.program());
+        }
+        connection.set_subject(Subject::Context(number));
+        let response = reply.core.clone();
+        Ok((reply, response))
     }
 
     fn command(
@@ -296,6 +372,9 @@ impl Executor {
         let answer = match frame.kind {
             RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
             RequestKind::Chain => commands::chain(scope, frame.body).map(|response| (Reply::default(), response)),
+            RequestKind::Linger => {
+                commands::linger(scope, frame.body, fds).map(|response| (Reply::default(), response))
+            }
             _ => commands::ioctl(scope, frame.body).map(|response| (Reply::default(), response)),
         };
         let totals = self.accounts.totals_mut();

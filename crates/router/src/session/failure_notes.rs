@@ -16,6 +16,7 @@ impl Account {
         let request = match subject(kind, body) {
             _ if errno == Errno::NOMEM && limit.is_some() => limit.map(FailedRequest::Limit),
             Subject::QueuePair(number) if errno == Errno::OPNOTSUPP => Some(FailedRequest::QpType(number)),
+            Subject::Registration if errno == Errno::OPNOTSUPP => Some(FailedRequest::PrivatePages),
             Subject::Resolution(Some(peer)) if errno == Errno::NETUNREACH => {
                 Some(FailedRequest::NoPath { peer, external: None })
             }

@@ -9,6 +9,7 @@ use crate::io::ExternalPathError;
 use crate::memory::HostPlatform;
 use rdmesh_nic::{ChainEntry, Device, Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
+use std::time::Duration;
 
 /// An open context.
 #[derive(Clone, Debug)]
@@ -39,6 +40,17 @@ pub struct ContextInfo {
     pub number: u32,
     /// Its groups of managed queues.
     pub chains: Vec<ChainRow>,
+    /// Its lease, by which it outlives its program.
+    pub lease: Option<LeaseInfo>,
+}
+
+/// The lease of a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseInfo {
+    /// Its term.
+    pub term: Duration,
+    /// What is left of it, while the context lingers.
+    pub left: Option<Duration>,
 }
 
 /// A group of managed queues in a listing.

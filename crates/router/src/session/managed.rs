@@ -4,7 +4,7 @@ use super::account::Account;
 use super::failed_requests::FailedChain;
 use super::label::Label;
 use crate::budget::{Charge, Resource};
-use rdmesh_nic::{ChainEntry, ChainFault, Image, StepRate};
+use rdmesh_nic::{ChainEntry, ChainFault, Image};
 use rdmesh_uverbs::session::chain::{LABEL_LEN, Managed, QueueSide, SealPart};
 use rdmesh_verbs::chain::ChainOp;
 use rustix::io::Errno;
@@ -16,8 +16,6 @@ pub(super) struct ManagedQueues {
     queues: BTreeMap<u32, ManagedQueue>,
     /// Groups whose errors have been recorded.
     recorded: BTreeSet<u32>,
-    /// Budget of steps that they have with others of their endpoint.
-    step_rate: Option<StepRate>,
 }
 
 /// The managed queues of a queue pair.
@@ -78,11 +76,6 @@ impl ManagedQueues {
     pub(super) fn label_of(&self, qp: u32, is_receive: bool, index: u64) -> Option<Label> {
         let side = if is_receive { QueueSide::Receive } else { QueueSide::Send };
         self.get(qp)?.label_of(side, index)
-    }
-
-    /// Notes the budget of steps. Returns whether it is another one.
-    pub(super) fn set_step_rate(&mut self, rate: StepRate) -> bool {
-        self.step_rate.replace(rate) != Some(rate)
     }
 
     /// Whether there are none.

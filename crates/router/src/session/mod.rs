@@ -3,12 +3,13 @@
 //! The session thread owns the sockets and the contexts, the thread of rdma_cm the channels. Neither waits for a tenant: what
 //! a tenant controls is looked up on other threads, and what takes long to give back is given back there. They believe nothing
 //! that a tenant says: a tenant's identity comes from the socket, handles are looked up in the context of the connection, and
-//! everything that a context holds is reclaimed when its last connection is closed. A command runs on the context's worker; the
+//! everything that a context holds is reclaimed when its last connection is closed, unless it has a lease. A command runs on the context's worker; the
 //! data path never comes here.
 //!
 //! * [`server`], [`executor`], [`commands`]: the session thread; [`accounts`], [`clients`], [`devices`]: its state.
 //! * [`cm_server`], [`channels`], [`neighbours`], [`mads`]: the thread of rdma_cm.
 //! * [`account`], [`holdings`], [`objects`]: what endpoints and contexts are charged.
+//! * [`lease`]: terms for which contexts outlive their programs.
 //! * [`lookups`], [`program`]: what a tenant controls, and who it is.
 
 mod account;
@@ -24,6 +25,7 @@ mod connection;
 mod context;
 mod control;
 mod device;
+mod device_failures;
 mod devices;
 mod endpoint;
 mod executor;
@@ -33,6 +35,7 @@ mod groups;
 mod holdings;
 mod info;
 mod label;
+mod lease;
 mod lookups;
 mod mads;
 mod managed;
@@ -50,13 +53,14 @@ mod serving;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod token;
 mod traffic;
 
 pub use crate::cm::ConnectionRow;
 pub use chain_orders::{ChainError, QueueRow, SlotRow, StepRow};
 pub use devices::MoveError;
 pub use failed_requests::{FailedChain, FailedRequest, FailedRequestInfo};
-pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, QpRow, SessionTotals};
+pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, LeaseInfo, QpRow, SessionTotals};
 pub use label::Label;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
@@ -75,6 +79,7 @@ use server::Server;
 use serving::Serving;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The session thread and the thread of rdma_cm. Dropping it closes every context and every channel.
 pub struct SessionServer {
@@ -121,6 +126,16 @@ impl SessionServer {
     /// Stops, resumes or ends a group of managed queues.
     pub fn control_chain(&self, id: EndpointId, order: ControlChain) -> Result<(), ChainError> {
         self.sessions.ask(|answer| Control::Chain(id, order, answer)).unwrap_or(Err(ChainError::Ending))
+    }
+
+    /// Ends the contexts of an endpoint that linger, or only the one with this number. Returns how many there were.
+    pub fn end_lingering(&self, id: EndpointId, device: Option<u32>) -> usize {
+        self.sessions.ask(|answer| Control::EndLingering(id, device, answer)).unwrap_or(0)
+    }
+
+    /// Time until the last context of an endpoint that outlives its program may end; none where there is none.
+    pub fn lingers_for(&self, id: EndpointId) -> Option<Duration> {
+        self.sessions.ask(|answer| Control::LingersFor(id, answer)).flatten()
     }
 
     /// The queues of a group of managed queues, with their slots.

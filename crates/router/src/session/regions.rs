@@ -1,5 +1,6 @@
 //! The memory regions of a context, found by handle and by key.
 
+use crate::memory::ArenaId;
 use rdmesh_verbs::{Access, Key};
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,6 +13,18 @@ pub(super) struct Region {
     pub(super) access: Access,
     /// Bytes that it counts for in the account.
     pub(super) pinned: u64,
+    pub(super) pages: Pages,
+}
+
+/// Pages of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pages {
+    /// Some are private: they go with their process.
+    Private,
+    /// All are an arena's. In one piece, they begin at this offset of it.
+    Arena(ArenaId, Option<u64>),
+    /// A ring's.
+    Ring,
 }
 
 /// The regions of a context.
@@ -64,6 +77,11 @@ impl Regions {
     /// Those from handle `from` on.
     pub(super) fn from(&self, from: u32) -> impl Iterator<Item = (u32, &Region)> {
         self.by_handle.range(from..).map(|(handle, region)| (*handle, region))
+    }
+
+    /// Whether one has private pages.
+    pub(super) fn has_private(&self) -> bool {
+        self.by_handle.values().any(|region| region.pages == Pages::Private)
     }
 
     /// Number of regions in protection domain `pd`.

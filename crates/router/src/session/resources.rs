@@ -109,7 +109,7 @@ impl<'a> Objects<'a> {
 impl Context {
     /// At most `limit` of its objects, from handle `from` on.
     fn resources(&self, kind: Kind, from: u32, limit: usize) -> Vec<Row> {
-        let owner = self.opener();
+        let owner = self.opener().process();
         let row = |handle: u32, resource| Row {
             key: u64::from(self.number()) << 32 | u64::from(handle),
             owner: owner.clone(),

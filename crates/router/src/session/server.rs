@@ -4,6 +4,7 @@ use super::account::Item;
 use super::accounts::Accounts;
 use super::clients::{Clients, Incoming, Input, Signal, Turn};
 use super::connection::{Flow, Frame, SessionConnection, Subject, Until};
+use super::context::Context;
 use super::control::{CmControl, Control};
 use super::devices::Devices;
 use super::executor::{Executed, Executor};
@@ -30,6 +31,8 @@ use std::time::Duration;
 
 /// Back-off of a listener when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A wait for the end of a term; then it looks again.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const PAUSE_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
 
 /// The state of the session thread.
@@ -122,7 +125,8 @@ impl Server {
         if self.clients.has_paused() && self.clock.now() >= self.resume_at {
             self.clients.resume();
         }
-        self.clients.has_paused().then_some(PAUSE_LIMIT)
+        let term = self.executor.end_terms().map(|time| time.min(LONGEST_WAIT).try_into().unwrap_or(PAUSE_LIMIT));
+        if self.clients.has_paused() { Some(PAUSE_LIMIT) } else { term }
     }
 
     fn handle_control(&mut self) -> Flow {
@@ -137,12 +141,18 @@ impl Server {
                 Control::Snapshot(answer) => drop(answer.send(self.executor.snapshot())),
                 Control::Move(endpoint, pid, worker, answer) => {
                     let moved = self.executor.devices_mut().move_contexts(endpoint, pid, worker);
-                    self.executor.divide_steps(endpoint);
                     let _ = answer.send(moved);
                 }
                 Control::Chain(endpoint, order, answer) => {
                     let _ = answer.send(self.executor.devices().control_chain(endpoint, order));
                 }
+                Control::EndLingering(endpoint, device, answer) => {
+                    let is_meant = |context: &Context| {
+                        context.endpoint() == endpoint && device.is_none_or(|device| context.number() == device)
+                    };
+                    let _ = answer.send(self.executor.end_lingering(is_meant));
+                }
+                Control::LingersFor(endpoint, answer) => drop(answer.send(self.executor.lingers_for(endpoint))),
                 Control::InspectChain(endpoint, (device, group), answer) => {
                     let _ = answer.send(self.executor.devices().inspect_chain(endpoint, device, group));
                 }
@@ -152,11 +162,12 @@ impl Server {
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
                 Control::Totals(answer) => drop(answer.send(self.present_totals())),
                 Control::FailedRequests(answer) => {
-                    self.executor.note_failures();
+                    self.executor.note_bad_indices();
+                    self.executor.note_chain_faults();
                     drop(answer.send(self.executor.accounts().failed_requests()));
                 }
                 Control::BadIndices(answer) => {
-                    self.executor.note_failures();
+                    self.executor.note_bad_indices();
                     drop(answer.send(self.executor.accounts().bad_indices()));
                 }
                 Control::Evict(id) => {
@@ -184,6 +195,7 @@ impl Server {
             self.clients.expel(id, "pages of its queues are missing");
             self.close(id);
         }
+        self.executor.end_lingering(Context::is_broken);
     }
 
     fn add_endpoint(&mut self, spec: EndpointSpec, listener: OwnedFd) {
@@ -204,6 +216,7 @@ impl Server {
         for connection in self.clients.of_endpoint(id) {
             self.close(connection);
         }
+        self.executor.end_lingering(|context| context.endpoint() == id);
         if let Some(endpoint) = self.executor.accounts_mut().remove(id) {
             self.clients.stop_listening(id, &endpoint.account.disposal);
         }

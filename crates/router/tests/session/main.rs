@@ -11,6 +11,7 @@ mod counters;
 mod ending;
 mod fairness;
 mod hostile;
+mod leases;
 mod netlink;
 mod rings;
 mod traffic;

@@ -65,12 +65,19 @@ impl World {
             allowed_uid: None,
         };
         change(&mut spec);
-        let path = self.directory.path().join(format!("{n}.sock"));
+        let path = self.path(n);
+        // Of an endpoint that was removed.
+        let _ = std::fs::remove_file(&path);
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 64).unwrap();
         self.server.add_endpoint(spec, listener);
         path
+    }
+
+    /// The socket of endpoint `n`.
+    pub(crate) fn path(&self, n: u8) -> PathBuf {
+        self.directory.path().join(format!("{n}.sock"))
     }
 
     /// A device, opened and ready for commands.

@@ -25,9 +25,7 @@ struct Block {
 replace! {
     /// See `rdmesh.h`.
     fn rdmesh_malloc(size: usize) -> *mut c_void {
-        let len = (size.max(1) as u64).checked_next_multiple_of(PAGE);
-        let _gate = gate::enter();
-        match len.ok_or(Errno::NOMEM).and_then(allocate) {
+        match shared(size) {
             Ok(address) => address,
             Err(_) => {
                 errno::set(Errno::NOMEM);
@@ -38,14 +36,26 @@ replace! {
 
     /// See `rdmesh.h`.
     fn rdmesh_free(address: *mut c_void) -> () {
-        let _gate = gate::enter();
-        let block = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(address as u64));
-        if let Some(Block { len, offset }) = block {
-            // SAFETY: the range was allocated here, and the caller gives it up.
-            let _ = unsafe { rustix::mm::munmap(address, len as usize) };
-            if let Some(offset) = offset {
-                ARENA.lock().unwrap_or_else(PoisonError::into_inner).release(offset, len);
-            }
+        free(address);
+    }
+}
+
+/// Zeroed memory of the arena; plain memory where there is none.
+pub(crate) fn shared(size: usize) -> io::Result<*mut c_void> {
+    let len = (size.max(1) as u64).checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
+    let _gate = gate::enter();
+    allocate(len)
+}
+
+/// Frees memory of [`shared`]; other addresses are ignored.
+pub(crate) fn free(address: *mut c_void) {
+    let _gate = gate::enter();
+    let block = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(address as u64));
+    if let Some(Block { len, offset }) = block {
+        // SAFETY: the range was allocated here, and the caller gives it up.
+        let _ = unsafe { rustix::mm::munmap(address, len as usize) };
+        if let Some(offset) = offset {
+            ARENA.lock().unwrap_or_else(PoisonError::into_inner).release(offset, len);
         }
     }
 }

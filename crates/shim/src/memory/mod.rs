@@ -20,7 +20,7 @@
 //! * [`alloc`]: memory that is shared from the start, `rdmesh_malloc`.
 #![allow(unsafe_code)]
 
-mod alloc;
+pub(crate) mod alloc;
 mod arena;
 mod convert;
 mod cut;
@@ -123,6 +123,13 @@ impl Registration {
             _ => self.segments.push(Segment { addr: start, len, kind, reserved: 0, offset }),
         }
     }
+}
+
+/// A descriptor of this process's arena, which is made if there is none.
+pub(crate) fn arena_descriptor() -> Result<OwnedFd, Errno> {
+    let mut arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
+    arena.open()?;
+    rustix::io::fcntl_dupfd_cloexec(arena.fd().ok_or(Errno::NOMEM)?, 0)
 }
 
 /// Prepares `len` bytes at `start` for a registration with `access` (`IB_ACCESS_*`).

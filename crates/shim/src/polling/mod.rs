@@ -7,6 +7,7 @@
 
 mod pause;
 
+use crate::libibverbs::{self, CqEx, Extension, VerbsContext};
 use crate::session::Context;
 use crate::{descriptors, interpose::replace};
 use libc::{c_int, c_void};
@@ -22,54 +23,6 @@ type OpenDevice = extern "C" fn(*mut c_void) -> *mut VerbsContext;
 type PollCq = extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
 type CreateCqEx = extern "C" fn(*mut VerbsContext, *mut c_void) -> *mut CqEx;
 type StartPoll = extern "C" fn(*mut CqEx, *mut c_void) -> c_int;
-
-/// `struct ibv_context`, as far as it is used here; part of libibverbs' ABI.
-#[repr(C)]
-struct VerbsContext {
-    device: *mut c_void,
-    before_poll: [*mut c_void; 11],
-    poll_cq: AtomicPtr<c_void>,
-    after_poll: [*mut c_void; 20],
-    cmd_fd: c_int,
-    async_fd: c_int,
-    num_comp_vectors: c_int,
-    mutex: libc::pthread_mutex_t,
-    abi_compat: *mut c_void,
-}
-
-/// The members before it in `struct verbs_context`, back to `create_cq_ex`.
-#[repr(C)]
-struct Extension {
-    create_cq_ex: AtomicPtr<c_void>,
-    others: [*mut c_void; 13],
-    /// Bytes of the whole `verbs_context`, which grows at its beginning.
-    size: usize,
-}
-
-/// `struct ibv_cq_ex`, as far as it is used here.
-#[repr(C)]
-struct CqEx {
-    context: *mut VerbsContext,
-    channel: *mut c_void,
-    cq_context: *mut c_void,
-    handle: u32,
-    cqe: c_int,
-    mutex: libc::pthread_mutex_t,
-    cond: libc::pthread_cond_t,
-    comp_events_completed: u32,
-    async_events_completed: u32,
-    comp_mask: u32,
-    status: c_int,
-    wr_id: u64,
-    start_poll: AtomicPtr<c_void>,
-}
-
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    assert!(offset_of!(VerbsContext, poll_cq) == 96 && offset_of!(VerbsContext, cmd_fd) == 264);
-    assert!(size_of::<VerbsContext>() == 328 && offset_of!(CqEx, start_poll) == 144);
-    assert!(size_of::<Extension>() == 120);
-};
 
 // The provider's functions: the same for all our contexts.
 static POLL_CQ: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -90,18 +43,12 @@ fn real_open_device() -> Option<OpenDevice> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     let mut found = FOUND.load(Ordering::Acquire);
     if found.is_null() {
-        let name: &CStr = c"ibv_open_device";
-        // SAFETY: C strings. The second way is for programs that loaded libibverbs later, out of the global scope
-        // (Python's modules); the handle is kept.
-        found = unsafe {
-            let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
-            if next.is_null() {
-                let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-                if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
-            } else {
-                next
-            }
-        };
+        // SAFETY: a C string.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"ibv_open_device".as_ptr()) };
+        if found.is_null() {
+            // Not in the global scope, where this library's own is.
+            found = libibverbs::function_out_of_scope(c"ibv_open_device");
+        }
         FOUND.store(found, Ordering::Release);
     }
     // SAFETY: libibverbs' function of that name has this signature.

@@ -3,9 +3,11 @@
 use super::events::Events;
 use super::filling::FillingChannel;
 use crate::descriptors::{Kind, OwnFd, TABLE};
+use crate::linger::Lease;
 use crate::{memory, polling};
 use rdmesh_preload::channel::ReceivedFd;
 use rdmesh_preload::link::{State, connect, identity};
+use rdmesh_preload::settings::settings;
 use rdmesh_preload::{Channel, Endpoint, Link};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::ring::QueueFile;
@@ -30,6 +32,7 @@ pub(crate) struct Context {
     identity: (u64, u64),
     events: Events,
     link: Link<FillingChannel>,
+    lease: Lease,
     /// Address of a completion queue of the program, by which its functions can be found; 0 for none, all ones for found.
     queue: AtomicU64,
 }
@@ -57,8 +60,12 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
         queues: OwnFd::new(queues),
         events: Events::default(),
         queue: AtomicU64::new(0),
+        lease: Lease::default(),
         link: Link::new(endpoint, socket, FillingChannel::new(channel), RequestKind::Attach, token),
     };
+    if let Some(term) = settings().linger() {
+        context.lease.ask(&context, term)?;
+    }
     if !close_on_exec {
         rustix::io::fcntl_setfd(&number, rustix::io::FdFlags::empty())?;
     }
@@ -94,6 +101,16 @@ impl Context {
     /// The queue memory.
     pub(super) fn queues(&self) -> BorrowedFd<'_> {
         self.queues.as_fd()
+    }
+
+    /// Maps a part of the queue memory, for reading and writing.
+    pub(crate) fn map_queues(&self, offset: u64, len: usize) -> Result<SharedMemory, Errno> {
+        Ok(SharedMemory::map(self.queues(), offset, len, true)?)
+    }
+
+    /// Has the router execute a command of this library's own, and gives its response to `consume`.
+    pub(crate) fn call<T>(&self, kind: RequestKind, body: &[u8], consume: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
+        self.link.call(kind, body, |reply| consume(reply.response()))
     }
 
     pub(super) fn workers(&self) -> &WorkerFlags {
@@ -136,9 +153,16 @@ impl Context {
 
     /// The program has one less.
     pub(crate) fn lost_descriptor(&self) {
-        if self.link.lost_descriptor() {
+        let farewell = self.lease.is_asked_for().then(Lease::farewell);
+        let farewell = farewell.as_ref().map(|body| (RequestKind::Linger, &body[..]));
+        if self.link.lost_descriptor(farewell) {
             memory::device_closed();
         }
+    }
+
+    /// Its lease.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The descriptor of its asynchronous events.
@@ -146,7 +170,7 @@ impl Context {
         &self.events
     }
 
-    pub(super) fn link(&self) -> &Link<FillingChannel> {
+    pub(crate) fn link(&self) -> &Link<FillingChannel> {
         &self.link
     }
 

@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 /// A device's channel, and the arena that was sent on it.
-pub(super) struct FillingChannel {
+pub(crate) struct FillingChannel {
     channel: Channel,
     /// The arena that the router knows this process by: it need not be sent again.
     arena: Option<ArenaFile>,

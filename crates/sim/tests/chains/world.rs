@@ -1,14 +1,13 @@
 //! Engines of one host, or of two, with a chain's objects on the first and its client on the last.
 
 use rdmesh_chain::Installed;
-use rdmesh_chain::program::{Chain, Content, Place, Remote, Span};
+use rdmesh_chain::program::{Chain, Content};
 use rdmesh_nic::{
     Capabilities, ChainEntry, Config, ContextId, CqInit, Datagram, Device, Engine, INLINE_COPIES, Image, Manage,
     ManageSend, Network, Numbers, Origin, QpInit, RingInit, Route, Routes, Target, Time, Transmits,
 };
 use rdmesh_sim::platform::{Completions, Journal, Recvs, Region, Sends, Sim};
 use rdmesh_verbs::chain::ChainOp;
-use rdmesh_verbs::chain::offset;
 use rdmesh_verbs::*;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -231,7 +230,7 @@ impl Engined {
         let (_, key) = device.reg_mr(client.pd, 0x4000, buffer as u64, ALL, region.clone()).unwrap();
         let (_, own) = device.reg_mr(client.pd, 0, (REQUEST + REPLY) as u64, ALL, requests.clone()).unwrap();
         let cqs: Vec<u32> = chain.cqs.iter().map(|_| world.cq(&server, 1).0).collect();
-        let installed = Installed { cqs, regions: vec![], queues: vec![], receives: vec![] };
+        let installed = Installed { cqs, ..Installed::default() };
         let (regions, rings, peers) = (vec![], vec![], vec![]);
         let (buffer, buffer_key, requests) = (region, key.0, (requests, own));
         let chain = chain.clone();
@@ -333,38 +332,18 @@ impl Engined {
     }
 
     fn fill(&mut self, receive_ring: &Region) {
-        let chain = self.chain.clone();
-        for (number, queue) in chain.queues.iter().enumerate() {
-            let stride = chain.stride(number);
-            for (index, slot) in queue.slots.iter().enumerate() {
-                let mut bytes = vec![0; stride];
-                chain.encode(*slot, &self.installed, &mut bytes);
-                self.rings[number].put((index * stride) as u64, &bytes);
-            }
+        let (chain, installed) = (&self.chain, &self.installed);
+        for (number, ring) in self.rings.iter().enumerate() {
+            ring.put(0, &chain.ring(number, installed));
         }
         for (number, region) in chain.regions.iter().enumerate() {
-            let Content::Pristine(parts) = &region.content else { continue };
-            let mut bytes = Vec::new();
-            for (slot, at, length) in parts {
-                let (queue, index) = chain.position(*slot).unwrap();
-                bytes.extend(self.rings[queue].get((index * chain.stride(queue) + at) as u64, *length));
-            }
-            self.regions[number].put(0, &bytes);
-        }
-        for receive in &chain.receives {
-            for (slot, sges) in receive.slots.iter().enumerate() {
-                let at = slot * receive.stride();
-                receive_ring.put((at + offset::RECV_NUM_SGE) as u64, &(sges.len() as u32).to_le_bytes());
-                for (i, span) in sges.iter().enumerate() {
-                    receive_ring.put((at + offset::RECV_SGES + i * offset::SGE_LEN) as u64, &self.sge(span));
-                }
+            if let Content::Pristine(_) = &region.content {
+                self.regions[number].put(0, &chain.constant(number, installed));
             }
         }
-    }
-
-    fn sge(&self, span: &Span) -> Vec<u8> {
-        let (key, addr) = self.chain.resolve(span.place, &self.installed).unwrap();
-        [&addr.to_le_bytes()[..], &span.length.to_le_bytes(), &key.to_le_bytes()].concat()
+        for (number, receive) in chain.receives.iter().enumerate() {
+            receive_ring.put(0, &chain.receive_ring(number, receive.stride(), installed));
+        }
     }
 
     fn connect(&mut self, qps: &[(QueuePair, bool)], inbox: u32) {
@@ -400,44 +379,21 @@ impl Engined {
         }
     }
 
-    fn ring_len(&self, ring: &Region) -> u64 {
-        let number = self.rings.iter().position(|other| std::ptr::eq(other, ring)).unwrap();
-        (self.chain.stride(number) * self.chain.queues[number].slots.len()) as u64
-    }
-
     /// Images of all rings, with holes where a request or a message of the chain writes.
     pub fn images(&self) -> Vec<Image> {
-        let chain = &self.chain;
-        let image = |(number, ring): (usize, &Region)| {
-            let stride = chain.stride(number);
-            Image::new(stride, &ring.get(0, self.ring_len(ring) as usize)).unwrap()
-        };
-        let mut images: Vec<Image> = self.rings.iter().enumerate().map(image).collect();
-        let mut open = |place: Place, len: usize| {
-            let Place::Slot { slot, at } = place else { return };
-            let (queue, index) = chain.position(slot).unwrap();
-            assert!(images[queue].open(index, at, len));
-        };
-        for receive in &chain.receives {
-            receive.slots.iter().flatten().for_each(|span| open(span.place, span.length as usize));
-        }
-        for slot in &chain.slots {
-            if slot.class_op().returns_data() {
-                slot.sges.iter().for_each(|span| open(span.place, span.length as usize));
-            }
-            if let Remote::Own(place) = slot.remote {
-                let len = if slot.class_op().is_atomic() { 8 } else { slot.length() as usize };
-                open(place, if slot.class_op() == ChainOp::Read { 0 } else { len });
-            }
-        }
-        for (queue, image) in chain.queues.iter().zip(&mut images) {
-            for (index, slot) in queue.slots.iter().enumerate() {
-                let slot = &chain.slots[*slot];
-                let ops: Vec<_> = std::iter::once(slot.control.op).chain(slot.may.iter().map(|c| c.op)).collect();
+        let image = |number| {
+            let slots = self.chain.sealed(number, &self.installed);
+            let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.bytes.clone()).collect();
+            let mut image = Image::new(self.chain.stride(number), &bytes).unwrap();
+            for (index, slot) in slots.iter().enumerate() {
+                let is_hole = |at: &usize| slot.holes[at / 8] >> (at % 8) & 1 != 0;
+                (0..slot.bytes.len()).filter(is_hole).for_each(|at| assert!(image.open(index, at, 1)));
+                let ops: Vec<_> = ChainOp::ALL.into_iter().filter(|op| slot.allowed >> op.code() & 1 != 0).collect();
                 assert!(image.allow(index, &ops));
             }
-        }
-        images
+            image
+        };
+        (0..self.rings.len()).map(image).collect()
     }
 
     /// The client sends a request. Returns the replies: immediate data, and length.

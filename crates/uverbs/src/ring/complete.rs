@@ -1,6 +1,6 @@
 //! Completion ring: written by the router, read by the program.
 
-use super::{NewRing, Queue, QueueFile, WORD};
+use super::{Extent, NewRing, Queue, QueueFile, WORD};
 use crate::abi::WorkCompletion;
 use rdmesh_verbs::Completion;
 use rustix::io;
@@ -17,6 +17,11 @@ impl CompletionRing {
         let (queue, len) = Queue::create(file, cqe, WC_LEN)?;
         let (offset, slots) = (queue.offset, queue.mask);
         Ok(NewRing { ring: Self { queue, produced: 0 }, offset, len, slots })
+    }
+
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.queue.extent()
     }
 
     /// Adds an entry; false where the ring is full.

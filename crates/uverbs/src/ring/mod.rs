@@ -43,6 +43,8 @@ pub struct RingSlots {
     pub stride: u32,
     /// Number of elements: one more than the entries that the ring holds.
     pub slots: u32,
+    /// Offset of the first element in the queue memory.
+    pub offset: u64,
 }
 
 const LOG2_ELEM_SIZE: usize = offset_of!(RxeQueueBuf, log2_elem_size);
@@ -105,10 +107,16 @@ impl Queue {
         1 << self.log2_elem_size
     }
 
+    /// Its extent in the queue memory, as the program maps it.
+    fn extent(&self) -> Extent {
+        Extent { offset: self.offset, len: self.memory.len() as u64 }
+    }
+
     /// The elements, as memory.
     fn slots(&self) -> RingSlots {
         let memory = self.memory.part(DATA, self.memory.len() - DATA);
-        RingSlots { memory, stride: self.elem_size() as u32, slots: self.mask + 1 }
+        let offset = self.offset + DATA as u64;
+        RingSlots { memory, stride: self.elem_size() as u32, slots: self.mask + 1, offset }
     }
 
     fn producer(&self) -> u32 {

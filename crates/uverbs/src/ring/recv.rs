@@ -1,6 +1,6 @@
 //! Receive ring: receive requests of a queue pair or shared receive queue.
 
-use super::{BadWqe, NewRing, Queue, QueueFile, RingSlots, SGE_LEN, WORD};
+use super::{BadWqe, Extent, NewRing, Queue, QueueFile, RingSlots, SGE_LEN, WORD};
 use crate::abi::RxeRecvWqe;
 use rdmesh_verbs::RecvWr;
 use rustix::io;
@@ -18,6 +18,11 @@ impl RecvRing {
         let (queue, len) = Queue::create(file, max_wr, elem_size)?;
         let (offset, slots) = (queue.offset, queue.mask);
         Ok(NewRing { ring: Self { queue, taken: 0 }, offset, len, slots })
+    }
+
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.queue.extent()
     }
 
     /// The elements, as memory.

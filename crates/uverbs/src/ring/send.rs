@@ -1,6 +1,6 @@
 //! Send ring: work requests, parsed from the provider's elements.
 
-use super::{NewRing, Queue, QueueFile, RingSlots, SGE_LEN};
+use super::{Extent, NewRing, Queue, QueueFile, RingSlots, SGE_LEN};
 use crate::abi::{
     RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeSendWqe, RxeSendWr, RxeSge, RxeUdArgs,
     wr_opcode as opcode,
@@ -43,6 +43,11 @@ impl SendRing {
     /// Inline bytes that fit beside `max_sge` elements: the two share the space.
     pub fn max_inline(max_sge: u32, asked: u32) -> u32 {
         asked.max(max_sge * SGE_LEN as u32)
+    }
+
+    /// Its extent in the queue memory, as the program maps it.
+    pub fn extent(&self) -> Extent {
+        self.queue.extent()
     }
 
     /// The elements, as memory.

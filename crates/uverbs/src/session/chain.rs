@@ -105,6 +105,10 @@ pub struct Managed {
     pub receive_stride: u32,
     /// Slots of a lap.
     pub receive_cycle: u32,
+    /// Offset of the send queue's first slot in the context's queue memory.
+    pub send_offset: u64,
+    /// Offset of the receive queue's first slot.
+    pub receive_offset: u64,
 }
 
 /// Request of [`Call::Register`].

@@ -31,8 +31,10 @@
 //!   most one netlink message.
 //! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: the method's response, if it has one.
 //! * `Chain`: a command on managed queues; see [`chain`].
+//! * `Linger`: a command on leases, or the first message of a process that takes one over; see [`linger`].
 
 pub mod chain;
+pub mod linger;
 
 use arrayvec::ArrayVec;
 use rustix::io;
@@ -46,7 +48,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of these messages; router and library must agree.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of the largest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Descriptors in one message.
@@ -90,13 +92,15 @@ pub enum RequestKind {
     CmUnlessEvents = 21,
     /// A command on managed queues and their groups.
     Chain = 22,
+    /// A command on leases, by which a context outlives its program.
+    Linger = 23,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
         use RequestKind::*;
-        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents, Chain];
+        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents, Chain, Linger];
         all.into_iter().find(|k| *k as u32 == n)
     }
 }
@@ -155,6 +159,13 @@ impl FdUse {
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// Whether it is the same, in constant time: the time reveals nothing of what is secret.
+    pub fn is_equal(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+}
 
 /// Answer to `Open`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -1,72 +1,59 @@
-//! Watches of the embedded store, and the changes that it remembers for those that continue.
+//! Watches of the embedded store.
 
 use super::Embedded;
-use crate::store::{Cancel, Change, Entry, Revision, StoreError, Watch};
+use super::history::{History, of};
+use crate::store::{Batch, Cancel, Change, Changes, Entry, Revision, StoreError, Watch};
+use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
-/// Changes of one revision.
-#[derive(Clone)]
-pub(super) struct Batch {
-    pub(super) revision: Revision,
-    pub(super) changes: Vec<Change>,
-}
-
-/// Message to a watch: changes, or none when its waiting is to end.
+/// Message to a watch that a thread waits for: changes, or none when its waiting is to end.
 type News = Option<Batch>;
 
 /// The watches of a store, and its last changes.
 #[derive(Default)]
 pub(super) struct Watches {
     watches: Vec<(String, Sender<News>)>,
-    history: VecDeque<Batch>,
-    /// Changes in the history.
-    remembered: usize,
-    /// The last revision that is not in the history any more.
-    forgotten: Revision,
+    history: History,
+    /// Tells followers of changes.
+    changed: watch::Sender<Revision>,
 }
 
 impl Watches {
+    /// No watches; the history begins after `revision`.
+    pub(super) fn after(revision: Revision) -> Self {
+        Self { history: History::after(revision), ..Self::default() }
+    }
+
+    pub(super) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(super) fn compact(&mut self, revision: Revision) {
+        self.history.compact(revision);
+    }
+
     /// A new watch of `prefix`, which begins with what it missed after `revision`.
-    pub(super) fn add(
-        &mut self,
-        prefix: &str,
-        revision: Revision,
-    ) -> Result<(Sender<News>, Receiver<News>), StoreError> {
-        if revision < self.forgotten {
-            return Err(StoreError::Forgotten(revision));
-        }
+    pub(super) fn add(&mut self, prefix: &str, revision: Revision) -> (Sender<News>, Receiver<News>) {
         let (sender, receiver) = channel();
-        let missed = self.history.iter().filter(|batch| batch.revision > revision);
         // The receiver is there.
-        missed.filter_map(|batch| batch.of(prefix)).for_each(|batch| drop(sender.send(Some(batch))));
+        self.history.since(prefix, revision).for_each(|batch| drop(sender.send(Some(batch))));
         self.watches.push((prefix.to_owned(), sender.clone()));
-        Ok((sender, receiver))
+        (sender, receiver)
+    }
+
+    pub(super) fn follow(&self) -> watch::Receiver<Revision> {
+        self.changed.subscribe()
     }
 
     /// Sends changes to the watches of their keys; removes watches that were dropped.
-    pub(super) fn tell(&mut self, batch: Batch) {
-        self.watches.retain(|(prefix, sender)| batch.of(prefix).is_none_or(|batch| sender.send(Some(batch)).is_ok()));
-        self.remembered += batch.changes.len();
-        self.history.push_back(batch);
-        while self.remembered > HISTORY
-            && let Some(oldest) = self.history.pop_front()
-        {
-            self.remembered -= oldest.changes.len();
-            self.forgotten = oldest.revision;
-        }
-    }
-}
-
-impl Batch {
-    /// The changes of keys that begin with `prefix`; none where there are none.
-    fn of(&self, prefix: &str) -> Option<Self> {
-        let is_meant = |change: &&Change| match change {
-            Change::Put(Entry { key, .. }) | Change::Delete { key, .. } => key.starts_with(prefix),
-        };
-        let changes: Vec<_> = self.changes.iter().filter(is_meant).cloned().collect();
-        (!changes.is_empty()).then_some(Self { revision: self.revision, changes })
+    pub(super) fn tell(&mut self, batch: Batch, before: Vec<(String, Option<Entry>)>) {
+        self.watches.retain(|(prefix, sender)| of(&batch, prefix).is_none_or(|batch| sender.send(Some(batch)).is_ok()));
+        let revision = batch.revision;
+        self.history.add(batch, before);
+        self.changed.send_replace(revision);
     }
 }
 
@@ -105,7 +92,7 @@ impl EmbeddedWatch {
     /// The changes until now. Where there are none, all of the store's changes have been returned.
     fn receive_now(&mut self) -> Option<Change> {
         let state = self.store.state();
-        let (news, now) = (self.news.try_recv(), state.revision);
+        let (news, now) = (self.news.try_recv(), state.revision());
         drop(state);
         match news {
             Ok(news) => self.receive(news),
@@ -124,7 +111,7 @@ impl Watch for EmbeddedWatch {
         }
         let deadline = Instant::now() + timeout;
         loop {
-            let lease = self.store.state().time_to_next_end((self.store.clock)());
+            let lease = self.store.time_to_next_end();
             let left = deadline.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(lease.map_or(left, |lease| lease.min(left))) {
                 Ok(news) => return Ok(self.receive(news)),
@@ -146,5 +133,47 @@ impl Watch for EmbeddedWatch {
     }
 }
 
-/// Changes that are remembered.
-const HISTORY: usize = 4096;
+/// [`Changes`] of the embedded store: a place in its history, so that a slow follower holds no changes back.
+pub(super) struct Follower {
+    store: Embedded,
+    prefix: String,
+    revision: Revision,
+    changed: watch::Receiver<Revision>,
+}
+
+impl Follower {
+    pub(super) fn new(store: Embedded, prefix: &str, revision: Revision, changed: watch::Receiver<Revision>) -> Self {
+        Self { store, prefix: prefix.to_owned(), revision, changed }
+    }
+
+    /// What has come; where nothing has, the time until the next lease ends.
+    fn take(&mut self) -> Result<Result<Batch, Option<Duration>>, StoreError> {
+        let state = self.store.state();
+        self.changed.mark_unchanged();
+        let history = state.history();
+        history.check(self.revision, state.revision())?;
+        let batch = history.since(&self.prefix, self.revision).next();
+        self.revision = batch.as_ref().map_or(state.revision(), |batch| batch.revision);
+        drop(state);
+        Ok(batch.ok_or_else(|| self.store.time_to_next_end()))
+    }
+}
+
+#[async_trait]
+impl Changes for Follower {
+    async fn next(&mut self) -> Result<Batch, StoreError> {
+        loop {
+            let changed = match self.take()? {
+                Ok(batch) => return Ok(batch),
+                Err(None) => self.changed.changed().await,
+                // A lease that ends is noticed by whoever looks next: this one.
+                Err(Some(left)) => tokio::time::timeout(left, self.changed.changed()).await.unwrap_or(Ok(())),
+            };
+            changed.map_err(|_| StoreError::Unavailable("it was dropped".into()))?;
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+}

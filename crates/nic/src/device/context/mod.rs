@@ -10,8 +10,9 @@ use crate::command::{CommandError, CqEntry, PdEntry, QpInit, SrqEntry};
 use crate::memory::KeyTable;
 use crate::path::Network;
 use crate::platform::Platform;
+use crate::policy::Policy;
 use crate::qp::Core;
-use crate::schedule::{Owner, StepRate};
+use crate::schedule::Owner;
 use alloc::vec::Vec;
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 
@@ -20,8 +21,8 @@ pub struct Context<P: Platform> {
     pub(crate) network: Network,
     pub(crate) keys: KeyTable<P::Memory>,
     pub(crate) chains: Chains,
-    /// Budget of steps of the chains of its endpoint.
-    step_rate: Option<StepRate>,
+    /// Policy of its endpoint.
+    pub(crate) policy: Policy,
     pds: Slab<Pd>,
     cqs: Slab<Cq<P>>,
     srqs: Slab<Srq<P>>,
@@ -48,7 +49,7 @@ impl<P: Platform> Context<P> {
         Self {
             network,
             chains: Chains::default(),
-            step_rate: None,
+            policy: Policy::default(),
             pds: Slab::new(limits.max_pd),
             keys: KeyTable::new(limits.max_mr.saturating_add(limits.max_mw), seed),
             cqs: Slab::new(limits.max_cq),
@@ -61,6 +62,11 @@ impl<P: Platform> Context<P> {
     /// At most `limit` completion queues, from handle `from` on.
     pub fn list_cqs(&self, from: u32, limit: usize) -> Vec<CqEntry> {
         self.cqs.iter_from(from).map(|(handle, cq)| cq.entry(handle)).take(limit).collect()
+    }
+
+    /// A completion queue, as the platform made it.
+    pub fn completion_queue(&self, cq: u32) -> Option<&P::CompletionQueue> {
+        self.cqs.get(cq).map(Cq::queue)
     }
 
     /// At most `limit` protection domains, from handle `from` on.
@@ -86,16 +92,6 @@ impl<P: Platform> Context<P> {
     /// Account whose share of the engine its queue pairs use.
     pub(crate) fn owner(&self) -> Owner {
         Owner { vni: self.network.vni, endpoint: self.network.endpoint }
-    }
-
-    /// Budget of steps of its endpoint's chains.
-    pub(crate) fn step_rate(&self) -> Option<StepRate> {
-        self.step_rate
-    }
-
-    /// Its endpoint has another budget of steps.
-    pub(crate) fn set_step_rate(&mut self, rate: Option<StepRate>) {
-        self.step_rate = rate;
     }
 
     pub(crate) fn cq(&mut self, handle: u32) -> Option<&mut Cq<P>> {

@@ -10,6 +10,7 @@ mod management;
 mod model;
 mod moving;
 mod operations;
+mod rates;
 mod shares;
 mod slow;
 mod wire;

@@ -175,7 +175,7 @@ impl<P: Platform> Turn<'_, P> {
         let (qp, at) = (self.exec.qp.handle, self.exec.out.now);
         let steps = self.exec.cx.chains.count(Executed { number: 0, qp, index, op, bytes: len, at });
         let Exec { index, out, .. } = &mut self.exec;
-        out.schedule.charge_steps(*index, steps);
+        out.schedule.charge_steps(*index, out.now, steps);
         if carried == 0 {
             out.spend(0);
             out.chains.spend(cost(1, 0));

@@ -5,7 +5,7 @@ use crate::memory::{CopyError, gather_bytes};
 use crate::path::{Envelope, flow};
 use crate::path::{Route, Transmits};
 use crate::platform::{Memory, Platform};
-use crate::schedule::TURN_STEPS;
+use crate::schedule::{Order, TURN_STEPS};
 use crate::wire::{Header, Op, Service};
 use core::net::IpAddr;
 use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
@@ -34,6 +34,7 @@ impl<P: Platform> Local<'_, P> {
             }
             if !self.qp.is_sending()
                 || !self.qp.can_send()
+                || !self.out.admit(Order::Wire, self.index)
                 || (self.qp.send.cursor == self.qp.send.window.len() && !self.exec().fetch())
             {
                 return false;
@@ -125,6 +126,7 @@ impl<P: Platform> Local<'_, P> {
             None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes),
         })?;
         self.out.spend(entry.total);
+        self.out.meter(self.index, entry.total, true);
         self.qp.send.slow.end();
         Ok(())
     }

@@ -101,7 +101,8 @@ impl<P: Platform> Local<'_, P> {
         let head = self.head(op, (len, last), if is_group { Qpn::MULTICAST } else { dest }, av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
-        if !entry.started {
+        let begins = !entry.started;
+        if begins {
             entry.first_psn = send.next_psn;
         }
         entry.started = true;
@@ -115,6 +116,7 @@ impl<P: Platform> Local<'_, P> {
         }
         self.state.unanswered += 1;
         self.out.spend(u64::from(len));
+        self.out.meter(self.index, u64::from(len), begins);
         if !is_group {
             self.out.packet(Packet { head, body });
             return Step::Done;

@@ -2,7 +2,7 @@
 
 use super::Local;
 use crate::platform::Platform;
-use crate::schedule::{TURN_COST, TURN_PACKETS};
+use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
 use rdmesh_verbs::WcStatus;
 
 impl<P: Platform> Local<'_, P> {
@@ -15,6 +15,9 @@ impl<P: Platform> Local<'_, P> {
         let end = self.out.spent() + TURN_COST;
         for _ in 0..TURN_PACKETS {
             if self.out.spent() >= end || !self.qp.is_sending() || !self.qp.can_send() || self.state.is_full() {
+                break;
+            }
+            if !self.out.admit(Order::Local, self.index) {
                 break;
             }
             if self.qp.send.cursor == self.qp.send.window.len() && !self.exec().fetch() {

@@ -55,7 +55,7 @@ fn may_make_namespaces() -> bool {
 
 fn network(name: &str) -> Network {
     let subnets = vec!["10.7.0.0/24".parse().unwrap(), "fd00:7::/64".parse().unwrap()];
-    Network { name: name.parse().unwrap(), vni: 7, subnets }
+    Network { subnets, ..Network::around(name.parse().unwrap(), 7, &[]) }
 }
 
 fn endpoint(network: &Network, name: &str, addresses: &[&str]) -> Endpoint {

@@ -3,7 +3,7 @@
 use super::super::account::Item;
 use super::super::managed::ManagedQueue;
 use super::super::objects::ObjectKind;
-use super::super::regions::Region;
+use super::super::regions::{Pages, Region};
 use super::Scope;
 use crate::budget::Resource;
 use crate::memory::{HostPlatform, TenantMemory};
@@ -52,6 +52,7 @@ fn manage(scope: &mut Scope<'_>, request: Manage) -> Result<Managed, Errno> {
         let rings = rings(&device, &request)?;
         let (managed, lens) = (describe(&rings), lens(&rings));
         let (send, receive) = rings;
+        let (send, receive) = (send.map(|ring| ring.init), receive.map(|ring| ring.init));
         let send = send.map(|ring| ManageSend { ring, copies });
         device.manage_qp(qp, ManageQueues { group: request.group, send, receive })?;
         Ok((managed, lens))
@@ -60,8 +61,14 @@ fn manage(scope: &mut Scope<'_>, request: Manage) -> Result<Managed, Errno> {
     Ok(managed)
 }
 
+/// A ring that is to be managed, and its offset in the context's queue memory.
+struct Ring {
+    init: RingInit<TenantMemory>,
+    offset: u64,
+}
+
 /// The rings of the queues that are to be managed.
-type Rings = (Option<RingInit<TenantMemory>>, Option<RingInit<TenantMemory>>);
+type Rings = (Option<Ring>, Option<Ring>);
 
 fn rings(device: &Device<'_, HostPlatform>, request: &Manage) -> Result<Rings, CommandError> {
     let has = |side| request.sides & side != 0;
@@ -75,21 +82,25 @@ fn rings(device: &Device<'_, HostPlatform>, request: &Manage) -> Result<Rings, C
     Ok((send, receive))
 }
 
-fn ring(slots: RingSlots, cycle: u32) -> RingInit<TenantMemory> {
-    let RingSlots { memory, stride, slots } = slots;
+fn ring(slots: RingSlots, cycle: u32) -> Ring {
+    let RingSlots { memory, stride, slots, offset } = slots;
     let cycle = if cycle == 0 { slots } else { cycle };
-    RingInit { memory: TenantMemory::Ring(memory), stride, slots, cycle }
+    Ring { init: RingInit { memory: TenantMemory::Ring(memory), stride, slots, cycle }, offset }
 }
 
 fn describe((send, receive): &Rings) -> Managed {
-    let shape = |ring: &Option<RingInit<_>>| ring.as_ref().map_or((0, 0), |ring| (ring.stride, ring.cycle));
-    let ((send_stride, send_cycle), (receive_stride, receive_cycle)) = (shape(send), shape(receive));
-    Managed { send_stride, send_cycle, receive_stride, receive_cycle }
+    let shape = |ring: &Option<Ring>| {
+        ring.as_ref().map_or((0, 0, 0), |Ring { init, offset }| (init.stride, init.cycle, *offset))
+    };
+    let (send_stride, send_cycle, send_offset) = shape(send);
+    let (receive_stride, receive_cycle, receive_offset) = shape(receive);
+    Managed { send_stride, send_cycle, receive_stride, receive_cycle, send_offset, receive_offset }
 }
 
 /// Bytes of the rings; none of a queue that is not managed.
 fn lens((send, receive): &Rings) -> [Option<u64>; 2] {
-    [send, receive].map(|ring| ring.as_ref().map(|ring| u64::from(ring.stride) * u64::from(ring.slots)))
+    let len = |Ring { init, .. }: &Ring| u64::from(init.stride) * u64::from(init.slots);
+    [send, receive].map(|ring| ring.as_ref().map(len))
 }
 
 /// Registers a ring, which is charged as the memory region that it is.
@@ -111,7 +122,7 @@ fn register(scope: &mut Scope<'_>, request: Register, side: QueueSide) -> Result
     })?;
     [charge, bytes].into_iter().for_each(|charge| scope.context.holdings_mut().add(charge));
     scope.totals.objects_created += 1;
-    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len };
+    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len, pages: Pages::Ring };
     scope.context.regions_mut().insert(region.mr, row);
     if let Some(queue) = scope.context.managed_mut().get_mut(qp) {
         queue.add_region(region.mr);

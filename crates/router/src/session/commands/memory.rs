@@ -2,7 +2,7 @@
 
 use super::super::account::Item;
 use super::super::objects::ObjectKind;
-use super::super::regions::Region;
+use super::super::regions::{Pages, Region};
 use super::super::reply::Reply;
 use super::Call;
 use crate::memory::{ArenaFile, ProcessMemory, RegionError, TenantMemory};
@@ -42,20 +42,43 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let charge = call.charge(ObjectKind::Mr)?;
     let is_on_demand = access.contains(Access::ON_DEMAND);
     let pinned = if is_on_demand { 0 } else { request.length };
-    let pages = call.scope.charge(Item::Pinned, pinned)?;
+    let bytes = call.scope.charge(Item::Pinned, pinned)?;
+    refuse_mortal(call, is_on_demand)?;
 
     let memory = if is_on_demand && request.start == 0 && request.length == u64::MAX {
         whole_memory(call, &request)?
     } else {
         region_memory(call, &request, is_on_demand)?
     };
+    let pages = pages_of(call, is_on_demand);
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
     let (mr_handle, key) =
         call.on_shard(move |shard, c| shard.engine().device(c)?.reg_mr(pd, iova, len, access, memory))?;
     call.created(charge);
-    call.scope.context.holdings_mut().add(pages);
-    call.scope.context.regions_mut().insert(mr_handle, Region { pd, key, iova, len, access, pinned });
+    call.scope.context.holdings_mut().add(bytes);
+    call.scope.context.regions_mut().insert(mr_handle, Region { pd, key, iova, len, access, pinned, pages });
     Ok(Reply::new(&RegMrResponse { mr_handle, lkey: key.0, rkey: key.0 }))
+}
+
+/// Whether the pages of the region that is to be made are private, or some of them.
+fn is_private(call: &Call<'_>, is_on_demand: bool) -> bool {
+    is_on_demand || call.segments.iter().any(|segment| segment.kind != SegmentKind::Arena as u32)
+}
+
+/// Private pages go with their process: a context that is to outlive it has no region with some.
+fn refuse_mortal(call: &Call<'_>, is_on_demand: bool) -> Result<(), Errno> {
+    let has_lease = call.scope.context.tenure().lease().is_some();
+    if has_lease && is_private(call, is_on_demand) { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+}
+
+/// Pages of the region that was made just now.
+fn pages_of(call: &Call<'_>, is_on_demand: bool) -> Pages {
+    match (call.scope.program.arena(), call.segments) {
+        (Some(arena), segments) if !is_private(call, is_on_demand) => {
+            Pages::Arena(arena, if let [segment] = segments { Some(segment.offset) } else { None })
+        }
+        _ => Pages::Private,
+    }
 }
 
 /// All of the program's memory, present or not yet (implicit on-demand paging).

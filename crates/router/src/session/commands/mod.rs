@@ -5,6 +5,7 @@ mod chain;
 mod cq;
 mod device;
 mod ioctl;
+mod linger;
 mod memory;
 mod modify;
 mod qp;
@@ -27,6 +28,7 @@ use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
 use rdmesh_uverbs::session::chain::ChainRequest;
+use rdmesh_uverbs::session::linger::LingerRequest;
 use rdmesh_uverbs::session::{RequestKind, Segment, SegmentKind};
 use rdmesh_verbs::{AddressVector, DeviceLimits};
 use rustix::io::Errno;
@@ -91,6 +93,11 @@ pub(super) fn chain(scope: Scope<'_>, bytes: &[u8]) -> Result<Vec<u8>, Errno> {
         return Err(Errno::INVAL);
     }
     chain::execute(scope, request)
+}
+
+/// Executes a command on the context's lease: the answer, and its response.
+pub(super) fn linger(scope: Scope<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<Vec<u8>, Errno> {
+    linger::execute(scope, LingerRequest::parse(bytes).ok_or(Errno::INVAL)?, fds)
 }
 
 /// Executes an `ioctl()` method: its response.

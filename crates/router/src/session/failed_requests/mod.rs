@@ -49,6 +49,8 @@ pub enum FailedRequest {
     },
     /// A queue pair of an unknown type.
     QpType(u8),
+    /// Memory with private pages, in a device that is to outlive its program.
+    PrivatePages,
     /// A limit is reached.
     Limit(&'static str),
     /// A request of a chain, whose group it has ended.
@@ -188,6 +190,10 @@ impl FailedRequest {
                 "there are RC, UC and UD; tell the program to use one of them (UCX: UCX_TLS=rc_verbs,ud_verbs)"
                     .to_owned(),
             ),
+            Self::PrivatePages => Some(
+                "register memory of rdmesh_malloc, or other anonymous memory that is writable; or give the lease up (no --linger)"
+                    .to_owned(),
+            ),
             Self::Limit(_) => {
                 Some("raise the quota when the endpoint is made (`rdmesh run --help`, Limits)".to_owned())
             }
@@ -225,6 +231,9 @@ impl fmt::Display for FailedRequest {
                 write!(f, "queue pair {} of {peer} never answered; the address is {place}", qpn.value())
             }
             Self::QpType(number) => write!(f, "ibv_create_qp: type {} is not supported", names::qp_type(*number)),
+            Self::PrivatePages => {
+                write!(f, "ibv_reg_mr: memory with private pages cannot outlive its process, as a lease asks for")
+            }
             Self::Limit(what) => write!(f, "no more {what}"),
             Self::Chain(failed) => chain::describe(failed, f),
             Self::BadIndex => write!(f, "an index of a queue lay beyond the queue's end"),

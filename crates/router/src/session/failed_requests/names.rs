@@ -3,6 +3,7 @@
 use crate::cm::peer_of_resolution;
 use rdmesh_uverbs::abi::{Attributes, CmHeader, Command, CreateQp, ExCreateQp, cm_command, number};
 use rdmesh_uverbs::session::RequestKind;
+use rdmesh_uverbs::session::linger::LingerRequest;
 use std::net::IpAddr;
 use zerocopy::FromBytes;
 
@@ -10,6 +11,8 @@ use zerocopy::FromBytes;
 pub(in crate::session) enum Subject {
     /// The creation of a queue pair of this type.
     QueuePair(u8),
+    /// The registration of memory, or a lease of what was registered.
+    Registration,
     /// The path to a peer.
     Resolution(Option<IpAddr>),
     /// Something else, by its function's name.
@@ -20,6 +23,7 @@ impl Subject {
     pub(in crate::session) fn name(&self) -> &'static str {
         match self {
             Self::QueuePair(_) => "ibv_create_qp",
+            Self::Registration => "ibv_reg_mr",
             Self::Resolution(_) => "rdma_resolve_addr",
             Self::Other(name) => name,
         }
@@ -36,6 +40,12 @@ pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
         RequestKind::Ioctl => Subject::Other(method(body)),
         RequestKind::Cm | RequestKind::CmUnlessEvents => connection(body),
         RequestKind::Chain => Subject::Other("a command on managed queues"),
+        RequestKind::Linger
+            if LingerRequest::parse(body).is_some_and(|request| matches!(request, LingerRequest::Ask(_))) =>
+        {
+            Subject::Registration
+        }
+        RequestKind::Linger => Subject::Other("a command on leases"),
         RequestKind::Counter => Subject::Other("a counter of the port"),
         RequestKind::Netlink => Subject::Other("a question to the device's netlink socket"),
     }
@@ -46,6 +56,7 @@ fn verbs(body: &[u8]) -> Subject {
     let qp_type = match (command.number, command.extended) {
         (number::CREATE_QP, false) => command.request::<CreateQp>().map(|request| request.qp_type),
         (number::CREATE_QP, true) => command.request::<ExCreateQp>().map(|request| request.qp_type),
+        (number::REG_MR, false) => return Subject::Registration,
         _ => return Subject::Other(verb(command.number)),
     };
     qp_type.map_or(Subject::Other("ibv_create_qp"), Subject::QueuePair)
@@ -79,7 +90,6 @@ fn verb(command: u8) -> &'static str {
         number::DEALLOC_PD => "ibv_dealloc_pd",
         number::CREATE_AH => "ibv_create_ah",
         number::DESTROY_AH => "ibv_destroy_ah",
-        number::REG_MR => "ibv_reg_mr",
         number::REREG_MR => "ibv_rereg_mr",
         number::DEREG_MR => "ibv_dereg_mr",
         number::ALLOC_MW => "ibv_alloc_mw",

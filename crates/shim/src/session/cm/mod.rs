@@ -100,7 +100,7 @@ impl CmChannel {
 
     /// The program has one less.
     pub(crate) fn lost_descriptor(&self) {
-        if self.link.lost_descriptor() {
+        if self.link.lost_descriptor(None) {
             memory::device_closed();
         }
     }

@@ -1,9 +1,13 @@
 //! Tests of the embedded store: revisions, leases and watches.
 
+mod disk;
+mod shared;
 mod transactions;
 
 use super::*;
+use crate::store::{Change, Expect};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -160,64 +164,4 @@ fn apply(store: &Embedded, now: &AtomicU64, step: Step) {
             now.fetch_add(seconds.into(), Ordering::Relaxed);
         }
     }
-}
-
-/// Everything that `store` holds.
-fn content(store: &Embedded) -> Vec<(String, Vec<u8>)> {
-    store.list("").unwrap().into_iter().map(|entry| (entry.key, entry.value)).collect()
-}
-
-#[test]
-fn a_store_is_restored_from_its_journal() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("store");
-    let store = Embedded::open(&path).unwrap();
-    let lease = store.grant(Duration::from_secs(10)).unwrap();
-    store.put("a", b"1", Expect::Absent, None).unwrap();
-    store.put("b", b"2\n\"", Expect::Absent, None).unwrap();
-    store.put("leased", b"", Expect::Absent, Some(lease)).unwrap();
-    store.put("a", b"3", Expect::Anything, None).unwrap();
-    store.put("c", b"", Expect::Anything, None).unwrap();
-    assert!(store.delete("c", Expect::Anything).unwrap());
-    store.put("b", b"leased now", Expect::Anything, Some(lease)).unwrap();
-    drop(store);
-    // Killed in the middle of a line.
-    let torn = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
-    std::io::Write::write_all(&mut &torn, b"{\"key\":\"d\",\"val").unwrap();
-    let store = Embedded::open(&path).unwrap();
-    assert_eq!(content(&store), [("a".to_owned(), b"3".to_vec())]);
-    store.put("d", b"4", Expect::Absent, None).unwrap();
-    assert_eq!(content(&Embedded::open(&path).unwrap()).len(), 2);
-}
-
-#[test]
-fn a_journal_stays_short_and_is_closed_to_others() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("store");
-    let store = Embedded::open(&path).unwrap();
-    store.put("stays", b"1", Expect::Absent, None).unwrap();
-    for _ in 0..10_000 {
-        store.put("comes", b"and", Expect::Absent, None).unwrap();
-        store.delete("comes", Expect::Anything).unwrap();
-    }
-    let metadata = std::fs::metadata(&path).unwrap();
-    assert!(metadata.len() < 300_000, "{}", metadata.len());
-    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777, 0o600);
-    assert_eq!(content(&Embedded::open(&path).unwrap()), [("stays".to_owned(), b"1".to_vec())]);
-}
-
-#[test]
-fn a_full_disk_refuses_what_is_new_and_nothing_else() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("store");
-    let store = Embedded::open(&path).unwrap();
-    store.put("a", b"1", Expect::Absent, None).unwrap();
-    store.state().journal.as_mut().unwrap().fail(true);
-    assert!(matches!(store.put("b", b"2", Expect::Absent, None), Err(StoreError::Unavailable(_))));
-    assert!(store.get("b").unwrap().is_none());
-    assert!(store.delete("a", Expect::Anything).unwrap());
-    assert!(store.get("a").unwrap().is_none());
-    store.state().journal.as_mut().unwrap().fail(false);
-    store.put("c", b"3", Expect::Absent, None).unwrap();
-    assert_eq!(content(&Embedded::open(&path).unwrap()), [("c".to_owned(), b"3".to_vec())]);
 }

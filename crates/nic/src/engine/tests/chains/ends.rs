@@ -4,7 +4,7 @@ use super::super::world::*;
 use super::world::*;
 use crate::chain::ChainState;
 use crate::engine::Event;
-use crate::schedule::StepRate;
+use crate::policy::{Policy, Rate};
 use crate::timer::Time;
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request};
 use rdmesh_verbs::*;
@@ -141,7 +141,7 @@ fn a_budget_of_steps_holds_over_all_queues_of_an_endpoint() {
     let mut world = World::new(1);
     let a = node(&mut world);
     let queues = [spinning(&mut world, &a, 1, 0), spinning(&mut world, &a, 2, 8)];
-    world.device_of(&a).set_step_rate(Some(StepRate { per_second: 1000, burst: 50 }));
+    world.device_of(&a).set_policy(steps_policy(Some(Rate { per_second: 1000, burst: 50 })));
     for queue in &queues {
         world.device_of(&a).enable(queue.qp, u64::MAX).unwrap();
     }
@@ -153,7 +153,7 @@ fn a_budget_of_steps_holds_over_all_queues_of_an_endpoint() {
     let done = a.word(0) + a.word(8);
     assert!((1040..=1060).contains(&done), "{done}");
     assert!(a.word(0) > 100 && a.word(8) > 100 && world.entry(&a, 1).starved > 0);
-    world.device_of(&a).set_step_rate(None);
+    world.device_of(&a).set_policy(Policy::default());
     steps(&mut world, 10);
     assert!(a.word(0) + a.word(8) > done + 200);
 }

@@ -4,7 +4,7 @@ use super::super::world::*;
 use super::world::*;
 use crate::chain::ChainState;
 use crate::engine::Event;
-use crate::schedule::StepRate;
+use crate::policy::Rate;
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, Request};
 use rdmesh_verbs::*;
 
@@ -126,8 +126,8 @@ fn a_chain_is_destroyed_in_every_state() {
     for (polls, state) in (0..24).flat_map(|polls| (0..5).map(move |state| (polls, state))) {
         let mut world = World::new(1);
         let program = Program::new(&mut world, None);
-        let rate = StepRate { per_second: 1, burst: polls };
-        world.device_of(&program.a).set_step_rate((state == 1).then_some(rate));
+        let rate = Rate { per_second: 1, burst: polls };
+        world.device_of(&program.a).set_policy(steps_policy((state == 1).then_some(rate)));
         program.start(&mut world);
         for _ in 0..polls {
             world.step();

@@ -3,7 +3,7 @@
 use super::super::world::*;
 use super::world::*;
 use crate::chain::{ChainState, Image};
-use crate::schedule::StepRate;
+use crate::policy::Rate;
 use crate::timer::Time;
 use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Ordering, Request, Wide, offset};
 use rdmesh_verbs::*;
@@ -368,8 +368,8 @@ fn a_chain_goes_on_after_a_move() {
     world.enable(&queue, u64::MAX);
     for round in 1..=6u64 {
         // Of two steps in a second, which an endpoint has from the fourth round on, some are still owed when it moves again.
-        let rate = StepRate { per_second: 2, burst: 1 };
-        world.device_of(&a).set_step_rate(Some(rate).filter(|_| round > 3));
+        let rate = Rate { per_second: 2, burst: 1 };
+        world.device_of(&a).set_policy(steps_policy(Some(rate).filter(|_| round > 3)));
         world.enable(&source, 2 * round - 1);
         world.move_to(&mut a, (round % 2) as usize);
         for moved in [&mut source.node, &mut queue.node] {

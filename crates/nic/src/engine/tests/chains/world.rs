@@ -4,6 +4,7 @@ use super::super::world::*;
 use crate::chain::{ChainEntry, INLINE_COPIES, Manage, ManageSend, RingInit};
 use crate::command::{Capabilities, CqInit, QpInit};
 use crate::engine::{Device, RingRegion};
+use crate::policy::{Bucket, Policy, Rate};
 use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Request, offset};
 use rdmesh_verbs::*;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(super) fn local(op: ChainOp, node: &Node, at: u64, compare_add: u64) -> Requ
 }
 
 impl World {
-    pub(super) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
+    pub(in crate::engine::tests) fn device_of(&mut self, node: &Node) -> Device<'_, Test> {
         self.engines[node.engine].device(node.context).unwrap()
     }
 
@@ -145,4 +146,9 @@ impl Node {
     pub(super) fn word(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.memory.get(at, 8).try_into().unwrap())
     }
+}
+
+/// The policy of an endpoint whose chains have a budget.
+pub(super) fn steps_policy(rate: Option<Rate>) -> Policy {
+    Policy { steps: rate.map(|rate| Arc::new(Bucket::new(rate))), ..Policy::default() }
 }

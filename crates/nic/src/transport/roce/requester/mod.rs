@@ -16,7 +16,7 @@ use crate::memory::{CopyError, gather_bytes};
 use crate::path::Transmits;
 use crate::platform::{Memory, Platform};
 use crate::qp::Inflight;
-use crate::schedule::{TURN_COST, TURN_STEPS};
+use crate::schedule::{Order, TURN_COST, TURN_STEPS};
 use crate::timer::{Time, Timer, TimerTable};
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, Part, Reth};
@@ -39,6 +39,8 @@ pub(super) struct RequesterState {
     probing: bool,
     /// Probes since the last progress.
     probes: u32,
+    /// Its rates, or those above it, are used up.
+    is_limited: bool,
     timers: TimerTable,
     /// From where, and when, sending last went back.
     went_back: Option<(Psn, Time)>,
@@ -132,7 +134,13 @@ impl<P: Platform> Requester<'_, P> {
             self.out.timers.set_by(index, at);
             return false;
         }
-        self.qp.can_send()
+        // What is sent again was allowed once, and its time-out does not know of rates.
+        let is_repeated = self.qp.send.next_psn.since(requester.highest) < 0;
+        if !self.qp.can_send() {
+            return false;
+        }
+        requester.is_limited = !is_repeated && !self.out.admit(Order::Wire, index);
+        !requester.is_limited
     }
 
     fn send_request(&mut self, to: &mut Transmits) -> Step {
@@ -311,7 +319,8 @@ impl<P: Platform> Requester<'_, P> {
         let requester = &mut self.connection.requester;
         let psn = send.next_psn;
         let entry = &mut send.window[send.cursor];
-        if !entry.started {
+        let begins = !entry.started;
+        if begins {
             (entry.started, entry.first_psn) = (true, psn);
         }
         // Not a count of packets, as within the host: retransmission would spoil it. `unacked` says which have arrived.
@@ -319,6 +328,7 @@ impl<P: Platform> Requester<'_, P> {
         entry.sent += plan.moves;
         send.next_psn = psn.add(plan.psns);
         self.out.spend(plan.moves);
+        self.out.meter(self.index, plan.moves, begins);
         requester.unrequested = if plan.asks { 0 } else { requester.unrequested + 1 };
         if send.next_psn.since(requester.highest) > 0 {
             // Only packets that are sent once have an unambiguous round trip (Karn).

@@ -110,7 +110,9 @@ impl RequesterState {
 
     /// Whether nothing may be sent for a while: the peer's silence means nothing.
     fn is_held_back(&self) -> bool {
-        self.timers.is_set(Timer::Rnr) || self.timers.is_set(Timer::Slow)
+        // Where its rate holds it, the peer may not have been asked for an acknowledgement.
+        let is_unasked = self.is_limited && self.unrequested != 0;
+        self.timers.is_set(Timer::Rnr) || self.timers.is_set(Timer::Slow) || is_unasked
     }
 
     /// Each probe without an answer doubles the time to the next, up to the ACK time-out.

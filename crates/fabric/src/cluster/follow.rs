@@ -1,0 +1,144 @@
+//! Typed watch of a network: its records as they are in the store, through losses of the connection.
+
+use super::error::ClusterError;
+use super::keys;
+use super::records::Cluster;
+use crate::store::{Change, Changes, Entry, Revision, StoreError};
+use crate::{Endpoint, Host, Name, Network, Policy, PolicyScope, PolicyTree, SecurityGroup};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// Everything that belongs to a network. Records that cannot be read are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkView {
+    network: Option<Network>,
+    hosts: BTreeMap<Name, Host>,
+    endpoints: BTreeMap<Name, Endpoint>,
+    groups: BTreeMap<Name, SecurityGroup>,
+    policies: PolicyTree,
+}
+
+impl NetworkView {
+    /// The network itself; none where it has been removed.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
+    }
+
+    /// The hosts that have endpoints on it, by name.
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.values()
+    }
+
+    /// Its endpoints, by name, with their hosts.
+    pub fn placed(&self) -> impl Iterator<Item = (&Endpoint, &Host)> {
+        self.endpoints.values().filter_map(|endpoint| Some((endpoint, self.hosts.get(&endpoint.host)?)))
+    }
+
+    /// Its security groups, by name.
+    pub fn groups(&self) -> impl Iterator<Item = &SecurityGroup> {
+        self.groups.values()
+    }
+
+    /// The policies of its endpoints.
+    pub fn policies(&self) -> &PolicyTree {
+        &self.policies
+    }
+
+    /// Follows a change of `name`, the part of its key after the network's prefix.
+    fn apply(&mut self, network: &Name, key: &str, value: Option<&[u8]>) {
+        if key == keys::NETWORK {
+            self.network = value.and_then(|value| serde_json::from_slice(value).ok());
+        } else if let Some(name) = key.strip_prefix(keys::HOSTS) {
+            set(&mut self.hosts, name, value);
+        } else if let Some(name) = key.strip_prefix(keys::ENDPOINTS) {
+            set(&mut self.endpoints, name, value);
+        } else if let Some(name) = key.strip_prefix(keys::GROUPS) {
+            set(&mut self.groups, name, value);
+        } else if let Some(Ok(name)) = key.strip_prefix(keys::POLICIES).map(str::parse) {
+            let policy = value.and_then(|value| serde_json::from_slice::<Policy>(value).ok());
+            self.policies.set(PolicyScope::Endpoint { network: network.clone(), name }, policy);
+        }
+    }
+}
+
+fn set<T: DeserializeOwned>(map: &mut BTreeMap<Name, T>, name: &str, value: Option<&[u8]>) {
+    let Ok(name) = name.parse() else { return };
+    match value.and_then(|value| serde_json::from_slice(value).ok()) {
+        Some(record) => map.insert(name, record),
+        None => map.remove(&name),
+    };
+}
+
+/// A [`NetworkView`] that follows the store.
+pub struct NetworkFollower {
+    cluster: Cluster,
+    network: Name,
+    view: NetworkView,
+    revision: Revision,
+    changes: Option<Box<dyn Changes>>,
+    is_listed: bool,
+}
+
+impl NetworkFollower {
+    /// A follower of a network, which has read nothing yet.
+    pub fn new(cluster: Cluster, network: Name) -> Self {
+        let (view, revision) = (NetworkView::default(), Revision::default());
+        Self { cluster, network, view, revision, changes: None, is_listed: false }
+    }
+
+    /// What is known.
+    pub fn view(&self) -> &NetworkView {
+        &self.view
+    }
+
+    /// Revision of the store of which it is.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Waits for a change, which is in the view then; the first one is the listing. After an error the view stays as it was, and
+    /// the next call goes on where this one was.
+    pub async fn follow(&mut self) -> Result<(), ClusterError> {
+        loop {
+            if !self.is_listed {
+                return self.list().await;
+            }
+            match self.next().await {
+                // What is missing is not known: all is read again.
+                Err(StoreError::Forgotten(_)) => self.is_listed = false,
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Result<(), ClusterError> {
+        let prefix = keys::network_prefix(&self.network);
+        let listing = self.cluster.store().list(&prefix, None).await?;
+        let mut view = NetworkView::default();
+        for Entry { key, value, .. } in &listing.entries {
+            view.apply(&self.network, &key[prefix.len()..], Some(value));
+        }
+        (self.view, self.revision, self.changes, self.is_listed) = (view, listing.revision, None, true);
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<(), StoreError> {
+        let prefix = keys::network_prefix(&self.network);
+        let changes = match &mut self.changes {
+            Some(changes) => changes,
+            None => self.changes.insert(self.cluster.store().watch(&prefix, self.revision).await?),
+        };
+        let next = changes.next().await;
+        // Also where nothing has come: a later compaction is then no loss.
+        self.revision = changes.revision();
+        let batch = next.inspect_err(|_| self.changes = None)?;
+        for change in &batch.changes {
+            let value = match change {
+                Change::Put(entry) => Some(entry.value.as_slice()),
+                Change::Delete { .. } => None,
+            };
+            self.view.apply(&self.network, &change.key()[prefix.len()..], value);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Keys of the cluster's records.
+//!
+//! * `net/<network>/`: what a router with endpoints on the network watches: `network`, and below `hosts/`, `endpoints/`, `groups/`
+//!   and `policies/` what belongs to it;
+//! * `alloc/<network>/blocks/<first address>`, `alloc/<network>/addresses/<address>`: who may give away, and who has, which
+//!   addresses; read by hosts that need one;
+//! * `vnis/<vni>`, `tenants/<name>`, `hosts/<name>`, `policies/host/<name>`, `policies/tenant/<name>`.
+
+use crate::{Name, PolicyScope};
+use std::net::IpAddr;
+
+pub(super) fn network_prefix(network: &Name) -> String {
+    format!("net/{network}/")
+}
+
+pub(super) fn network(name: &Name) -> String {
+    format!("net/{name}/{NETWORK}")
+}
+
+pub(super) fn host_on_network(network: &Name, host: &Name) -> String {
+    format!("net/{network}/{HOSTS}{host}")
+}
+
+pub(super) fn endpoint(network: &Name, name: &Name) -> String {
+    format!("net/{network}/{ENDPOINTS}{name}")
+}
+
+pub(super) fn endpoint_prefix(network: &Name) -> String {
+    format!("net/{network}/{ENDPOINTS}")
+}
+
+pub(super) fn group(network: &Name, name: &Name) -> String {
+    format!("net/{network}/{GROUPS}{name}")
+}
+
+pub(super) fn policy(scope: &PolicyScope) -> String {
+    match scope {
+        PolicyScope::Endpoint { network, name } => format!("net/{network}/{POLICIES}{name}"),
+        PolicyScope::Host(_) | PolicyScope::Tenant(_) => format!("policies/{scope}"),
+    }
+}
+
+pub(super) fn blocks(network: &Name) -> String {
+    format!("alloc/{network}/blocks/")
+}
+
+pub(super) fn block(network: &Name, first: IpAddr) -> String {
+    format!("alloc/{network}/blocks/{first}")
+}
+
+pub(super) fn addresses(network: &Name) -> String {
+    format!("alloc/{network}/addresses/")
+}
+
+pub(super) fn address(network: &Name, address: IpAddr) -> String {
+    format!("alloc/{network}/addresses/{address}")
+}
+
+pub(super) fn vni(vni: u32) -> String {
+    format!("{VNIS}{vni}")
+}
+
+pub(super) fn tenant(name: &Name) -> String {
+    format!("tenants/{name}")
+}
+
+pub(super) fn host(name: &Name) -> String {
+    format!("hosts/{name}")
+}
+
+/// The part of a network's key after its prefix, for the network itself.
+pub(super) const NETWORK: &str = "network";
+pub(super) const HOSTS: &str = "hosts/";
+pub(super) const ENDPOINTS: &str = "endpoints/";
+pub(super) const GROUPS: &str = "groups/";
+pub(super) const POLICIES: &str = "policies/";
+pub(super) const VNIS: &str = "vnis/";

@@ -1,0 +1,100 @@
+//! The key-value server of the examples: memcached's protocol by socket, gets by chain.
+
+use crate::wanted::{LIMIT, SERVER, command};
+use rdmesh_tests::system::{find, kill};
+use rdmesh_tests::{Endpoint, Lab, Program, until};
+
+fn kept() -> Endpoint {
+    Endpoint::at("kv", "blue", SERVER).with(&["--linger", "10m"])
+}
+
+fn client() -> Endpoint {
+    Endpoint::at("client", "blue", "10.7.0.3")
+}
+
+fn start_server(lab: &Lab) -> Program {
+    let mut server = lab.start_in(&kept(), &command("kv-server", &[]));
+    assert_eq!(server.next_line(LIMIT), "serving port 11211 by socket and by chain");
+    server
+}
+
+fn start_shell(lab: &Lab) -> Program {
+    lab.start_in(&client(), &command("kv-shell", &[SERVER]))
+}
+
+fn ask(shell: &mut Program, command: &str) -> String {
+    shell.say(command);
+    shell.next_line(LIMIT)
+}
+
+#[test]
+fn gets_by_chain_agree_with_gets_by_socket() {
+    let lab = Lab::start();
+    let _server = start_server(&lab);
+    let (mut shell, mut other) =
+        (start_shell(&lab), lab.start_in(&Endpoint::at("x", "blue", "10.7.0.4"), &command("kv-shell", &[SERVER])));
+    assert_eq!(ask(&mut shell, "get a"), "miss");
+    assert_eq!(ask(&mut other, "set a a value"), "STORED");
+    assert_eq!(ask(&mut shell, "get a"), "chain a value");
+    assert_eq!(ask(&mut shell, "check a 1000"), "same");
+    // Of each change the chain knows when its answer has come.
+    assert_eq!((ask(&mut other, "set n 9"), ask(&mut shell, "get n")), ("STORED".into(), "chain 9".into()));
+    assert_eq!((ask(&mut other, "incr n 2"), ask(&mut shell, "get n")), ("11".into(), "chain 11".into()));
+    assert_eq!((ask(&mut other, "decr n 50"), ask(&mut shell, "get n")), ("0".into(), "chain 0".into()));
+    assert_eq!((ask(&mut other, "touch n -1"), ask(&mut shell, "get n")), ("TOUCHED".into(), "miss".into()));
+    assert_eq!((ask(&mut other, "delete a"), ask(&mut shell, "get a")), ("DELETED".into(), "miss".into()));
+    (0..50).for_each(|n| assert_eq!(ask(&mut other, &format!("set key{n} value {n}")), "STORED"));
+    (0..50).for_each(|n| assert_eq!(ask(&mut shell, &format!("get key{n}")), format!("chain value {n}")));
+    assert_eq!((ask(&mut other, "flush_all"), ask(&mut shell, "get key7")), ("OK".into(), "miss".into()));
+}
+
+#[test]
+fn a_busy_writer_leaves_no_reply_out() {
+    let lab = Lab::start();
+    let _server = start_server(&lab);
+    let (mut shell, mut writer) =
+        (start_shell(&lab), lab.start_in(&Endpoint::at("x", "blue", "10.7.0.4"), &command("kv-shell", &[SERVER])));
+    assert_eq!(ask(&mut writer, "set k 0"), "STORED");
+    shell.say("watch k 2");
+    let mut sets = 0;
+    while shell.text().lines().count() == 0 {
+        sets += 1;
+        assert_eq!(ask(&mut writer, &format!("set k {sets}")), "STORED");
+    }
+    let watched = shell.next_line(LIMIT);
+    assert!(watched.contains(" gets, longest "), "{watched}");
+}
+
+#[test]
+fn gets_go_on_when_the_server_is_killed() {
+    let lab = Lab::start();
+    for round in 0..3 {
+        let server = start_server(&lab);
+        let mut shell = start_shell(&lab);
+        assert_eq!(ask(&mut shell, "set k kept"), "STORED");
+        shell.say("watch k 1.5");
+        std::thread::sleep(std::time::Duration::from_millis(100 * round + 13));
+        kill(find(server.pid(), "kv-server").expect("it runs"));
+        let watched = shell.next_line(LIMIT);
+        assert!(watched.contains(" gets, longest "), "{watched}");
+        assert_eq!(ask(&mut shell, "get k"), "chain kept");
+        assert_eq!(ask(&mut shell, "set k other"), "the server has gone");
+        lab.command(&["linger", "end", "kv", "--net", "blue"]).ok();
+        assert_eq!(ask(&mut shell, "get k"), "miss");
+        drop((shell, server));
+        until(LIMIT, "all has ended", || (lab.status()["endpoints"] == 0).then_some(()));
+    }
+}
+
+/// The protocol's own test suite, of libmemcached.
+#[test]
+fn memcacheds_tools_find_its_protocol() {
+    let lab = Lab::start();
+    let _server = start_server(&lab);
+    let run = |command: &str| lab.run_in(&client(), LIMIT, &command.split(' ').collect::<Vec<_>>()).ok().text;
+    let tested = run("memccapable -h 10.7.0.2 -p 11211 -a");
+    assert!(tested.contains("All tests passed"), "{tested}");
+    let shown = run("memcstat --servers=10.7.0.2");
+    assert!(shown.contains("curr_items"), "{shown}");
+    run("memcslap --servers=10.7.0.2 --concurrency=4 --execute-number=200 --initial-load=200 --flush --test=set");
+}
