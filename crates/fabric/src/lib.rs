@@ -45,6 +45,6 @@ pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree,
 pub use quota::Quota;
 pub use registry::{Added, EndpointRequest, Owner, Registry, RegistryError};
 pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, StateDir, StateError};
-pub use tenant::{DEFAULT_TENANT, Tenant};
+pub use tenant::{DEFAULT_TENANT, Tenant, default_tenant};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

@@ -42,8 +42,8 @@ impl Validate for Tenant {
     }
 }
 
-/// The tenant [`DEFAULT_TENANT`].
-pub(crate) fn default_tenant() -> Name {
+/// The tenant of networks of which none is named.
+pub fn default_tenant() -> Name {
     Name::try_from(DEFAULT_TENANT.to_owned()).expect("the default is a name")
 }
 

@@ -12,7 +12,9 @@ use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
 use rdmesh_fabric::api::{
     ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, ScopePolicy, SetChainSteps, TraceChain,
 };
-use rdmesh_fabric::{Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError};
+use rdmesh_fabric::{
+    Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
+};
 use rdmesh_overlay::{Errors, Overlay};
 use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -276,8 +278,8 @@ impl Endpoints {
     /// The quota of an endpoint that is asked for: what its policy allows, at most.
     fn quota(&self, request: &CreateEndpoint) -> Result<Quota, HostError> {
         let known = self.registry.networks()?.into_iter().find(|network| network.name == request.network);
-        let network = known.unwrap_or_else(|| Network::around(request.network.clone(), 0, &[]));
-        let allowed = self.policies.effective(&network, &request.name).quota;
+        let tenant = known.map_or_else(default_tenant, |network| network.tenant);
+        let allowed = self.policies.effective(&tenant, &request.network, &request.name).quota;
         Ok(allowed.map_or(request.quota, |allowed| request.quota.within(allowed)))
     }
 

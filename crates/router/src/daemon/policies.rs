@@ -40,8 +40,8 @@ impl Policies {
     }
 
     /// What applies to an endpoint.
-    pub(super) fn effective(&self, network: &Network, name: &Name) -> EffectivePolicy {
-        self.lock().tree.effective(&self.host, &network.tenant, &network.name, name)
+    pub(super) fn effective(&self, tenant: &Name, network: &Name, name: &Name) -> EffectivePolicy {
+        self.lock().tree.effective(&self.host, tenant, network, name)
     }
 
     /// The same, for engines.
