@@ -22,7 +22,8 @@ pub struct Quota {
     pub mappings: u32,
     /// Seconds for which a device may outlive its program, if that asks for it.
     pub linger_seconds: u32,
-    /// Steps of chains in a second: a step is a request, or 4096 bytes that it moves. Where there are none, no chain runs.
+    /// Steps of chains in a second: a step is a request, or 4096 bytes that it moves. Where there are none, no chain runs. The default
+    /// is more than a processor executes: a chain that spins has its endpoint's share of a worker, as any busy queue pair.
     pub chain_steps: u64,
 }
 
@@ -36,7 +37,7 @@ impl Default for Quota {
             pinned_bytes: 1 << 40,
             mappings: 16_384,
             linger_seconds: 3600,
-            chain_steps: 4_000_000,
+            chain_steps: 100_000_000,
         }
     }
 }
