@@ -152,15 +152,22 @@ impl Work {
                     self.catch_up().await;
                 }
                 () = allocator.changed() => self.catch_up().await,
-                Some((network, view)) = self.news.1.recv() => {
-                    self.views.insert(network, Some(view));
+                Some(news) = self.news.1.recv() => {
+                    self.take_in(news);
                     // Views that have come meanwhile are applied together.
-                    while let Ok((network, view)) = self.news.1.try_recv() {
-                        self.views.insert(network, Some(view));
+                    while let Ok(news) = self.news.1.try_recv() {
+                        self.take_in(news);
                     }
                     self.apply().await;
                 }
             }
+        }
+    }
+
+    /// A follower has seen another view. One of a network that was left meanwhile would stay for ever.
+    fn take_in(&mut self, (network, view): News) {
+        if self.followers.contains_key(&network) {
+            self.views.insert(network, Some(view));
         }
     }
 
