@@ -38,7 +38,7 @@ part_lint() {
 part_programs() {
     need run test
     build_product
-    run_tests programs verify isolation netns netlink faults economy scale moving doctor conversion slow preload
+    run_tests programs verify isolation netns netlink faults economy scale moving policy doctor conversion slow preload
 }
 
 part_hosts() {

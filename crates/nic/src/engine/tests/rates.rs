@@ -269,3 +269,37 @@ fn a_higher_priority_goes_first() {
 
 const DEPTH: usize = 8;
 const MS: u64 = 1_000_000;
+
+#[test]
+fn everything_that_was_posted_is_sent_in_the_end() {
+    for (kind, mut world) in World::kinds().into_iter().enumerate() {
+        let pairs: Vec<_> = (0..4).map(|_| world.pair_at(1, Setup::default())).collect();
+        for (a, _) in &pairs {
+            world.device_of(a).set_policy(Policy { endpoint: rate(12_500_000), ..Policy::default() });
+        }
+        let (mut left, mut done) = ([TOTAL; 4], [0; 4]);
+        let end = Time(world.now.0 + 20_000 * MS);
+        while done.iter().sum::<usize>() < 4 * TOTAL {
+            for (pair, (a, b)) in pairs.iter().enumerate() {
+                while let Some((_, status)) = a.done() {
+                    assert_eq!(status, WcStatus::Success);
+                    done[pair] += 1;
+                }
+                while b.done().is_some() {}
+                while left[pair] > 0 && TOTAL - left[pair] - done[pair] < 4 * DEPTH {
+                    b.post_recv(0, &[b.sge(0, 1000)]);
+                    world.post(a, wr(0, SendOp::Send { imm: None }, &[a.sge(0, 1000)]));
+                    left[pair] -= 1;
+                }
+            }
+            if world.step() || pairs.iter().any(|(a, _)| !a.cq.entries.lock().unwrap().is_empty()) {
+                continue;
+            }
+            let next = world.engines.iter().filter_map(|engine| engine.poll_timeout()).min();
+            let next = next.filter(|at| *at < end).or_else(|| (done == [TOTAL; 4]).then_some(end));
+            world.now = next.unwrap_or_else(|| panic!("{kind}: nobody wakes up, {done:?} done"));
+        }
+    }
+}
+
+const TOTAL: usize = 3000;
