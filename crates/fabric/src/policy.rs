@@ -45,7 +45,7 @@ pub struct Policy {
     pub priority: Option<Priority>,
     /// Share beside others of the same class.
     pub weight: Option<u16>,
-    /// Whether two processes of one tenant may meet in shared memory without the router in between.
+    /// Whether two processes of one tenant may meet in shared memory without the router in between; there is no such path yet.
     pub direct: Option<bool>,
 }
 
@@ -67,7 +67,7 @@ pub struct Rate {
     pub burst_messages: Option<u64>,
 }
 
-/// Class of scheduling: a lower one gets only what a higher one leaves, but for a minimum.
+/// Class of scheduling: a lower one gets only what a higher one leaves, which may be nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {

@@ -47,7 +47,7 @@ impl Bucket {
     }
 
     /// Time at which there will be something to take; none for now.
-    pub fn wait(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wait(&self, now: Time) -> Option<Time> {
         let (now, full_at) = (ticks_at(now), self.full_at.load(Ordering::Relaxed));
         if full_at < now.saturating_add(self.depth) {
             return None;
@@ -57,7 +57,7 @@ impl Bucket {
     }
 
     /// Takes out `amount` tokens.
-    pub fn charge(&self, now: Time, amount: u64) {
+    pub(crate) fn charge(&self, now: Time, amount: u64) {
         let (cost, now) = (self.ticks(amount), ticks_at(now));
         let update = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
         let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);

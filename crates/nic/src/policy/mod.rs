@@ -80,6 +80,15 @@ impl Limits {
         Self { bytes: bucket(rates.bytes), messages: bucket(rates.messages) }
     }
 
+    /// Whether these are the same buckets.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = |one: &Option<Arc<Bucket>>, other: &Option<Arc<Bucket>>| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        is_same(&self.bytes, &other.bytes) && is_same(&self.messages, &other.messages)
+    }
+
     /// Whether there is none.
     pub fn is_unlimited(&self) -> bool {
         self.bytes.is_none() && self.messages.is_none()

@@ -84,21 +84,29 @@ impl Gates {
         }
     }
 
-    /// Sets the limits of an endpoint. Those who wait ask again.
-    pub(super) fn set(&mut self, endpoint: u32, tenant: u32, policy: &Policy) {
+    /// Sets the limits of an endpoint. Those who wait ask again, unless all is as it was: else a program could lift its limits for
+    /// a moment by having the same ones set again. Returns whether the rates of single queue pairs are others.
+    pub(super) fn set(&mut self, endpoint: u32, tenant: u32, policy: &Policy) -> bool {
         self.held.set_parent(endpoint, tenant);
         self.held.set_weight(endpoint, policy.weight);
         self.held.set_weight(tenant, policy.tenant_weight);
+        self.steps[endpoint as usize] = policy.steps.clone();
         let levels = [(ROOT, &policy.host), (tenant, &policy.tenant), (endpoint, &policy.endpoint)];
         let limited = levels.into_iter().filter(|(_, limits)| !limits.is_unlimited());
         let levels: Vec<_> = limited.map(|(class, limits)| (class, limits.clone())).collect();
         let is_limited = !levels.is_empty() || policy.qp != Rates::default();
-        self.policies[endpoint as usize] = is_limited.then(|| Box::new(Gated { levels, qp: policy.qp }));
-        self.steps[endpoint as usize] = policy.steps.clone();
-        for class in [ROOT, tenant, endpoint] {
-            self.doors[class as usize].through = None;
-            self.close_until(class, None);
+        let new = is_limited.then(|| Box::new(Gated { levels, qp: policy.qp }));
+        let before = core::mem::replace(&mut self.policies[endpoint as usize], new);
+        let (before, now) = (before.as_deref(), self.policies[endpoint as usize].as_deref());
+        let rates = |gated: Option<&Gated>| gated.map_or(Rates::default(), |gated| gated.qp);
+        let has_other_rates = rates(before) != rates(now);
+        if !has_same_levels(before, now) {
+            for class in [ROOT, tenant, endpoint] {
+                self.doors[class as usize].through = None;
+                self.close_until(class, None);
+            }
         }
+        has_other_rates
     }
 
     /// The queue pair's own limits are made anew when it sends next.
@@ -259,6 +267,13 @@ impl Gates {
             self.held.open(class);
         }
     }
+}
+
+fn has_same_levels(one: Option<&Gated>, other: Option<&Gated>) -> bool {
+    let levels = |gated: Option<&Gated>| gated.map_or(0, |gated| gated.levels.len());
+    let pairs =
+        || one.into_iter().flat_map(|gated| &gated.levels).zip(other.into_iter().flat_map(|gated| &gated.levels));
+    levels(one) == levels(other) && pairs().all(|((a, one), (b, other))| a == b && one.is_same(other))
 }
 
 /// Bytes that one sends before it is another's turn: at 1 Mb/s it lasts 65 ms.

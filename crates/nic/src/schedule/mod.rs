@@ -114,7 +114,9 @@ impl Schedule {
             turns.set_weight(tenant, policy.tenant_weight);
         }
         self.set_priority(endpoint, policy.priority);
-        self.gates.set(endpoint, tenant, policy);
+        if !self.gates.set(endpoint, tenant, policy) {
+            return;
+        }
         let qps = self.classes.iter().zip(0..).filter(|(class, _)| **class == endpoint);
         qps.for_each(|(_, qp)| self.gates.renew(qp));
     }

@@ -277,6 +277,9 @@ impl Endpoints {
 
     /// The quota of an endpoint that is asked for: what its policy allows, at most.
     fn quota(&self, request: &CreateEndpoint) -> Result<Quota, HostError> {
+        if !self.policies.has_any() {
+            return Ok(request.quota);
+        }
         let known = self.registry.networks()?.into_iter().find(|network| network.name == request.network);
         let tenant = known.map_or_else(default_tenant, |network| network.tenant);
         let allowed = self.policies.effective(&tenant, &request.network, &request.name).quota;

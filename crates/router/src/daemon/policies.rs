@@ -39,7 +39,12 @@ impl Policies {
         Ok(state.tree.set(scope, policy).is_some())
     }
 
-    /// What applies to an endpoint.
+    /// Whether there are any.
+    pub(super) fn has_any(&self) -> bool {
+        self.lock().tree.iter().next().is_some()
+    }
+
+    /// The policy of an endpoint, together with those around it.
     pub(super) fn effective(&self, tenant: &Name, network: &Name, name: &Name) -> EffectivePolicy {
         self.lock().tree.effective(&self.host, tenant, network, name)
     }

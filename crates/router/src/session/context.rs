@@ -134,7 +134,14 @@ impl Context {
             mtu,
         };
         let worker_page = page.clone();
-        let id = shard.call(move |shard| shard.open(network, worker_page, wake, events));
+        let policy = account.policy();
+        let id = shard.call(move |shard| {
+            let id = shard.open(network, worker_page, wake, events);
+            if let Ok(mut device) = shard.engine().device(id) {
+                device.set_policy(policy);
+            }
+            id
+        });
         let context = Self {
             endpoint: account.spec.id,
             shard: shard.clone(),

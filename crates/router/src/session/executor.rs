@@ -279,7 +279,6 @@ impl Executor {
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
         totals.contexts_opened += 1;
-        context.set_policy(account.policy());
         connection.set_subject(Subject::Context(devices.insert(context)));
         let response = reply.core.clone();
         Ok((reply, response))

@@ -225,6 +225,25 @@ fn a_new_policy_holds_at_once_also_for_those_who_wait() {
 }
 
 #[test]
+fn the_same_policy_again_lifts_no_limit() {
+    for mut world in World::kinds() {
+        let mut sender = Sender::new(&mut world, 1, Setup::default(), 2, 1000);
+        let qp = Rates { bytes: Some(Rate::with_usual_burst(1_000_000, 10_000)), messages: None };
+        let policy = Policy { endpoint: rate(1_500_000), qp, ..Policy::default() };
+        sender.set(&mut world, &policy);
+        sender.start(&mut world);
+        let end = Time(world.now.0 + 1000 * MS);
+        while world.now < end {
+            run(&mut world, &mut [&mut sender], 1);
+            sender.set(&mut world, &policy);
+        }
+        let burst = 65_536;
+        assert!(sender.bytes() <= 1_500_000 + 2 * burst, "{} bytes", sender.bytes());
+        assert!(sender.done.iter().all(|done| *done * 1000 <= 1_000_000 + 20_000), "{:?}", sender.done);
+    }
+}
+
+#[test]
 fn who_is_held_can_be_destroyed_and_ended() {
     for mut world in World::kinds() {
         let mut sender = Sender::new(&mut world, 1, Setup::default(), 4, 1000);
