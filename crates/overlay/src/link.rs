@@ -186,7 +186,9 @@ impl<'a> Changes<'a> {
             IpAddr::V4(v4) => InfoVxlan::Local(v4),
             IpAddr::V6(v6) => InfoVxlan::Local6(v6),
         };
-        let info = InfoData::Vxlan(vec![InfoVxlan::Id(vxlan.vni), local, InfoVxlan::Port(VXLAN_PORT)]);
+        // Only the overlay says where an address is: neither a late frame nor a forged one may teach the device another place.
+        let learning = InfoVxlan::Learning(false);
+        let info = InfoData::Vxlan(vec![InfoVxlan::Id(vxlan.vni), local, InfoVxlan::Port(VXLAN_PORT), learning]);
         let attributes = vec![
             LinkAttribute::Mtu(vxlan.mtu),
             LinkAttribute::NetNsFd(namespace.as_raw_fd()),

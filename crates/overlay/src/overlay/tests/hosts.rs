@@ -111,6 +111,9 @@ fn is_reached_across(addresses: [&str; 2]) {
     assert!(is_cut_off(&at_a, &hosts.namespace(1, &stranger), "10.7.0.2"));
     assert_eq!([mtu(&at_a), mtu(&at_b)], [1354; 2]);
     hosts.tell(0, &[]);
+    // The first host still hears from the second one, and must not learn from that where its endpoints are.
+    assert!(is_cut_off(&at_a, &at_b, "10.7.0.2"));
+    assert!(is_cut_off(&at_b, &at_a, "10.7.0.3"));
     hosts.tell(1, &[]);
     assert!(is_cut_off(&at_b, &at_a, "10.7.0.3"));
 }
