@@ -1,14 +1,13 @@
 //! Operations on groups of managed queues (chains).
 
 use super::chain_rows;
-use super::operation::{Operation, json, names, read, schema};
+use super::operation::{Operation, done, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::Api;
 use crate::daemon::{ChainError, HostError};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use rdmesh_fabric::api::{ChainDetail, ChainInfo, ChainStep, ControlChain, EndpointInfo, SetChainSteps, TraceChain};
 
@@ -20,7 +19,7 @@ pub(super) fn operations() -> Vec<Operation> {
             path: "/v1/endpoints/{network}/{name}/chain",
             summary: "Stop, resume or end a group of managed queues",
             request: schema::<ControlChain>(),
-            response: json::<ControlChain>(),
+            response: done::<ControlChain>(),
             handler: post(control),
         },
         Operation {
@@ -42,7 +41,7 @@ pub(super) fn operations() -> Vec<Operation> {
             path: "/v1/endpoints/{network}/{name}/chain-trace",
             summary: "Record the requests of a group of managed queues, and return those that were recorded",
             request: schema::<TraceChain>(),
-            response: json::<Vec<ChainStep>>(),
+            response: done::<Vec<ChainStep>>(),
             handler: post(trace),
         },
         read("/v1/chains", "All groups of managed queues", json::<Vec<ChainInfo>>(), get(list)),
@@ -53,10 +52,10 @@ async fn control(
     State(api): State<Api>,
     key: Path<(String, String)>,
     request: Result<Json<ControlChain>, JsonRejection>,
-) -> Result<(StatusCode, Json<ControlChain>), Refusal> {
+) -> Result<Json<ControlChain>, Refusal> {
     let ((network, name), Json(order)) = (names(key)?, request?);
     api.blocking(move |host| host.endpoints().control_chain(network, name, order)).await??;
-    Ok((StatusCode::CREATED, Json(order)))
+    Ok(Json(order))
 }
 
 async fn set_steps(
@@ -93,8 +92,8 @@ async fn trace(
     State(api): State<Api>,
     key: Path<(String, String)>,
     request: Result<Json<TraceChain>, JsonRejection>,
-) -> Result<(StatusCode, Json<Vec<ChainStep>>), Refusal> {
+) -> Result<Json<Vec<ChainStep>>, Refusal> {
     let ((network, name), Json(trace)) = (names(key)?, request?);
     let rows = api.blocking(move |host| host.endpoints().trace_chain(network, name, trace)).await??;
-    Ok((StatusCode::CREATED, Json(rows.iter().map(chain_rows::step).collect())))
+    Ok(Json(rows.iter().map(chain_rows::step).collect()))
 }

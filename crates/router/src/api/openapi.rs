@@ -26,12 +26,14 @@ pub(super) fn document(operations: &[Operation]) -> Value {
 
 fn describe(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     let answer = match operation.response {
-        Content::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
+        Content::Json(schema) | Content::Done(schema) => json!({ "application/json": { "schema": schema(generator) } }),
         Content::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
         Content::Pcap => json!({ PCAP: {} }),
     };
     let refusal = generator.subschema_for::<ApiError>();
-    let success = if operation.method == "post" && operation.request.is_some() { "201" } else { "200" };
+    let makes_nothing = matches!(operation.response, Content::Done(_));
+    let success =
+        if operation.method == "post" && operation.request.is_some() && !makes_nothing { "201" } else { "200" };
     let mut description = json!({
         "summary": operation.summary,
         "operationId": operation_id(operation),
@@ -81,6 +83,15 @@ mod tests {
         for reference in references {
             assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
         }
+    }
+
+    #[test]
+    fn what_makes_nothing_answers_200() {
+        let document = document(&operations());
+        let of = |path: &str| document["paths"][path]["post"]["responses"].clone();
+        assert!(of("/v1/endpoints/{network}/{name}/chain")["200"].is_object());
+        assert!(of("/v1/endpoints/{network}/{name}/chain-trace")["200"].is_object());
+        assert!(of("/v1/endpoints")["201"].is_object());
     }
 
     #[test]

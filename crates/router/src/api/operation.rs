@@ -28,6 +28,8 @@ pub(super) struct Operation {
 pub(super) enum Content {
     /// JSON of a type.
     Json(SchemaOf),
+    /// The same of a POST that makes nothing.
+    Done(SchemaOf),
     /// Plain text.
     Text,
     /// A part of a pcap file.
@@ -37,6 +39,11 @@ pub(super) enum Content {
 /// JSON of type `T`.
 pub(super) fn json<T: JsonSchema>() -> Content {
     Content::Json(|generator| generator.subschema_for::<T>())
+}
+
+/// JSON of type `T`, from a POST that makes nothing: it is answered with 200, and not with 201.
+pub(super) fn done<T: JsonSchema>() -> Content {
+    Content::Done(|generator| generator.subschema_for::<T>())
 }
 
 /// Writes down a type.
