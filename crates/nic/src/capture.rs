@@ -203,7 +203,7 @@ fn is_on_a_wire<M>(packet: &Packet<M>) -> bool {
     let Head { header, shard, .. } = &packet.head;
     if packet.head.is_reply() {
         // Nothing is answered but on a reliable connection, and what is lost not even there.
-        let is_answer = header.service == Service::Rc && !matches!(packet.body, Body::Lost);
+        let is_answer = header.service == Service::Rc && !matches!(packet.body, Body::Lost | Body::Ready);
         let Op::Acknowledge(Aeth { syndrome, .. }) = header.op else { return is_answer };
         return is_answer && !matches!(syndrome, Syndrome::Slow { .. } | Syndrome::Nak(NakCode::Sequence));
     }

@@ -43,7 +43,7 @@ pub mod wire;
 pub use capture::{CaptureFilter, Captured, Captures};
 pub use chain::{
     ChainEntry, ChainFault, ChainQueue, ChainSlot, ChainState, ChainWait, Executed, INLINE_COPIES, Image, Manage,
-    ManageSend, RingInit,
+    ManageSend, RingInit, TRACE_BYTES,
 };
 pub use command::{
     Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, MwType, PdEntry, QpCounters, QpEntry, QpInfo,

@@ -46,6 +46,8 @@ pub(crate) enum Body<M> {
     Calc(ChainOp, Args),
     /// In place of a reply: the request is lost, as on a wire. There is no such QP, or it has another state or peer.
     Lost,
+    /// After an RNR NAK of a managed receive queue: it may take the message now.
+    Ready,
 }
 
 impl<M: Memory> Body<M> {
@@ -59,7 +61,7 @@ impl<M: Memory> Body<M> {
         match self {
             Self::Data(payload) => payload.len() as usize,
             Self::Word(word) => word.len(),
-            Self::Zeros(_) | Self::Calc(..) | Self::Lost => 0,
+            Self::Zeros(_) | Self::Calc(..) | Self::Lost | Self::Ready => 0,
         }
     }
 
@@ -70,7 +72,7 @@ impl<M: Memory> Body<M> {
                 let _ = payload.read(to);
             }
             Self::Word(word) => to.copy_from_slice(&word[..to.len()]),
-            Self::Zeros(_) | Self::Calc(..) | Self::Lost => {}
+            Self::Zeros(_) | Self::Calc(..) | Self::Lost | Self::Ready => {}
         }
     }
 }

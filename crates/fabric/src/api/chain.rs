@@ -116,7 +116,7 @@ pub struct ChainStep {
     pub index: u64,
     /// Its label, if its program gave it one.
     pub label: Option<String>,
-    /// The operation that it had become.
+    /// The operation that it had become; `RECV` of a receive request, when its message has come.
     pub operation: String,
     /// Bytes that it moved.
     pub bytes: u64,

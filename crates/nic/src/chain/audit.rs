@@ -13,9 +13,11 @@ pub struct Executed {
     pub number: u64,
     /// The queue pair, by handle.
     pub qp: u32,
+    /// Whether it is a receive request.
+    pub is_receive: bool,
     /// The request, counted from the queue's first.
     pub index: u64,
-    /// The operation that it had become.
+    /// The operation that it had become; of a receive request, that of the message.
     pub op: ChainOp,
     /// Bytes that it moved.
     pub bytes: u64,
@@ -59,10 +61,16 @@ impl Audit {
         if let Some(since) = pace.starved_since.take() {
             self.starved_for = self.starved_for.saturating_add(step.at.0.saturating_sub(since.0));
         }
+        self.record(step);
+        steps(step.bytes)
+    }
+
+    /// Records a request, if that is asked for.
+    #[inline]
+    pub(super) fn record(&mut self, step: Executed) {
         if let Some(trace) = &mut self.trace {
             trace.record(step);
         }
-        steps(step.bytes)
     }
 
     /// Nanoseconds for which queues with these paces have stood still for want of steps.
@@ -125,6 +133,8 @@ impl Pace {
 
 /// Requests that are kept of a group.
 const TRACED: usize = 1024;
+/// Bytes of the record of a group's requests.
+pub const TRACE_BYTES: usize = TRACED * size_of::<Option<Executed>>();
 /// Requests without a WAIT after which a queue counts as spinning: more than programs unroll.
 const SPINNING: u64 = 1 << 16;
 
@@ -133,7 +143,7 @@ mod tests {
     use super::*;
 
     fn step(index: u64, op: ChainOp) -> Executed {
-        Executed { number: 0, qp: 1, index, op, bytes: 0, at: Time(index) }
+        Executed { number: 0, qp: 1, is_receive: false, index, op, bytes: 0, at: Time(index) }
     }
 
     #[test]

@@ -24,6 +24,8 @@ struct Member {
     send: Option<u64>,
     receive: Option<u64>,
     has_failed: bool,
+    /// Its receive queue has refused a message of this host, whose sender waits.
+    has_refused: bool,
     pace: Pace,
     /// Regions over its rings.
     regions: Vec<(u32, Key)>,
@@ -90,6 +92,7 @@ impl Chains {
             send,
             receive,
             has_failed: false,
+            has_refused: false,
             pace: Pace::default(),
             regions: Vec::new(),
         };
@@ -179,9 +182,24 @@ impl Chains {
         Ok(member.index)
     }
 
+    /// The receive queue of a queue pair has refused a message of this host.
+    pub(crate) fn refuse(&mut self, qp: u32) {
+        self.member_mut(qp).into_iter().for_each(|member| member.has_refused = true);
+    }
+
+    /// Whether the sender of a refused message is to be told that the receive queue of `qp` takes it now; asked once.
+    pub(crate) fn must_tell(&mut self, qp: u32) -> bool {
+        self.member_mut(qp).is_some_and(|member| core::mem::take(&mut member.has_refused))
+    }
+
     /// Counts a request that has started, and returns the steps that it costs.
     pub(crate) fn count(&mut self, step: Executed) -> u64 {
         self.audited(step.qp).map_or(0, |(audit, pace)| audit.count(pace, step))
+    }
+
+    /// A receive request has ended: it is recorded, and costs no steps.
+    pub(crate) fn on_message(&mut self, step: Executed) {
+        self.audited(step.qp).into_iter().for_each(|(audit, _)| audit.record(step));
     }
 
     /// A queue stands still, because the endpoint's budget of steps is spent.

@@ -17,7 +17,7 @@ mod pending;
 mod queue;
 mod ring;
 
-pub use audit::Executed;
+pub use audit::{Executed, TRACE_BYTES};
 pub use command::{ChainEntry, ChainFault, ChainQueue, ChainSlot, ChainState, ChainWait, Manage, ManageSend, RingInit};
 pub(crate) use groups::{Chains, Enable, Side, Target};
 pub use image::Image;

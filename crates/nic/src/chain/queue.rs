@@ -2,6 +2,7 @@
 
 use super::ring::{Ring, long, read_sges, word};
 use super::{ChainSlot, INLINE_COPIES, ManageSend, RingInit};
+use crate::packet::Head;
 use crate::platform::Memory;
 use crate::timer::Time;
 use alloc::boxed::Box;
@@ -152,12 +153,14 @@ pub(crate) struct ManagedReceive<M> {
     pub(crate) ring: Ring<M>,
     /// The request that is taken next, counted from the first.
     next: u64,
+    /// Of this host, the packet that was refused because nothing was enabled.
+    pub(crate) refused: Option<Head>,
 }
 
 impl<M: Memory> ManagedReceive<M> {
     /// A queue, unless its sizes are impossible.
     pub(crate) fn new(init: RingInit<M>) -> Option<Self> {
-        Some(Self { ring: Ring::new(init, offset::RECV_SGES + offset::SGE_LEN)?, next: 0 })
+        Some(Self { ring: Ring::new(init, offset::RECV_SGES + offset::SGE_LEN)?, next: 0, refused: None })
     }
 
     /// The request that is taken next.
@@ -198,5 +201,6 @@ impl<M: Memory> ManagedReceive<M> {
     /// Forgets all requests.
     pub(crate) fn clear(&mut self) {
         self.next = 0;
+        self.refused = None;
     }
 }

@@ -7,9 +7,11 @@ use crate::chain::{
 };
 use crate::command::CommandError;
 use crate::device::{Context, Outputs, Slab};
+use crate::packet::{Body, Packet, acknowledgement};
 use crate::platform::Platform;
 use crate::qp::Core;
 use crate::transport::Env;
+use crate::wire::Syndrome;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -178,6 +180,14 @@ fn is_idle(state: QpState) -> bool {
     matches!(state, QpState::Reset | QpState::Error)
 }
 
+/// Tells the sender of a refused message that the managed receive queue takes it now. Where it does not, the sender asks again.
+fn tell_refused<P: Platform>(core: &mut Core<P>, out: &mut Outputs<P::Memory>) {
+    let refused = core.recv.chain.as_mut().and_then(|queue| queue.refused.take());
+    if let Some(head) = refused.filter(|_| core.state().can_receive()) {
+        out.packet(Packet { head: head.reply(acknowledgement(Syndrome::ACK)), body: Body::Ready });
+    }
+}
+
 impl<P: Platform> QueuePairs<P> {
     /// Wakes and ends queues that others have woken or ended. Returns whether there were any.
     #[inline]
@@ -201,6 +211,7 @@ impl<P: Platform> QueuePairs<P> {
         }
         while let Some(index) = out.chains.take_woken() {
             let Some(qp) = self.get_mut(index) else { continue };
+            tell_refused(qp.core_mut(), out);
             if let Some(chain) = &mut qp.core_mut().send.chain {
                 chain.is_parked = false;
                 out.make_ready(index, qp.core());

@@ -2,11 +2,12 @@
 
 use super::remote::Range;
 use super::{Exec, Refusal, Request, invalid};
-use crate::chain::{Side, Target};
+use crate::chain::{Executed, Side, Target};
 use crate::memory::{CopyError, Source};
 use crate::platform::{Fault, Platform, RecvQueue};
 use crate::qp::{MESSAGE_MAX, Message};
 use crate::wire::{NakCode, Op, Part};
+use rdmesh_verbs::chain::ChainOp;
 use rdmesh_verbs::{Access, AsyncEvent, Completion, Key, WcFlags, WcOpcode, WcStatus};
 
 impl<P: Platform> Exec<'_, P> {
@@ -167,6 +168,7 @@ impl<P: Platform> Exec<'_, P> {
         let len = self.qp.recv.received;
         self.count_message(len);
         self.qp.recv.busy = false;
+        self.trace_message(opcode, len);
         let completion = Completion {
             byte_len: len as u32,
             imm,
@@ -177,6 +179,16 @@ impl<P: Platform> Exec<'_, P> {
         self.out
             .complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, solicited)
             .map_err(|_| Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError))
+    }
+}
+
+impl<P: Platform> Exec<'_, P> {
+    /// Records a message of a managed receive queue.
+    fn trace_message(&mut self, opcode: WcOpcode, bytes: u64) {
+        let Some(queue) = &self.qp.recv.chain else { return };
+        let op = if opcode == WcOpcode::Recv { ChainOp::Send } else { ChainOp::WriteImm };
+        let (qp, index, at) = (self.qp.handle, queue.next().saturating_sub(1), self.out.now);
+        self.cx.chains.on_message(Executed { number: 0, qp, is_receive: true, index, op, bytes, at });
     }
 }
 

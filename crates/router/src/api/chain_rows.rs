@@ -86,7 +86,7 @@ pub(super) fn step(row: &StepRow) -> api::ChainStep {
         qpn: row.qpn.value(),
         index: row.step.index,
         label: row.label.map(|label| label.to_string()),
-        operation: row.step.op.name().to_owned(),
+        operation: if row.step.is_receive { "RECV" } else { row.step.op.name() }.to_owned(),
         bytes: row.step.bytes,
     }
 }

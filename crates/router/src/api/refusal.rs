@@ -46,7 +46,7 @@ impl From<HostError> for Refusal {
             HostError::NoSuchPolicy(_)
             | HostError::Move(MoveError::NoDevice)
             | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
-            HostError::Chain(ChainError::Ended) => StatusCode::CONFLICT,
+            HostError::Chain(ChainError::Ended | ChainError::NoRoom) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })
             | HostError::Rootless

@@ -2,7 +2,9 @@
 
 use super::context::Context;
 use super::devices::Devices;
+use super::executor::Executor;
 use super::label::Label;
+use crate::budget::{Exhausted, Share};
 use crate::endpoint::EndpointId;
 use crate::memory::HostPlatform;
 use rdmesh_fabric::api::{ChainAction, ControlChain, TraceChain};
@@ -54,9 +56,16 @@ impl Devices {
     }
 
     /// Records the requests that a group of an endpoint executes, and returns those that were recorded.
-    pub(super) fn trace_chain(&self, endpoint: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
+    pub(super) fn trace_chain(
+        &mut self,
+        share: &Share,
+        endpoint: EndpointId,
+        trace: TraceChain,
+    ) -> Result<Vec<StepRow>, ChainError> {
         let TraceChain { device, group, seconds, from } = trace;
-        let context = self.numbered(endpoint, device)?;
+        let is_it = |context: &&mut Context| context.endpoint() == endpoint && context.number() == device;
+        let context = self.iter_mut().find(is_it).ok_or(ChainError::NoSuchChain)?;
+        context.managed_mut().charge_trace(group, share)?;
         let (id, time) = (context.id(), Duration::from_secs(seconds.into()));
         let steps = context.shard().call(move |shard| {
             let mut device = shard.engine().device(id)?;
@@ -64,13 +73,25 @@ impl Devices {
             let row = |step: Executed| Some((step, device.query_qp(step.qp).ok()?.qpn));
             Ok::<_, CommandError>(steps.into_iter().filter_map(row).collect::<Vec<_>>())
         });
-        let label = |step: &Executed| context.managed().label_of(step.qp, false, step.index);
+        if steps.is_err() {
+            context.managed_mut().forget_trace(group);
+        }
+        let label = |step: &Executed| context.managed().label_of(step.qp, step.is_receive, step.index);
         let row = |(step, qpn)| StepRow { label: label(&step), step, qpn };
         Ok(steps.map_err(|_| ChainError::NoSuchChain)?.into_iter().map(row).collect())
     }
 
     fn numbered(&self, endpoint: EndpointId, device: u32) -> Result<&Context, ChainError> {
         self.of_endpoint(endpoint).find(|context| context.number() == device).ok_or(ChainError::NoSuchChain)
+    }
+}
+
+impl Executor {
+    /// Records the requests that a group of an endpoint executes, and returns those that were recorded.
+    pub(super) fn trace_chain(&mut self, endpoint: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
+        let known = self.accounts().get(endpoint).ok_or(ChainError::NoSuchChain)?;
+        let share = known.account.share.clone();
+        self.devices_mut().trace_chain(&share, endpoint, trace)
     }
 }
 
@@ -124,9 +145,20 @@ pub enum ChainError {
     /// It cannot go on, or stop.
     #[error("the chain has ended: its program has to reset its queue pairs, or to make new ones")]
     Ended,
+    /// The endpoint may not hold so much.
+    #[error(
+        "the endpoint's share of the router's memory has no room for the record of a chain: end other traced chains"
+    )]
+    NoRoom,
     /// The router ends.
     #[error("the router is stopping")]
     Ending,
+}
+
+impl From<Exhausted> for ChainError {
+    fn from(_: Exhausted) -> Self {
+        Self::NoRoom
+    }
 }
 
 /// Slots of a queue that are shown: a worker copies them between two polls.

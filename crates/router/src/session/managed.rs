@@ -3,11 +3,12 @@
 use super::account::Account;
 use super::failed_requests::FailedChain;
 use super::label::Label;
-use crate::budget::{Charge, Resource};
-use rdmesh_nic::{ChainEntry, ChainFault, Image};
+use crate::budget::{Charge, Exhausted, Resource, Share};
+use rdmesh_nic::{ChainEntry, ChainFault, Image, TRACE_BYTES};
 use rdmesh_uverbs::session::chain::{LABEL_LEN, Managed, QueueSide, SealPart};
 use rdmesh_verbs::chain::ChainOp;
 use rustix::io::Errno;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The managed queues of a context, by handle of their queue pair.
@@ -16,6 +17,8 @@ pub(super) struct ManagedQueues {
     queues: BTreeMap<u32, ManagedQueue>,
     /// Groups whose errors have been recorded.
     recorded: BTreeSet<u32>,
+    /// Charges for the requests that the NIC records of groups, as long as their device is open.
+    traces: BTreeMap<u32, Charge>,
 }
 
 /// The managed queues of a queue pair.
@@ -76,6 +79,19 @@ impl ManagedQueues {
     pub(super) fn label_of(&self, qp: u32, is_receive: bool, index: u64) -> Option<Label> {
         let side = if is_receive { QueueSide::Receive } else { QueueSide::Send };
         self.get(qp)?.label_of(side, index)
+    }
+
+    /// Charges for the record of a group's requests, once.
+    pub(super) fn charge_trace(&mut self, group: u32, share: &Share) -> Result<(), Exhausted> {
+        if let Entry::Vacant(entry) = self.traces.entry(group) {
+            entry.insert(share.take(Resource::Memory, TRACE_BYTES as u64)?);
+        }
+        Ok(())
+    }
+
+    /// A group has no record.
+    pub(super) fn forget_trace(&mut self, group: u32) {
+        self.traces.remove(&group);
     }
 
     /// Whether there are none.
@@ -225,6 +241,21 @@ fn operations(codes: u64) -> Option<Vec<ChainOp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, Limits};
+
+    #[test]
+    fn the_record_of_a_group_is_charged_once_and_given_back() {
+        let budget = Budget::new(Limits::of_this_process());
+        let share = budget.share(1);
+        let held = || budget.held(Resource::Memory);
+        let mut queues = ManagedQueues::default();
+        [5, 5, 6].into_iter().for_each(|group| queues.charge_trace(group, &share).unwrap());
+        assert_eq!(held(), 2 * TRACE_BYTES as u64);
+        queues.forget_trace(6);
+        assert_eq!(held(), TRACE_BYTES as u64);
+        drop(queues);
+        assert_eq!(held(), 0);
+    }
 
     #[test]
     fn a_set_of_codes_is_of_operations() {

@@ -157,7 +157,7 @@ impl Server {
                     let _ = answer.send(self.executor.devices().inspect_chain(endpoint, device, group));
                 }
                 Control::TraceChain(endpoint, trace, answer) => {
-                    let _ = answer.send(self.executor.devices().trace_chain(endpoint, trace));
+                    let _ = answer.send(self.executor.trace_chain(endpoint, trace));
                 }
                 Control::Policy(endpoint, policy) => self.executor.set_policy(endpoint, *policy),
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),

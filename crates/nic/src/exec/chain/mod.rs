@@ -173,7 +173,7 @@ impl<P: Platform> Turn<'_, P> {
         self.queue.advance();
         self.queue.last = self.exec.out.chains.start();
         let (qp, at) = (self.exec.qp.handle, self.exec.out.now);
-        let steps = self.exec.cx.chains.count(Executed { number: 0, qp, index, op, bytes: len, at });
+        let steps = self.exec.cx.chains.count(Executed { number: 0, qp, is_receive: false, index, op, bytes: len, at });
         let Exec { index, out, .. } = &mut self.exec;
         out.schedule.charge_steps(*index, out.now, steps);
         if carried == 0 {

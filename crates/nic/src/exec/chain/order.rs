@@ -35,7 +35,11 @@ impl<P: Platform> Turn<'_, P> {
         let (target, from) = (Target { qp: order.object, side }, self.exec.qp.handle);
         let enabled = self.exec.cx.chains.enable(Some(from), target, enable);
         let index = enabled.map_err(|_| no_object(&order))?;
-        if side == Side::Send && index != self.exec.index {
+        let wakes = match side {
+            Side::Send => index != self.exec.index,
+            Side::Receive => self.exec.cx.chains.must_tell(order.object),
+        };
+        if wakes {
             self.exec.out.chains.wake(index);
         }
         Ok(())

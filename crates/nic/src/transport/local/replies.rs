@@ -13,6 +13,9 @@ use rdmesh_verbs::{QpType, WcStatus, ack_timeout, rnr_delay};
 impl<P: Platform> Local<'_, P> {
     /// Takes the reply to a request packet.
     pub(crate) fn handle_reply(&mut self, head: &Head, body: &mut Body<P::Memory>) {
+        if let Body::Ready = body {
+            return self.peer_is_ready();
+        }
         if head.epoch != self.state.epoch || self.qp.send.window.is_empty() {
             return;
         }
@@ -61,7 +64,7 @@ impl<P: Platform> Local<'_, P> {
                 }
                 self.result(head, position, body, copied);
             }
-            (_, Body::Word(_) | Body::Calc(..)) => {}
+            (_, Body::Word(_) | Body::Calc(..) | Body::Ready) => {}
         }
     }
 
@@ -127,6 +130,14 @@ impl<P: Platform> Local<'_, P> {
         self.state.go_back(&mut self.qp.send, self.out.next_epoch());
         let at = self.out.now.after(rnr_delay(timer));
         self.qp.send.set_wait(self.index, Wait::Rnr(at), &mut self.out.timers);
+    }
+
+    /// The receiver has a receive request now, before the RNR timer has expired.
+    fn peer_is_ready(&mut self) {
+        if let Wait::Rnr(_) = self.qp.send.wait {
+            self.qp.send.set_wait(self.index, Wait::None, &mut self.out.timers);
+            self.out.make_ready(self.index, self.qp);
+        }
     }
 
     /// The responder could not execute a packet because memory is slow: it is sent again, as long as the responder wants.

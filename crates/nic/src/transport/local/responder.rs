@@ -54,12 +54,21 @@ impl<P: Platform> Local<'_, P> {
             Err(Refusal::Slow(..)) if self.qp.recv.slow.next(self.out.now).is_some() => ack(SLOW),
             Err(Refusal::NotReady) => {
                 self.qp.counters.rnr_naks += 1;
+                self.refuse_until_ready(head);
                 ack(Syndrome::Rnr { timer: self.qp.attr.min_rnr_timer })
             }
             Err(Refusal::Fatal(nak, status) | Refusal::Slow(nak, status)) => {
                 self.exec().fail_receive(nak, status);
                 ack(Syndrome::Nak(nak))
             }
+        }
+    }
+
+    /// A managed receive queue tells the sender when it may take the message.
+    fn refuse_until_ready(&mut self, head: &Head) {
+        if let Some(queue) = &mut self.qp.recv.chain {
+            queue.refused = Some(*head);
+            self.cx.chains.refuse(self.qp.handle);
         }
     }
 

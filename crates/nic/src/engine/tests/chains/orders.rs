@@ -252,6 +252,16 @@ fn every_loss_or_repetition_in_other_orders_is_survived() {
     assert!(count > 3000, "{count}");
 }
 
+/// As many detours and faults as `RDMESH_CHAIN_ORDERS` says (`6,0`), for minutes on end: prints how many exchanges there were.
+#[test]
+fn as_many_orders_as_asked_for_are_survived() {
+    let bound = std::env::var("RDMESH_CHAIN_ORDERS").unwrap_or_else(|_| "2,0".to_owned());
+    let (detours, faults) = bound.split_once(',').expect("detours and faults, such as 6,0");
+    let count = explore(detours.parse().unwrap(), faults.parse().unwrap());
+    println!("{count} exchanges with up to {detours} detours and {faults} faults");
+    assert!(count > 1);
+}
+
 /// Requests of the client.
 const REQUESTS: u64 = 2;
 const MOST_ACTIONS: usize = 2000;

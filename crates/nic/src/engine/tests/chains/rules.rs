@@ -355,6 +355,41 @@ fn a_message_has_the_declared_length() {
     }
 }
 
+/// Within a host the sender of a refused message does not wait for its timer.
+#[test]
+fn a_refused_message_comes_as_soon_as_a_receive_is_enabled() {
+    for (engines, other) in [(1, 0), (2, 1)] {
+        let mut world = World::new(engines);
+        let (a, b) = (node(&mut world), world.node(other, 2, Setup::default()));
+        let queue = world.plain(&a, 64, false);
+        world.manage(&queue, GROUP, 1).unwrap();
+        queue.put_receive(&[a.sge(0, 8)]);
+        world.connect(&queue.node, &b);
+        world.connect(&b, &queue.node);
+        // The chain enables the second receive itself.
+        let control = world.queue(&a, GROUP, &[order(ChainOp::RecvEnable, queue.qp, 2, 0)]);
+        world.device_of(&a).trace_chain(GROUP, 0, Duration::from_secs(1)).unwrap();
+        let refused = |world: &mut World, number| {
+            world.post(&b, wr(number, SendOp::Send { imm: None }, &[b.sge(0, 8)]));
+            world.settle();
+            assert_eq!(b.done(), None, "nothing is enabled");
+        };
+        refused(&mut world, 1);
+        world.device_of(&a).enable_receives(queue.qp, 1).unwrap();
+        world.settle();
+        assert_eq!(b.done(), Some((1, WcStatus::Success)));
+        refused(&mut world, 2);
+        world.enable(&control, 1);
+        assert_eq!(b.done(), Some((2, WcStatus::Success)));
+        assert!(world.engines.iter().all(|engine| engine.poll_timeout().is_none()), "no timer is left");
+        let trace = world.device_of(&a).trace_chain(GROUP, 0, Duration::ZERO).unwrap();
+        let trace: Vec<_> = trace.iter().map(|step| (step.is_receive, step.index, step.op, step.bytes)).collect();
+        let message = |index| (true, index, ChainOp::Send, 8);
+        assert_eq!(trace, [message(0), (false, 0, ChainOp::RecvEnable, 0), message(1)]);
+        assert_eq!(world.entry(&a, GROUP).counts.steps, 1, "messages cost no steps");
+    }
+}
+
 /// A chain whose queues wait for completions, for limits and for steps goes on where its device has moved to.
 #[test]
 fn a_chain_goes_on_after_a_move() {
