@@ -7,8 +7,8 @@ PACKAGES_TEST=(gcc libc6-dev make libibverbs-dev librdmacm-dev python3-pyverbs u
 # The programs of docs/software.md, and what the examples are compiled with.
 PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
-# What speaks memcached's protocol, and memcached itself.
-PACKAGES_CHAINS=(memcached libmemcached-tools)
+# What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
+PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)

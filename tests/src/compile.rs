@@ -39,13 +39,14 @@ pub fn chain_program(name: &str) -> PathBuf {
     FOLDER.get_or_init(folder).join(name)
 }
 
-/// Builds the example in Rust, in a target folder of its own.
-pub fn example(name: &str) {
+/// Builds an example in Rust, in a target folder of its own. Returns the folder of its programs.
+pub fn example(name: &str) -> PathBuf {
     let manifest = crate::root().join("examples").join(name).join("Cargo.toml");
     let target = manifest.with_file_name("target");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
-    run(cargo.arg("--target-dir").arg(target), "compiling the example");
+    cargo.args(["build", "--quiet", "--release", "--locked", "--all-features", "--manifest-path"]).arg(manifest);
+    run(cargo.arg("--target-dir").arg(&target), "compiling the example");
+    target.join("release")
 }
 
 fn build_all(source: &str) -> PathBuf {

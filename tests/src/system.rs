@@ -46,8 +46,17 @@ fn has_socket(pid: u32, tables: [&str; 2], port: u16, state: &str) -> bool {
 
 /// Kills one process.
 pub fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Lets one process stand still.
+pub fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+}
+
+fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 

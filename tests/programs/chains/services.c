@@ -1,4 +1,5 @@
-// Services of chains of every kind, one after the other, and a client that uses plain verbs: services [SERVER].
+// Services of chains of every kind, one after the other, and a client that uses plain verbs: services [SERVER]; or only some of
+// them, in the LOCAL design, for another client: services - NAME...
 #include "check.h"
 
 enum { PORT = 18641, MESSAGE = 64, REPLY = 4096, SECRET = 42, MOST_QPS = 8, RECEIVES = 16 };
@@ -340,7 +341,15 @@ enum { NUM_TESTS = sizeof TESTS / sizeof TESTS[0] };
 
 // ---- The two programs: all services, one after the other, each in both designs.
 
-static void serve(void) {
+static int is_wanted(int number, int count, char **names) {
+    if (count == 0) return 1;
+    for (int i = 0; i < count; i++) {
+        if (number % 2 == 0 && strcmp(names[i], TESTS[number / 2].name) == 0) return 1;
+    }
+    return 0;
+}
+
+static void serve(int num_wanted, char **wanted) {
     struct ibv_context *context = open_device();
     struct ibv_pd *pd = ibv_alloc_pd(context);
     int listener = listen_at(PORT);
@@ -348,6 +357,7 @@ static void serve(void) {
     int stream = accept(listener, NULL, NULL);
     for (int i = 0; i < 2 * NUM_TESTS; i++) {
         const struct test *test = &TESTS[i / 2];
+        if (!is_wanted(i, num_wanted, wanted)) continue;
         struct rdmesh_chain *chain = test->make(i % 2 ? RDMESH_DESIGN_PORTABLE : RDMESH_DESIGN_LOCAL);
         CHECK(chain);
         struct rdmesh_service *service = rdmesh_chain_install(chain, pd, NULL);
@@ -399,7 +409,8 @@ static void call(const char *address) {
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc > 1) call(argv[1]);
-    else serve();
+    int is_server = argc < 2 || strcmp(argv[1], "-") == 0;
+    if (is_server) serve(argc > 2 ? argc - 2 : 0, argv + 2);
+    else call(argv[1]);
     return 0;
 }

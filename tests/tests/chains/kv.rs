@@ -1,7 +1,7 @@
 //! The key-value server of the examples: memcached's protocol by socket, gets by chain.
 
 use crate::wanted::{LIMIT, SERVER, command};
-use rdmesh_tests::system::{find, kill};
+use rdmesh_tests::system::{find, kill, stop};
 use rdmesh_tests::{Endpoint, Lab, Program, until};
 
 fn kept() -> Endpoint {
@@ -84,6 +84,35 @@ fn gets_go_on_when_the_server_is_killed() {
         drop((shell, server));
         until(LIMIT, "all has ended", || (lab.status()["endpoints"] == 0).then_some(()));
     }
+}
+
+/// Gets of the shell by chain alone, at least so many.
+fn get_by_chain(shell: &mut Program, least: u64) -> u64 {
+    let mut done = 0;
+    while done < least {
+        let watched = ask(shell, "watch k 0.2");
+        let count = watched.split_once(" gets, longest ").and_then(|(count, _)| count.parse::<u64>().ok());
+        done += count.unwrap_or_else(|| panic!("{watched}"));
+    }
+    done
+}
+
+/// As many laps as `RDMESH_CHAIN_LAPS` says, half of them while the server stands still, half after its death.
+#[test]
+fn laps_need_no_server() {
+    let laps = std::env::var("RDMESH_CHAIN_LAPS").ok().and_then(|laps| laps.parse().ok()).unwrap_or(10_000_u64);
+    let lab = Lab::start();
+    let server = start_server(&lab);
+    let mut shell = start_shell(&lab);
+    assert_eq!(ask(&mut shell, "set k kept"), "STORED");
+    let pid = find(server.pid(), "kv-server").expect("it runs");
+    stop(pid);
+    let stopped = get_by_chain(&mut shell, laps / 2);
+    kill(pid);
+    let killed = get_by_chain(&mut shell, laps / 2);
+    println!("{stopped} laps with the server stopped, {killed} with it killed");
+    assert_eq!(ask(&mut shell, "get k"), "chain kept");
+    lab.command(&["linger", "end", "kv", "--net", "blue"]).ok();
 }
 
 /// The protocol's own test suite, of libmemcached.

@@ -2,7 +2,7 @@
 
 use crate::wanted::{LIMIT, SERVER, command};
 use rdmesh_tests::system::{find, kill};
-use rdmesh_tests::{Endpoint, Lab, Program, chain_program, until};
+use rdmesh_tests::{Endpoint, Lab, Program, chain_program, root, until};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -110,6 +110,29 @@ fn gets_by_chain_agree_with_what_was_set_changed_and_deleted() {
     );
     assert_eq!(ask(&mut reader, &format!("get {}", "k".repeat(250))), format!("chain {long}"));
     assert_eq!(ask(&mut reader, "get k"), "chain 1");
+}
+
+/// The client in Python asks for two keys at a time, and for the rest by socket.
+#[test]
+fn a_client_in_python_gets_by_chain_as_long_as_there_is_one() {
+    let lab = Lab::start();
+    let memcached = start_memcached(&lab);
+    let python = root().join("examples/memcached/memcached_get.py").display().to_string();
+    let mut shell = lab.start_in(&client("p", "10.7.0.6"), &[&python[..], SERVER]);
+    assert_eq!((ask(&mut shell, "set a one"), ask(&mut shell, "set b two")), ("STORED".into(), "STORED".into()));
+    let long = "y".repeat(9000);
+    assert_eq!(ask(&mut shell, &format!("set long {long}")), "STORED");
+    for _ in 0..20 {
+        shell.say("get a b nothing a long");
+        let answers = [(); 5].map(|()| shell.next_line(LIMIT));
+        assert_eq!(answers, ["chain one", "chain two", "miss", "chain one", &format!("chain {long}")]);
+    }
+    assert_eq!((ask(&mut shell, "delete a"), ask(&mut shell, "get a")), ("DELETED".into(), "miss".into()));
+    kill(find(memcached.pid(), "memcached").expect("it runs"));
+    assert_eq!((ask(&mut shell, "get b"), ask(&mut shell, "get a")), ("chain two".into(), "miss".into()));
+    assert_eq!(ask(&mut shell, "set b other"), "the server has gone");
+    lab.command(&["linger", "end", "mc", "--net", "blue"]).ok();
+    assert_eq!(ask(&mut shell, "get b"), "miss");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Services that chains serve, and their clients, which use plain verbs.
 
 use crate::wanted::{LIMIT, SERVER, on_one_host_and_two};
-use rdmesh_tests::root;
+use rdmesh_tests::{example, root};
 
 #[test]
 fn a_hash_table_is_served_by_chains() {
@@ -19,11 +19,17 @@ fn a_hash_table_is_served_by_chains() {
             let asked = ends.ask("hash_client", &[SERVER, "one", "two"]);
             assert_eq!(sorted(&asked), ["one: another", "two (not there)"], "{design}");
             let python = root().join("examples/chains/hash_client.py").display().to_string();
-            let client = ends.start_client(&[&python[..], SERVER, "one", "two"]).finish(LIMIT).ok();
-            assert_eq!(client.text, "one: another\ntwo (not there)\n");
+            let client =
+                ends.start_client(&[&python[..], SERVER, "one", "two", "a", "b", "c", "one"]).finish(LIMIT).ok();
+            let missing = ["two", "a", "b", "c"].map(|key| format!("{key} (not there)\n")).concat();
+            assert_eq!(client.text, format!("one: another\n{missing}one: another\n"));
+            let rust = example("rust").join("hash_client").display().to_string();
+            let client =
+                ends.start_client(&[&rust[..], SERVER, "one", "two", "one", "x", "one", "y"]).finish(LIMIT).ok();
+            let gone = "two (not there)\none: another\nx (not there)\none: another\ny (not there)\n";
+            assert_eq!(client.text, format!("one: another\n{gone}"));
             server.say("?");
-            assert_eq!(server.next_line(LIMIT), "client 1");
-            assert_eq!(server.next_line(LIMIT), "client 2");
+            assert_eq!([(); 3].map(|()| server.next_line(LIMIT)), ["client 1", "client 2", "client 3"]);
             let shown = server.next_line(LIMIT);
             assert!(shown.starts_with("client 0: state 0, "), "{shown}");
             server.close_stdin();
