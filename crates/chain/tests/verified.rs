@@ -94,8 +94,11 @@ fn mutants(chain: &Chain) -> Vec<(Part, usize, usize, Chain)> {
     mutants
 }
 
+/// Immediate data and bytes of replies, and the error with which the chain ended, if it did.
+type Replies = (Vec<(Option<u32>, Vec<u8>)>, Option<WcStatus>);
+
 /// Replies to requests of little content, in some ways to fetch; and the error with which the chain ends, if it does.
-fn replies(chain: &Chain) -> (Vec<(Option<u32>, Vec<u8>)>, Option<WcStatus>) {
+fn replies(chain: &Chain) -> Replies {
     let length = chain.receives.first().map_or(0, |receive| receive.message(0) as usize);
     let (mut all, mut fault) = (Vec::new(), None);
     for (fetch, schedule) in every_way().take(6) {

@@ -2,7 +2,6 @@
 
 use super::context::Context;
 use super::devices::Devices;
-use super::executor::Executor;
 use super::label::Label;
 use crate::budget::{Exhausted, Share};
 use crate::endpoint::EndpointId;
@@ -83,15 +82,6 @@ impl Devices {
 
     fn numbered(&self, endpoint: EndpointId, device: u32) -> Result<&Context, ChainError> {
         self.of_endpoint(endpoint).find(|context| context.number() == device).ok_or(ChainError::NoSuchChain)
-    }
-}
-
-impl Executor {
-    /// Records the requests that a group of an endpoint executes, and returns those that were recorded.
-    pub(super) fn trace_chain(&mut self, endpoint: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
-        let known = self.accounts().get(endpoint).ok_or(ChainError::NoSuchChain)?;
-        let share = known.account.share.clone();
-        self.devices_mut().trace_chain(&share, endpoint, trace)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::account::Item;
 use super::accounts::Accounts;
+use super::chain_orders::{ChainError, StepRow};
 use super::clients::{Clients, Incoming, Input, Signal, Turn};
 use super::connection::{Flow, Frame, SessionConnection, Subject, Until};
 use super::context::Context;
@@ -18,6 +19,7 @@ use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
 use crate::io::{Clock, ExternalPaths};
 use crate::worker::{Mode, ShardHandle};
+use rdmesh_fabric::api::TraceChain;
 use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
 use rdmesh_uverbs::session::MAX_MESSAGE;
@@ -129,6 +131,13 @@ impl Server {
         if self.clients.has_paused() { Some(PAUSE_LIMIT) } else { term }
     }
 
+    /// Records the requests of a chain, which is charged to its endpoint.
+    fn trace_chain(&mut self, endpoint: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
+        let known = self.executor.accounts().get(endpoint).ok_or(ChainError::NoSuchChain)?;
+        let share = known.account.share.clone();
+        self.executor.devices_mut().trace_chain(&share, endpoint, trace)
+    }
+
     fn handle_control(&mut self) -> Flow {
         for control in self.control.requests().collect::<Vec<_>>() {
             // The caller may have gone; then the answer is discarded.
@@ -157,7 +166,7 @@ impl Server {
                     let _ = answer.send(self.executor.devices().inspect_chain(endpoint, device, group));
                 }
                 Control::TraceChain(endpoint, trace, answer) => {
-                    let _ = answer.send(self.executor.trace_chain(endpoint, trace));
+                    let _ = answer.send(self.trace_chain(endpoint, trace));
                 }
                 Control::Policy(endpoint, policy) => self.executor.set_policy(endpoint, *policy),
                 Control::ChainSteps(endpoint, per_second) => self.executor.set_chain_steps(endpoint, per_second),
