@@ -16,7 +16,7 @@ pub struct Host {
     /// Further addresses of its router, for other paths to it; of the same family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_addresses: Vec<IpAddr>,
-    /// What its router can do.
+    /// The abilities of its router.
     #[serde(default)]
     pub capabilities: Capabilities,
 }

@@ -297,7 +297,7 @@ fn causes(error: impl std::error::Error) -> String {
 }
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-/// How often each member is asked.
+/// Number of times that each member is asked.
 const ROUNDS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(10);

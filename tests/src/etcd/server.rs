@@ -14,7 +14,7 @@ pub struct Etcd {
     security: Security,
 }
 
-/// How clients prove themselves, and members.
+/// Proof of clients, and of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
     /// Not at all.

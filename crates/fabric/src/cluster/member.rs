@@ -31,7 +31,7 @@ pub struct Member {
 /// Time since some fixed point.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// How long things last.
+/// Terms of leases, reserves and rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The session's time to live: how soon the endpoints of a host that has died are gone.
@@ -39,7 +39,7 @@ pub struct Terms {
     /// The tenure's time to live: how long a host may go on without the store, and how long the addresses of one that has died
     /// rest.
     pub tenure: Duration,
-    /// How long an address rests that was given back.
+    /// The time for which an address rests that was given back.
     pub quarantine: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Default for Terms {
     }
 }
 
-/// What has become of the leases.
+/// State of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// They go on.

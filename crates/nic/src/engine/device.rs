@@ -186,7 +186,7 @@ impl<P: Platform> Device<'_, P> {
         Ok(qp)
     }
 
-    /// Which way a connected QP's packets go.
+    /// The path of a connected QP's packets.
     fn path(&self, qp: &Qp<P>) -> Option<Path> {
         if let Some(path) = qp.path() {
             return Some(path);

@@ -42,7 +42,7 @@ use table::QueuePairs;
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Which of the host's engines this is, from 0.
+    /// The number of this engine on the host, from 0.
     pub shard: u32,
     /// Seed of numbers that must be hard to predict.
     pub seed: u64,

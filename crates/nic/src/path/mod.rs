@@ -46,7 +46,7 @@ pub enum Origin {
     Host(IpAddr),
     /// From an external peer, through the sockets of a namespace.
     External {
-        /// Which sockets.
+        /// The sockets' number.
         id: ExternalId,
         /// The sender.
         from: IpAddr,
@@ -77,7 +77,7 @@ pub enum Target {
     Host(IpAddr),
     /// To an external peer, through the sockets of a namespace.
     External {
-        /// Which sockets.
+        /// The sockets' number.
         id: ExternalId,
         /// The address to send from.
         from: IpAddr,

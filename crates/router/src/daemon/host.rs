@@ -113,7 +113,7 @@ impl Host {
         self.peers.add_all(&self.config.peers)
     }
 
-    /// What the thread that follows the cluster works on.
+    /// State of the thread that follows the cluster.
     fn cluster_parts(&self, local: Arc<Embedded>) -> Result<Parts, HostError> {
         let store = self.config.store.clone().ok_or(HostError::NotJoined)?;
         let address = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;

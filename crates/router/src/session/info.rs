@@ -49,7 +49,7 @@ pub struct ContextInfo {
 pub struct LeaseInfo {
     /// Its term.
     pub term: Duration,
-    /// What is left of it, while the context lingers.
+    /// The rest of its term, while the context lingers.
     pub left: Option<Duration>,
 }
 

@@ -27,7 +27,7 @@ pub(in crate::daemon) struct Agent {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread works on.
+/// State of the thread.
 pub(in crate::daemon) struct Parts {
     pub(in crate::daemon) store: SharedStore,
     pub(in crate::daemon) local: Arc<dyn LocalStore>,

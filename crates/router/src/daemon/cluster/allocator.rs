@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// What the threads that make and remove endpoints share with the one that follows the cluster.
+/// State that the threads which make and remove endpoints share with the one that follows the cluster.
 pub(in crate::daemon) struct Allocator {
     registry: Registry,
     runtime: Handle,
