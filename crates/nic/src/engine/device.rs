@@ -48,7 +48,7 @@ impl<P: Platform> Device<'_, P> {
         let core = Core::new(self.id, handle, qpn, init);
         let qp = Box::new(Qp::new(core, self.out.next_epoch()));
         self.qps.insert(index, qp, self.out);
-        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy);
+        self.out.schedule.join(index, self.cx.owner(), self.cx.policy());
         Ok((handle, qpn))
     }
 
@@ -152,7 +152,7 @@ impl<P: Platform> Device<'_, P> {
     /// device.
     pub fn set_policy(&mut self, policy: Policy) {
         self.out.schedule.set_policy(self.cx.owner(), &policy);
-        self.cx.policy = policy;
+        self.cx.set_policy(policy);
         let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
         self.out.chains.wake_all(indices);
     }

@@ -95,7 +95,7 @@ impl<P: Platform> MovingQp<P> {
         qp.core_mut().enter_context(id);
         let index = qps.put(qp, owner.vni, out);
         context.place_qp(handle, index);
-        out.schedule.join(index, owner, &context.policy);
+        out.schedule.join(index, owner, context.policy());
         if let Some(at) = deadline {
             out.timers.set(index, at);
         }
