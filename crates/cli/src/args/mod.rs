@@ -6,6 +6,7 @@ mod policy;
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 pub(crate) use policy::PolicyCommand;
+use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
 use std::ffi::OsString;
@@ -97,6 +98,10 @@ pub(crate) struct RouterOptions {
     /// absolute paths. All hosts have the same --key, or all are --insecure.
     #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers")]
     pub(crate) store: Option<String>,
+    /// Time in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
+    /// addresses are free again, and an address that was given back rests for `quarantine`
+    #[arg(long, value_name = "TERMS", requires = "store", default_value_t = Terms::default())]
+    pub(crate) terms: Terms,
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
     #[arg(long, value_name = "FILE", requires = "underlay", conflicts_with = "insecure")]
     pub(crate) key: Option<PathBuf>,

@@ -4,6 +4,7 @@ use super::error::ClusterError;
 use super::keys;
 use super::pool::Pools;
 use super::records::{Cluster, decode, encode};
+use super::terms::Terms;
 use crate::store::{Expect, LeaseId, LocalStore, Store, StoreError, Transaction, settle};
 use crate::{Host, Validate};
 use serde::{Deserialize, Serialize};
@@ -30,24 +31,6 @@ pub struct Member {
 
 /// Time since some fixed point.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
-
-/// Terms of leases, reserves and rests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// The session's time to live: how soon the endpoints of a host that has died are gone.
-    pub session: Duration,
-    /// The tenure's time to live: how long a host may go on without the store, and how long the addresses of one that has died
-    /// rest.
-    pub tenure: Duration,
-    /// The time for which an address rests that was given back.
-    pub quarantine: Duration,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self { session: Duration::from_secs(10), tenure: Duration::from_secs(600), quarantine: Duration::from_secs(60) }
-    }
-}
 
 /// State of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +106,7 @@ impl Member {
 
     /// Pause between two renewals.
     pub fn pause(&self) -> Duration {
-        self.terms.session / 3
+        self.terms.pause()
     }
 
     /// Lets the leases last, or gets new ones where they have ended.
@@ -213,13 +196,6 @@ impl Member {
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Terms {
-    /// Time after a renewal in which the tenure surely lasts, by a clock that runs slower than the store's by at most a tenth.
-    fn offline(self) -> Duration {
-        self.tenure.mul_f64(0.9)
     }
 }
 

@@ -5,7 +5,7 @@ use super::allocator::Allocator;
 use super::view::{self, Views};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::peers::PeerHosts;
-use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal, Terms};
+use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal};
 use rdmesh_fabric::store::LocalStore;
 use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Registry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,7 +108,7 @@ impl Work {
         loop {
             let (cluster, local) = (Cluster::new(parts.store.store()), Arc::clone(&parts.local));
             let clock: rdmesh_fabric::cluster::Clock = Arc::new(move || started.elapsed());
-            match Member::join(cluster, local, (clock, Terms::default()), parts.host.clone()).await {
+            match Member::join(cluster, local, (clock, parts.store.terms()), parts.host.clone()).await {
                 Ok((member, _)) => {
                     tracing::info!(host = %parts.host.name, "this host has joined the cluster");
                     return Self::with(parts, allocator, Arc::new(member)).await;
