@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub is_authenticated: bool,
     /// IP between endpoints is carried too: the router makes network namespaces.
     pub carries_ip: bool,
+    /// Interfaces are attached to the network of which this is told: machines behind them are no endpoints.
+    pub has_attached: bool,
 }
 
 impl Host {

@@ -6,8 +6,9 @@ use super::pool::Pools;
 use super::records::{Cluster, decode, encode};
 use super::terms::Terms;
 use crate::store::{Expect, LeaseId, LocalStore, Store, StoreError, Transaction, settle};
-use crate::{Host, Validate};
+use crate::{Capabilities, Host, Name, Validate};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Member {
     host: Host,
     leases: Mutex<Leases>,
     pub(super) pools: Pools,
+    /// The networks that interfaces of the host are attached to.
+    attached: Mutex<BTreeSet<Name>>,
     /// Held by who gets addresses from the store: one block is claimed, not one by each that waits.
     pub(super) claiming: tokio::sync::Mutex<()>,
 }
@@ -83,7 +86,8 @@ impl Member {
         let session = granted(cluster.store(), session, terms.session).await?;
         let leases = Leases { session, tenure, valid_until: now + terms.offline(), is_new: false };
         let (leases, claiming) = (Mutex::new(leases), tokio::sync::Mutex::default());
-        let member = Self { cluster, local, clock, terms, host, leases, pools, claiming };
+        let attached = Mutex::default();
+        let member = Self { cluster, local, clock, terms, host, leases, pools, attached, claiming };
         member.note()?;
         member.register().await?;
         Ok((member, if is_new { Renewal::Anew } else { Renewal::Kept }))
@@ -167,6 +171,18 @@ impl Member {
 
     pub(super) fn quarantine(&self) -> Duration {
         self.terms.quarantine
+    }
+
+    /// Sets the networks that interfaces of the host are attached to: with its next endpoint there, and with
+    /// [`Member::tell_attached`], the cluster hears of it.
+    pub fn set_attached(&self, networks: BTreeSet<Name>) {
+        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = networks;
+    }
+
+    /// The host as others on `network` see it.
+    pub(super) fn host_on(&self, network: &Name) -> Host {
+        let has_attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner).contains(network);
+        Host { capabilities: Capabilities { has_attached, ..self.host.capabilities }, ..self.host.clone() }
     }
 
     /// Puts the host's record under the session. A host of the same name that is there already is another one.
