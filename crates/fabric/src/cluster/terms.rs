@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long things last.
+/// Terms of leases, reserves and rests.
 ///
 /// As text, in seconds: `session=10,tenure=600,quarantine=60`, where what is left out is as here.
 ///
@@ -20,7 +20,7 @@ pub struct Terms {
     /// The tenure's time to live: how long a host may go on without the store, and how long the addresses of one that has died
     /// rest.
     pub tenure: Duration,
-    /// How long an address rests that was given back.
+    /// The time for which an address rests that was given back.
     pub quarantine: Duration,
 }
 

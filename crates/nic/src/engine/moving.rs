@@ -58,6 +58,8 @@ impl<P: Platform> MovingDevice<P> {
         engine.out.pass_epoch(epoch);
         let id = ContextId(engine.contexts.insert(context).expect("the table of contexts has no limit"));
         qps.into_iter().for_each(|qp| qp.put(engine, id));
+        // Rules that have changed meanwhile may not have met them on either engine.
+        engine.enforcement.begin();
         id
     }
 }

@@ -5,11 +5,14 @@
 //! endpoints' own addresses. External peers get *plain* RoCEv2 from a UDP socket in the endpoint's own network namespace. Which
 //! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
 
+mod access;
 mod admit;
 mod envelope;
 mod routes;
 mod transmits;
 
+pub(crate) use access::Verdicts;
+pub use access::{AccessRules, ClassRules, Grant, Peers};
 pub use admit::{Form, Opened};
 pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
@@ -105,6 +108,11 @@ impl Network {
     /// The address that packets with this address vector come from.
     pub(crate) fn source(&self, av: &AddressVector) -> Gid {
         self.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default()
+    }
+
+    /// One of its addresses.
+    pub(crate) fn own(&self) -> Gid {
+        self.gids.iter().find(|gid| !gid.is_zero()).copied().unwrap_or_default()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{Mode, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Network, Registry};
-use rdmesh_nic::{CaptureFilter, Route, WireCounters};
+use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use std::sync::Arc;
@@ -205,6 +205,11 @@ impl Host {
     /// Packet counters of each worker's engine.
     pub fn wire_counters(&self) -> Vec<WireCounters> {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
+    }
+
+    /// What security groups have prevented, in each worker's engine.
+    pub fn access_counters(&self) -> Vec<AccessCounters> {
+        self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().access_counters())).collect()
     }
 }
 
