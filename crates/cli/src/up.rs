@@ -1,6 +1,6 @@
 //! `rdmesh up` and `rdmesh down`: starting and stopping the router.
 
-use crate::args::{RouterOptions, UpOptions};
+use crate::args::{RouterOptions, STORE, UpOptions};
 use crate::failure::Failure;
 use crate::peer::read_key;
 use crate::show::print_line;
@@ -169,7 +169,8 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
         command.arg("--peers").arg(fs::canonicalize(peers)?);
     }
     if let Some(store) = &options.store {
-        command.args(["--store", store, "--terms", &options.terms.to_string()]);
+        // Others could read a password in it on the command line.
+        command.env(STORE, store).args(["--terms", &options.terms.to_string()]);
     }
     if let Some(key) = &options.key {
         command.arg("--key").arg(fs::canonicalize(key)?);
