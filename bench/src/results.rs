@@ -85,7 +85,7 @@ pub(crate) struct Results {
 /// A part that was not measured to its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
-    /// Which.
+    /// Name of the part.
     pub(crate) part: String,
     /// In which round.
     pub(crate) round: usize,

@@ -3,6 +3,7 @@
 //! The tests use the built product (`target/release`, or the folder that `RDMESH_BIN` names) as a user would: through
 //! the `rdmesh` program. What they start is killed when it goes out of scope.
 
+mod cluster;
 mod compile;
 pub mod docker;
 pub mod etcd;
@@ -21,7 +22,9 @@ pub mod suite;
 pub mod system;
 pub mod trace;
 mod wait;
+mod wire;
 
+pub use cluster::{Cluster, Site};
 pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
@@ -37,6 +40,11 @@ use std::path::{Path, PathBuf};
 /// The repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
+}
+
+/// Whether the long forms of tests are asked for: `./dev test --all`.
+pub fn all() -> bool {
+    std::env::var_os("RDMESH_TEST_ALL").is_some()
 }
 
 /// A file of the built product. Panics where it is missing.

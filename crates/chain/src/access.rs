@@ -1,4 +1,4 @@
-//! Which memory a work request touches, and when.
+//! The memory that a work request touches, and the order in which it does.
 
 use crate::program::{Chain, Place, Remote, Slot, Span};
 use rdmesh_verbs::chain::{ChainFlags, ChainOp, offset};

@@ -36,7 +36,7 @@ impl Place {
 /// So many bytes at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Span {
-    /// Where.
+    /// The place.
     pub place: Place,
     /// Bytes.
     pub length: u32,
@@ -59,7 +59,7 @@ pub enum Remote {
     },
 }
 
-/// Which object a WAIT or ENABLE is about, and the count.
+/// The object that a WAIT or ENABLE is about, and the count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
     /// The number of the completion queue, queue or receive queue.

@@ -59,7 +59,7 @@ impl Memcached {
         at
     }
 
-    /// What was got, and the value.
+    /// Outcome of a get, and the value.
     fn get_at(&mut self, key: &[u8], now: u32) -> (Got, Vec<u8>) {
         let buffer = |addr| Buffer { addr, rkey: self.rkey };
         let message = self.client.request(key, buffer(0), ROOM, buffer(ROOM.into())).unwrap();

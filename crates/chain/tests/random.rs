@@ -7,7 +7,7 @@ use rdmesh_chain::build::{Design, Memory};
 use rdmesh_chain::program::Chain;
 use rdmesh_chain::verify::verify;
 
-/// What requests with these keys leave behind.
+/// The memory that requests with these keys leave behind.
 fn outcome(
     chain: &Chain,
     data: Memory,

@@ -32,18 +32,23 @@ use rdmesh_fabric::{Client, StateDir};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match args::expand(std::env::args_os()) {
+        Ok(arguments) => Args::parse_from(arguments),
+        Err(failure) => return failed(&failure),
+    };
     let uid = rustix::process::geteuid().as_raw();
     let located = StateDir::locate(args.state_dir, uid).map_err(Failure::from);
     match located.and_then(|state| dispatch(args.command, &state)) {
         Ok(code) => code,
-        Err(failure) => {
-            if !failure.is_silent() {
-                show::say(format!("rdmesh: {failure}"));
-            }
-            failure.code()
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    if !failure.is_silent() {
+        show::say(format!("rdmesh: {failure}"));
+    }
+    failure.code()
 }
 
 fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {

@@ -26,12 +26,20 @@ struct Traffic {
 
 /// Shows the rates of every program, busiest first, again and again.
 pub(crate) fn top(options: &TopOptions, client: &Client) -> Result<(), Failure> {
+    repeat(options, || Ok(traffic(&client.contexts()?)), table)
+}
+
+/// Shows a table of what has changed between two counts, and of the seconds between them, again and again.
+pub(crate) fn repeat<T>(
+    options: &TopOptions,
+    count: impl Fn() -> Result<T, Failure>,
+    table: impl Fn(&T, &T, f64) -> Table,
+) -> Result<(), Failure> {
     let interval = Duration::try_from_secs_f64(options.interval).unwrap_or(Duration::MAX).max(SHORTEST);
-    let mut before = traffic(&client.contexts()?);
-    let mut taken = Instant::now();
+    let (mut before, mut taken) = (count()?, Instant::now());
     for round in 1.. {
         std::thread::sleep(interval);
-        let now = traffic(&client.contexts()?);
+        let now = count()?;
         let seconds = taken.elapsed().as_secs_f64();
         taken = Instant::now();
         let screen = if stdout().is_terminal() { CLEAR } else { "" };

@@ -1,6 +1,6 @@
 //! `rdmesh up` and `rdmesh down`: starting and stopping the router.
 
-use crate::args::{RouterOptions, UpOptions};
+use crate::args::{RouterOptions, STORE, UpOptions};
 use crate::failure::Failure;
 use crate::peer::read_key;
 use crate::show::print_line;
@@ -37,7 +37,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
         read_peers(peers)?;
     }
     options.router.key.as_deref().map(read_key).transpose()?;
-    options.router.store.as_deref().map(open_store).transpose()?;
+    open_store(&options.router)?;
     let child = start(&options.router, state)?;
     let status = wait_until_up(child, &client, state)?;
     let workers = if status.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", status.workers) };
@@ -77,7 +77,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         io: IoConfig { underlay: options.underlay, is_insecure: options.insecure, faults: options.faults },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
-        store: options.store.as_deref().map(open_store).transpose()?,
+        store: open_store(options)?,
         local_path: options.local_path.into(),
     };
     Ok(process::run(config)?)
@@ -131,9 +131,11 @@ fn read_peers(path: &Path) -> Result<Peers, Failure> {
 }
 
 /// The cluster's store, which is not connected to yet.
-fn open_store(url: &str) -> Result<SharedStore, Failure> {
+fn open_store(options: &RouterOptions) -> Result<Option<SharedStore>, Failure> {
+    let Some(url) = &options.store else { return Ok(None) };
     let open = |url: &str| EtcdStore::new(&url.parse::<EtcdConfig>()?);
-    open(url).map(SharedStore::new).map_err(|why| Failure::new(format!("--store: {why}")))
+    let store = open(url).map_err(|why| Failure::new(format!("--store: {why}")))?;
+    Ok(Some(SharedStore::new(store, options.terms)))
 }
 
 fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
@@ -167,7 +169,8 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
         command.arg("--peers").arg(fs::canonicalize(peers)?);
     }
     if let Some(store) = &options.store {
-        command.args(["--store", store]);
+        // Others could read a password in it on the command line.
+        command.env(STORE, store).args(["--terms", &options.terms.to_string()]);
     }
     if let Some(key) = &options.key {
         command.arg("--key").arg(fs::canonicalize(key)?);

@@ -16,7 +16,7 @@ pub struct Host {
     /// Further addresses of its router, for other paths to it; of the same family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_addresses: Vec<IpAddr>,
-    /// What its router can do.
+    /// The abilities of its router.
     #[serde(default)]
     pub capabilities: Capabilities,
 }
@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub is_authenticated: bool,
     /// IP between endpoints is carried too: the router makes network namespaces.
     pub carries_ip: bool,
+    /// Interfaces are attached to the network of which this is told: machines behind them are no endpoints.
+    pub has_attached: bool,
 }
 
 impl Host {

@@ -27,6 +27,10 @@ pub struct Network {
     /// The largest IP packet of its endpoints; none: what the hosts' underlay leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// Whether all machines on it are endpoints in the cluster's store. Then nothing is asked for on other hosts, and broadcast and
+    /// multicast IP stays on its host. A router finds that out by itself; the store says nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_complete: bool,
 }
 
 impl Network {
@@ -43,7 +47,7 @@ impl Network {
         if subnets.is_empty() {
             subnets.push(range_for(vni));
         }
-        Self { name, vni, subnets, tenant: default_tenant(), mtu: None }
+        Self { name, vni, subnets, tenant: default_tenant(), mtu: None, is_complete: false }
     }
 
     /// The name that an endpoint with `address`, first of its addresses, has where it was given none.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a policy is about. As text: `host/a`, `tenant/blue`, `endpoint/network/name`.
+/// Scope of a policy. As text: `host/a`, `tenant/blue`, `endpoint/network/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -84,7 +84,7 @@ pub enum Priority {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTree(BTreeMap<PolicyScope, Policy>);
 
-/// What applies to an endpoint: its own policy, with that of its tenant and of its host around it.
+/// The policies that apply to an endpoint: its own, with its tenant's and its host's around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectivePolicy {
     /// Limits on the objects of its programs.
@@ -168,7 +168,7 @@ impl PolicyTree {
         self.0.get(scope)
     }
 
-    /// What applies to the endpoint `name` on `network`, of `tenant`, on `host`.
+    /// The policies that apply to the endpoint `name` on `network`, of `tenant`, on `host`.
     pub fn effective(&self, host: &Name, tenant: &Name, network: &Name, name: &Name) -> EffectivePolicy {
         let own = PolicyScope::Endpoint { network: network.clone(), name: name.clone() };
         let scopes = [PolicyScope::Host(host.clone()), PolicyScope::Tenant(tenant.clone()), own];

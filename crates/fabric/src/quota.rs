@@ -43,7 +43,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// What both allow.
+    /// The lower of both, limit by limit.
     #[must_use]
     pub fn within(self, other: Self) -> Self {
         Self {

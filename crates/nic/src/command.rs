@@ -23,6 +23,9 @@ pub enum CommandError {
     Exhausted,
     /// The device cannot do this: EOPNOTSUPP.
     Unsupported,
+    /// Security groups keep the endpoint from the peer: EACCES, as the kernel's own control of access to partitions has it
+    /// (`ib_security_modify_qp`).
+    Forbidden,
 }
 
 /// Memory of a destroyed object, for deferred drop: giving large memory back takes long, so it is dropped where no other work

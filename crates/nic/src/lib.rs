@@ -51,12 +51,13 @@ pub use command::{
 };
 pub use device::{Context, Event};
 pub use engine::{
-    Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, RingRegion, WireCounters,
+    AccessCounters, Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, RingRegion,
+    WireCounters,
 };
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
-    Datagram, ExternalId, ExternalPort, Form, Network, Opened, Origin, Path, ROCE_PORT, Route, Routes, TUNNEL_PORT,
-    Target, Train, Transmits,
+    AccessRules, ClassRules, Datagram, ExternalId, ExternalPort, Form, Grant, Network, Opened, Origin, Path, Peers,
+    ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
 pub use timer::Time;

@@ -1,11 +1,11 @@
 //! Bridge of a tenant network on this host, in a namespace of its own.
 
+use crate::Errors;
+use crate::forwarding::{Devices, Entry};
 use crate::link::{Changes, Index, Interface, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
-use crate::{Errors, MacAddress};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -16,11 +16,12 @@ pub(crate) struct Bridge {
     links: Links,
 }
 
-/// Forwarding entry of the VXLAN device to another host: frames for `mac`, or with [`MacAddress::ANY`] broadcast frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a network knows of other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remote {
-    pub(crate) mac: MacAddress,
-    pub(crate) host: IpAddr,
+    pub(crate) entries: BTreeSet<Entry>,
+    /// Whether every address there is known, so that frames for others need not go there.
+    pub(crate) is_complete: bool,
 }
 
 impl Bridge {
@@ -28,7 +29,7 @@ impl Bridge {
     pub(crate) fn ensure(file: &Path) -> io::Result<Self> {
         let namespace = Namespace::ensure(file)?;
         let mut links = Links::of(&namespace)?;
-        links.apply(Changes::default().ensure_bridge(BRIDGE).set_up(BRIDGE))?;
+        links.apply(Changes::default().ensure_bridge(BRIDGE).silence(BRIDGE).set_up(BRIDGE))?;
         Ok(Self { namespace, links })
     }
 
@@ -60,7 +61,7 @@ impl Bridge {
     /// Gives the bridge a port that leads to `end`; one of that name that leads elsewhere is removed.
     pub(crate) fn replace_port(&mut self, name: &str, mtu: u32, end: VethEnd<'_>) -> io::Result<()> {
         let bridge = self.index()?;
-        self.links.apply(Changes::default().remove(name).add_veth(name, bridge, mtu, end).set_up(name))
+        self.links.apply(Changes::default().remove(name).add_veth(name, bridge, mtu, end).silence(name).set_up(name))
     }
 
     /// Whether there is a port of that name.
@@ -90,17 +91,36 @@ impl Bridge {
         let bridge = bridge.ok_or(io::ErrorKind::NotFound)?.index;
         let device = Changes::default().add_vxlan(VXLAN, vxlan, self.namespace.as_fd());
         Links::open()?.apply(device).map_err(|error| explain(error, vxlan.vni))?;
-        self.links.apply(Changes::default().set_bridge(VXLAN, bridge).set_up(VXLAN))?;
+        // Neighbours behind the device of a router that has died: those of the VXLAN device itself went with it.
+        let devices = Devices { bridge, vxlan: bridge };
+        let stale = self.links.neighbours(bridge)?.into_iter();
+        self.links.apply_each(stale.fold(Changes::default(), |changes, entry| changes.remove_entry(devices, entry)))?;
+        self.links.apply(
+            Changes::default().set_bridge(VXLAN, bridge).set_known_port(VXLAN, true).silence(VXLAN).set_up(VXLAN),
+        )?;
         Ok(true)
     }
 
-    /// Changes the forwarding entries of the VXLAN device.
-    pub(crate) fn reach(&mut self, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
-        let device = self.links.find(VXLAN)?.ok_or(io::ErrorKind::NotFound)?.index;
-        let (gone, new) = (before.difference(now), now.difference(before));
-        let removal =
-            gone.fold(Changes::default(), |changes, gone| changes.remove_forwarding(device, gone.mac, gone.host));
-        self.links.apply_each(new.fold(removal, |changes, new| changes.add_forwarding(device, new.mac, new.host)))
+    /// Changes what is known of other hosts.
+    pub(crate) fn reach(&mut self, before: &Remote, now: &Remote) -> io::Result<()> {
+        let [bridge, vxlan] = self.links.find_each([BRIDGE, VXLAN])?;
+        let index = |found: Option<Interface>| found.map(|interface| interface.index).ok_or(io::ErrorKind::NotFound);
+        let devices = Devices { bridge: index(bridge)?, vxlan: index(vxlan)? };
+        let gone = before.entries.difference(&now.entries);
+        let removal = gone.fold(Changes::default(), |changes, gone| changes.remove_entry(devices, *gone));
+        let new = now.entries.difference(&before.entries);
+        let changed = self.links.apply_each(new.fold(removal, |changes, new| changes.add_entry(devices, *new)));
+        Errors::all([changed, self.flood(now)])
+    }
+
+    /// Lets broadcast frames and those for unknown addresses go to other hosts where somebody may have them: behind attached
+    /// interfaces, here or there, are machines that nobody has told of.
+    pub(crate) fn flood(&mut self, remote: &Remote) -> io::Result<()> {
+        if self.links.find(VXLAN)?.is_none() {
+            return Ok(());
+        }
+        let is_flooded = !remote.is_complete || !self.guests()?.is_empty();
+        self.links.apply(Changes::default().set_known_port(VXLAN, is_flooded))
     }
 
     /// The interfaces that were attached.

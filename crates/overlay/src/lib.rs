@@ -2,7 +2,7 @@
 //!
 //! Each tenant network of the host has a namespace of its own that holds nothing but a bridge; each endpoint has one
 //! with `lo` and an interface `eth0`, or as it was called, whose other end is a port of that bridge. Where there are other hosts, a VXLAN device is another
-//! port, which sends copies of broadcast frames to each of them. Nothing is ever added to the host's own namespace, so networks
+//! port. Where the endpoints of those are is known before a frame is sent: the bridge answers for them. Nothing is ever added to the host's own namespace, so networks
 //! with the same addresses do not meet.
 //!
 //! * [`Overlay`]: makes and removes all of this.
@@ -17,6 +17,7 @@
 mod bridge;
 mod errors;
 mod firewall;
+mod forwarding;
 mod link;
 mod mac;
 mod namespace;

@@ -4,13 +4,11 @@ use crate::namespace::Namespace;
 use crate::netlink::{Answer, Netlink, Refusal, Request};
 use crate::{Errors, MacAddress};
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
@@ -39,7 +37,7 @@ struct Change {
 
 /// Index of an interface in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Index(u32);
+pub(crate) struct Index(pub(crate) u32);
 
 /// Attributes of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +144,7 @@ impl Links {
     }
 
     /// All objects of the kind that `message` names. Unreadable ones are left out.
-    fn list(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub(crate) fn list(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         let answers = self.0.execute(vec![Request::dump(message)])?.into_iter();
         let lists = answers.collect::<Result<Vec<_>, _>>().map_err(|refusal| refused(None, &refusal))?;
         Ok(lists.into_iter().flatten().flatten().collect())
@@ -197,19 +195,6 @@ impl<'a> Changes<'a> {
         self.create(format!("making VXLAN device `{name}`"), named(name, attributes))
     }
 
-    /// Makes a VXLAN device send frames for `mac` (all zero: broadcast and unknown addresses) to `host`.
-    pub(crate) fn add_forwarding(self, index: Index, mac: MacAddress, host: IpAddr) -> Self {
-        let message = RouteNetlinkMessage::NewNeighbour(forwarding(index, mac, host));
-        let request = Request::new(message, NLM_F_CREATE | NLM_F_APPEND);
-        self.with(format!("forwarding frames for {mac} to {host}"), request, None)
-    }
-
-    /// Takes back [`Changes::add_forwarding`].
-    pub(crate) fn remove_forwarding(self, index: Index, mac: MacAddress, host: IpAddr) -> Self {
-        let request = Request::new(RouteNetlinkMessage::DelNeighbour(forwarding(index, mac, host)), 0);
-        self.with(format!("no longer forwarding frames for {mac} to {host}"), request, Some(ENOENT))
-    }
-
     /// Makes an interface a port of `bridge`.
     pub(crate) fn set_bridge(self, name: &str, bridge: Index) -> Self {
         self.change(format!("adding `{name}` to the bridge"), named(name, vec![LinkAttribute::Controller(bridge.0)]))
@@ -218,6 +203,21 @@ impl<'a> Changes<'a> {
     /// Sets the largest packet that the interface `name` takes.
     pub(crate) fn set_mtu(self, name: &str, mtu: u32) -> Self {
         self.change(format!("setting the MTU of `{name}`"), named(name, vec![LinkAttribute::Mtu(mtu)]))
+    }
+
+    /// Keeps the kernel from giving the interface `name` an IPv6 address when it is switched on: the host's end of a network has
+    /// nothing to say there.
+    pub(crate) fn silence(self, name: &str) -> Self {
+        let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+        let attribute = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
+        self.change(format!("keeping `{name}` without an IPv6 address"), named(name, vec![attribute]))
+    }
+
+    /// Gives the interface `name` another link-layer address.
+    #[cfg(test)]
+    pub(crate) fn set_mac(self, name: &str, mac: MacAddress) -> Self {
+        let attribute = LinkAttribute::Address(mac.octets().to_vec());
+        self.change(format!("changing the address of `{name}`"), named(name, vec![attribute]))
     }
 
     /// Moves the interface `name` to another namespace.
@@ -265,7 +265,8 @@ impl<'a> Changes<'a> {
         self.with(action, Request::new(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL), None)
     }
 
-    fn with(mut self, action: String, request: Request, needless: Option<i32>) -> Self {
+    /// Adds a request for `action`, whose refusal with the errno `needless` says that nothing is to be done.
+    pub(crate) fn with(mut self, action: String, request: Request, needless: Option<i32>) -> Self {
         self.changes.push(Change { action, request, needless });
         self
     }
@@ -302,24 +303,8 @@ fn refused(action: Option<&str>, refusal: &Refusal) -> io::Error {
     io::Error::new(kind, text)
 }
 
-/// An entry of a VXLAN device's table. The kernel neither forgets it nor lets a received packet change it.
-fn forwarding(index: Index, mac: MacAddress, host: IpAddr) -> NeighbourMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Bridge;
-    message.header.ifindex = index.0;
-    message.header.state = NeighbourState::Permanent;
-    message.header.flags = NeighbourFlags::Own;
-    let host = match host {
-        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
-        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
-    };
-    message.attributes =
-        vec![NeighbourAttribute::LinkLayerAddress(mac.octets().to_vec()), NeighbourAttribute::Destination(host)];
-    message
-}
-
 /// A message about the interface `name`.
-fn named(name: &str, attributes: Vec<LinkAttribute>) -> LinkMessage {
+pub(crate) fn named(name: &str, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
     message.attributes.extend(attributes);
@@ -328,6 +313,5 @@ fn named(name: &str, attributes: Vec<LinkAttribute>) -> LinkMessage {
 
 /// The port that IANA gave to VXLAN; the kernel's own default is an older one.
 const VXLAN_PORT: u16 = 4789;
-const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 const EEXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();

@@ -42,6 +42,11 @@ impl SharedRoutes {
         self.lock().find(vni, gid)
     }
 
+    /// Whether one address of a network may begin a connection to a port of another.
+    pub(crate) fn may_connect(&self, vni: Vni, (from, to): (Gid, Gid), port: u16) -> bool {
+        self.lock().access().may_connect(vni, from, to, port)
+    }
+
     /// The present version, unless it is the one with the number `seen`, which becomes its number.
     #[inline]
     pub(crate) fn newer(&self, seen: &mut u64) -> Option<Arc<Routes>> {

@@ -7,7 +7,7 @@ use std::hash::Hash;
 
 /// A collection from which items are taken one at a time.
 pub(crate) trait Pool: Default {
-    /// What is in it.
+    /// Its contents.
     type Item;
 
     /// Takes the next item.

@@ -63,7 +63,7 @@ pub struct Link {
 
 /// A datagram that will arrive.
 pub struct Arrival {
-    /// When.
+    /// The time.
     pub at: Time,
     /// Its bytes.
     pub bytes: Vec<u8>,

@@ -24,7 +24,7 @@ enum Command {
     },
     /// Runs one seed again.
     Replay {
-        /// Which.
+        /// The seed.
         seed: u64,
         /// Write everything that happens.
         #[arg(long)]

@@ -45,7 +45,7 @@ pub struct HostPlan {
 pub struct NodePlan {
     /// Index of its host.
     pub host: usize,
-    /// Which engine serves it.
+    /// The engine that serves it.
     pub shard: u32,
     /// Its tenant network.
     pub vni: Vni,
@@ -80,7 +80,7 @@ pub struct PairPlan {
     pub rnr_timer: u8,
     /// READs and atomics in flight.
     pub rd_atomic: u8,
-    /// Which sides use their program's SRQ.
+    /// The sides that use their program's SRQ.
     pub srq: [bool; 2],
     /// Every request is signaled.
     pub signal_all: bool,

@@ -21,9 +21,9 @@ impl Platform for Sim {
 pub enum Effect {
     /// It wrote to registered memory.
     Write {
-        /// Which region.
+        /// The region.
         region: u32,
-        /// Where.
+        /// The offset in it.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
@@ -32,11 +32,11 @@ pub enum Effect {
     },
     /// It executed an atomic operation.
     Atomic {
-        /// Which region.
+        /// The region.
         region: u32,
-        /// Where.
+        /// The offset in it.
         offset: u64,
-        /// Which one.
+        /// The operation.
         kind: Atomic,
         /// The previous value.
         old: u64,
@@ -50,14 +50,14 @@ pub enum Effect {
     },
     /// A completion found no room.
     Overrun {
-        /// Which queue.
+        /// The queue.
         queue: u32,
     },
     /// It took a receive request.
     Taken {
         /// From which queue.
         queue: u32,
-        /// Which one.
+        /// Its number.
         wr_id: u64,
     },
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A seed that fails.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which.
+    /// The seed.
     pub seed: u64,
     /// The violated property.
     pub violation: Violation,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where an etcd cluster is, and how to get in.
+/// Address of an etcd cluster, and credentials.
 ///
 /// As text: `etcd://USER:PASSWORD@HOST:PORT,HOST:PORT/PREFIX?OPTION&OPTION`, all but one HOST of it optional. Options are `tls`,
 /// `ca=FILE` (of the certificates' issuer), `cert=FILE` and `key=FILE` (this client's own), `password-file=FILE`, and

@@ -3,7 +3,7 @@
 use rdmesh_fabric::store::{Revision, StoreError};
 use tonic::{Code, Status};
 
-/// What an error says about the request.
+/// Consequence of an error for the request.
 pub(crate) enum Fault {
     /// The token is not valid any more: the request has not been executed.
     Token,

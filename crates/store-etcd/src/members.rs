@@ -236,14 +236,12 @@ impl Members {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
-        let ask = async {
-            client.ready().await.map_err(|error| Status::unavailable(causes(error)))?;
+        self.in_time(async {
+            let mut client = ready(channel).await?;
             let codec = ProstCodec::<Q, A>::default();
             client.unary(self.request(message), PathAndQuery::from_static(path), codec).await
-        };
-        let answer = timeout(self.timeout, ask).await;
-        answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(tonic::Response::into_inner)
+        })
+        .await
     }
 
     async fn open<Q, A>(
@@ -256,14 +254,18 @@ impl Members {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
-        let ask = async {
-            client.ready().await.map_err(|error| Status::unavailable(causes(error)))?;
+        self.in_time(async {
+            let mut client = ready(channel).await?;
             let codec = ProstCodec::<Q, A>::default();
             client.streaming(self.request(requests), PathAndQuery::from_static(path), codec).await
-        };
-        let answers = timeout(self.timeout, ask).await;
-        answers.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(tonic::Response::into_inner)
+        })
+        .await
+    }
+
+    /// The answer, if it comes within the time that a member may take.
+    async fn in_time<A>(&self, answer: impl Future<Output = Result<tonic::Response<A>, Status>>) -> Result<A, Status> {
+        let answer = timeout(self.timeout, answer).await;
+        answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(tonic::Response::into_inner)
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -275,6 +277,13 @@ impl Members {
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         request
     }
+}
+
+/// A client on `channel`, once that takes requests.
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut client = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
+    client.ready().await.map_err(|error| Status::unavailable(causes(error)))?;
+    Ok(client)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -297,7 +306,7 @@ fn causes(error: impl std::error::Error) -> String {
 }
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-/// How often each member is asked.
+/// Number of times that each member is asked.
 const ROUNDS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(10);

@@ -229,7 +229,7 @@ pub(crate) struct KeepAlive {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KeptAlive {
-    /// What is left of the lease; none where it has ended.
+    /// The rest of the lease's term; none where it has ended.
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
 }

@@ -265,7 +265,7 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// For datagrams the kind of packet; 0 where the QP is connected. See [`Completion::sl_of`].
     pub sl: u8,
-    /// Which fields are valid.
+    /// The flags that say which fields are valid.
     pub flags: WcFlags,
 }
 

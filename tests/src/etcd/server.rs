@@ -1,7 +1,7 @@
 //! Members of an etcd cluster.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,9 +12,17 @@ pub struct Etcd {
     directory: TempDir,
     members: Vec<Option<Child>>,
     security: Security,
+    site: Site,
 }
 
-/// How clients prove themselves, and members.
+/// Where the members are.
+struct Site {
+    address: String,
+    /// None: the present one.
+    netns: Option<String>,
+}
+
+/// Proof of clients, and of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
     /// Not at all.
@@ -26,8 +34,18 @@ pub enum Security {
 impl Etcd {
     /// Starts a cluster of so many members, and waits until it has a leader.
     pub fn start(count: usize, security: Security) -> Self {
+        Self::start_on(Site { address: "127.0.0.1".to_owned(), netns: None }, count, security)
+    }
+
+    /// Starts a single member at an address of the network namespace `netns`.
+    pub fn start_at(address: &str, netns: &str) -> Self {
+        let site = Site { address: address.to_owned(), netns: Some(netns.to_owned()) };
+        Self::start_on(site, 1, Security::None)
+    }
+
+    fn start_on(site: Site, count: usize, security: Security) -> Self {
         let directory = tempfile::tempdir().expect("a folder");
-        let mut etcd = Self { directory, members: (0..count).map(|_| None).collect(), security };
+        let mut etcd = Self { directory, members: (0..count).map(|_| None).collect(), security, site };
         if security == Security::TlsAndPassword {
             make_certificates(etcd.directory.path());
         }
@@ -44,7 +62,7 @@ impl Etcd {
     /// The address of all members for `--store`, with what it takes to get in.
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
-            (0..self.members.len()).map(|index| format!("127.0.0.1:{}", client_port(index))).collect();
+            (0..self.members.len()).map(|index| format!("{}:{}", self.site.address, client_port(index))).collect();
         self.url_of(&hosts.join(","), "root:secret")
     }
 
@@ -73,6 +91,13 @@ impl Etcd {
         }
     }
 
+    /// Lets a member stand still, or go on.
+    pub fn stop(&self, index: usize, stands: bool) {
+        let member = self.members[index].as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
+        let signal = if stands { Signal::STOP } else { Signal::CONT };
+        kill_process(member.expect("the member runs"), signal).expect("it is ours");
+    }
+
     /// Starts a member that was killed, and waits until it answers.
     pub fn restart(&mut self, index: usize) {
         self.launch(index, "existing");
@@ -80,11 +105,12 @@ impl Etcd {
     }
 
     fn launch(&mut self, index: usize, state: &str) {
-        let (client, peer) = (format!("{}://127.0.0.1:{}", self.scheme(), client_port(index)), peer_url(index));
+        let client = format!("{}://{}:{}", self.scheme(), self.site.address, client_port(index));
+        let peer = peer_url(index);
         let cluster: Vec<String> =
             (0..self.members.len()).map(|index| format!("m{index}={}", peer_url(index))).collect();
         let log = File::create(self.file(&format!("m{index}.log"))).expect("a log");
-        let mut command = Command::new("etcd");
+        let mut command = self.site.command("etcd");
         command.args(["--name", &format!("m{index}"), "--initial-cluster", &cluster.join(",")]);
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -101,7 +127,6 @@ impl Etcd {
 
     fn wait_for(&self, index: usize) {
         crate::until(Duration::from_secs(30), "etcd answers", || {
-            TcpStream::connect(("127.0.0.1", client_port(index))).ok()?;
             let mut health = self.etcdctl(&["endpoint", "health"], &[index]);
             health.stdout(Stdio::null()).stderr(Stdio::null()).status().ok()?.success().then_some(())
         });
@@ -113,9 +138,11 @@ impl Etcd {
     }
 
     fn etcdctl(&self, arguments: &[&str], members: &[usize]) -> Command {
-        let members: Vec<String> =
-            members.iter().map(|&index| format!("{}://127.0.0.1:{}", self.scheme(), client_port(index))).collect();
-        let mut command = Command::new("etcdctl");
+        let members: Vec<String> = members
+            .iter()
+            .map(|&index| format!("{}://{}:{}", self.scheme(), self.site.address, client_port(index)))
+            .collect();
+        let mut command = self.site.command("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--command-timeout", "2s", "--endpoints", &members.join(",")]);
         if self.security == Security::TlsAndPassword {
             command.arg("--cacert").arg(self.file("ca.pem"));
@@ -131,6 +158,15 @@ impl Etcd {
 
     fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+}
+
+impl Site {
+    fn command(&self, program: &str) -> Command {
+        let Some(netns) = &self.netns else { return Command::new(program) };
+        let mut command = Command::new("nsenter");
+        command.args([&format!("--net=/run/netns/{netns}"), "--", program]);
+        command
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Row {
     pub server: String,
     /// The command in endpoint `b`.
     pub client: String,
-    /// When the client may be started.
+    /// Condition under which the client may be started.
     pub ready: Ready,
     /// Whether the server ends when its client has ended.
     pub ends: bool,

@@ -1,4 +1,6 @@
-//! Many hosts: the store of a cluster, over real etcd servers, and routers that share it.
+//! Many hosts: the store of a cluster, over real etcd servers, routers that share it, and hosts with stock
+//! programs.
 
+mod hosts;
 mod routers;
 mod store;

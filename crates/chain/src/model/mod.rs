@@ -28,13 +28,13 @@ pub enum Fetch {
     /// As soon as the rules allow, up to a lap ahead: when a slot is enabled, even behind a WAIT, and no LOCAL request before it
     /// is left.
     Earliest,
-    /// When the request starts.
+    /// Start of the request.
     AtStart,
     /// At any moment between; [`Step::Fetch`] is a step of its own.
     Between,
 }
 
-/// Which step comes next.
+/// Choice of the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
     /// The first that is possible.
@@ -66,7 +66,7 @@ pub enum Step {
     Store,
 }
 
-/// Why the chain stopped: the first error, which stops all queues of the group.
+/// The error that stopped the chain: the first one, which stops all queues of the group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The queue.
@@ -318,7 +318,7 @@ impl Model {
         self.history.get_or_insert_default();
     }
 
-    /// What was noted since [`Model::keep_history`].
+    /// The steps noted since [`Model::keep_history`].
     pub fn history(&self) -> Option<&History> {
         self.history.as_ref()
     }

@@ -1,11 +1,14 @@
 //! Command-line arguments.
 
 mod chain;
+mod file;
 mod policy;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+pub(crate) use file::expand;
 pub(crate) use policy::PolicyCommand;
+use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
 use rdmesh_router::io::Faults;
 use std::ffi::OsString;
@@ -27,8 +30,10 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Start the router in the background
+    #[command(args_override_self = true)]
     Up(UpOptions),
     /// Be the router, in the foreground
+    #[command(args_override_self = true)]
     Router(RouterOptions),
     /// Stop the router; all endpoints are removed
     Down,
@@ -72,6 +77,9 @@ pub(crate) enum Command {
 
 #[derive(ClapArgs, Clone)]
 pub(crate) struct RouterOptions {
+    /// Options in TOML, as `underlay = "192.0.2.1"`; those on the command line override them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Make no network namespaces; needs no root
     #[arg(long)]
     pub(crate) rootless: bool,
@@ -95,8 +103,12 @@ pub(crate) struct RouterOptions {
     ///
     /// Options are `tls`, `ca=FILE`, `cert=FILE`, `key=FILE`, `password-file=FILE` and `timeout=SECONDS`, joined by `&`; files are
     /// absolute paths. All hosts have the same --key, or all are --insecure.
-    #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers")]
+    #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers", env = STORE, hide_env_values = true)]
     pub(crate) store: Option<String>,
+    /// Time in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
+    /// addresses are free again, and an address that was given back rests for `quarantine`
+    #[arg(long, value_name = "TERMS", requires = "store", default_value_t = Terms::default())]
+    pub(crate) terms: Terms,
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
     #[arg(long, value_name = "FILE", requires = "underlay", conflicts_with = "insecure")]
     pub(crate) key: Option<PathBuf>,
@@ -507,6 +519,8 @@ fn term(text: &str) -> Result<Duration, String> {
     number.map(Duration::from_millis).ok_or_else(|| "no time: try 30s".to_owned())
 }
 
+/// Environment variable with the URL of the cluster's store.
+pub(crate) const STORE: &str = "RDMESH_STORE";
 const FIRST_STEPS: &str = "\
 First steps, as root:
   rdmesh up

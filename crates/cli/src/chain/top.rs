@@ -3,34 +3,19 @@
 use super::state;
 use crate::args::TopOptions;
 use crate::failure::Failure;
-use crate::show::{bytes, print_line};
+use crate::show::bytes;
 use crate::table::Table;
+use crate::top::repeat;
 use rdmesh_fabric::Client;
 use rdmesh_fabric::api::ChainInfo;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, stdout};
-use std::time::{Duration, Instant};
 
 /// A chain: network, endpoint, process, device, group.
 type Chain = (String, String, i32, u32, u32);
 
 /// Shows the rates of every chain, busiest first, again and again.
 pub(crate) fn top(options: &TopOptions, client: &Client) -> Result<(), Failure> {
-    let interval = Duration::try_from_secs_f64(options.interval).unwrap_or(Duration::MAX).max(SHORTEST);
-    let (mut before, mut taken) = (chains(client.chains()?), Instant::now());
-    for round in 1.. {
-        std::thread::sleep(interval);
-        let now = chains(client.chains()?);
-        let seconds = taken.elapsed().as_secs_f64();
-        taken = Instant::now();
-        let screen = if stdout().is_terminal() { CLEAR } else { "" };
-        print_line(format!("{screen}{}\n", table(&before, &now, seconds)))?;
-        before = now;
-        if options.count.is_some_and(|count| round >= count) {
-            break;
-        }
-    }
-    Ok(())
+    repeat(options, || Ok(chains(client.chains()?)), table)
 }
 
 fn chains(chains: Vec<ChainInfo>) -> BTreeMap<Chain, ChainInfo> {
@@ -90,10 +75,6 @@ fn split(text: &str) -> (String, String) {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     (number.to_owned(), unit.to_owned())
 }
-
-const SHORTEST: Duration = Duration::from_millis(50);
-/// Cursor home, and everything behind it erased.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[cfg(test)]
 mod tests {

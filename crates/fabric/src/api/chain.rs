@@ -71,7 +71,7 @@ pub struct ChainQueue {
     pub limit: u64,
     /// Slots of a lap.
     pub cycle: u64,
-    /// What it waits for.
+    /// The reason for which it does not run.
     pub waits_for: String,
     /// The first slots of a lap, as they would be fetched now: at most 1024.
     pub slots: Vec<ChainSlot>,
@@ -164,11 +164,11 @@ pub struct ControlChain {
     pub device: u32,
     /// Number of the group in the device.
     pub group: u32,
-    /// What is done.
+    /// The operation.
     pub action: ChainAction,
 }
 
-/// What is done to a group of managed queues.
+/// Operation on a group of managed queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainAction {

@@ -79,7 +79,7 @@ pub struct CreateEndpoint {
     /// The only user that may open its device.
     #[serde(default)]
     pub allowed_uid: Option<u32>,
-    /// When it goes.
+    /// The event at which it is removed.
     #[serde(default)]
     pub lifetime: Lifetime,
     /// Whether it gets a network namespace.
@@ -103,14 +103,14 @@ pub enum Netns {
     Path(PathBuf),
 }
 
-/// When an endpoint goes.
+/// Lifetime of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Lifetime {
-    /// When it is removed.
+    /// Until it is removed.
     #[default]
     Persistent,
-    /// When the process that asks for it ends.
+    /// Until the process that asks for it ends.
     Caller,
 }
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-/// Who has an address.
+/// Holder of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) endpoint: Name,
@@ -31,7 +31,7 @@ pub(super) struct Claim {
     pub(super) is_released: bool,
 }
 
-/// Who has a block.
+/// Holder of a block.
 #[derive(Serialize, Deserialize)]
 struct BlockRecord {
     host: Name,

@@ -83,6 +83,15 @@ impl Member {
         Ok(())
     }
 
+    /// Tells the cluster whether interfaces are attached to `network`, where this host has endpoints.
+    pub async fn tell_attached(&self, network: &Name) -> Result<(), ClusterError> {
+        let publication = self.host_publication(Transaction::default(), network).await?;
+        if publication.operations().next().is_some() {
+            settle(&**self.store(), &publication).await?;
+        }
+        Ok(())
+    }
+
     /// Tells the cluster that this host has no endpoint on a network any more.
     pub async fn leave_network(&self, network: &Name) -> Result<(), ClusterError> {
         let removal = Transaction::default().delete(&keys::host_on_network(network, &self.host().name));
@@ -108,13 +117,19 @@ impl Member {
         for &address in &endpoint.addresses {
             publication = self.claim(publication, &Wanted { network, endpoint: &endpoint.name, address }).await?;
         }
-        let (host_key, host) = (keys::host_on_network(&endpoint.network, &self.host().name), encode(self.host()));
-        let expect = match self.store().get(&host_key).await? {
+        self.host_publication(publication, &endpoint.network).await
+    }
+
+    /// Adds this host's record on `network`, where it is not there as it is now.
+    async fn host_publication(&self, publication: Transaction, network: &Name) -> Result<Transaction, ClusterError> {
+        let (key, host) = (keys::host_on_network(network, &self.host().name), encode(&self.host_on(network)));
+        let session = Some(self.session());
+        let expect = match self.store().get(&key).await? {
             None => Expect::Absent,
             Some(entry) if entry.value == host && entry.lease == session => return Ok(publication),
             Some(entry) => Expect::Revision(entry.revision),
         };
-        Ok(publication.expect(&host_key, expect).put(&host_key, &host, session))
+        Ok(publication.expect(&key, expect).put(&key, &host, session))
     }
 
     async fn removal(&self, endpoint: &Endpoint, lease: LeaseId) -> Result<Transaction, ClusterError> {

@@ -86,7 +86,7 @@ impl NetworkFollower {
         Self { cluster, network, view, revision, changes: None, is_listed: false }
     }
 
-    /// What is known.
+    /// The state as known now.
     pub fn view(&self) -> &NetworkView {
         &self.view
     }

@@ -4,9 +4,11 @@ use super::error::ClusterError;
 use super::keys;
 use super::pool::Pools;
 use super::records::{Cluster, decode, encode};
+use super::terms::Terms;
 use crate::store::{Expect, LeaseId, LocalStore, Store, StoreError, Transaction, settle};
-use crate::{Host, Validate};
+use crate::{Capabilities, Host, Name, Validate};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ pub struct Member {
     host: Host,
     leases: Mutex<Leases>,
     pub(super) pools: Pools,
+    /// The networks that interfaces of the host are attached to.
+    attached: Mutex<BTreeSet<Name>>,
     /// Held by who gets addresses from the store: one block is claimed, not one by each that waits.
     pub(super) claiming: tokio::sync::Mutex<()>,
 }
@@ -31,25 +35,7 @@ pub struct Member {
 /// Time since some fixed point.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// How long things last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// The session's time to live: how soon the endpoints of a host that has died are gone.
-    pub session: Duration,
-    /// The tenure's time to live: how long a host may go on without the store, and how long the addresses of one that has died
-    /// rest.
-    pub tenure: Duration,
-    /// How long an address rests that was given back.
-    pub quarantine: Duration,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self { session: Duration::from_secs(10), tenure: Duration::from_secs(600), quarantine: Duration::from_secs(60) }
-    }
-}
-
-/// What has become of the leases.
+/// State of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// They go on.
@@ -100,7 +86,8 @@ impl Member {
         let session = granted(cluster.store(), session, terms.session).await?;
         let leases = Leases { session, tenure, valid_until: now + terms.offline(), is_new: false };
         let (leases, claiming) = (Mutex::new(leases), tokio::sync::Mutex::default());
-        let member = Self { cluster, local, clock, terms, host, leases, pools, claiming };
+        let attached = Mutex::default();
+        let member = Self { cluster, local, clock, terms, host, leases, pools, attached, claiming };
         member.note()?;
         member.register().await?;
         Ok((member, if is_new { Renewal::Anew } else { Renewal::Kept }))
@@ -123,7 +110,7 @@ impl Member {
 
     /// Pause between two renewals.
     pub fn pause(&self) -> Duration {
-        self.terms.session / 3
+        self.terms.pause()
     }
 
     /// Lets the leases last, or gets new ones where they have ended.
@@ -186,6 +173,18 @@ impl Member {
         self.terms.quarantine
     }
 
+    /// Sets the networks that interfaces of the host are attached to: with its next endpoint there, and with
+    /// [`Member::tell_attached`], the cluster hears of it.
+    pub fn set_attached(&self, networks: BTreeSet<Name>) {
+        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = networks;
+    }
+
+    /// The host as others on `network` see it.
+    pub(super) fn host_on(&self, network: &Name) -> Host {
+        let has_attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner).contains(network);
+        Host { capabilities: Capabilities { has_attached, ..self.host.capabilities }, ..self.host.clone() }
+    }
+
     /// Puts the host's record under the session. A host of the same name that is there already is another one.
     async fn register(&self) -> Result<(), ClusterError> {
         let key = keys::host(&self.host.name);
@@ -213,13 +212,6 @@ impl Member {
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Terms {
-    /// Time after a renewal in which the tenure surely lasts, by a clock that runs slower than the store's by at most a tenth.
-    fn offline(self) -> Duration {
-        self.tenure.mul_f64(0.9)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! * [`Cluster`]: tenants, networks, security groups and policies, as operators set them;
 //! * [`Member`]: a host's leases, its blocks of addresses, and its endpoints;
+//! * [`Terms`]: how long its leases last, and how long addresses rest;
 //! * [`NetworkFollower`]: a network's records as they are now.
 
 mod addresses;
@@ -13,11 +14,13 @@ mod keys;
 mod member;
 mod pool;
 mod records;
+mod terms;
 
 pub use error::ClusterError;
 pub use follow::{NetworkFollower, NetworkView};
-pub use member::{Clock, Member, Renewal, Terms};
+pub use member::{Clock, Member, Renewal};
 pub use records::Cluster;
+pub use terms::{Terms, TermsError};
 
 #[cfg(test)]
 mod tests;

@@ -191,5 +191,5 @@ pub(super) fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, ClusterErr
     serde_json::from_slice(&entry.value).map_err(unreadable)
 }
 
-/// How often an operation is tried that others are faster with.
+/// Number of times that an operation is tried while others are faster.
 pub(super) const ATTEMPTS: usize = 64;

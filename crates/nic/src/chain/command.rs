@@ -72,7 +72,7 @@ pub struct ChainQueue {
     pub limit: u64,
     /// Slots of a lap.
     pub cycle: u64,
-    /// What it waits for.
+    /// The reason for which it does not run.
     pub waits_for: ChainWait,
 }
 

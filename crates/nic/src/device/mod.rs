@@ -8,6 +8,6 @@ mod slab;
 mod srq;
 
 pub use context::Context;
-pub use output::Event;
 pub(crate) use output::Outputs;
+pub use output::{AccessCounters, Event};
 pub(crate) use slab::Slab;

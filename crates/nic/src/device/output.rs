@@ -7,7 +7,7 @@ use crate::chain::Pending;
 use crate::command::ContextId;
 use crate::numbers::Numbers;
 use crate::packet::{Head, Packet};
-use crate::path::Routes;
+use crate::path::{Network, Routes, Verdicts};
 use crate::platform::{Overrun, Platform};
 use crate::policy::Traffic;
 use crate::qp::Core;
@@ -16,7 +16,7 @@ use crate::timer::{Deadlines, Time};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use rdmesh_verbs::{AsyncEvent, Completion, QpState, Qpn};
+use rdmesh_verbs::{AsyncEvent, Completion, Gid, QpState, Qpn};
 
 /// Event for the program, or for the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +48,17 @@ pub enum Event {
     },
 }
 
+/// What security groups have prevented, in one engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AccessCounters {
+    /// Commands that named a peer.
+    pub refused: u64,
+    /// Datagrams, at the sender or at the receiver.
+    pub dropped: u64,
+    /// Queue pairs that were connected before the rules changed.
+    pub ended: u64,
+}
+
 pub(crate) struct Outputs<M> {
     shard: u32,
     /// Table of the host's queue pair numbers.
@@ -66,6 +77,9 @@ pub(crate) struct Outputs<M> {
     pub(crate) schedule: Schedule,
     /// Routes to the addresses of tenant networks.
     pub(crate) routes: Arc<Routes>,
+    /// Answers of their rules.
+    verdicts: Verdicts,
+    pub(crate) access: AccessCounters,
     /// Packet captures in progress.
     pub(crate) captures: Captures,
     pub(crate) timers: Deadlines,
@@ -89,6 +103,8 @@ impl<M> Outputs<M> {
             events: VecDeque::with_capacity(64),
             schedule: Schedule::default(),
             routes: Arc::default(),
+            verdicts: Verdicts::default(),
+            access: AccessCounters::default(),
             captures: Captures::default(),
             timers: Deadlines::default(),
             failed: NumberList::default(),
@@ -147,6 +163,23 @@ impl<M> Outputs<M> {
     /// Whether so many packets wait for other engines that no more should be made.
     pub(crate) fn is_full(&self) -> bool {
         self.outbox.len() > OUTBOX_LIMIT
+    }
+
+    /// Sets the routes. Returns whether other addresses than before may exchange packets.
+    pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) -> bool {
+        let is_same = Arc::ptr_eq(self.routes.access(), routes.access());
+        if !is_same {
+            self.verdicts = Verdicts::of(routes.access());
+        }
+        self.routes = routes;
+        !is_same
+    }
+
+    /// Whether an address of an endpoint may exchange packets with one of its network. Its own ones always may.
+    #[inline]
+    pub(crate) fn may_talk(&mut self, network: &Network, own: Gid, peer: Gid) -> bool {
+        let access = self.routes.access();
+        access.is_empty() || network.gids.contains(&peer) || self.verdicts.may_talk(access, network.vni, own, peer)
     }
 
     /// Adds an event.

@@ -12,10 +12,10 @@ use crate::transport::{Env, Qp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
-use rdmesh_verbs::{AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
+use rdmesh_verbs::{AddressVector, AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
 
 type Result<T> = core::result::Result<T, CommandError>;
-use CommandError::{Exhausted, Invalid, NoSuchObject};
+use CommandError::{Exhausted, Forbidden, Invalid, NoSuchObject};
 
 /// An opened device, for commands. Those that concern no queue pair are its [`Context`]'s.
 pub struct Device<'a, P: Platform> {
@@ -48,7 +48,7 @@ impl<P: Platform> Device<'_, P> {
         let core = Core::new(self.id, handle, qpn, init);
         let qp = Box::new(Qp::new(core, self.out.next_epoch()));
         self.qps.insert(index, qp, self.out);
-        self.out.schedule.join(index, self.cx.owner(), &self.cx.policy);
+        self.out.schedule.join(index, self.cx.owner(), self.cx.policy());
         Ok((handle, qpn))
     }
 
@@ -56,6 +56,9 @@ impl<P: Platform> Device<'_, P> {
     pub fn modify_qp(&mut self, now: Time, qp: u32, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.out.now = now;
         let index = self.index(qp)?;
+        if mask.contains(AttrMask::AV) {
+            self.check_peer(&attr.av)?;
+        }
         let qp = self.qps.get_mut(index).ok_or(NoSuchObject)?;
         let env = Env { index, cx: self.cx, out: self.out };
         let state = qp.core().state();
@@ -75,6 +78,12 @@ impl<P: Platform> Device<'_, P> {
             qp.enter(env, to);
         }
         Ok(())
+    }
+
+    /// Makes an address handle. In send rings it goes by its handle plus one.
+    pub fn create_ah(&mut self, pd: u32, av: AddressVector) -> Result<u32> {
+        self.check_peer(&av)?;
+        self.cx.add_ah(pd, av)
     }
 
     /// A queue pair's attributes, sizes and counters.
@@ -152,7 +161,7 @@ impl<P: Platform> Device<'_, P> {
     /// device.
     pub fn set_policy(&mut self, policy: Policy) {
         self.out.schedule.set_policy(self.cx.owner(), &policy);
-        self.cx.policy = policy;
+        self.cx.set_policy(policy);
         let indices: Vec<u32> = self.cx.qps_from(0).map(|(_, index)| index).collect();
         self.out.chains.wake_all(indices);
     }
@@ -186,7 +195,17 @@ impl<P: Platform> Device<'_, P> {
         Ok(qp)
     }
 
-    /// Which way a connected QP's packets go.
+    /// An error where security groups keep the endpoint from a peer. Of a group of receivers each decides.
+    fn check_peer(&mut self, av: &AddressVector) -> Result<()> {
+        let network = &self.cx.network;
+        if av.dgid.is_multicast() || self.out.may_talk(network, network.source(av), av.dgid) {
+            return Ok(());
+        }
+        self.out.access.refused += 1;
+        Err(Forbidden)
+    }
+
+    /// The path of a connected QP's packets.
     fn path(&self, qp: &Qp<P>) -> Option<Path> {
         if let Some(path) = qp.path() {
             return Some(path);

@@ -4,6 +4,7 @@ mod arrivals;
 mod chain_listing;
 mod chains;
 mod device;
+mod enforcement;
 mod free;
 mod management;
 mod moving;
@@ -14,6 +15,7 @@ mod table;
 mod tests;
 mod transmit;
 
+pub use crate::device::AccessCounters;
 pub use chains::RingRegion;
 pub use device::Device;
 pub use management::{MadError, ReceivedMad};
@@ -35,6 +37,7 @@ use crate::timer::Time;
 use crate::transport::local::drop_request;
 use crate::transport::{Env, Qp};
 use crate::wire::{Op, Syndrome};
+use enforcement::Enforcement;
 use management::Management;
 use rdmesh_verbs::{DeviceLimits, Qpn};
 use table::QueuePairs;
@@ -42,7 +45,7 @@ use table::QueuePairs;
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Which of the host's engines this is, from 0.
+    /// The number of this engine on the host, from 0.
     pub shard: u32,
     /// Seed of numbers that must be hard to predict.
     pub seed: u64,
@@ -58,6 +61,7 @@ pub struct Engine<P: Platform> {
     integrity: Integrity,
     wire: WireCounters,
     management: Management,
+    enforcement: Enforcement,
     out: Outputs<P::Memory>,
 }
 
@@ -71,6 +75,7 @@ impl<P: Platform> Engine<P> {
             integrity: Integrity::new(),
             wire: WireCounters::default(),
             management: Management::default(),
+            enforcement: Enforcement::default(),
             out: Outputs::new(config.shard, numbers),
         }
     }
@@ -138,7 +143,8 @@ impl<P: Platform> Engine<P> {
     /// Whether there is work to do, or output to be taken, other than by [`Engine::poll_transmit`].
     pub fn has_work(&self) -> bool {
         let out = &self.out;
-        let has_turns = !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
+        let has_turns =
+            self.enforcement.is_due() || !out.schedule.is_empty(Order::Local) || !out.schedule.is_empty(Order::Arrived);
         out.has_any() || has_turns || out.schedule.has_due() || self.management.has_received()
     }
 
@@ -152,6 +158,7 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let start = self.out.spent();
         let mut worked = self.expire();
+        worked |= self.enforce_access();
         worked |= self.drain_inbox();
         worked |= self.qps.see_to_chains(&mut self.contexts, &mut self.out);
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {

@@ -58,6 +58,8 @@ impl<P: Platform> MovingDevice<P> {
         engine.out.pass_epoch(epoch);
         let id = ContextId(engine.contexts.insert(context).expect("the table of contexts has no limit"));
         qps.into_iter().for_each(|qp| qp.put(engine, id));
+        // Rules that have changed meanwhile may not have met them on either engine.
+        engine.enforcement.begin();
         id
     }
 }
@@ -95,7 +97,7 @@ impl<P: Platform> MovingQp<P> {
         qp.core_mut().enter_context(id);
         let index = qps.put(qp, owner.vni, out);
         context.place_qp(handle, index);
-        out.schedule.join(index, owner, &context.policy);
+        out.schedule.join(index, owner, context.policy());
         if let Some(at) = deadline {
             out.timers.set(index, at);
         }

@@ -12,9 +12,12 @@ use alloc::sync::Arc;
 use rdmesh_verbs::Qpn;
 
 impl<P: Platform> Engine<P> {
-    /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path.
+    /// Sets the routes to the addresses of tenant networks. Queue pairs that are connected keep their path, as long as they may
+    /// exchange packets with their peer.
     pub fn set_routes(&mut self, routes: Arc<Routes>) {
-        self.out.routes = routes;
+        if self.out.set_routes(routes) {
+            self.enforcement.begin();
+        }
     }
 
     /// Declares that packets of the tunnel are authenticated by a tag that covers more than the invariant CRC, which they do

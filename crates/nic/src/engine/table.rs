@@ -142,6 +142,11 @@ impl<P: Platform> QueuePairs<P> {
         }
     }
 
+    /// Number of places: no queue pair has an index that is larger.
+    pub(super) fn places(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Whether a group has members here.
     pub(super) fn has_members(&self, group: (Vni, Gid)) -> bool {
         self.groups.contains_key(&group)

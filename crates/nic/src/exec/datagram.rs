@@ -22,6 +22,13 @@ impl<P: Platform> Exec<'_, P> {
             self.qp.counters.errors += 1;
             return;
         }
+        // All addresses of an endpoint are subject to the same rules: that of a group stands for none of them.
+        let network = &self.cx.network;
+        let own = if ip.dest.is_multicast() { network.own() } else { ip.dest };
+        if !self.out.may_talk(network, own, ip.source) {
+            self.out.access.dropped += 1;
+            return;
+        }
         if self.take_recv().is_err() && !self.qp.recv.busy {
             return;
         }

@@ -5,11 +5,14 @@
 //! endpoints' own addresses. External peers get *plain* RoCEv2 from a UDP socket in the endpoint's own network namespace. Which
 //! one a queue pair uses is looked up in [`Routes`], which the control plane fills, never guessed from packets.
 
+mod access;
 mod admit;
 mod envelope;
 mod routes;
 mod transmits;
 
+pub(crate) use access::Verdicts;
+pub use access::{AccessRules, ClassRules, Grant, Peers};
 pub use admit::{Form, Opened};
 pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
@@ -46,7 +49,7 @@ pub enum Origin {
     Host(IpAddr),
     /// From an external peer, through the sockets of a namespace.
     External {
-        /// Which sockets.
+        /// The sockets' number.
         id: ExternalId,
         /// The sender.
         from: IpAddr,
@@ -77,7 +80,7 @@ pub enum Target {
     Host(IpAddr),
     /// To an external peer, through the sockets of a namespace.
     External {
-        /// Which sockets.
+        /// The sockets' number.
         id: ExternalId,
         /// The address to send from.
         from: IpAddr,
@@ -105,6 +108,11 @@ impl Network {
     /// The address that packets with this address vector come from.
     pub(crate) fn source(&self, av: &AddressVector) -> Gid {
         self.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default()
+    }
+
+    /// One of its addresses.
+    pub(crate) fn own(&self) -> Gid {
+        self.gids.iter().find(|gid| !gid.is_zero()).copied().unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Routes: where each address of each tenant network is.
+//! Routes: where each address of each tenant network is, and which of them may exchange packets.
 
+use super::access::AccessRules;
 use crate::seeded::{HashMap, Seeded};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -26,6 +27,7 @@ pub struct Routes {
     places: Tree<Route>,
     /// The hosts to which some address of a network leads. Their keys have no address.
     hosts: Tree<Hosts>,
+    access: Arc<AccessRules>,
 }
 
 /// Hosts in order, each with the number of addresses that lead to it.
@@ -39,7 +41,7 @@ impl Routes {
     /// No routes yet, in tables whose order depends on `seed`.
     pub fn new(seed: u64) -> Self {
         let seeded = Seeded::new(seed);
-        Self { places: Tree::new(seeded), hosts: Tree::new(seeded) }
+        Self { places: Tree::new(seeded), hosts: Tree::new(seeded), access: Arc::default() }
     }
 
     /// Sets the location of an address.
@@ -69,6 +71,16 @@ impl Routes {
     /// addresses lead into the tunnel.
     pub fn hosts(&self, vni: Vni) -> &[IpAddr] {
         self.hosts.get((vni, Gid::default())).map_or(&[], |hosts| hosts.hosts.as_slice())
+    }
+
+    /// Which addresses may exchange packets.
+    pub fn access(&self) -> &Arc<AccessRules> {
+        &self.access
+    }
+
+    /// Sets which addresses may exchange packets.
+    pub fn set_access(&mut self, access: Arc<AccessRules>) {
+        self.access = access;
     }
 
     /// An address of a network has this route no more.

@@ -124,7 +124,7 @@ impl Transmits {
         self.used < used && self.count < count && self.has_room()
     }
 
-    /// Which packet of its train the next one of `len` bytes would be, from 0: its IPv4 identification on a plain path.
+    /// Position in its train that a packet of `len` bytes would have, from 0: its IPv4 identification on a plain path.
     pub(crate) fn position(&self, target: &Target, traffic_class: u8, len: usize) -> u16 {
         if self.joins(target, traffic_class, len) {
             self.trains.last().map_or(0, |train| train.count() as u16)

@@ -63,7 +63,7 @@ pub(crate) struct SendSide<P: Platform> {
     pub(crate) chain: Option<Box<ManagedSend<P::Memory>>>,
     /// Requests that are fetched and not completed, oldest first.
     pub(crate) window: Window<P::Memory>,
-    /// Which of them is being sent.
+    /// The one that is being sent.
     pub(crate) cursor: usize,
     pub(crate) next_psn: Psn,
     pub(crate) retries_left: u8,

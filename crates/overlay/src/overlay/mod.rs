@@ -1,6 +1,7 @@
 //! Overlay: the namespaces, bridges and VXLAN devices of the host's tenant networks.
 
 use crate::bridge::{Bridge, PORT_PREFIX, Remote};
+use crate::forwarding::Entry;
 use crate::link::{Changes, Interface, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
 use crate::{Errors, MacAddress, Underlay};
@@ -21,7 +22,7 @@ pub struct Overlay {
     underlay: Option<Underlay>,
     /// Endpoints on other hosts, by network. The lock admits one change at a time: whether a network's namespace is still
     /// needed depends on the other namespaces.
-    remote: Mutex<BTreeMap<Name, BTreeSet<Remote>>>,
+    remote: Mutex<BTreeMap<Name, Remote>>,
 }
 
 /// A kernel operation that failed, and the cause.
@@ -73,15 +74,19 @@ impl Overlay {
         adopted.map_err(|e| failed(format!("taking the network namespace of `{}`", endpoint.name), e))
     }
 
-    /// Sets the endpoints on other hosts, each with the address of its host: networks reach those.
+    /// Sets the endpoints on other hosts, each with the address of its host: networks reach those. On the networks that are
+    /// `complete` nobody is anywhere else, apart from machines behind interfaces that are attached to this host.
     pub fn set_remote<'a>(
         &self,
         endpoints: impl IntoIterator<Item = (&'a Endpoint, IpAddr)>,
+        complete: &BTreeSet<Name>,
     ) -> Result<(), OverlayError> {
-        let mut wanted = BTreeMap::<Name, BTreeSet<Remote>>::new();
+        let mut wanted = BTreeMap::<Name, Remote>::new();
         for (endpoint, host) in endpoints {
-            let remote = wanted.entry(endpoint.network.clone()).or_default();
-            remote.extend([Remote { mac: MacAddress::ANY, host }, Remote { mac: mac_of(endpoint), host }]);
+            wanted.entry(endpoint.network.clone()).or_default().entries.extend(entries_of(endpoint, host));
+        }
+        for network in complete {
+            wanted.entry(network.clone()).or_default().is_complete = true;
         }
         let mut known = self.changing();
         let networks: BTreeSet<Name> = known.keys().chain(wanted.keys()).cloned().collect();
@@ -90,7 +95,7 @@ impl Overlay {
             let done = self.reach(network, &before, &now);
             // Failed changes are tried again with the next change.
             let current = if done.is_ok() { now } else { before };
-            if !current.is_empty() {
+            if current != Remote::default() {
                 known.insert(network.clone(), current);
             }
             done.map_err(|e| io::Error::new(e.kind(), format!("network `{network}`: {e}")))
@@ -108,9 +113,9 @@ impl Overlay {
 
     /// Gives the interface `name`, which was attached to `network`, back to the calling thread's namespace.
     pub fn detach(&self, network: &Name, name: &str) -> Result<(), OverlayError> {
-        let _changing = self.changing();
+        let changing = self.changing();
         let detached = match Bridge::open(&self.state.network_namespace(network)) {
-            Ok(Some(mut bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &mut bridge)),
+            Ok(Some(mut bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &mut bridge, &changing)),
             Ok(None) => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is attached to it")),
             Err(error) => Err(error),
         };
@@ -160,7 +165,7 @@ impl Overlay {
         name: &str,
         networks: &[Network],
         endpoints: &[Endpoint],
-        remote: &BTreeMap<Name, BTreeSet<Remote>>,
+        remote: &BTreeMap<Name, Remote>,
     ) -> io::Result<()> {
         let file = self.state.namespaces().join(name);
         let Some(network) = networks.iter().find(|network| network.name.as_str() == name) else {
@@ -194,24 +199,24 @@ impl Overlay {
         removed.map_err(|e| failed(format!("removing the namespaces in {}", directory.display()), e))
     }
 
-    fn changing(&self) -> MutexGuard<'_, BTreeMap<Name, BTreeSet<Remote>>> {
+    fn changing(&self) -> MutexGuard<'_, BTreeMap<Name, Remote>> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, BTreeSet<Remote>>) -> io::Result<Bridge> {
+    fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, Remote>) -> io::Result<Bridge> {
         let mut bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
         if let Some(underlay) = self.underlay {
             let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(&mut bridge)? };
             if bridge.ensure_vxlan(vxlan)?
                 && let Some(remote) = remote.get(&network.name)
             {
-                bridge.reach(&BTreeSet::new(), remote)?;
+                bridge.reach(&Remote::default(), remote)?;
             }
         }
         Ok(bridge)
     }
 
-    fn reach(&self, network: &Name, before: &BTreeSet<Remote>, now: &BTreeSet<Remote>) -> io::Result<()> {
+    fn reach(&self, network: &Name, before: &Remote, now: &Remote) -> io::Result<()> {
         if self.underlay.is_none() || before == now {
             return Ok(());
         }
@@ -225,7 +230,7 @@ impl Overlay {
         Ok(bridge.guests()?.iter().map(|guest| guest.mtu).fold(most, u32::min))
     }
 
-    fn take_in(&self, network: &Network, name: &str, remote: &BTreeMap<Name, BTreeSet<Remote>>) -> io::Result<()> {
+    fn take_in(&self, network: &Network, name: &str, remote: &BTreeMap<Name, Remote>) -> io::Result<()> {
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
         let missing =
             || io::Error::new(io::ErrorKind::NotFound, "there is no such interface: `ip link` lists those there are");
@@ -238,11 +243,12 @@ impl Overlay {
         }
         let mut bridge = self.ensure_bridge(network, remote)?;
         bridge.take_in(&interface)?;
-        self.tune(&network.name, &mut bridge)
+        self.tune(&network.name, &mut bridge, remote)
     }
 
-    /// Sets the MTU of everything on a network.
-    fn tune(&self, network: &Name, bridge: &mut Bridge) -> io::Result<()> {
+    /// Sets what depends on the attached interfaces of a network: the MTU of everything on it, and what goes to other hosts.
+    fn tune(&self, network: &Name, bridge: &mut Bridge, remote: &BTreeMap<Name, Remote>) -> io::Result<()> {
+        bridge.flood(remote.get(network).unwrap_or(&Remote::default()))?;
         let mtu = self.mtu(bridge)?;
         bridge.set_mtu(mtu)?;
         let ports = bridge.own_ports()?;
@@ -336,6 +342,14 @@ fn port_name(mac: MacAddress) -> String {
 
 fn mac_of(endpoint: &Endpoint) -> MacAddress {
     MacAddress::of(endpoint.addresses.first().copied().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()))
+}
+
+/// What a network knows of `endpoint` on the host at `host`.
+fn entries_of(endpoint: &Endpoint, host: IpAddr) -> Vec<Entry> {
+    let mac = mac_of(endpoint);
+    let addresses = endpoint.addresses.iter().copied().chain([mac.link_local().into()]);
+    let frames = [Entry::Host(MacAddress::ANY, host), Entry::Host(mac, host), Entry::Port(mac)];
+    addresses.map(|address| Entry::Neighbour(address, mac)).chain(frames).collect()
 }
 
 fn files_in(directory: &Path) -> io::Result<Vec<String>> {

@@ -2,7 +2,7 @@
 
 use crate::daemon::{BadIndices, CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
-use rdmesh_nic::{ChainEntry, Path, QpCounters, WireCounters};
+use rdmesh_nic::{AccessCounters, ChainEntry, Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -87,6 +87,12 @@ fn families(host: &Host) -> Vec<Family> {
         for (index, counters) in wires.iter().enumerate() {
             family.push(&[("worker", &index.to_string())], value(counters) as f64);
         }
+        family
+    }));
+    let refusals = host.access_counters();
+    families.extend(ACCESS.iter().map(|(name, help, value)| {
+        let mut family = Family::new(format!("rdmesh_groups_{name}_total"), "counter", help);
+        family.push(&[], refusals.iter().map(value).sum::<u64>() as f64);
         family
     }));
     families
@@ -219,6 +225,14 @@ const WIRE: [Wire; 6] = [
     ("wrong_source_total", "Datagrams that are not from the queue pair's peer", |w| w.wrong_source),
 ];
 
+/// Metric of security groups: name, help text, value.
+type Refusals = (&'static str, &'static str, fn(&AccessCounters) -> u64);
+const ACCESS: [Refusals; 3] = [
+    ("refused", "Peers that queue pairs and address handles were refused by security groups", |a| a.refused),
+    ("dropped", "Datagrams dropped by security groups", |a| a.dropped),
+    ("ended", "Queue pairs ended because security groups changed", |a| a.ended),
+];
+
 /// Metric of the session thread: name, kind, help text, value.
 type Session = (&'static str, &'static str, &'static str, fn(&SessionTotals) -> u64);
 const SESSIONS: [Session; 12] = [
@@ -240,7 +254,7 @@ const SESSIONS: [Session; 12] = [
 
 /// Metric of rdma_cm: name, kind, help text, value.
 type Cm = (&'static str, &'static str, &'static str, fn(&CmTotals) -> u64);
-const CM: [Cm; 12] = [
+const CM: [Cm; 13] = [
     ("channels", "gauge", "Open event channels", |t| t.channels),
     ("ids", "gauge", "Identifiers", |t| t.ids),
     ("listeners", "gauge", "Identifiers that listen", |t| t.listeners),
@@ -253,6 +267,7 @@ const CM: [Cm; 12] = [
     ("duplicates_total", "counter", "Messages received again", |t| t.duplicates),
     ("unexpected_total", "counter", "Datagrams that are no messages, or fit no connection", |t| t.unexpected),
     ("overflow_total", "counter", "Requests dropped because too many waited", |t| t.overflow),
+    ("forbidden_total", "counter", "Connections refused by security groups", |t| t.forbidden),
 ];
 
 /// Metric of a worker: name, help text, value.

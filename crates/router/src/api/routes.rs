@@ -72,7 +72,7 @@ fn own_operations() -> Vec<Operation> {
     ]
 }
 
-/// What is done to the devices of an endpoint.
+/// Operation on the devices of an endpoint.
 fn device_operations() -> Vec<Operation> {
     vec![
         Operation {

@@ -15,7 +15,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// What a program wrote to its channel: the command's number, and the rest.
+    /// A program's message to its channel: the command's number, and the rest.
     pub(super) fn parse(now: Time, channel: u32, bytes: &'a [u8]) -> Result<(u32, Self), Errno> {
         let (header, body) = CmHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
         if header.cmd > cm_command::WRITE_CM_EVENT || usize::from(header.in_len) > body.len() {
@@ -24,7 +24,7 @@ impl<'a> Call<'a> {
         Ok((header.cmd, Self { now, channel, body, room: header.out_len.into() }))
     }
 
-    /// What a program would write to its channel, to be looked at.
+    /// A message as a program would write it to its channel, to be looked at.
     pub(super) fn preview(channel: u32, bytes: &'a [u8]) -> Option<(u32, Self)> {
         let (header, body) = CmHeader::read_from_prefix(bytes).ok()?;
         Some((header.cmd, Self { now: Time::default(), channel, body, room: 0 }))

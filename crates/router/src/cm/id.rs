@@ -85,7 +85,7 @@ pub(super) struct Device {
 #[derive(Debug)]
 pub(super) struct Id {
     pub(super) endpoint: EndpointId,
-    /// Where its events go.
+    /// The channel of its events.
     pub(super) channel: u32,
     /// The program's own number for it. An identifier that a connection request made has none before it is accepted.
     pub(super) uid: Option<u64>,

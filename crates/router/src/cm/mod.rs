@@ -49,6 +49,7 @@ use rdmesh_uverbs::session::Token;
 use rdmesh_verbs::{Mtu, Qpn};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// Connection manager of a router: all identifiers of its endpoints, their connections, and the messages between them.
@@ -128,6 +129,16 @@ impl ConnectionManager {
         let done = self.connections.execute(command, &call);
         self.pump(now);
         done
+    }
+
+    /// The peer of the connection that the last command asked for, where security groups have refused it.
+    pub(crate) fn take_refused_peer(&mut self) -> Option<IpAddr> {
+        self.connections.take_refused_peer()
+    }
+
+    /// Connections that security groups have refused.
+    pub(crate) fn forbidden(&self) -> u64 {
+        self.connections.forbidden()
     }
 
     /// Whether a command needs a channel's path to external peers, which the channel does not have yet.

@@ -63,6 +63,18 @@ impl Places {
         self.routes.find(vni, gid)
     }
 
+    /// Whether security groups allow a connection. An endpoint may always connect to itself.
+    pub(super) fn may_connect(&self, vni: Vni, (from, to): (Gid, Gid), port: u16) -> bool {
+        let at = self.at(vni, from);
+        at.is_some() && at == self.at(vni, to) || self.routes.may_connect(vni, (from, to), port)
+    }
+
+    /// Sets which addresses may connect to which.
+    #[cfg(test)]
+    pub(super) fn set_access(&self, access: rdmesh_nic::AccessRules) {
+        self.routes.change(|routes| routes.set_access(access.into()));
+    }
+
     /// Whether an address that an endpoint names belongs to no endpoint.
     pub(super) fn leads_out(&self, endpoint: EndpointId, ip: IpAddr) -> bool {
         let is_self = ip.is_loopback() || ip.is_unspecified();

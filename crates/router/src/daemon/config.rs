@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Configuration of a router.
 #[derive(Clone, Debug)]
 pub struct DaemonConfig {
-    /// Where it keeps its files.
+    /// The directory of its files.
     pub state: StateDir,
     /// Waiting strategy of its workers.
     pub mode: Mode,

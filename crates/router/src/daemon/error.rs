@@ -142,7 +142,7 @@ pub enum HostError {
     /// Threads.
     #[error("starting the {what}: {source}")]
     Start {
-        /// Which.
+        /// Their name.
         what: &'static str,
         /// The cause.
         source: io::Error,

@@ -18,7 +18,7 @@ use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{Mode, Status};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Network, Registry};
-use rdmesh_nic::{CaptureFilter, Route, WireCounters};
+use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
 use std::sync::Arc;
@@ -65,8 +65,12 @@ impl Host {
         let sessions = Arc::new(sessions.map_err(started("session server"))?);
         let (local, registry, survivors) = open_registry(&config, overlay.as_deref())?;
         let route = local_route(&config)?;
+        let is_in_cluster = config.store.is_some();
         let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());
-        let mesh = Mesh::start(registry.watch()?, Targets { host, routes, overlay: overlay.clone(), local: route });
+        let mesh = Mesh::start(
+            registry.watch()?,
+            Targets { host, routes, overlay: overlay.clone(), local: route, is_in_cluster },
+        );
         let mesh = Arc::new(mesh.map_err(|source| HostError::Start { what: "mesh", source })?);
         let config = Arc::new(config);
         let keys = TunnelKeys::new(Arc::clone(&config), registry.clone(), Arc::clone(&workers), keyring);
@@ -87,7 +91,7 @@ impl Host {
             peers,
             endpoints,
             keys,
-            interfaces: Interfaces::new(registry.clone(), overlay),
+            interfaces: Interfaces::new(registry.clone(), overlay, agent.as_ref().map(Agent::allocator)),
             faults: FaultControl::new(config.io.faults, Arc::clone(&workers)),
             captures: Captures::default(),
             workers,
@@ -110,15 +114,16 @@ impl Host {
         set_firewall(&self.config)?;
         self.keys.restore()?;
         self.endpoints.restore(survivors)?;
+        self.interfaces.restore()?;
         self.peers.add_all(&self.config.peers)
     }
 
-    /// What the thread that follows the cluster works on.
+    /// State of the thread that follows the cluster.
     fn cluster_parts(&self, local: Arc<Embedded>) -> Result<Parts, HostError> {
         let store = self.config.store.clone().ok_or(HostError::NotJoined)?;
         let address = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         let is_authenticated = !self.config.io.is_insecure;
-        let capabilities = Capabilities { is_authenticated, carries_ip: !self.config.rootless };
+        let capabilities = Capabilities { is_authenticated, carries_ip: !self.config.rootless, has_attached: false };
         let host = HostRecord { capabilities, ..HostRecord::new(self.config.host.clone(), address) };
         let (registry, peers, endpoints) =
             (self.registry.clone(), Arc::clone(&self.peers), Arc::clone(&self.endpoints));
@@ -200,6 +205,11 @@ impl Host {
     /// Packet counters of each worker's engine.
     pub fn wire_counters(&self) -> Vec<WireCounters> {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
+    }
+
+    /// What security groups have prevented, in each worker's engine.
+    pub fn access_counters(&self) -> Vec<AccessCounters> {
+        self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().access_counters())).collect()
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Targets {
     pub(super) overlay: Option<Arc<Overlay>>,
     /// The route to endpoints of this host.
     pub(super) local: Route,
+    /// Whether other hosts' endpoints come from a store. Who was told of them by hand was perhaps not told of all.
+    pub(super) is_in_cluster: bool,
 }
 
 impl Mesh {
@@ -96,7 +98,9 @@ fn follow(mut watch: TopologyWatch, targets: &Targets, progress: &Progress) {
         if let Some(overlay) = &targets.overlay {
             let elsewhere = watch.topology().endpoints().filter(|endpoint| endpoint.host != targets.host);
             let placed = elsewhere.filter_map(|endpoint| Some((endpoint, *hosts.get(&endpoint.host)?)));
-            if let Err(error) = overlay.set_remote(placed) {
+            let complete = watch.topology().networks().filter(|network| network.is_complete && targets.is_in_cluster);
+            let complete = complete.map(|network| network.name.clone()).collect();
+            if let Err(error) = overlay.set_remote(placed, &complete) {
                 tracing::warn!(%error, "IP between hosts may not work");
             }
         }
@@ -236,7 +240,13 @@ mod tests {
         registry.add_peer_endpoint(&there, PeerEndpoint { network, vni: None, addresses }).unwrap();
         let watch = registry.watch().unwrap();
         let routes = SharedRoutes::default();
-        let targets = Targets { host: here.clone(), routes: routes.clone(), overlay: None, local: Route::Local };
+        let targets = Targets {
+            host: here.clone(),
+            routes: routes.clone(),
+            overlay: None,
+            local: Route::Local,
+            is_in_cluster: false,
+        };
         let mut placed = Placed::default();
         placed.update(watch.topology(), &hosts(watch.topology()), &targets);
         let first = routes.current();

@@ -23,7 +23,7 @@ use rdmesh_uverbs::shared::UnusedMapping;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Where one endpoint's unused memory and descriptors go. Clones share it.
+/// Way out for one endpoint's unused memory and descriptors. Clones share it.
 #[derive(Clone)]
 pub struct Disposal(Arc<Parts>);
 

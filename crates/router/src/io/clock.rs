@@ -39,7 +39,7 @@ pub(super) struct StampReader {
 }
 
 impl StampReader {
-    /// When the kernel's clock showed `stamp`; none where that is not a moment ago.
+    /// The time at which the kernel's clock showed `stamp`; none where that is not a moment ago.
     pub(super) fn time(self, stamp: u64) -> Option<Time> {
         let age = self.host.saturating_sub(stamp);
         (age < OLD.as_nanos() as u64 && age <= self.now.0).then(|| Time(self.now.0 - age))

@@ -17,7 +17,7 @@ pub(super) struct Received {
     pub(super) traffic_class: u8,
     /// Bytes of each datagram but the last, where there are several.
     pub(super) segment: Option<usize>,
-    /// When it came, in nanoseconds since 1970.
+    /// Time of arrival, in nanoseconds since 1970.
     pub(super) stamp: Option<u64>,
     /// Messages that the socket had no room for so far.
     pub(super) drops: Option<u32>,

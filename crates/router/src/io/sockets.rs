@@ -49,7 +49,7 @@ struct Receiving {
     drops: u32,
 }
 
-/// Which socket that is.
+/// Kind of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Tunnel,
@@ -179,7 +179,7 @@ impl Sockets {
         self.poll.as_fd()
     }
 
-    /// When there is something to do even if nothing arrives.
+    /// The time at which there is something to do even if nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.injector.as_ref().and_then(|injector| injector.deadline())
     }
@@ -358,7 +358,7 @@ impl Source {
         }
     }
 
-    /// Where a datagram came from, as the kernel tells it.
+    /// Source of a datagram, as the kernel tells it.
     fn origin(self, name: &Name, to: Option<IpAddr>) -> Option<Origin> {
         let from = name.address()?;
         match self {

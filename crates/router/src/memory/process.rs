@@ -154,7 +154,7 @@ fn is_same(written: &Buffer, fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>
     fill(&mut data).is_ok() && data == *written
 }
 
-/// Where the pieces of a long copy begin, and how long they are.
+/// Offset and length of the pieces of a long copy.
 fn chunks(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(CHUNK).map(move |done| (done, CHUNK.min(len - done)))
 }

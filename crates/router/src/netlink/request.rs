@@ -42,7 +42,7 @@ pub(crate) enum Question<'a> {
     StatisticMode,
     /// Counters that are bound to something: there are none.
     Counters,
-    /// Which counters the port has.
+    /// The counters that the port has.
     StatisticStatus,
     /// A request that this command does not support.
     Nothing,

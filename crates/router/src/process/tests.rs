@@ -424,7 +424,7 @@ fn faults_are_set_and_shown() {
 fn routers_of_one_store_find_each_other() {
     let store = Embedded::default();
     let start = |name: &str, directory: &TempDir| {
-        let store = Some(SharedStore::new(store.clone()));
+        let store = Some(SharedStore::new(store.clone(), Default::default()));
         let config = config_with_underlay(directory);
         fs::create_dir_all(config.state.endpoints()).unwrap();
         Host::start(DaemonConfig { host: name.parse().unwrap(), store, ..config }).unwrap()

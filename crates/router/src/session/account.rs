@@ -315,7 +315,7 @@ impl Charge {
         self.item
     }
 
-    /// How much of it.
+    /// The amount.
     pub(super) fn amount(&self) -> u64 {
         self.amount
     }

@@ -166,6 +166,11 @@ impl CmServer {
             self.settle_connections(channel, &[qpn]);
         }
         let response = self.cm.command(self.clock.now(), channel, body);
+        if let Some(peer) = self.cm.take_refused_peer()
+            && let Some(connection) = self.clients.get(id)
+        {
+            connection.account().note_forbidden(peer, connection.program());
+        }
         self.totals.commands += 1;
         // The absence of an event does not count as a failure.
         self.totals.commands_failed += u64::from(response.as_ref().is_err_and(|errno| *errno != Errno::AGAIN));
@@ -278,6 +283,7 @@ impl CmServer {
             duplicates: counters.duplicate.iter().sum(),
             unexpected: counters.malformed + counters.unexpected,
             overflow: counters.overflow,
+            forbidden: self.cm.forbidden(),
             rejected: self.cm.rejected(),
         }
     }

@@ -62,7 +62,7 @@ pub(super) struct Clients {
     expelled: u64,
 }
 
-/// What the turn of a connection brings.
+/// Outcome of a connection's turn.
 pub(super) enum Input<'a> {
     /// There is no message.
     Nothing,
@@ -294,7 +294,7 @@ impl Clients {
         Some(connection)
     }
 
-    /// What the turn of a connection brings. Nothing is left of a connection that is to be closed.
+    /// Outcome of a connection's turn. Nothing is left of a connection that is to be closed.
     pub(super) fn receive<'a>(&mut self, id: u64, buffer: &'a mut [u8]) -> Input<'a> {
         let Some(Entry { connection, parked, .. }) = self.connections.get_mut(&id) else { return Input::Nothing };
         if let Some(Parked { bytes, fds, attempt, .. }) = parked.take() {

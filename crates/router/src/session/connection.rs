@@ -129,7 +129,7 @@ pub(super) enum Until {
     Room(Evicted),
     /// The session thread has said which mappings must go.
     Eviction,
-    /// What its command needs to know has been looked up.
+    /// The facts that its command needs have been looked up.
     Lookup,
 }
 

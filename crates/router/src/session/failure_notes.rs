@@ -8,6 +8,7 @@ use rdmesh_nic::{Route, Routes};
 use rdmesh_uverbs::session::RequestKind;
 use rdmesh_verbs::{AddressVector, Gid};
 use rustix::io::Errno;
+use std::net::IpAddr;
 
 impl Account {
     /// Records a command that failed.
@@ -20,6 +21,8 @@ impl Account {
             Subject::Resolution(Some(peer)) if errno == Errno::NETUNREACH => {
                 Some(FailedRequest::NoPath { peer, external: None })
             }
+            // Recorded with the peer.
+            _ if errno == Errno::ACCESS && kind == RequestKind::Verbs => None,
             // A non-blocking program asks for events when there are none.
             _ if errno == Errno::AGAIN => None,
             // The `rdma` tool reports its errors itself.
@@ -31,6 +34,15 @@ impl Account {
         if let Some(request) = request {
             self.note(request, program);
         }
+    }
+
+    /// Records that security groups keep the endpoint from a peer, and logs it once.
+    pub(super) fn note_forbidden(&self, peer: IpAddr, program: &Program) {
+        if self.is_first("security groups") {
+            let (endpoint, network) = (&self.spec.name, &self.spec.network);
+            tracing::info!(endpoint, network, %peer, "security groups refuse a connection; `rdmesh doctor` lists those to come");
+        }
+        self.note(FailedRequest::Forbidden { peer }, program);
     }
 
     /// Records an error in a path that was accepted as it is.

@@ -49,7 +49,7 @@ pub struct ContextInfo {
 pub struct LeaseInfo {
     /// Its term.
     pub term: Duration,
-    /// What is left of it, while the context lingers.
+    /// The rest of its term, while the context lingers.
     pub left: Option<Duration>,
 }
 
@@ -179,6 +179,8 @@ pub struct CmTotals {
     pub unexpected: u64,
     /// Requests dropped because too many waited for an answer.
     pub overflow: u64,
+    /// Connections that security groups have refused.
+    pub forbidden: u64,
     /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub rejected: Vec<(u16, u64)>,
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// An object in a list.
 pub(super) struct Row {
-    /// Where it stands.
+    /// Its state.
     pub(super) key: u64,
     /// The process that opened the device or the channel, as long as its connection is there.
     pub(super) owner: Option<Arc<Process>>,

@@ -20,7 +20,7 @@ pub(crate) struct Contention {
     /// Whether a thread has read the state since the last probe.
     is_used: AtomicBool,
     stop: AtomicBool,
-    /// Where programs see it.
+    /// The word in which programs see it.
     flags: WorkerFlags,
     probe: OnceLock<Thread>,
 }

@@ -146,7 +146,7 @@ impl ShardHandle {
         link.counters.read(link.io.read())
     }
 
-    /// What the worker shares with other threads.
+    /// State that the worker shares with other threads.
     pub(super) fn desk(&self) -> &Desk {
         &self.desks[self.number]
     }

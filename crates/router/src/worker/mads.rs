@@ -30,7 +30,7 @@ struct State {
     len: usize,
 }
 
-/// Whose budget a datagram is of: the namespace of the sockets that it came in through, or the tenant network of which another
+/// Origin of a datagram, which has a budget of its own: the namespace of the sockets that it came in through, or the tenant network of which another
 /// host says that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Origin {

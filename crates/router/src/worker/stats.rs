@@ -3,7 +3,7 @@
 use crate::io::IoStats;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a worker counts.
+/// Counters of a worker.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) polls: AtomicU64,

@@ -14,7 +14,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What was judged of a reply with these bytes, at whose end its value lies.
+    /// Judgement of a reply with these bytes, at whose end its value lies.
     pub(super) fn of(judged: &Judged, reply: &[u8]) -> Self {
         let none = |kind| Self { kind, version: 0, value: null(), length: 0 };
         match judged {

@@ -1,6 +1,6 @@
 //! The border to C: results as it has them, and the text of the last error.
 //!
-//! What C passes is checked before it is used: nothing here panics.
+//! Checks of arguments from C, before they are used: nothing here panics.
 #![allow(unsafe_code)]
 
 use crate::errno;

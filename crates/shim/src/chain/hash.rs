@@ -194,7 +194,7 @@ replace! {
 }
 
 const MOST: u64 = 1 << 40;
-/// What the scatter list of one READ has room for.
+/// Most neighbours that the scatter list of one READ has room for.
 const MOST_NEIGHBOURS: u32 = 8;
 const MOST_WORDS: u32 = 8;
 

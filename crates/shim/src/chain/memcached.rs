@@ -135,7 +135,7 @@ replace! {
     }
 }
 
-/// What a ring has room for, and a client patience.
+/// Most requests that a ring has room for, and a client patience.
 const MOST_HOPS: u32 = 8;
 const MOST_BYTES: u64 = 1 << 40;
 

@@ -36,7 +36,7 @@ impl Taken {
         Ok(Self { socket, channel, attached, queues, arena, born: process::forks() })
     }
 
-    /// What it has, and what was left of its term.
+    /// Its contents, and the rest of its term.
     pub(super) fn attached(&self) -> &Attached {
         &self.attached
     }

@@ -148,7 +148,7 @@ impl Chunk<'_> {
     }
 }
 
-/// Which pages of a chunk were ever touched.
+/// The pages of a chunk that were ever touched.
 struct Touched([u64; CHUNK_PAGES / 64]);
 
 /// `PAGE_IS_PRESENT` and `PAGE_IS_SWAPPED`.

@@ -34,7 +34,7 @@ use std::fmt;
 /// A property that does not hold.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// Name of the property.
     pub property: &'static str,
     /// Description of the violation.
     pub text: String,
@@ -73,7 +73,7 @@ pub struct Model {
     pub repeats: bool,
     /// Counts effects and changes.
     pub step: u64,
-    /// Which QP has a number on a host.
+    /// The QP that has a number on a host.
     pub by_qpn: BTreeMap<(usize, u32), usize>,
     /// Memory of each region.
     pub by_region: BTreeMap<u32, usize>,

@@ -40,7 +40,7 @@ pub enum ParseError {
 /// A command, framed but not yet decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command<'a> {
-    /// Which command; see [`super::number`].
+    /// Number of the command; see [`super::number`].
     pub number: u8,
     /// Whether it is of the extended family.
     pub extended: bool,

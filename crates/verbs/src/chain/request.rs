@@ -3,7 +3,7 @@
 use super::{ChainFlags, ChainOp, Control};
 use crate::{Key, MAX_SGE, Sge, SgeList};
 
-/// Where the fields of a send queue's element (`rxe_send_wqe`) and of a receive queue's (`rxe_recv_wqe`) begin.
+/// Offsets of the fields of a send queue's element (`rxe_send_wqe`) and of a receive queue's (`rxe_recv_wqe`) begin.
 pub mod offset {
     /// The program's identifier.
     pub const WR_ID: usize = 0;
@@ -54,7 +54,7 @@ pub mod offset {
     pub const RECV_NUM_SGE: usize = 28;
     /// The first scatter element of a receive queue's element.
     pub const RECV_SGES: usize = 40;
-    /// Where the elements of a queue begin in its memory (`rxe_queue_buf`).
+    /// Offset of a queue's elements in its memory (`rxe_queue_buf`).
     pub const QUEUE_DATA: usize = 384;
 }
 

@@ -15,11 +15,11 @@ struct World {
     store: Embedded,
     network: Network,
     hosts: RefCell<Vec<State>>,
-    /// When an address was given back, and by which endpoint.
+    /// The time at which an address was given back, and the endpoint.
     released: RefCell<BTreeMap<IpAddr, (Duration, Name)>>,
 }
 
-/// What a host knows, of which `member` goes when its router dies.
+/// The state of a host, of which `member` goes when its router dies.
 struct State {
     member: Option<Rc<Member>>,
     local: Arc<Embedded>,

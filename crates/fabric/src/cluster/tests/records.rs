@@ -232,3 +232,28 @@ fn followers_of_a_network_see_the_same_whatever_they_missed() {
         assert!(tokio::time::timeout(Duration::from_secs(1), late.follow()).await.is_err());
     });
 }
+
+#[test]
+fn hosts_tell_of_attached_interfaces() {
+    run(async {
+        let (time, store) = shared();
+        let network = network("10.7.0.0/24");
+        let (a, blue) = (join(&store, &time, 0).await, name("blue"));
+        a.cluster().add_network(&network).await.unwrap();
+        let mut follower = NetworkFollower::new(a.cluster().clone(), blue.clone());
+        follower.follow().await.unwrap();
+        let has_attached =
+            |follower: &NetworkFollower| follower.view().hosts().any(|host| host.capabilities.has_attached);
+        a.set_attached([blue.clone()].into());
+        let first = a.take(&network, network.subnets[0]).await.unwrap();
+        a.publish(&network, &endpoint(a.host(), "web", first)).await.unwrap();
+        follower.follow().await.unwrap();
+        assert!(has_attached(&follower), "with the first endpoint");
+        a.set_attached([].into());
+        a.tell_attached(&blue).await.unwrap();
+        follower.follow().await.unwrap();
+        assert!(!has_attached(&follower));
+        a.tell_attached(&blue).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_secs(1), follower.follow()).await.is_err(), "nothing new");
+    });
+}

@@ -5,7 +5,7 @@ use crate::store::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a store should have below a prefix.
+/// The contents that a store should have below a prefix.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<String, Entry>,

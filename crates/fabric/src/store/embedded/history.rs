@@ -15,7 +15,7 @@ pub(super) struct History {
 
 struct Past {
     batch: Batch,
-    /// What was there, by key.
+    /// The earlier values, by key.
     before: Vec<(String, Option<Entry>)>,
 }
 

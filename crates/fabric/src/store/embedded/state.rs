@@ -18,7 +18,7 @@ pub(super) struct State {
     disk: Option<Disk>,
 }
 
-/// What lasts.
+/// The part of the store that is kept on disk.
 #[derive(Default)]
 pub(super) struct Content {
     pub(super) revision: Revision,

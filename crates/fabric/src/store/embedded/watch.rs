@@ -146,7 +146,7 @@ impl Follower {
         Self { store, prefix: prefix.to_owned(), revision, changed }
     }
 
-    /// What has come; where nothing has, the time until the next lease ends.
+    /// The events that have come; where there are none, the time until the next lease ends.
     fn take(&mut self) -> Result<Result<Batch, Option<Duration>>, StoreError> {
         let state = self.store.state();
         self.changed.mark_unchanged();

@@ -41,7 +41,7 @@ impl Mra {
     }
 }
 
-/// Which message is refused.
+/// Kind of message that is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(in crate::cm) enum Rejected {

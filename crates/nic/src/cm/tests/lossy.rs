@@ -84,7 +84,7 @@ struct World {
     acts: BTreeMap<(Time, u64), Act>,
     count: u64,
     known: HashMap<(usize, CommId), Known>,
-    /// Which passive id belongs to which active one.
+    /// The passive id of each active one.
     pairs: HashMap<(usize, CommId), u32>,
 }
 

@@ -117,7 +117,7 @@ impl<P: Platform> Context<P> {
     }
 
     /// Makes an address handle. In send rings it goes by its handle plus one.
-    pub fn create_ah(&mut self, pd: u32, av: AddressVector) -> Result<u32> {
+    pub(crate) fn add_ah(&mut self, pd: u32, av: AddressVector) -> Result<u32> {
         self.pds.get(pd).ok_or(NoSuchObject)?;
         let handle = self.ahs.insert(Ah { pd, av }).ok_or(Exhausted)?;
         self.enter_pd(pd);

@@ -21,8 +21,7 @@ pub struct Context<P: Platform> {
     pub(crate) network: Network,
     pub(crate) keys: KeyTable<P::Memory>,
     pub(crate) chains: Chains,
-    /// Policy of its endpoint.
-    pub(crate) policy: Policy,
+    policy: Policy,
     pds: Slab<Pd>,
     cqs: Slab<Cq<P>>,
     srqs: Slab<Srq<P>>,
@@ -87,6 +86,15 @@ impl<P: Platform> Context<P> {
     /// Its endpoint, by a number that is unique on this host.
     pub fn endpoint(&self) -> u32 {
         self.network.endpoint
+    }
+
+    /// Policy of its endpoint.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
     }
 
     /// Account whose share of the engine its queue pairs use.

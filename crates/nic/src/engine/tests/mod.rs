@@ -1,6 +1,7 @@
 //! Engine tests: two or more engines, joined by the harness in `world`.
 
 mod abuse;
+mod access;
 mod chains;
 mod errors;
 mod forged;

@@ -114,7 +114,7 @@ fn requests_wait_for_slow_memory_and_are_executed_once() {
     }
 }
 
-/// Which of the two has slow memory, and how the request of `a` and the receive of `b` end where that lasts.
+/// The one of the two that has slow memory, and how the request of `a` and the receive of `b` end where that lasts.
 type Lasting = (usize, bool, WcStatus);
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
 use crate::numbers::Numbers;
-use crate::path::Network;
+use crate::path::{AccessRules, Network};
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::Time;
@@ -220,7 +220,7 @@ pub(super) struct World {
     pub(super) now: Time,
     pub(super) events: Vec<Event>,
     /// Routes to the addresses, if the engines are on two hosts.
-    routes: Option<Routes>,
+    pub(super) routes: Option<Routes>,
     /// Whether addresses of the same host lead into the tunnel too.
     pub(super) all_through_tunnel: bool,
     pub(super) transmits: Transmits,
@@ -330,6 +330,25 @@ impl World {
     fn add_route(&mut self, vni: u32, gid: Gid, engine: usize) {
         let Some(routes) = &mut self.routes else { return };
         routes.insert(Vni(vni), gid, Route::Host(Self::host(engine / self.shards)));
+        self.set_routes();
+    }
+
+    /// Lets these rules hold on all hosts.
+    pub(super) fn set_access(&mut self, access: AccessRules) {
+        match &mut self.routes {
+            Some(routes) => routes.set_access(Arc::new(access)),
+            None => {
+                let mut routes = Routes::default();
+                routes.set_access(Arc::new(access));
+                let routes = Arc::new(routes);
+                self.engines.iter_mut().for_each(|engine| engine.set_routes(Arc::clone(&routes)));
+            }
+        }
+        self.set_routes();
+    }
+
+    fn set_routes(&mut self) {
+        let Some(routes) = &self.routes else { return };
         for (i, e) in self.engines.iter_mut().enumerate() {
             let mut own = routes.clone();
             if !self.all_through_tunnel {

@@ -78,6 +78,13 @@ impl<P: Platform> Local<'_, P> {
             return self.send_to_group(to, &av);
         }
         let peer = self.remote_peer(&av, qpn).ok_or(WcStatus::LocalQpOperationError)?;
+        let network = &self.cx.network;
+        if !self.out.may_talk(network, network.source(&av), av.dgid) {
+            // As on a wire that filters: the sender of a datagram does not learn its fate, and has other receivers.
+            self.out.access.dropped += 1;
+            self.datagram_sent();
+            return Ok(Sent::Whole);
+        }
         self.emit_datagram(to, &peer, qpn)?;
         self.datagram_sent();
         Ok(Sent::Whole)

@@ -49,7 +49,7 @@ pub enum Service {
     Cnp,
 }
 
-/// Which part of its message a packet carries.
+/// The part of its message that a packet carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The first of several.
@@ -91,7 +91,7 @@ impl Part {
 pub enum Op {
     /// SEND.
     Send {
-        /// Which part.
+        /// The part of the message.
         part: Part,
         /// Immediate data; only where the message ends.
         imm: Option<u32>,
@@ -100,7 +100,7 @@ pub enum Op {
     },
     /// RDMA WRITE.
     Write {
-        /// Which part.
+        /// The part of the message.
         part: Part,
         /// The destination; only in the packet where the message begins.
         reth: Option<Reth>,
@@ -111,7 +111,7 @@ pub enum Op {
     ReadRequest(Reth),
     /// Atomic compare and swap.
     CompareSwap {
-        /// Where.
+        /// The address.
         addr: u64,
         /// The key to it.
         rkey: Key,
@@ -122,7 +122,7 @@ pub enum Op {
     },
     /// Atomic fetch and add.
     FetchAdd {
-        /// Where.
+        /// The address.
         addr: u64,
         /// The key to it.
         rkey: Key,
@@ -145,7 +145,7 @@ pub enum Op {
     },
     /// Response to a READ.
     ReadResponse {
-        /// Which part.
+        /// The part of the message.
         part: Part,
         /// The acknowledgement in it: in all but middle parts.
         aeth: Option<Aeth>,

@@ -1,7 +1,8 @@
 //! Tests of networks that span several hosts.
 
 use super::*;
-use std::time::Duration;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, State};
 
 /// Hosts, each a namespace with `eth0` on a common wire, and a world of its own.
 struct Hosts {
@@ -35,7 +36,32 @@ impl Hosts {
 
     fn tell(&self, host: usize, remote: &[(&Endpoint, &str)]) {
         let remote = remote.iter().map(|&(endpoint, host)| (endpoint, host.parse().unwrap()));
-        self.worlds[host].1.overlay.set_remote(remote).unwrap();
+        self.worlds[host].1.overlay.set_remote(remote, &BTreeSet::new()).unwrap();
+    }
+
+    /// Tells a host that there is nobody else on `network`.
+    fn tell_all(&self, host: usize, network: &Network, remote: &[(&Endpoint, &str)]) {
+        let remote = remote.iter().map(|&(endpoint, host)| (endpoint, host.parse().unwrap()));
+        self.worlds[host].1.overlay.set_remote(remote, &[network.name.clone()].into()).unwrap();
+    }
+
+    /// Frames that a host has sent to others on the network `blue`.
+    fn sent(&self, host: usize) -> u64 {
+        let blue = self.worlds[host].1.overlay.state.network_namespace(&"blue".parse().unwrap());
+        let network = Namespace::open(&blue).unwrap().unwrap();
+        let table = network.run(|| fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+        let line = table.lines().find_map(|line| line.trim().strip_prefix("vxlan0:")).unwrap();
+        line.split_whitespace().nth(9).unwrap().parse().unwrap()
+    }
+
+    /// Waits until everything that was made on the network `blue` has a carrier.
+    fn settle(&self, endpoints: &[(usize, &Endpoint)]) {
+        for &(host, endpoint) in endpoints {
+            let blue = self.worlds[host].1.overlay.state.network_namespace(&"blue".parse().unwrap());
+            settle(&Namespace::open(&blue).unwrap().unwrap());
+            settle(&self.namespace(host, endpoint));
+            settle(&self.worlds[host].0);
+        }
     }
 
     /// The namespace of an endpoint of a host.
@@ -180,4 +206,140 @@ fn an_attached_interface_joins_the_network_and_comes_back() {
     on_host(&|| world.overlay.attach(&blue, "nic0")).unwrap();
     on_host(&|| world.overlay.clear()).unwrap();
     assert!(host.run(|| Links::open()?.find("nic0")).unwrap().is_some());
+}
+
+/// Waits until the kernel has seen that all interfaces in `namespace` have a carrier: what is sent before may be lost.
+fn settle(namespace: &Namespace) {
+    let is_up = |message: &RouteNetlinkMessage| match message {
+        RouteNetlinkMessage::NewLink(link) => {
+            let down = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::OperState(state) if !matches!(state, State::Up | State::Unknown));
+            !link.header.flags.contains(LinkFlags::Up) || !link.attributes.iter().any(down)
+        }
+        _ => true,
+    };
+    let all = RouteNetlinkMessage::GetLink(Default::default());
+    let begin = Instant::now();
+    while !Links::of(namespace).unwrap().list(all.clone()).unwrap().iter().all(is_up) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "no carrier");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a datagram from `client` to `address`, which may be a broadcast address.
+fn send(client: &Namespace, address: &str, port: u16) {
+    let address: IpAddr = address.parse().unwrap();
+    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = client.run(|| UdpSocket::bind((any, 0))).unwrap();
+    socket.set_broadcast(true).unwrap();
+    socket.send_to(b"x", (address, port)).unwrap();
+}
+
+/// Sends a datagram from `client` to `address` in `server`, and waits for it.
+fn reaches(server: &Namespace, client: &Namespace, address: &str) {
+    let ip: IpAddr = address.parse().unwrap();
+    let receiver = server.run(|| UdpSocket::bind((ip, 0))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    send(client, address, receiver.local_addr().unwrap().port());
+    receiver.recv(&mut [0; 8]).unwrap();
+}
+
+#[test]
+fn who_has_a_known_address_is_asked_on_no_wire() {
+    let addresses = ["192.0.2.1", "192.0.2.2"];
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let blue = network("blue");
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
+    let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
+    hosts.tell_all(1, &blue, &[(&a, addresses[0])]);
+    hosts.settle(&[(0, &a), (1, &b)]);
+    let (at_a, at_b) = (hosts.namespace(0, &a), hosts.namespace(1, &b));
+    let before = hosts.sent(0);
+    reaches(&at_b, &at_a, "10.7.0.3");
+    assert_eq!(hosts.sent(0) - before, 1, "the datagram and nothing else");
+    reaches(&at_b, &at_a, "fd00:7::3");
+    assert_eq!(hosts.sent(0) - before, 2, "the datagrams and nothing else");
+    // Whether somebody else has an address is asked on this host only; the last datagram goes after all such questions.
+    ["10.7.0.9", "fd00:7::9", "10.7.0.255"].into_iter().for_each(|address| send(&at_a, address, 9));
+    reaches(&at_b, &at_a, "10.7.0.3");
+    assert_eq!(hosts.sent(0) - before, 3, "and nothing for addresses that nobody has");
+    // Where not everybody is known they must be asked for.
+    hosts.tell(0, &[(&b, addresses[1])]);
+    let before = hosts.sent(0);
+    ["10.7.0.10", "fd00:7::10"].into_iter().for_each(|address| send(&at_a, address, 9));
+    reaches(&at_b, &at_a, "10.7.0.3");
+    assert!(hosts.sent(0) - before >= 3);
+}
+
+#[test]
+fn an_endpoint_that_moves_is_reached_at_once() {
+    let addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let blue = network("blue");
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
+    let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    let at_a = hosts.namespace(0, &a);
+    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
+    hosts.settle(&[(0, &a), (1, &b)]);
+    reaches(&hosts.namespace(1, &b), &at_a, "10.7.0.3");
+    let (old, world) = &hosts.worlds[1];
+    old.run(|| world.overlay.remove_endpoint(&b).map_err(io::Error::other)).unwrap();
+    hosts.add(2, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    hosts.tell_all(0, &blue, &[(&b, addresses[2])]);
+    hosts.settle(&[(2, &b)]);
+    let before = hosts.sent(0);
+    reaches(&hosts.namespace(2, &b), &at_a, "10.7.0.3");
+    reaches(&hosts.namespace(2, &b), &at_a, "fd00:7::3");
+    assert_eq!(hosts.sent(0) - before, 2);
+    // And on this host, where it is now no other's.
+    hosts.tell_all(0, &blue, &[]);
+    let back = hosts.add(0, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    hosts.settle(&[(0, &back)]);
+    reaches(&hosts.namespace(0, &back), &at_a, "10.7.0.3");
+}
+
+#[test]
+fn a_forged_source_address_moves_no_endpoint() {
+    let addresses = ["192.0.2.1", "192.0.2.2"];
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let blue = network("blue");
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2"]);
+    let b = hosts.add(1, &blue, "b", &["10.7.0.3"]);
+    let thief = hosts.add(0, &blue, "thief", &["10.7.0.4"]);
+    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
+    hosts.tell_all(1, &blue, &[(&a, addresses[0])]);
+    let taken = hosts.namespace(0, &thief).run(|| {
+        let mut links = Links::open()?;
+        links.apply(Changes::default().set_mac(INTERFACE, mac_of(&b)))
+    });
+    taken.unwrap();
+    hosts.settle(&[(0, &a), (0, &thief), (1, &b)]);
+    send(&hosts.namespace(0, &thief), "10.7.0.255", 9);
+    reaches(&hosts.namespace(1, &b), &hosts.namespace(0, &a), "10.7.0.3");
+}
+
+#[test]
+fn a_thousand_endpoints_of_other_hosts_are_told_of_at_once() {
+    let addresses = ["192.0.2.1", "192.0.2.2"];
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let blue =
+        Network { subnets: vec!["10.7.0.0/16".parse().unwrap(), "fd00:7::/64".parse().unwrap()], ..network("blue") };
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
+    let last = hosts.add(1, &blue, "last", &["10.7.4.231", "fd00:7::4e7"]);
+    let others = (0..1000u32).map(|n| {
+        let (v4, v6) = (format!("10.7.{}.{}", 1 + n / 250, n % 250), format!("fd00:7::1:{n:x}"));
+        endpoint(&blue, &format!("e{n}"), &[&v4, &v6])
+    });
+    let others: Vec<_> = others.filter(|endpoint| endpoint.addresses[0] != last.addresses[0]).collect();
+    let remote: Vec<_> = others.iter().chain([&last]).map(|endpoint| (endpoint, addresses[1])).collect();
+    hosts.tell_all(0, &blue, &remote);
+    hosts.settle(&[(0, &a), (1, &last)]);
+    let before = hosts.sent(0);
+    reaches(&hosts.namespace(1, &last), &hosts.namespace(0, &a), "fd00:7::4e7");
+    assert_eq!(hosts.sent(0) - before, 1);
+    hosts.tell_all(0, &blue, &[]);
+    let neighbours = hosts.worlds[0].1.overlay.state.network_namespace(&blue.name);
+    let mut links = Links::of(&Namespace::open(&neighbours).unwrap().unwrap()).unwrap();
+    let bridge = links.find("br0").unwrap().unwrap().index;
+    assert_eq!(links.neighbours(bridge).unwrap(), []);
 }

@@ -3,7 +3,7 @@
 use super::Connections;
 use crate::cm::call::{Call, DONE};
 use crate::cm::commands::{self, HOP_LIMIT, PKEY, PathRecord, RATE};
-use crate::cm::connection::{self, DATAGRAM_QKEY, SERVICE_FOUND, SERVICE_REFUSED, cm_errno};
+use crate::cm::connection::{self, DATAGRAM_QKEY, NO_SUCH_SERVICE, SERVICE_FOUND, SERVICE_REFUSED, cm_errno};
 use crate::cm::event::{Event, Kind};
 use crate::cm::header::{self, IpHeader};
 use crate::cm::id::{Id, State};
@@ -15,6 +15,7 @@ use rdmesh_uverbs::abi::{
 };
 use rdmesh_verbs::{Qkey, QpState, Qpn};
 use rustix::io::Errno;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Response time-out of a side, as a code: 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`).
@@ -75,6 +76,9 @@ impl Connections {
         id.must_be(State::RouteResolved)?;
         let node = self.registry.places.node(id.endpoint)?;
         let (Some(source), Some(dest)) = (id.source, id.dest) else { return Err(Errno::INVAL) };
+        if !self.registry.places.may_connect(node.spec.vni, (device.local, device.remote), dest.port()) {
+            return self.forbid(call, command.id, dest.ip());
+        }
         let external = self.registry.channels.external_path_of(call.channel);
         let path = CmPath { vni: node.spec.vni, local: device.local, remote: device.remote, external };
         let private = private_of(&command.conn_param)?;
@@ -110,6 +114,22 @@ impl Connections {
         id.comm = Some(comm);
         id.state = State::Connect;
         self.ids.insert(comm, command.id);
+        Ok(DONE)
+    }
+
+    /// Refuses a connection that security groups do not allow, as its receiver would: the program sees a peer on whose port nobody
+    /// listens (librdmacm's ECONNREFUSED).
+    fn forbid(&mut self, call: &Call<'_>, number: u32, peer: IpAddr) -> Result<Vec<u8>, Errno> {
+        self.registry.has_room_for_events(self.registry.id(call, number)?.endpoint)?;
+        self.forbidden += 1;
+        self.refused_peer = Some(peer);
+        let id = self.registry.id_mut(call, number)?;
+        id.state = State::Connect;
+        let event = match id.is_datagram() {
+            true => Event::new(Kind::Unreachable).with_status(NO_SUCH_SERVICE.into()),
+            false => Event::new(Kind::Rejected).with_status(RejectReason::INVALID_SERVICE_ID.0.into()),
+        };
+        self.registry.post(number, &event);
         Ok(DONE)
     }
 

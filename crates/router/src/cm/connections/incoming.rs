@@ -174,6 +174,11 @@ impl Connections {
         let path = asked.path;
         let endpoint = self.registry.places.at(path.vni, path.local).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        if !self.registry.places.may_connect(path.vni, (path.remote, path.local), port) {
+            // As if nobody listened: a stranger learns no more.
+            self.forbidden += 1;
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
+        }
         let node = self.registry.places.node(endpoint).map_err(|_| RejectReason::INVALID_SERVICE_ID)?;
         let mut listeners = node.ports.listeners(space, port).iter().map(|binding| binding.owner).peekable();
         if listeners.peek().is_none() {

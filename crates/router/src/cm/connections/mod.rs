@@ -13,6 +13,7 @@ use crate::routes::SharedRoutes;
 use rdmesh_nic::Time;
 use rdmesh_nic::cm::{Cm, CmCounters, CmState, CommId, Mad};
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// The identifiers of a host's programs, and their connections.
 pub(super) struct Connections {
@@ -23,6 +24,10 @@ pub(super) struct Connections {
     grace_periods: GracePeriods,
     /// Rejections reported to programs, by reason.
     rejected: BTreeMap<u16, u64>,
+    /// Connections that security groups have refused.
+    forbidden: u64,
+    /// The peer of the last one that a program asked for, until it is recorded.
+    refused_peer: Option<IpAddr>,
 }
 
 impl Connections {
@@ -34,6 +39,8 @@ impl Connections {
             ids: HashMap::new(),
             grace_periods: GracePeriods::default(),
             rejected: BTreeMap::new(),
+            forbidden: 0,
+            refused_peer: None,
         }
     }
 
@@ -99,6 +106,16 @@ impl Connections {
     /// Rejections reported to programs, by reason (IBA 12.6.7.2).
     pub(super) fn rejected(&self) -> Vec<(u16, u64)> {
         self.rejected.iter().map(|(reason, count)| (*reason, *count)).collect()
+    }
+
+    /// Connections that security groups have refused.
+    pub(super) fn forbidden(&self) -> u64 {
+        self.forbidden
+    }
+
+    /// The peer of the connection that the last command asked for, where security groups have refused it.
+    pub(super) fn take_refused_peer(&mut self) -> Option<IpAddr> {
+        self.refused_peer.take()
     }
 
     /// The state of a connection, while it is an identifier's.

@@ -1,6 +1,7 @@
 //! Tests of connections, from the request to the release.
 
 use super::*;
+use rdmesh_nic::{AccessRules, ClassRules, Grant, Peers};
 use rdmesh_verbs::{AttrMask, QpState};
 
 #[test]
@@ -391,4 +392,31 @@ fn many_connections_come_and_go() {
     world.close(client);
     world.close(server);
     world.expect_nothing_left();
+}
+
+#[test]
+fn security_groups_refuse_a_connection_on_either_side() {
+    for (mut world, at) in [(World::one_host(), 0), (World::two_hosts(), 0), (World::two_hosts(), 1)] {
+        let (server, client) = (world.open(0), world.open(1));
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:7471");
+        world.listener(&server, cm_port_space::TCP, "0.0.0.0:7472");
+        // The server takes connections to 7472 only; of two hosts one knows that.
+        let mut access = AccessRules::new(1);
+        let from = vec![Grant { peers: Peers::Any, ports: 7472..=7472 }];
+        let class = access.add_class(Some(ClassRules { to: Vec::new(), from }));
+        access.assign(VNI, gid(A), class);
+        world.managers[at].connections.registry.places.set_access(access);
+        let active = world.create(&client, cm_port_space::TCP, 1);
+        world.resolve(&client, active, &format!("{A}:7471")).unwrap();
+        world.connect(&client, active, b"hello").unwrap();
+        let refused = world.expect(&client, Kind::Rejected);
+        assert_eq!((refused.uid, refused.status), (1, 8), "as if nobody listened");
+        world.expect_none(&server);
+        assert_eq!(world.managers[at].forbidden(), 1);
+        world.destroy(&client, active).unwrap();
+        let allowed = world.create(&client, cm_port_space::TCP, 2);
+        world.resolve(&client, allowed, &format!("{A}:7472")).unwrap();
+        world.connect(&client, allowed, b"hello").unwrap();
+        world.expect(&server, Kind::ConnectRequest);
+    }
 }

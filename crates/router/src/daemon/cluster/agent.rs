@@ -5,9 +5,9 @@ use super::allocator::Allocator;
 use super::view::{self, Views};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::peers::PeerHosts;
-use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal, Terms};
+use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal};
 use rdmesh_fabric::store::LocalStore;
-use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Registry};
+use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(in crate::daemon) struct Agent {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread works on.
+/// State of the thread.
 pub(in crate::daemon) struct Parts {
     pub(in crate::daemon) store: SharedStore,
     pub(in crate::daemon) local: Arc<dyn LocalStore>,
@@ -92,6 +92,8 @@ struct Work {
     member: Arc<Member>,
     /// Endpoints that the cluster knows.
     published: BTreeSet<(Name, Name)>,
+    /// The networks with attached interfaces that the cluster knows of.
+    attached: BTreeSet<Name>,
     views: Views,
     followers: BTreeMap<Name, AbortHandle>,
     news: (UnboundedSender<News>, UnboundedReceiver<News>),
@@ -108,7 +110,7 @@ impl Work {
         loop {
             let (cluster, local) = (Cluster::new(parts.store.store()), Arc::clone(&parts.local));
             let clock: rdmesh_fabric::cluster::Clock = Arc::new(move || started.elapsed());
-            match Member::join(cluster, local, (clock, Terms::default()), parts.host.clone()).await {
+            match Member::join(cluster, local, (clock, parts.store.terms()), parts.host.clone()).await {
                 Ok((member, _)) => {
                     tracing::info!(host = %parts.host.name, "this host has joined the cluster");
                     return Self::with(parts, allocator, Arc::new(member)).await;
@@ -125,7 +127,8 @@ impl Work {
 
     async fn with(parts: Parts, allocator: Arc<Allocator>, member: Arc<Member>) -> Self {
         let (published, views, followers) = (BTreeSet::new(), Views::new(), BTreeMap::new());
-        let mut work = Self { parts, allocator, member, published, views, followers, news: unbounded_channel() };
+        let (attached, news) = (BTreeSet::new(), unbounded_channel());
+        let mut work = Self { parts, allocator, member, published, attached, views, followers, news };
         let living = work.living();
         living.iter().for_each(|endpoint| work.member.adopt(endpoint));
         work.allocator.set_member(Arc::clone(&work.member));
@@ -184,6 +187,7 @@ impl Work {
 
     /// Tells the cluster of endpoints that have come and gone, and follows the networks of those that there are.
     async fn catch_up(&mut self) {
+        self.tell_attached().await;
         for endpoint in self.allocator.going() {
             match self.member.release(&endpoint).await {
                 Ok(()) => {
@@ -205,6 +209,23 @@ impl Work {
         self.follow_networks(living.into_iter().map(|endpoint| endpoint.network).collect()).await;
     }
 
+    /// Tells the cluster to which of the networks with endpoints of this host interfaces are attached.
+    async fn tell_attached(&mut self) {
+        let attached = self.allocator.attached();
+        if attached == self.attached {
+            return;
+        }
+        // Networks that get endpoints later are told of with them.
+        self.member.set_attached(attached.clone());
+        for network in self.followers.keys() {
+            if let Err(error) = self.member.tell_attached(network).await {
+                tracing::debug!(%network, %error, "that interfaces are attached or detached is told later");
+                return;
+            }
+        }
+        self.attached = attached;
+    }
+
     /// Tells the cluster of an endpoint; whether it knows it now.
     async fn publish(&self, endpoint: &Endpoint) -> bool {
         let (network, name) = (&endpoint.network, &endpoint.name);
@@ -212,7 +233,7 @@ impl Work {
         let published = match self.member.cluster().network(network).await {
             Ok(Some(known)) if known.vni == record.vni => self.member.publish(&known, endpoint).await,
             Ok(Some(_)) => Err(ClusterError::Exists { what: "network", name: network.to_string() }),
-            Ok(None) => match self.member.cluster().add_network(&record).await {
+            Ok(None) => match self.member.cluster().add_network(&Network { is_complete: false, ..record }).await {
                 Ok(added) => self.member.publish(&added, endpoint).await,
                 Err(error) => Err(error),
             },

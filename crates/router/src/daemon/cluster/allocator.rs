@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// What the threads that make and remove endpoints share with the one that follows the cluster.
+/// State that the threads which make and remove endpoints share with the one that follows the cluster.
 pub(in crate::daemon) struct Allocator {
     registry: Registry,
     runtime: Handle,
@@ -25,6 +25,8 @@ struct State {
     member: Option<Arc<Member>>,
     /// Endpoints that have gone, of which the cluster has not been told.
     going: Vec<Endpoint>,
+    /// The networks that interfaces of this host are attached to.
+    attached: BTreeSet<Name>,
 }
 
 impl Allocator {
@@ -93,6 +95,14 @@ impl Allocator {
         self.changed.notify_one();
     }
 
+    /// The cluster is to be told whether interfaces of this host are attached to `network`.
+    pub(in crate::daemon) fn set_attached(&self, network: &Name, is_attached: bool) {
+        let mut state = self.state();
+        let _ = if is_attached { state.attached.insert(network.clone()) } else { state.attached.remove(network) };
+        drop(state);
+        self.changed.notify_one();
+    }
+
     /// The cluster is to be told that an endpoint has gone.
     pub(in crate::daemon) fn release(&self, endpoint: Endpoint) {
         self.state().going.push(endpoint);
@@ -105,6 +115,10 @@ impl Allocator {
 
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    pub(super) fn attached(&self) -> BTreeSet<Name> {
+        self.state().attached.clone()
     }
 
     pub(super) fn going(&self) -> Vec<Endpoint> {

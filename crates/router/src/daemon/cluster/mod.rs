@@ -10,22 +10,30 @@ mod view;
 pub(super) use agent::{Agent, Parts};
 pub(super) use allocator::Allocator;
 
+use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::store::Store;
 use std::fmt;
 use std::sync::Arc;
 
-/// A store that the hosts of a cluster share.
+/// A store that the hosts of a cluster share, and on which terms this host does.
 #[derive(Clone)]
-pub struct SharedStore(Arc<dyn Store>);
+pub struct SharedStore {
+    store: Arc<dyn Store>,
+    terms: Terms,
+}
 
 impl SharedStore {
     /// The store `store`.
-    pub fn new(store: impl Store + 'static) -> Self {
-        Self(Arc::new(store))
+    pub fn new(store: impl Store + 'static, terms: Terms) -> Self {
+        Self { store: Arc::new(store), terms }
     }
 
     pub(super) fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.store)
+    }
+
+    fn terms(&self) -> Terms {
+        self.terms
     }
 }
 

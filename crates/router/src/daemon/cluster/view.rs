@@ -3,7 +3,7 @@
 use crate::daemon::error::HostError;
 use crate::daemon::peers::PeerHosts;
 use rdmesh_fabric::cluster::NetworkView;
-use rdmesh_fabric::{Name, PeerEndpoint, Registry};
+use rdmesh_fabric::{Name, Network, PeerEndpoint, Registry};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -15,8 +15,10 @@ type Wanted = BTreeMap<Name, (IpAddr, Vec<PeerEndpoint>)>;
 
 /// Makes the registry agree with `views`. What is known of a network whose view has not come yet stays.
 pub(super) fn apply(views: &Views, own: &Name, registry: &Registry, peers: &PeerHosts) -> Result<(), HostError> {
-    for network in views.values().flatten().filter_map(NetworkView::network) {
-        registry.adopt_network(network)?;
+    for view in views.values().flatten() {
+        let is_complete = !view.hosts().any(|host| host.capabilities.has_attached);
+        let Some(network) = view.network() else { continue };
+        registry.adopt_network(&Network { is_complete, ..network.clone() })?;
     }
     let wanted = wanted(views, own);
     // First what has gone: an endpoint that has moved keeps its address.

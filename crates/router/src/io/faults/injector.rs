@@ -72,7 +72,7 @@ impl Injector {
         }
     }
 
-    /// When [`Injector::release`] has something to do even if nothing arrives.
+    /// The time at which [`Injector::release`] has something to do even if nothing arrives.
     pub(in crate::io) fn deadline(&self) -> Option<Time> {
         self.held.as_ref().map(|held| held.until)
     }

@@ -33,7 +33,7 @@ pub struct Faults {
     pub corrupt: Chance,
     /// Congestion marks.
     pub ce: Chance,
-    /// Where chance begins.
+    /// Seed of chance.
     pub seed: u64,
 }
 

@@ -46,7 +46,7 @@ struct HostState {
 pub struct StrangersSeen {
     /// Packets.
     pub packets: u64,
-    /// Where the last one came from.
+    /// Source of the last one.
     pub last: Option<IpAddr>,
     /// Control messages that were not read, because too many came at once.
     pub unread: u64,

@@ -37,7 +37,8 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     check_address(&call.scope.endpoint.account.spec, &mut av)?;
     let charge = call.charge(ObjectKind::Ah)?;
     let pd = request.pd_handle;
-    let ah_handle = call.on_shard(move |shard, c| shard.engine().device(c)?.create_ah(pd, av))?;
+    let made = call.on_shard(move |shard, c| shard.engine().device(c)?.create_ah(pd, av));
+    let ah_handle = call.note_refusal(&av, made)?;
     call.created(charge);
     call.note_path(&av);
     // Work requests name the handle by `ah_num`, where 0 means that they carry the address themselves.

@@ -213,6 +213,16 @@ impl Call<'_> {
         endpoint.account.note_path(av, &context.shard().routes().current(), context.external_error(), program);
     }
 
+    /// Records a path that security groups have refused, if they have.
+    fn note_refusal<R>(&mut self, av: &AddressVector, result: Result<R, Errno>) -> Result<R, Errno> {
+        let Scope { endpoint, program, .. } = &mut self.scope;
+        result.inspect_err(|errno| {
+            if *errno == Errno::ACCESS {
+                endpoint.account.note_forbidden(av.dgid.ip(), program);
+            }
+        })
+    }
+
     /// Records the failure of a queue pair with this final state, if any.
     fn note_end(&mut self, info: &QpInfo) {
         let Scope { endpoint, program, .. } = &mut self.scope;
@@ -268,5 +278,6 @@ fn command_errno(error: CommandError) -> Errno {
         CommandError::Busy => Errno::BUSY,
         CommandError::Exhausted => Errno::NOMEM,
         CommandError::Unsupported => Errno::OPNOTSUPP,
+        CommandError::Forbidden => Errno::ACCESS,
     }
 }

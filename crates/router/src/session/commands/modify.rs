@@ -37,7 +37,8 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
     if mask.contains(AttrMask::STATE) && ends_posting(attr.state) {
         call.settle_qp(request.qp_handle);
     }
-    call.on_shard(move |shard, c| {
+    let av = attr.av;
+    let done = call.on_shard(move |shard, c| {
         let (now, qp) = (shard.now(), request.qp_handle);
         check_present(&request, &mut mask, &mut attr, &shard.engine().device(c)?.query_qp(qp)?)?;
         shard.engine().device(c)?.modify_qp(now, qp, &attr, mask)?;
@@ -45,10 +46,11 @@ fn apply(call: &mut Call<'_>, request: ModifyQp) -> Result<(), Errno> {
         let state = shard.engine().device(c)?.query_qp(qp)?.state();
         page.set_qp_state(qp, state as u8);
         Ok(())
-    })?;
+    });
+    call.note_refusal(&av, done)?;
     // Of datagrams the path is the address handle's.
     if mask.contains(AttrMask::AV) {
-        call.note_path(&attr.av);
+        call.note_path(&av);
     }
     Ok(())
 }

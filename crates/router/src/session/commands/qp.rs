@@ -60,7 +60,7 @@ pub(super) fn ex_create(call: &mut Call<'_>) -> Result<Reply, Errno> {
 
 struct Made {
     response: CreateQpResponse,
-    /// Where the program maps the queues.
+    /// The offset at which the program maps the queues.
     driver: RxeCreateQpResponse,
 }
 

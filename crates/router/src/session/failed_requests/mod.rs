@@ -38,6 +38,11 @@ pub enum FailedRequest {
         /// Reason why there is no external path, where that is known.
         external: Option<ExternalPathError>,
     },
+    /// A connection or a datagram path that security groups do not allow.
+    Forbidden {
+        /// The peer.
+        peer: IpAddr,
+    },
     /// A connection whose peer never answered.
     NoAnswer {
         /// The peer.
@@ -186,6 +191,9 @@ impl FailedRequest {
                 Some("did the peer connect its queue pair to this one, and from the same address?".to_owned())
             }
             Self::NoAnswer { peer, .. } => Some(format!("see `rdmesh doctor --to {peer}`")),
+            Self::Forbidden { .. } => {
+                Some("`rdmesh group ls` shows the rules; `rdmesh group set` changes them".to_owned())
+            }
             Self::QpType(_) => Some(
                 "there are RC, UC and UD; tell the program to use one of them (UCX: UCX_TLS=rc_verbs,ud_verbs)"
                     .to_owned(),
@@ -220,6 +228,7 @@ impl fmt::Display for FailedRequest {
                 )?;
                 external.iter().try_for_each(|error| write!(f, " ({error})"))
             }
+            Self::Forbidden { peer } => write!(f, "security groups keep the endpoint from {peer}"),
             Self::NoAnswer { peer, path, qpn } => {
                 let place = match path {
                     Some(Path::Local) => "an endpoint of this host".to_owned(),

@@ -178,7 +178,7 @@ replace! {
     }
 }
 
-/// Which of a socket's time-outs bounds a call.
+/// The one of a socket's time-outs that bounds a call.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// `SO_RCVTIMEO`.

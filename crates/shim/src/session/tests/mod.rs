@@ -75,7 +75,7 @@ struct Opening {
     events: OwnedFd,
 }
 
-/// What the router was told to answer.
+/// The answers that the router was told to give.
 #[derive(Clone)]
 struct Told {
     answers: Arc<Mutex<Vec<Answer>>>,

@@ -37,7 +37,7 @@ fn counts_go_on_where_smaller_ones_would_wrap() {
     }
 }
 
-/// What a request ends in, and whether that counts.
+/// End of a request, and whether that counts.
 #[test]
 fn only_successful_completions_count() {
     let success = request(ChainOp::Nop);

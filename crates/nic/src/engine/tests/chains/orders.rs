@@ -106,7 +106,7 @@ impl Exchange {
         Self { world, server, client, replying, control, flying, to_post: REQUESTS, detours, faults }
     }
 
-    /// What may happen, what usually does first.
+    /// The events that may happen, the usual one first.
     fn actions(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         for engine in 0..2 {

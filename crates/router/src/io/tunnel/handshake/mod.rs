@@ -43,12 +43,12 @@ pub(super) struct Handshake {
     /// The other host may not know the session to it any more.
     is_doubtful: bool,
     receiving: Option<Agreed>,
-    /// When the session before the open one is to be forgotten.
+    /// The time at which the session before the open one is to be forgotten.
     previous_until: Option<Time>,
     /// The time in the last cookie, and in the open session's.
     granted: u64,
     opened: u64,
-    /// When the other host was last told that a session is lost.
+    /// The time at which the other host was last told that a session is lost.
     told: Option<Time>,
 }
 
@@ -137,7 +137,7 @@ impl Handshake {
         self.keys.len() > 1
     }
 
-    /// When [`Handshake::poll`] has something to do.
+    /// The time at which [`Handshake::poll`] has something to do.
     pub(super) fn deadline(&self) -> Option<Time> {
         [self.next, self.previous_until].into_iter().flatten().min()
     }

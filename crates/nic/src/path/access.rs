@@ -1,0 +1,200 @@
+//! Access between the addresses of tenant networks, as security groups allow it.
+//!
+//! Addresses for which the same rules hold are a class. Packets carry both directions of a connection, so a pair of addresses may
+//! exchange them where one of the two may begin a connection; who begins is known where rdma_cm connects.
+
+use crate::seeded::{HashMap, Seeded};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use rdmesh_verbs::{Gid, Vni};
+
+/// Access rules of tenant networks, by class of addresses. Networks without any are open.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AccessRules {
+    classes: HashMap<(Vni, Gid), u32>,
+    rules: Vec<Option<ClassRules>>,
+}
+
+/// Rules of a class of addresses that are in security groups: what none of them names is forbidden.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClassRules {
+    /// Whom it may connect to.
+    pub to: Vec<Grant>,
+    /// Who may connect to it.
+    pub from: Vec<Grant>,
+}
+
+/// The other side of a connection that is allowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The other side.
+    pub peers: Peers,
+    /// Ports of the side that is connected to.
+    pub ports: RangeInclusive<u16>,
+}
+
+/// Addresses that a rule names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Peers {
+    /// All.
+    Any,
+    /// These classes, in order.
+    Classes(Vec<u32>),
+    /// A range, for addresses of external peers, which are in no class.
+    Range(Gid, Gid),
+}
+
+impl AccessRules {
+    /// No rules yet, in tables whose order depends on `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { classes: HashMap::with_hasher(Seeded::new(seed)), rules: Vec::new() }
+    }
+
+    /// Adds a class of addresses; without rules it is open to all that its peers' rules let in. Returns its number, which counts up
+    /// from 0.
+    pub fn add_class(&mut self, rules: Option<ClassRules>) -> u32 {
+        self.rules.push(rules);
+        self.rules.len() as u32 - 1
+    }
+
+    /// Puts an address into a class.
+    pub fn assign(&mut self, vni: Vni, gid: Gid, class: u32) {
+        self.classes.insert((vni, gid), class);
+    }
+
+    /// Whether there are no rules at all.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether one address of a network may begin a connection to `port` of another.
+    pub fn may_connect(&self, vni: Vni, from: Gid, to: Gid, port: u16) -> bool {
+        self.ports(vni, from, to).any(|ports| ports.contains(&port))
+    }
+
+    /// Whether two addresses of a network may exchange packets.
+    pub fn may_talk(&self, vni: Vni, a: Gid, b: Gid) -> bool {
+        self.ports(vni, a, b).next().is_some() || self.ports(vni, b, a).next().is_some()
+    }
+
+    /// The ports of `to` that `from` may connect to.
+    fn ports(&self, vni: Vni, from: Gid, to: Gid) -> impl Iterator<Item = RangeInclusive<u16>> {
+        let leaving = self.granted((vni, from), |rules| &rules.to, (vni, to));
+        leaving.flat_map(move |out| {
+            let entering = self.granted((vni, to), |rules| &rules.from, (vni, from));
+            entering.filter_map(move |into| {
+                let (first, last) = (*out.start().max(into.start()), *out.end().min(into.end()));
+                (first <= last).then_some(first..=last)
+            })
+        })
+    }
+
+    /// Ports that the rules of `own` grant to `peer`: all, if it has none.
+    fn granted(
+        &self,
+        own: (Vni, Gid),
+        side: fn(&ClassRules) -> &Vec<Grant>,
+        peer: (Vni, Gid),
+    ) -> impl Iterator<Item = RangeInclusive<u16>> {
+        let class = |address| self.classes.get(&address).copied();
+        let rules = class(own).and_then(|class| self.rules.get(class as usize)?.as_ref());
+        let all = rules.is_none().then_some(0..=u16::MAX);
+        let class = class(peer);
+        let names = move |grant: &&Grant| match &grant.peers {
+            Peers::Any => true,
+            Peers::Classes(classes) => class.is_some_and(|class| classes.binary_search(&class).is_ok()),
+            Peers::Range(first, last) => class.is_none() && (*first..=*last).contains(&peer.1),
+        };
+        let grants = rules.map_or(&[][..], |rules| side(rules).as_slice()).iter();
+        all.into_iter().chain(grants.filter(names).map(|grant| grant.ports.clone()))
+    }
+}
+
+/// Answers of [`AccessRules::may_talk`] that were given lately: datagrams ask for each packet, and there may be many rules.
+#[derive(Default)]
+pub(crate) struct Verdicts(Box<[Option<Verdict>]>);
+
+#[derive(Clone, Copy)]
+struct Verdict {
+    pair: (Vni, Gid, Gid),
+    is_allowed: bool,
+}
+
+impl Verdicts {
+    /// None yet, of new rules.
+    pub(crate) fn of(access: &AccessRules) -> Self {
+        Self(if access.is_empty() { Box::default() } else { vec![None; VERDICTS].into_boxed_slice() })
+    }
+
+    /// Whether two addresses may exchange packets, by the rules of which these answers are.
+    pub(crate) fn may_talk(&mut self, access: &AccessRules, vni: Vni, own: Gid, peer: Gid) -> bool {
+        let (pair, at) = ((vni, own, peer), place(own, peer));
+        let Some(slot) = self.0.get_mut(at) else { return access.may_talk(vni, own, peer) };
+        if let Some(verdict) = slot.filter(|verdict| verdict.pair == pair) {
+            return verdict.is_allowed;
+        }
+        let is_allowed = access.may_talk(vni, own, peer);
+        *slot = Some(Verdict { pair, is_allowed });
+        is_allowed
+    }
+}
+
+/// A collision costs only a second look at the rules.
+fn place(own: Gid, peer: Gid) -> usize {
+    let words = [own, peer].map(|gid| u128::from_be_bytes(gid.0) as u64);
+    let mix = words[0].rotate_left(32).wrapping_add(words[1]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mix >> 32) as usize % VERDICTS
+}
+
+const VERDICTS: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(last: u8) -> Gid {
+        Gid::from_ip([10, 0, 0, last].into())
+    }
+
+    /// 1 is a client of 2 on ports 10 to 20; 3 is in no group; 2 lets external peers of 10.0.0.100 to 110 in, on port 15.
+    fn access() -> AccessRules {
+        let mut access = AccessRules::new(5);
+        let to = vec![Grant { peers: Peers::Classes(vec![1]), ports: 0..=15 }];
+        let client = access.add_class(Some(ClassRules { to, from: Vec::new() }));
+        let from = vec![
+            Grant { peers: Peers::Classes(vec![0]), ports: 10..=20 },
+            Grant { peers: Peers::Range(gid(100), gid(110)), ports: 15..=15 },
+        ];
+        let server = access.add_class(Some(ClassRules { to: Vec::new(), from }));
+        let open = access.add_class(None);
+        [(1, client), (2, server), (3, open)].into_iter().for_each(|(n, class)| access.assign(Vni(7), gid(n), class));
+        access
+    }
+
+    #[test]
+    fn both_sides_must_allow_the_port() {
+        let access = access();
+        let may = |from, to, port| access.may_connect(Vni(7), gid(from), gid(to), port);
+        assert!(may(1, 2, 10) && may(1, 2, 15));
+        assert!(!may(1, 2, 9) && !may(1, 2, 16) && !may(2, 1, 12) && !may(3, 2, 12) && !may(1, 3, 12));
+        assert!(access.may_connect(Vni(8), gid(1), gid(3), 12), "another network has no rules");
+    }
+
+    #[test]
+    fn packets_go_both_ways_where_one_may_begin() {
+        let access = access();
+        let may = |a, b| access.may_talk(Vni(7), gid(a), gid(b));
+        assert!(may(1, 2) && may(2, 1) && !may(3, 1) && !may(1, 3) && !may(2, 3));
+        assert!(may(100, 2) && may(2, 110) && !may(99, 2) && !may(2, 111) && may(3, 99));
+        let mut verdicts = Verdicts::of(&access);
+        for _ in 0..2 {
+            for (a, b) in (0..120).flat_map(|a| (0..4).map(move |b| (a, b))) {
+                assert_eq!(verdicts.may_talk(&access, Vni(7), gid(a), gid(b)), may(a, b), "{a} and {b}");
+            }
+        }
+        assert!(AccessRules::default().is_empty() && AccessRules::default().may_talk(Vni(7), gid(1), gid(2)));
+    }
+}

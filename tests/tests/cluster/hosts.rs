@@ -1,0 +1,159 @@
+//! Three hosts, a real etcd, and two tenants with the same addresses: stock programs, and losses of the store, of routers and of
+//! hosts.
+
+use rdmesh_tests::{Cluster, Site, all, until};
+use std::time::Duration;
+
+/// One site on each of the three hosts, at the same addresses on each network.
+fn sites(cluster: &Cluster, net: &str) -> Vec<Site> {
+    let sites: Vec<Site> =
+        (0..3).map(|host| cluster.site(host, net, &format!("e{host}"), Some(&address(host)))).collect();
+    for host in 0..3 {
+        let others: Vec<_> = (0..3).filter(|other| *other != host).map(|other| (address(other), other)).collect();
+        let others: Vec<_> = others.iter().map(|(address, other)| (address.as_str(), *other)).collect();
+        cluster.wait_for(host, net, &others);
+    }
+    sites
+}
+
+fn address(host: usize) -> String {
+    format!("10.7.0.{}", host + 2)
+}
+
+/// What each pair of a network's sites runs: the kernel's IP, verbs and rdma_cm.
+fn exchange(cluster: &Cluster, sites: &mut [Site], server: usize, client: usize) {
+    let ip = address(server);
+    sites[client].run(&format!("ping -c 2 -i 0.2 -W 5 {ip}"));
+    sites[server].serve(&format!("timeout 60 ib_write_bw -F -p {PORT} -s 8192 -n 300"), PORT);
+    sites[client].run(&format!("timeout 60 ib_write_bw -F -p {PORT} -s 8192 -n 300 {ip}"));
+    sites[server].serve(&format!("timeout 60 iperf3 -s -1 -p {}", PORT + 1), PORT + 1);
+    sites[client].run(&format!("timeout 60 iperf3 -c {ip} -p {} -n 2M", PORT + 1));
+    let rping = format!("timeout 60 rping -p {} -C 10", PORT + 2);
+    sites[server].serve_connections(&format!("{rping} -s -a {ip}"), cluster.lab(server));
+    sites[client].run(&format!("{rping} -c -a {ip}"));
+}
+
+#[test]
+fn two_tenants_with_one_range_talk_among_themselves_only() {
+    let cluster = Cluster::start(3, TERMS);
+    let mut blue = sites(&cluster, "blue");
+    let mut red = sites(&cluster, "red");
+    for sites in [&mut blue, &mut red] {
+        for (server, client) in [(0, 1), (1, 2), (2, 0)] {
+            exchange(&cluster, sites, server, client);
+        }
+    }
+    // One address that only one of them has, and servers of one at an address that both have.
+    let mut only_blue = cluster.site(0, "blue", "only", Some("10.7.0.50"));
+    cluster.wait_for(1, "blue", &[("10.7.0.2", 0), ("10.7.0.4", 2), ("10.7.0.50", 0)]);
+    blue[1].run("ping -c 1 -W 5 10.7.0.50");
+    for (site, ip) in [(&mut only_blue, "10.7.0.50"), (&mut blue[0], "10.7.0.2")] {
+        site.serve(&format!("ib_write_bw -F -p {PORT}"), PORT);
+        site.serve_connections(&format!("rping -s -P -a {ip} -p {}", PORT + 2), cluster.lab(0));
+    }
+    assert!(!red[1].try_run("ping -c 1 -W 1 10.7.0.50").0);
+    for ip in ["10.7.0.50", "10.7.0.2"] {
+        let (is_ok, text) = red[1].try_run(&format!("timeout 3 ib_write_bw -F -p {PORT} {ip}"));
+        assert!(!is_ok, "{text}");
+        let (is_ok, text) = red[1].try_run(&format!("timeout 20 rping -c -C 1 -a {ip} -p {}", PORT + 2));
+        assert!(!is_ok, "{text}");
+    }
+    blue[1].run(&format!("timeout 20 rping -c -C 1 -a 10.7.0.2 -p {}", PORT + 2));
+    assert_eq!(cluster.known(1, "red"), [("10.7.0.2".into(), "host0".into()), ("10.7.0.4".into(), "host2".into())]);
+}
+
+#[test]
+fn a_store_that_stands_still_stops_nothing() {
+    let seconds = if all() { 60 } else { 10 };
+    // The session ends while the store stands still.
+    let cluster = Cluster::start(3, "session=3,tenure=240,quarantine=2");
+    let mut sites = sites(&cluster, "blue");
+    // A block of addresses for later.
+    cluster.site(0, "blue", "first", None).end();
+    let stream = format!("timeout 200 ib_write_bw -F -p {PORT} -s 8192 -D {}", seconds + 6);
+    sites[0].serve(&stream, PORT);
+    sites[1].start_job(&format!("{stream} 10.7.0.2"));
+    cluster.stop_store(true);
+    std::thread::sleep(Duration::from_secs(seconds));
+    exchange_briefly(&mut sites, 2, 0);
+    let offline = cluster.site(0, "blue", "offline", None);
+    let address = offline.address().to_owned();
+    sites[0].run(&format!("ping -c 1 -W 5 {address}"));
+    cluster.stop_store(false);
+    until(LIMIT, "the endpoint is known elsewhere", || {
+        let known: Vec<String> = cluster.known(1, "blue").into_iter().map(|(address, _)| address).collect();
+        let were_there = ["10.7.0.2", "10.7.0.4"].iter().all(|there| known.iter().any(|known| known == there));
+        assert!(were_there, "the sessions that have ended cut hosts off: {known:?}");
+        known.contains(&address).then_some(())
+    });
+    sites[1].run(&format!("ping -c 1 -W 5 {address}"));
+    let (is_ok, text) = sites[1].outcome();
+    assert!(is_ok, "the traffic was cut off:\n{text}");
+    exchange_briefly(&mut sites, 1, 2);
+    assert_eq!(address, offline.address());
+}
+
+/// A new connection between two sites.
+fn exchange_briefly(sites: &mut [Site], server: usize, client: usize) {
+    let command = format!("timeout 60 ib_write_bw -F -p {} -s 4096 -n 200", PORT + 1);
+    sites[server].serve(&command, PORT + 1);
+    sites[client].run(&format!("{command} {}", address(server)));
+}
+
+#[test]
+fn the_addresses_of_a_dead_host_come_back_after_their_rest() {
+    let cluster = Cluster::start(3, TERMS);
+    let mut sites = sites(&cluster, "blue");
+    // A router that is killed is replaced, and its endpoint is there again.
+    cluster.kill_router(1);
+    cluster.lab(1).up_again();
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2)]);
+    until(LIMIT, "the endpoint is served again", || sites[0].try_run("ping -c 1 -W 1 10.7.0.3").0.then_some(()));
+    // A host that is lost: its endpoints go on all others, and then its addresses are free.
+    cluster.kill_router(2);
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1)]);
+    cluster.wait_for(1, "blue", &[("10.7.0.2", 0)]);
+    let rests = cluster.lab(0).command(&["endpoint", "add", "heir", "--net", "blue", "--ip", "10.7.0.4"]);
+    assert!(rests.text.contains("10.7.0.4"), "{}", rests.text);
+    assert!(!rests.status.success(), "the address rests: {}", rests.text);
+    let mut heir = cluster.site(0, "blue", "heir", Some("10.7.0.4"));
+    heir.run("ping -c 1 -W 5 10.7.0.3");
+    cluster.wait_for(1, "blue", &[("10.7.0.2", 0), ("10.7.0.4", 0)]);
+}
+
+#[test]
+fn an_endpoint_that_moves_keeps_its_address_and_takes_no_packet_of_old_connections() {
+    let cluster = Cluster::start(3, TERMS);
+    let mut sites = sites(&cluster, "blue");
+    let lid = |site: &mut Site| site.run("cat /sys/class/infiniband/*/ports/1/lid");
+    let mut roaming = cluster.site(1, "blue", "roaming", Some("10.7.0.9"));
+    let before = lid(&mut roaming);
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2), ("10.7.0.9", 1)]);
+    let old = "timeout 100 ib_write_bw -F -p 18650 -s 8192 -D 60";
+    roaming.serve(old, 18650);
+    sites[0].start_job(&format!("{old} 10.7.0.9"));
+    // Nothing that an unreliable connection sends is answered: its sender goes on for a minute.
+    let stray = "timeout 100 ib_write_bw -F -c UC -p 18651 -s 1024 -D 60";
+    roaming.serve(stray, 18651);
+    sites[0].start(&format!("{stray} --rate_limit=1 --rate_units=M --rate_limit_type=SW --burst_size=1 10.7.0.9"));
+    until(LIMIT, "traffic flows", || (cluster.lab(0).messages() > 500).then_some(()));
+    roaming.end();
+    let mut moved = cluster.site(2, "blue", "roaming", Some("10.7.0.9"));
+    assert_eq!(lid(&mut moved), before);
+    assert_eq!(moved.address(), "10.7.0.9");
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2), ("10.7.0.9", 2)]);
+    // Connections to the new place, of new peers and of the old one, while one old connection still sends.
+    let strays = || [1, 2].map(|host| cluster.lab(host).metric("rdmesh_wire_unknown_qp_total"));
+    let before = strays();
+    for peer in [1, 0] {
+        moved.serve(&format!("timeout 60 ib_write_bw -F -p {PORT} -s 4096 -n 300"), PORT);
+        sites[peer].run(&format!("timeout 60 ib_write_bw -F -p {PORT} -s 4096 -n 300 10.7.0.9"));
+    }
+    until(LIMIT, "packets of the old connection are dropped", || (strays() != before).then_some(()));
+    let (is_ok, text) = sites[0].outcome();
+    assert!(!is_ok, "the old connection has ended well:\n{text}");
+}
+
+const TERMS: &str = "session=3,tenure=12,quarantine=3";
+const PORT: u16 = 18_640;
+const LIMIT: Duration = Duration::from_secs(60);
