@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 impl<P: Platform> Device<'_, P> {
     /// The managed queues of a queue pair.
     pub fn list_queues(&self, qp: u32) -> Vec<ChainQueue> {
-        let Some(core) = self.core(qp) else { return Vec::new() };
+        let Some(core) = core(self, qp) else { return Vec::new() };
         let send = core.send.chain.as_ref().and_then(|queue| self.send_queue(qp, queue));
         let receive = core.recv.chain.as_ref().and_then(|queue| self.receive_queue(qp, queue));
         send.into_iter().chain(receive).collect()
@@ -17,7 +17,7 @@ impl<P: Platform> Device<'_, P> {
 
     /// Slots of a managed queue as they would be fetched now: at most `limit`, from slot `from` on.
     pub fn list_slots(&self, qp: u32, is_receive: bool, from: u32, limit: u32) -> Vec<ChainSlot> {
-        let Some(core) = self.core(qp) else { return Vec::new() };
+        let Some(core) = core(self, qp) else { return Vec::new() };
         let range = |cycle: u64| from..from.saturating_add(limit).min(u32::try_from(cycle).unwrap_or(u32::MAX));
         if is_receive {
             let queue = core.recv.chain.as_ref();
@@ -26,10 +26,6 @@ impl<P: Platform> Device<'_, P> {
             let queue = core.send.chain.as_ref();
             queue.map_or(Vec::new(), |queue| range(queue.ring.cycle()).map(|slot| queue.slot(slot)).collect())
         }
-    }
-
-    fn core(&self, qp: u32) -> Option<&Core<P>> {
-        self.qps.get(self.cx.qp(qp)?).map(|qp| qp.core())
     }
 
     fn send_queue(&self, qp: u32, queue: &ManagedSend<P::Memory>) -> Option<ChainQueue> {
@@ -53,4 +49,8 @@ impl<P: Platform> Device<'_, P> {
         let waits_for = if next >= limit { ChainWait::Enable } else { ChainWait::Message };
         Some(ChainQueue { qp, is_receive: true, next, limit, cycle, waits_for })
     }
+}
+
+fn core<'a, P: Platform>(device: &'a Device<'_, P>, qp: u32) -> Option<&'a Core<P>> {
+    device.qps.get(device.cx.qp(qp)?).map(|qp| qp.core())
 }

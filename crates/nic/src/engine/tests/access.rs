@@ -129,7 +129,7 @@ fn datagrams_are_dropped_on_both_sides() {
         let op = SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: None };
         (0..2).for_each(|id| b.post_recv(id, &[b.sge(id * 100, 100)]));
         world.set_access(only(&b, &[]));
-        world.post(&a, wr(1, op.clone(), &[a.sge(0, 8)]));
+        world.post(&a, wr(1, op, &[a.sge(0, 8)]));
         world.settle();
         assert_eq!(a.done(), Some((1, WcStatus::Success)), "the sender does not learn it");
         assert_eq!((b.done(), counters(&world).dropped), (None, 1));
