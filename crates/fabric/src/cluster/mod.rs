@@ -2,7 +2,7 @@
 //!
 //! * [`Cluster`]: tenants, networks, security groups and policies, as operators set them;
 //! * [`Member`]: a host's leases, its blocks of addresses, and its endpoints;
-//! * [`NetworkFollower`]: a network's records as they are now.
+//! * [`Follower`]: the records of a network, or those of the whole cluster, as they are now.
 
 mod addresses;
 mod blocks;
@@ -15,7 +15,7 @@ mod pool;
 mod records;
 
 pub use error::ClusterError;
-pub use follow::{NetworkFollower, NetworkView};
+pub use follow::{CommonView, Follower, NetworkView, View};
 pub use member::{Clock, Member, Renewal, Terms};
 pub use records::Cluster;
 

@@ -11,6 +11,7 @@ use super::keyring::Keyring;
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
+use super::records::Records;
 use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
@@ -34,6 +35,7 @@ pub struct Host {
     sessions: Arc<SessionServer>,
     peers: Arc<PeerHosts>,
     endpoints: Arc<Endpoints>,
+    records: Records,
     keys: Arc<TunnelKeys>,
     interfaces: Interfaces,
     faults: FaultControl,
@@ -66,7 +68,11 @@ impl Host {
         let (local, registry, survivors) = open_registry(&config, overlay.as_deref())?;
         let route = local_route(&config)?;
         let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());
-        let mesh = Mesh::start(registry.watch()?, Targets { host, routes, overlay: overlay.clone(), local: route });
+        let shards = workers.shards().to_vec();
+        let mesh = Mesh::start(
+            registry.watch()?,
+            Targets { host, routes, workers: shards, overlay: overlay.clone(), local: route },
+        );
         let mesh = Arc::new(mesh.map_err(|source| HostError::Start { what: "mesh", source })?);
         let config = Arc::new(config);
         let keys = TunnelKeys::new(Arc::clone(&config), registry.clone(), Arc::clone(&workers), keyring);
@@ -74,9 +80,11 @@ impl Host {
         let (kernel, parts) = ((registry.clone(), overlay.clone()), (Arc::clone(&config), library));
         let failed = |source| HostError::Start { what: "cluster's thread", source };
         let mut agent = config.store.as_ref().map(|_| Agent::new(registry.clone())).transpose().map_err(failed)?;
-        let routing = (Arc::clone(&mesh), agent.as_ref().map(Agent::allocator));
+        let allocator = agent.as_ref().map(Agent::allocator);
+        let routing = (Arc::clone(&mesh), allocator.clone());
         let endpoints = Endpoints::new(parts, kernel, routing, Arc::clone(&sessions));
         let endpoints = Arc::new(endpoints?);
+        let records = Records::new(registry.clone(), Arc::clone(&endpoints), Arc::clone(&mesh), allocator);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
         let peers = Arc::new(peers);
@@ -85,6 +93,7 @@ impl Host {
             started: Instant::now(),
             sessions,
             peers,
+            records,
             endpoints,
             keys,
             interfaces: Interfaces::new(registry.clone(), overlay),
@@ -128,6 +137,11 @@ impl Host {
     /// The endpoints of this host.
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// The operator's records.
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     /// The other hosts.
