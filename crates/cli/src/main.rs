@@ -10,6 +10,7 @@ mod doctor;
 mod endpoint;
 mod failure;
 mod faults;
+mod group;
 mod linger;
 mod network;
 mod peer;
@@ -20,11 +21,15 @@ mod reference;
 mod run;
 mod show;
 mod table;
+mod tenant;
 mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand};
+use args::{
+    Args, ChainCommand, Command, EndpointCommand, GroupCommand, LingerCommand, NetworkCommand, PeerCommand,
+    PolicyCommand, TenantCommand,
+};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::api::ChainAction;
@@ -69,6 +74,13 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
         Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
         Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Tenant(TenantCommand::Add(options)) => tenant::add(&options.tenant(), &client),
+        Command::Tenant(TenantCommand::Ls(options)) => tenant::list(&options, &client),
+        Command::Tenant(TenantCommand::Rm { name }) => tenant::remove(&name, &client),
+        Command::Group(GroupCommand::Set(options)) => group::set(&options.group(), &client),
+        Command::Group(GroupCommand::Ls(options)) => group::list(&options, &client),
+        Command::Group(GroupCommand::Show(group)) => group::show(&group, &client),
+        Command::Group(GroupCommand::Rm(group)) => group::remove(&group, &client),
         Command::Policy(PolicyCommand::Ls(options)) => policy::list(&options, &client),
         Command::Policy(PolicyCommand::Set(options)) => policy::set(&options.scope, Some(options.policy()), &client),
         Command::Policy(PolicyCommand::Rm { scope }) => policy::set(&scope, None, &client),
@@ -87,6 +99,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Network(NetworkCommand::Detach { network, interface }) => {
             network::detach(&network, &interface, &client)
         }
+        Command::Network(NetworkCommand::Add(options)) => network::add(&options.network(), &client),
         Command::Network(NetworkCommand::Ls(options)) => network::list(&options, &client),
         Command::Capture(options) => capture::capture(&options, &client),
         Command::Faults(options) => faults::faults(options, &client),

@@ -4,9 +4,15 @@ use crate::args::OutputOptions;
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::AttachInterface;
+use rdmesh_fabric::api::{AttachInterface, CreateNetwork};
 use rdmesh_fabric::{Client, Name};
 use serde_json::json;
+
+/// Makes a network.
+pub(crate) fn add(network: &CreateNetwork, client: &Client) -> Result<(), Failure> {
+    let made = client.add_network(network)?;
+    print_line(format!("Network `{}` of tenant `{}` has number {}.", made.name, made.tenant, made.vni))
+}
 
 /// Makes an interface of the host a part of a network.
 pub(crate) fn attach(network: &Name, interface: String, vni: Option<u32>, client: &Client) -> Result<(), Failure> {
@@ -28,18 +34,25 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     if options.json {
         let with_interfaces = listed.iter().map(|(interfaces, network)| {
             let (name, vni, subnets) = (&network.name, network.vni, &network.subnets);
-            json!({ "name": name, "vni": vni, "subnets": subnets, "interfaces": interfaces })
+            let tenant = &network.tenant;
+            json!({ "name": name, "tenant": tenant, "vni": vni, "subnets": subnets, "interfaces": interfaces })
         });
         return print_json(&with_interfaces.collect::<Vec<_>>());
     }
     if listed.is_empty() {
         return print_line("No networks: `rdmesh run --net NETWORK -- COMMAND` makes one.");
     }
-    let mut table = Table::new(&["NETWORK", "NUMBER", "ADDRESSES", "INTERFACES"]);
+    let mut table = Table::new(&["NETWORK", "TENANT", "NUMBER", "ADDRESSES", "INTERFACES"]);
     for (interfaces, network) in listed {
         let subnets: Vec<String> = network.subnets.iter().map(ToString::to_string).collect();
         let interfaces = if interfaces.is_empty() { "-".to_owned() } else { interfaces.join(", ") };
-        table.row([network.name.to_string(), network.vni.to_string(), subnets.join(", "), interfaces]);
+        table.row([
+            network.name.to_string(),
+            network.tenant.to_string(),
+            network.vni.to_string(),
+            subnets.join(", "),
+            interfaces,
+        ]);
     }
     print_line(table)
 }

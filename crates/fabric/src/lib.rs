@@ -1,6 +1,6 @@
 //! Control vocabulary of rdmesh: networks, endpoints and hosts, the store that keeps them, and the client of a router's API.
 //!
-//! * [`Tenant`], [`Network`], [`Endpoint`], [`Host`], [`SecurityGroup`], [`Policy`], [`Quota`], [`Name`]: the objects; [`Validate`]: their rules.
+//! * [`Tenant`], [`Network`], [`Endpoint`], [`Host`], [`SecurityGroup`] with its [`Rule`]s, [`Policy`], [`Quota`], [`Name`]: the objects; [`Validate`]: their rules.
 //! * [`Peers`]: the operator's list of the other hosts.
 //! * [`store`]: the key-value store, with revisions, leases and watches; embedded on one host.
 //! * [`cluster`]: the records that the hosts of a cluster share.
@@ -33,7 +33,7 @@ mod topology;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, Isolation};
-pub use group::{Counterpart, Groups, SecurityGroup};
+pub use group::{Counterpart, Groups, InvalidRule, NetworkGroups, Rule, SecurityGroup};
 pub use host::{Capabilities, Host};
 pub use interface::{InterfaceName, InvalidInterfaceName};
 pub use invalid::{InvalidField, Validate};

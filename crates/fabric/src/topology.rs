@@ -1,18 +1,19 @@
 //! Topology: a copy of the registry, kept up to date through a watch.
 
-use crate::registry::{ENDPOINTS, HOSTS, NETWORKS};
+use crate::registry::{ENDPOINTS, GROUPS, HOSTS, NETWORKS};
 use crate::store::{Cancel, Change, Entry, Revision, StoreError, Watch};
-use crate::{Endpoint, Host, Network};
+use crate::{Endpoint, Host, Name, Network, NetworkGroups};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Networks, hosts and endpoints, by their keys in the store. Unreadable entries are left out.
+/// Networks, hosts, endpoints and security groups, by their keys in the store. Unreadable entries are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     networks: BTreeMap<String, Network>,
     hosts: BTreeMap<String, Host>,
     endpoints: BTreeMap<String, Endpoint>,
+    groups: BTreeMap<String, NetworkGroups>,
 }
 
 impl Topology {
@@ -31,6 +32,12 @@ impl Topology {
         self.endpoints.values()
     }
 
+    /// The security groups of each network that has some.
+    pub fn groups(&self) -> impl Iterator<Item = (Name, &NetworkGroups)> {
+        let named = |(key, groups): (&String, _)| Some((key.strip_prefix(GROUPS)?.parse().ok()?, groups));
+        self.groups.iter().filter(|(_, groups)| !groups.groups.is_empty()).filter_map(named)
+    }
+
     /// Follows a change of the store.
     pub fn apply(&mut self, change: &Change) {
         let (key, value) = match change {
@@ -43,6 +50,8 @@ impl Topology {
             set(&mut self.hosts, key, value);
         } else if key.starts_with(ENDPOINTS) {
             set(&mut self.endpoints, key, value);
+        } else if key.starts_with(GROUPS) {
+            set(&mut self.groups, key, value);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A router without privilege at a loopback address of its own.
-fn router(number: usize, store: &str) -> Lab {
+pub(crate) fn router(number: usize, store: &str) -> Lab {
     let (host, address) = (format!("host{number}"), format!("127.0.0.{}", 11 + number));
     let up = ["--host", &host, "--underlay", &address, "--insecure", "--store", store].map(str::to_owned).to_vec();
     Lab::start_with(Options { up, rootless: true, ..Options::default() })

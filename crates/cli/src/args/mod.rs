@@ -2,11 +2,13 @@
 
 mod chain;
 mod file;
+mod group;
 mod policy;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 pub(crate) use file::expand;
+pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
 use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
@@ -51,6 +53,12 @@ pub(crate) enum Command {
     /// Devices that outlive their programs: `rdmesh run --linger`
     #[command(subcommand)]
     Linger(LingerCommand),
+    /// Owners of networks, and their limits
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Security groups: who may connect to whom within a network
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Rates, priorities and weights of hosts, tenants and endpoints
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -393,6 +401,8 @@ pub(crate) struct PeerEndpointOptions {
 
 #[derive(Subcommand)]
 pub(crate) enum NetworkCommand {
+    /// Make a network, for a tenant or with ranges of one's own; others are made when they are first named
+    Add(AddNetwork),
     /// Move an interface of the host (a NIC, tap or veth) into a network: endpoints reach what is behind it
     Attach {
         /// The network, made if there is none of that name

@@ -1,6 +1,7 @@
 //! JSON types of a router's API: requests and responses.
 
 mod chain;
+mod network;
 mod policy;
 mod tunnel;
 
@@ -8,6 +9,7 @@ pub use chain::{
     ChainAction, ChainDetail, ChainFault, ChainInfo, ChainQueue, ChainSlot, ChainState, ChainStep, ControlChain,
     SetChainSteps, TraceChain,
 };
+pub use network::CreateNetwork;
 pub use policy::ScopePolicy;
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 

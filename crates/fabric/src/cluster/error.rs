@@ -48,6 +48,9 @@ pub enum ClusterError {
     /// Its tenant has as many networks as it may.
     #[error("tenant `{0}` has as many networks as it may")]
     TooManyNetworks(Name),
+    /// The tenant has networks.
+    #[error("tenant `{0}` still has networks")]
+    TenantInUse(Name),
     /// The network has endpoints.
     #[error("network `{0}` still has endpoints")]
     InUse(Name),

@@ -1,12 +1,18 @@
-//! Typed watch of a network: its records as they are in the store, through losses of the connection.
+//! Typed watch of a part of the store: its records as they are, through losses of the connection.
 
 use super::error::ClusterError;
 use super::keys;
 use super::records::Cluster;
 use crate::store::{Change, Changes, Entry, Revision, StoreError};
-use crate::{Endpoint, Host, Name, Network, Policy, PolicyScope, PolicyTree, SecurityGroup};
+use crate::{Endpoint, Host, Name, Network, Policy, PolicyScope, PolicyTree, SecurityGroup, Tenant};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+
+/// Records under one prefix, which follow changes.
+pub trait View: Clone + Default + Send {
+    /// Follows a change of `key`, the part after the prefix; no value where it is removed.
+    fn apply(&mut self, key: &str, value: Option<&[u8]>);
+}
 
 /// Everything that belongs to a network. Records that cannot be read are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +21,13 @@ pub struct NetworkView {
     hosts: BTreeMap<Name, Host>,
     endpoints: BTreeMap<Name, Endpoint>,
     groups: BTreeMap<Name, SecurityGroup>,
+    policies: BTreeMap<Name, Policy>,
+}
+
+/// The cluster's tenants, and the policies of hosts and tenants. Records that cannot be read are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommonView {
+    tenants: BTreeMap<Name, Tenant>,
     policies: PolicyTree,
 }
 
@@ -40,12 +53,13 @@ impl NetworkView {
     }
 
     /// The policies of its endpoints.
-    pub fn policies(&self) -> &PolicyTree {
-        &self.policies
+    pub fn policies(&self) -> impl Iterator<Item = (&Name, &Policy)> {
+        self.policies.iter()
     }
+}
 
-    /// Follows a change of `name`, the part of its key after the network's prefix.
-    fn apply(&mut self, network: &Name, key: &str, value: Option<&[u8]>) {
+impl View for NetworkView {
+    fn apply(&mut self, key: &str, value: Option<&[u8]>) {
         if key == keys::NETWORK {
             self.network = value.and_then(|value| serde_json::from_slice(value).ok());
         } else if let Some(name) = key.strip_prefix(keys::HOSTS) {
@@ -54,9 +68,30 @@ impl NetworkView {
             set(&mut self.endpoints, name, value);
         } else if let Some(name) = key.strip_prefix(keys::GROUPS) {
             set(&mut self.groups, name, value);
-        } else if let Some(Ok(name)) = key.strip_prefix(keys::POLICIES).map(str::parse) {
-            let policy = value.and_then(|value| serde_json::from_slice::<Policy>(value).ok());
-            self.policies.set(PolicyScope::Endpoint { network: network.clone(), name }, policy);
+        } else if let Some(name) = key.strip_prefix(keys::POLICIES) {
+            set(&mut self.policies, name, value);
+        }
+    }
+}
+
+impl CommonView {
+    /// All tenants that have a record, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.tenants.values()
+    }
+
+    /// The policies of hosts and tenants.
+    pub fn policies(&self) -> &PolicyTree {
+        &self.policies
+    }
+}
+
+impl View for CommonView {
+    fn apply(&mut self, key: &str, value: Option<&[u8]>) {
+        if let Some(name) = key.strip_prefix(keys::TENANTS) {
+            set(&mut self.tenants, name, value);
+        } else if let Some(Ok(scope)) = key.strip_prefix(keys::POLICIES).map(str::parse::<PolicyScope>) {
+            self.policies.set(scope, value.and_then(|value| serde_json::from_slice(value).ok()));
         }
     }
 }
@@ -69,25 +104,38 @@ fn set<T: DeserializeOwned>(map: &mut BTreeMap<Name, T>, name: &str, value: Opti
     };
 }
 
-/// A [`NetworkView`] that follows the store.
-pub struct NetworkFollower {
+/// A view that follows the store.
+pub struct Follower<V> {
     cluster: Cluster,
-    network: Name,
-    view: NetworkView,
+    prefix: String,
+    view: V,
     revision: Revision,
     changes: Option<Box<dyn Changes>>,
     is_listed: bool,
 }
 
-impl NetworkFollower {
+impl Follower<NetworkView> {
     /// A follower of a network, which has read nothing yet.
-    pub fn new(cluster: Cluster, network: Name) -> Self {
-        let (view, revision) = (NetworkView::default(), Revision::default());
-        Self { cluster, network, view, revision, changes: None, is_listed: false }
+    pub fn of_network(cluster: Cluster, network: &Name) -> Self {
+        Self::new(cluster, keys::network_prefix(network))
+    }
+}
+
+impl Follower<CommonView> {
+    /// A follower of what all hosts follow, which has read nothing yet.
+    pub fn of_cluster(cluster: Cluster) -> Self {
+        Self::new(cluster, keys::COMMON.to_owned())
+    }
+}
+
+impl<V: View> Follower<V> {
+    fn new(cluster: Cluster, prefix: String) -> Self {
+        let (view, revision) = (V::default(), Revision::default());
+        Self { cluster, prefix, view, revision, changes: None, is_listed: false }
     }
 
     /// The state as known now.
-    pub fn view(&self) -> &NetworkView {
+    pub fn view(&self) -> &V {
         &self.view
     }
 
@@ -112,21 +160,20 @@ impl NetworkFollower {
     }
 
     async fn list(&mut self) -> Result<(), ClusterError> {
-        let prefix = keys::network_prefix(&self.network);
-        let listing = self.cluster.store().list(&prefix, None).await?;
-        let mut view = NetworkView::default();
+        let listing = self.cluster.store().list(&self.prefix, None).await?;
+        let mut view = V::default();
         for Entry { key, value, .. } in &listing.entries {
-            view.apply(&self.network, &key[prefix.len()..], Some(value));
+            view.apply(&key[self.prefix.len()..], Some(value));
         }
         (self.view, self.revision, self.changes, self.is_listed) = (view, listing.revision, None, true);
         Ok(())
     }
 
     async fn next(&mut self) -> Result<(), StoreError> {
-        let prefix = keys::network_prefix(&self.network);
+        let prefix = &self.prefix;
         let changes = match &mut self.changes {
             Some(changes) => changes,
-            None => self.changes.insert(self.cluster.store().watch(&prefix, self.revision).await?),
+            None => self.changes.insert(self.cluster.store().watch(prefix, self.revision).await?),
         };
         let next = changes.next().await;
         // Also where nothing has come: a later compaction is then no loss.
@@ -137,7 +184,7 @@ impl NetworkFollower {
                 Change::Put(entry) => Some(entry.value.as_slice()),
                 Change::Delete { .. } => None,
             };
-            self.view.apply(&self.network, &change.key()[prefix.len()..], value);
+            self.view.apply(&change.key()[prefix.len()..], value);
         }
         Ok(())
     }

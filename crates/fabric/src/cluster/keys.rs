@@ -4,7 +4,8 @@
 //!   and `policies/` what belongs to it;
 //! * `alloc/<network>/blocks/<first address>`, `alloc/<network>/addresses/<address>`: who may give away, and who has, which
 //!   addresses; read by hosts that need one;
-//! * `vnis/<vni>`, `tenants/<name>`, `hosts/<name>`, `policies/host/<name>`, `policies/tenant/<name>`.
+//! * `common/`: what every router watches: `tenants/<name>`, and below `policies/` those of hosts and tenants;
+//! * `vnis/<vni>`, `hosts/<name>`.
 
 use crate::{Name, PolicyScope};
 use std::net::IpAddr;
@@ -33,10 +34,26 @@ pub(super) fn group(network: &Name, name: &Name) -> String {
     format!("net/{network}/{GROUPS}{name}")
 }
 
+pub(super) fn group_prefix(network: &Name) -> String {
+    format!("net/{network}/{GROUPS}")
+}
+
+pub(super) fn policy_prefix(network: &Name) -> String {
+    format!("net/{network}/{POLICIES}")
+}
+
+pub(super) fn common_policy_prefix() -> String {
+    format!("{COMMON}{POLICIES}")
+}
+
+pub(super) fn tenant_prefix() -> String {
+    format!("{COMMON}{TENANTS}")
+}
+
 pub(super) fn policy(scope: &PolicyScope) -> String {
     match scope {
         PolicyScope::Endpoint { network, name } => format!("net/{network}/{POLICIES}{name}"),
-        PolicyScope::Host(_) | PolicyScope::Tenant(_) => format!("policies/{scope}"),
+        PolicyScope::Host(_) | PolicyScope::Tenant(_) => format!("{COMMON}{POLICIES}{scope}"),
     }
 }
 
@@ -61,7 +78,7 @@ pub(super) fn vni(vni: u32) -> String {
 }
 
 pub(super) fn tenant(name: &Name) -> String {
-    format!("tenants/{name}")
+    format!("{COMMON}{TENANTS}{name}")
 }
 
 pub(super) fn host(name: &Name) -> String {
@@ -74,4 +91,6 @@ pub(super) const HOSTS: &str = "hosts/";
 pub(super) const ENDPOINTS: &str = "endpoints/";
 pub(super) const GROUPS: &str = "groups/";
 pub(super) const POLICIES: &str = "policies/";
+pub(super) const TENANTS: &str = "tenants/";
+pub(super) const COMMON: &str = "common/";
 pub(super) const VNIS: &str = "vnis/";

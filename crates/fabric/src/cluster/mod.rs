@@ -3,7 +3,7 @@
 //! * [`Cluster`]: tenants, networks, security groups and policies, as operators set them;
 //! * [`Member`]: a host's leases, its blocks of addresses, and its endpoints;
 //! * [`Terms`]: how long its leases last, and how long addresses rest;
-//! * [`NetworkFollower`]: a network's records as they are now.
+//! * [`Follower`]: the records of a network, or those of the whole cluster, as they are now.
 
 mod addresses;
 mod blocks;
@@ -17,7 +17,7 @@ mod records;
 mod terms;
 
 pub use error::ClusterError;
-pub use follow::{NetworkFollower, NetworkView};
+pub use follow::{CommonView, Follower, NetworkView, View};
 pub use member::{Clock, Member, Renewal};
 pub use records::Cluster;
 pub use terms::{Terms, TermsError};

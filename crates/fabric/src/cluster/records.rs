@@ -4,7 +4,10 @@ use super::error::ClusterError;
 use super::keys;
 use crate::network::{DEFAULT_VNI, MAX_VNI};
 use crate::store::{Entry, Expect, Revision, Store, StoreError, Transaction, settle};
-use crate::{DEFAULT_NETWORK, Host, Name, Network, Policy, PolicyScope, SecurityGroup, Tenant, Validate};
+use crate::{
+    DEFAULT_NETWORK, DEFAULT_TENANT, Endpoint, Host, Name, Network, Policy, PolicyScope, PolicyTree, SecurityGroup,
+    Tenant, Validate,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -36,6 +39,31 @@ impl Cluster {
     /// The tenant `name`.
     pub async fn tenant(&self, name: &Name) -> Result<Option<Tenant>, ClusterError> {
         self.read(&keys::tenant(name)).await
+    }
+
+    /// All tenants that have a record, by name.
+    pub async fn tenants(&self) -> Result<Vec<Tenant>, ClusterError> {
+        self.list(&keys::tenant_prefix()).await
+    }
+
+    /// Removes a tenant that has no networks; whether there was one.
+    pub async fn remove_tenant(&self, name: &Name) -> Result<bool, ClusterError> {
+        if self.networks().await?.iter().any(|network| network.tenant == *name) {
+            return Err(ClusterError::TenantInUse(name.clone()));
+        }
+        let removal = Transaction::default().delete(&keys::tenant(name));
+        Ok(self.store.commit(&removal).await?.deleted != 0)
+    }
+
+    /// All networks.
+    pub async fn networks(&self) -> Result<Vec<Network>, ClusterError> {
+        let mut networks = Vec::new();
+        for entry in self.store.list(keys::VNIS, None).await?.entries {
+            if let Some(name) = String::from_utf8(entry.value).ok().and_then(|name| name.parse().ok()) {
+                networks.extend(self.network(&name).await?);
+            }
+        }
+        Ok(networks)
     }
 
     /// The network `name`.
@@ -83,6 +111,26 @@ impl Cluster {
         Err(ClusterError::Contended(keys::VNIS.to_owned()))
     }
 
+    /// Makes a network of a tenant that there is, with its number where that is not 0, or with a free one.
+    pub async fn make_network(&self, network: &Network) -> Result<Network, ClusterError> {
+        let Network { name, tenant, .. } = network;
+        if tenant.as_str() != DEFAULT_TENANT && self.tenant(tenant).await?.is_none() {
+            return Err(ClusterError::Missing { what: "tenant", name: tenant.to_string() });
+        }
+        for _ in 0..ATTEMPTS {
+            if self.network(name).await?.is_some() {
+                return Err(ClusterError::Exists { what: "network", name: name.to_string() });
+            }
+            let vni = if network.vni == 0 { self.free_vni(name).await? } else { network.vni };
+            match self.add_network(&Network { vni, ..network.clone() }).await {
+                // Another host was faster with this number.
+                Err(ClusterError::VniTaken { .. }) if network.vni == 0 => {}
+                made => return made,
+            }
+        }
+        Err(ClusterError::Contended(keys::VNIS.to_owned()))
+    }
+
     /// Removes a network that has no endpoints, with its groups and policies.
     pub async fn remove_network(&self, name: &Name) -> Result<(), ClusterError> {
         let prefix = keys::network_prefix(name);
@@ -109,6 +157,16 @@ impl Cluster {
         self.set(&keys::group(&group.network, &group.name), group).await
     }
 
+    /// The security groups of a network, by name.
+    pub async fn groups(&self, network: &Name) -> Result<Vec<SecurityGroup>, ClusterError> {
+        self.list(&keys::group_prefix(network)).await
+    }
+
+    /// The endpoints of a network, by name.
+    pub async fn endpoints(&self, network: &Name) -> Result<Vec<Endpoint>, ClusterError> {
+        self.list(&keys::endpoint_prefix(network)).await
+    }
+
     /// Removes a security group; whether there was one.
     pub async fn remove_group(&self, network: &Name, name: &Name) -> Result<bool, ClusterError> {
         let removal = Transaction::default().delete(&keys::group(network, name));
@@ -130,9 +188,34 @@ impl Cluster {
         self.read(&keys::policy(scope)).await
     }
 
+    /// All policies, by scope.
+    pub async fn policies(&self) -> Result<PolicyTree, ClusterError> {
+        let mut tree = PolicyTree::default();
+        let common = keys::common_policy_prefix();
+        for entry in self.store.list(&common, None).await?.entries {
+            if let Ok(scope) = entry.key[common.len()..].parse() {
+                tree.set(scope, Some(decode(&entry)?));
+            }
+        }
+        for network in self.networks().await? {
+            let prefix = keys::policy_prefix(&network.name);
+            for entry in self.store.list(&prefix, None).await?.entries {
+                if let Ok(name) = entry.key[prefix.len()..].parse() {
+                    let scope = PolicyScope::Endpoint { network: network.name.clone(), name };
+                    tree.set(scope, Some(decode(&entry)?));
+                }
+            }
+        }
+        Ok(tree)
+    }
+
     /// All hosts that are there now, by name.
     pub async fn hosts(&self) -> Result<Vec<Host>, ClusterError> {
-        self.store.list(keys::HOSTS, None).await?.entries.iter().map(decode).collect()
+        self.list(keys::HOSTS).await
+    }
+
+    async fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Vec<T>, ClusterError> {
+        self.store.list(prefix, None).await?.entries.iter().map(decode).collect()
     }
 
     async fn set(&self, key: &str, record: &impl Serialize) -> Result<Revision, ClusterError> {
@@ -161,14 +244,11 @@ impl Cluster {
         if tenant.max_networks.is_none() || self.network(&network.name).await?.is_some() {
             return Ok(());
         }
-        let mut networks = Vec::new();
-        for entry in self.store.list(keys::VNIS, None).await?.entries {
-            let name = String::from_utf8(entry.value).ok().and_then(|name| name.parse().ok());
-            if let Some(name) = name {
-                networks.extend(self.network(&name).await?);
-            }
+        if tenant.may_add_network(&self.networks().await?) {
+            Ok(())
+        } else {
+            Err(ClusterError::TooManyNetworks(tenant.name))
         }
-        if tenant.may_add_network(&networks) { Ok(()) } else { Err(ClusterError::TooManyNetworks(tenant.name)) }
     }
 
     async fn free_vni(&self, network: &Name) -> Result<u32, ClusterError> {

@@ -60,6 +60,24 @@ pub enum RegistryError {
     /// No free address is left.
     #[error("network `{0}` has no free address left: remove endpoints, or use another network")]
     NetworkFull(Name),
+    /// The name is taken.
+    #[error("there is already a network `{0}`: names of networks are unique, whatever their tenant")]
+    NetworkExists(Name),
+    /// There is none.
+    #[error("there is no network `{0}`: `rdmesh network ls` lists those there are, `rdmesh network add {0}` makes it")]
+    NoSuchNetwork(Name),
+    /// There is none.
+    #[error("there is no tenant `{0}`: `rdmesh tenant add {0}` makes it")]
+    NoSuchTenant(Name),
+    /// The tenant has as many as it may.
+    #[error("tenant `{0}` has as many networks as it may: `rdmesh tenant ls` shows its limits")]
+    TooManyNetworks(Name),
+    /// The tenant has networks.
+    #[error("tenant `{0}` still has networks")]
+    TenantInUse(Name),
+    /// The tenant has as many as it may.
+    #[error("tenant `{0}` has as many endpoints on this host as it may: `rdmesh tenant ls` shows its limits")]
+    TooManyEndpoints(Name),
     /// All 2^24 numbers are in use.
     #[error("no virtual network number is left")]
     NoVniLeft,

@@ -2,12 +2,15 @@
 
 mod addresses;
 mod error;
+mod groups;
+mod networks;
 mod peers;
 mod policies;
 mod recovery;
 
 use addresses::NextFree;
 pub use error::RegistryError;
+pub(crate) use groups::GROUPS;
 pub(crate) use peers::host_key;
 pub use recovery::Owner;
 
@@ -25,7 +28,8 @@ use std::sync::Arc;
 /// * `networks/<name>`: a [`Network`]; `vnis/<vni>`: the name of the network that has the number;
 /// * `hosts/<name>`: a [`Host`](crate::Host);
 /// * `endpoints/<network>/<name>`: an [`Endpoint`], on this host or another; `addresses/<network>/<address>`: the endpoint that has the address;
-/// * `policies/<scope>`: a [`Policy`](crate::Policy);
+/// * `policies/<scope>`: a [`Policy`](crate::Policy); `tenants/<name>`: a [`Tenant`](crate::Tenant);
+/// * `groups/<network>`: its security groups, as [`NetworkGroups`](crate::NetworkGroups);
 /// * `owners/<network>/<name>`: the [`Owner`] of an endpoint, `own-host`: the name of this host, for a router that comes after one that has died.
 ///
 /// Numbers and addresses are claimed by creating their key, which succeeds for one only, however many routers try.

@@ -3,7 +3,7 @@
 use super::table::QueuePairs;
 use crate::command::{CommandError, ContextId, DeferredDrop, QpEntry, QpInfo, QpInit, SrqEntry};
 use crate::device::{Context, Outputs};
-use crate::path::{Path, Route};
+use crate::path::{Network, Path, Route};
 use crate::platform::Platform;
 use crate::policy::Policy;
 use crate::qp::Core;
@@ -57,7 +57,7 @@ impl<P: Platform> Device<'_, P> {
         self.out.now = now;
         let index = self.index(qp)?;
         if mask.contains(AttrMask::AV) {
-            self.check_peer(&attr.av)?;
+            check_peer(&self.cx.network, self.out, &attr.av)?;
         }
         let qp = self.qps.get_mut(index).ok_or(NoSuchObject)?;
         let env = Env { index, cx: self.cx, out: self.out };
@@ -82,7 +82,7 @@ impl<P: Platform> Device<'_, P> {
 
     /// Makes an address handle. In send rings it goes by its handle plus one.
     pub fn create_ah(&mut self, pd: u32, av: AddressVector) -> Result<u32> {
-        self.check_peer(&av)?;
+        check_peer(&self.cx.network, self.out, &av)?;
         self.cx.add_ah(pd, av)
     }
 
@@ -195,16 +195,6 @@ impl<P: Platform> Device<'_, P> {
         Ok(qp)
     }
 
-    /// An error where security groups keep the endpoint from a peer. Of a group of receivers each decides.
-    fn check_peer(&mut self, av: &AddressVector) -> Result<()> {
-        let network = &self.cx.network;
-        if av.dgid.is_multicast() || self.out.may_talk(network, network.source(av), av.dgid) {
-            return Ok(());
-        }
-        self.out.access.refused += 1;
-        Err(Forbidden)
-    }
-
     /// The path of a connected QP's packets.
     fn path(&self, qp: &Qp<P>) -> Option<Path> {
         if let Some(path) = qp.path() {
@@ -225,4 +215,13 @@ impl<P: Platform> Device<'_, P> {
     fn index(&self, qp: u32) -> Result<u32> {
         self.cx.qp(qp).ok_or(NoSuchObject)
     }
+}
+
+/// An error where security groups keep an endpoint from a peer. Of a group of receivers each decides.
+fn check_peer<M>(network: &Network, out: &mut Outputs<M>, av: &AddressVector) -> Result<()> {
+    if av.dgid.is_multicast() || out.may_talk(network, network.source(av), av.dgid) {
+        return Ok(());
+    }
+    out.access.refused += 1;
+    Err(Forbidden)
 }

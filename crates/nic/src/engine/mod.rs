@@ -158,7 +158,7 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         let start = self.out.spent();
         let mut worked = self.expire();
-        worked |= self.enforce_access();
+        worked |= self.enforcement.advance(&mut self.qps, &mut self.contexts, &mut self.out);
         worked |= self.drain_inbox();
         worked |= self.qps.see_to_chains(&mut self.contexts, &mut self.out);
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {

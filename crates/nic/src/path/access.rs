@@ -59,6 +59,16 @@ impl AccessRules {
         self.rules.len() as u32 - 1
     }
 
+    /// Number of classes.
+    pub fn classes(&self) -> u32 {
+        self.rules.len() as u32
+    }
+
+    /// No rules yet, in a table like this one's.
+    pub fn cleared(&self) -> Self {
+        Self { classes: HashMap::with_hasher(*self.classes.hasher()), rules: Vec::new() }
+    }
+
     /// Puts an address into a class.
     pub fn assign(&mut self, vni: Vni, gid: Gid, class: u32) {
         self.classes.insert((vni, gid), class);
@@ -68,6 +78,11 @@ impl AccessRules {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+
+    /// Whether an address of a network that has rules is known.
+    pub(crate) fn knows(&self, vni: Vni, gid: Gid) -> bool {
+        self.classes.contains_key(&(vni, gid))
     }
 
     /// Whether one address of a network may begin a connection to `port` of another.

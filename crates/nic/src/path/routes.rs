@@ -41,7 +41,7 @@ impl Routes {
     /// No routes yet, in tables whose order depends on `seed`.
     pub fn new(seed: u64) -> Self {
         let seeded = Seeded::new(seed);
-        Self { places: Tree::new(seeded), hosts: Tree::new(seeded), access: Arc::default() }
+        Self { places: Tree::new(seeded), hosts: Tree::new(seeded), access: Arc::new(AccessRules::new(seed)) }
     }
 
     /// Sets the location of an address.

@@ -7,6 +7,7 @@ mod capture;
 mod chain_rows;
 mod chains;
 mod convert;
+mod groups;
 mod metrics;
 mod openapi;
 mod operation;

@@ -25,7 +25,7 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn list(State(api): State<Api>) -> Result<Json<Vec<ScopePolicy>>, Refusal> {
-    Ok(Json(api.blocking(|host| host.endpoints().policies()).await?))
+    Ok(Json(api.blocking(|host| host.records().policies()).await??))
 }
 
 async fn set(
@@ -34,6 +34,6 @@ async fn set(
 ) -> Result<Json<ScopePolicy>, Refusal> {
     let Json(policy) = request?;
     let asked = policy.clone();
-    api.blocking(move |host| host.endpoints().set_policy(asked)).await??;
+    api.blocking(move |host| host.records().set_policy(asked)).await??;
     Ok(Json(policy))
 }

@@ -26,9 +26,15 @@ impl From<HostError> for Refusal {
                 | RegistryError::AddressTaken { .. }
                 | RegistryError::VniDiffers { .. }
                 | RegistryError::VniTaken { .. }
+                | RegistryError::NetworkExists(_)
+                | RegistryError::TooManyNetworks(_)
+                | RegistryError::TooManyEndpoints(_)
+                | RegistryError::TenantInUse(_)
                 | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
                 RegistryError::NoSuchEndpoint { .. }
                 | RegistryError::NoSuchHost(_)
+                | RegistryError::NoSuchNetwork(_)
+                | RegistryError::NoSuchTenant(_)
                 | RegistryError::NoSuchAddress { .. } => StatusCode::NOT_FOUND,
                 RegistryError::NetworkFull(_) | RegistryError::NoVniLeft => StatusCode::INSUFFICIENT_STORAGE,
                 RegistryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -44,6 +50,7 @@ impl From<HostError> for Refusal {
             HostError::Cluster(cluster) => of_cluster(cluster),
             HostError::NotJoined => StatusCode::SERVICE_UNAVAILABLE,
             HostError::NoSuchPolicy(_)
+            | HostError::NoSuchGroup { .. }
             | HostError::Move(MoveError::NoDevice)
             | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
             HostError::Chain(ChainError::Ended | ChainError::NoRoom) => StatusCode::CONFLICT,
@@ -75,6 +82,7 @@ fn of_cluster(error: &ClusterError) -> StatusCode {
         ClusterError::Exists { .. }
         | ClusterError::VniTaken { .. }
         | ClusterError::TooManyNetworks(_)
+        | ClusterError::TenantInUse(_)
         | ClusterError::InUse(_)
         | ClusterError::AddressTaken { .. }
         | ClusterError::Elsewhere { .. } => StatusCode::CONFLICT,

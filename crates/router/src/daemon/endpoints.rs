@@ -146,6 +146,7 @@ impl Endpoints {
             return Ok(info);
         }
         let quota = self.quota(&request)?;
+        self.check_tenant(&request.network, attached.endpoints.values())?;
         let added = self.registry.add_endpoint(EndpointRequest {
             name: request.name,
             network: request.network,
@@ -273,6 +274,19 @@ impl Endpoints {
             self.sessions.set_policy(endpoint.id, self.policies.of(&endpoint.network, &endpoint.endpoint));
         }
         Ok(())
+    }
+
+    /// An error where a network's tenant has as many endpoints here as it may.
+    fn check_tenant<'a>(
+        &self,
+        network: &Name,
+        mut here: impl Iterator<Item = &'a AttachedEndpoint>,
+    ) -> Result<(), HostError> {
+        let name = self.registry.find_network(network)?.map_or_else(default_tenant, |network| network.tenant);
+        let tenant = self.registry.tenants()?.into_iter().find(|tenant| tenant.name == name);
+        let Some(most) = tenant.and_then(|tenant| tenant.max_endpoints_per_host) else { return Ok(()) };
+        let last = here.by_ref().filter(|endpoint| endpoint.network.tenant == name).nth(most as usize - 1);
+        last.map_or(Ok(()), |_| Err(RegistryError::TooManyEndpoints(name).into()))
     }
 
     /// The quota of an endpoint that is asked for: what its policy allows, at most.

@@ -65,6 +65,14 @@ pub enum HostError {
     /// There is no policy of that scope.
     #[error("there is no policy of `{0}`: `rdmesh policy ls` lists those there are")]
     NoSuchPolicy(PolicyScope),
+    /// There is no such security group.
+    #[error("there is no group `{name}` on network `{network}`: `rdmesh group ls` lists those there are")]
+    NoSuchGroup {
+        /// Its name.
+        name: Name,
+        /// Its network.
+        network: Name,
+    },
     /// A namespace was asked for that this router cannot make.
     #[error("this router runs without root and makes no network namespaces: add --host-network")]
     Rootless,

@@ -11,6 +11,7 @@ use super::keyring::Keyring;
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
+use super::records::Records;
 use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
@@ -34,6 +35,7 @@ pub struct Host {
     sessions: Arc<SessionServer>,
     peers: Arc<PeerHosts>,
     endpoints: Arc<Endpoints>,
+    records: Records,
     keys: Arc<TunnelKeys>,
     interfaces: Interfaces,
     faults: FaultControl,
@@ -67,9 +69,10 @@ impl Host {
         let route = local_route(&config)?;
         let is_in_cluster = config.store.is_some();
         let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());
+        let shards = workers.shards().to_vec();
         let mesh = Mesh::start(
             registry.watch()?,
-            Targets { host, routes, overlay: overlay.clone(), local: route, is_in_cluster },
+            Targets { host, routes, workers: shards, overlay: overlay.clone(), local: route, is_in_cluster },
         );
         let mesh = Arc::new(mesh.map_err(|source| HostError::Start { what: "mesh", source })?);
         let config = Arc::new(config);
@@ -78,9 +81,11 @@ impl Host {
         let (kernel, parts) = ((registry.clone(), overlay.clone()), (Arc::clone(&config), library));
         let failed = |source| HostError::Start { what: "cluster's thread", source };
         let mut agent = config.store.as_ref().map(|_| Agent::new(registry.clone())).transpose().map_err(failed)?;
-        let routing = (Arc::clone(&mesh), agent.as_ref().map(Agent::allocator));
+        let allocator = agent.as_ref().map(Agent::allocator);
+        let routing = (Arc::clone(&mesh), allocator.clone());
         let endpoints = Endpoints::new(parts, kernel, routing, Arc::clone(&sessions));
         let endpoints = Arc::new(endpoints?);
+        let records = Records::new(registry.clone(), Arc::clone(&endpoints), Arc::clone(&mesh), allocator);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
         let peers = Arc::new(peers);
@@ -89,6 +94,7 @@ impl Host {
             started: Instant::now(),
             sessions,
             peers,
+            records,
             endpoints,
             keys,
             interfaces: Interfaces::new(registry.clone(), overlay, agent.as_ref().map(Agent::allocator)),
@@ -133,6 +139,11 @@ impl Host {
     /// The endpoints of this host.
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// The operator's records.
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     /// The other hosts.

@@ -1,7 +1,9 @@
-//! Distribution of the registry's contents: routes to the workers, locations of other hosts to the overlay.
+//! Distribution of the registry's contents: routes and access rules to the workers, locations of other hosts to the overlay.
 
+use super::access;
 use crate::endpoint::gid_table;
 use crate::routes::SharedRoutes;
+use crate::worker::ShardHandle;
 use rdmesh_fabric::store::{Cancel, Revision};
 use rdmesh_fabric::{Endpoint, Name, Topology, TopologyWatch};
 use rdmesh_nic::Route;
@@ -37,6 +39,8 @@ pub(super) struct Targets {
     pub(super) host: Name,
     /// The routes of the workers.
     pub(super) routes: SharedRoutes,
+    /// The workers.
+    pub(super) workers: Vec<ShardHandle>,
     /// The kernel's part of the networks.
     pub(super) overlay: Option<Arc<Overlay>>,
     /// The route to endpoints of this host.
@@ -94,6 +98,8 @@ fn follow(mut watch: TopologyWatch, targets: &Targets, progress: &Progress) {
     let mut placed = Placed::default();
     loop {
         let hosts = hosts(watch.topology());
+        // First: a new address is not reachable before its rules hold.
+        set_rules(watch.topology(), targets);
         placed.update(watch.topology(), &hosts, targets);
         if let Some(overlay) = &targets.overlay {
             let elsewhere = watch.topology().endpoints().filter(|endpoint| endpoint.host != targets.host);
@@ -129,6 +135,21 @@ fn has_changed(watch: &mut TopologyWatch, progress: &Progress) -> bool {
 
 fn hosts(topology: &Topology) -> HashMap<Name, IpAddr> {
     topology.hosts().map(|host| (host.name.clone(), host.address)).collect()
+}
+
+/// Changes the access rules, if they are others by now.
+fn set_rules(topology: &Topology, targets: &Targets) {
+    let before = Arc::clone(targets.routes.current().access());
+    let mut rules = before.cleared();
+    access::add_rules(&mut rules, topology, &targets.host);
+    if rules != *before {
+        targets.routes.change(|routes| routes.set_access(Arc::new(rules)));
+        // Queue pairs that are no longer allowed end, also on a worker that sleeps.
+        for worker in &targets.workers {
+            // One that has ended has no queue pairs.
+            let _ = worker.try_call(|_| ());
+        }
+    }
 }
 
 /// The endpoints that have routes, by network and name.
@@ -243,6 +264,7 @@ mod tests {
         let targets = Targets {
             host: here.clone(),
             routes: routes.clone(),
+            workers: Vec::new(),
             overlay: None,
             local: Route::Local,
             is_in_cluster: false,

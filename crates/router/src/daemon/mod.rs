@@ -1,5 +1,6 @@
 //! The router as a host's part of the mesh: everything but its API.
 
+mod access;
 mod capture;
 mod cluster;
 mod config;
@@ -15,6 +16,7 @@ mod mesh;
 mod owners;
 mod peers;
 mod policies;
+mod records;
 mod restore;
 
 pub use capture::Captures;
@@ -29,6 +31,7 @@ pub use instance::InstanceError;
 pub use interfaces::Interfaces;
 pub use keys::TunnelKeys;
 pub use peers::PeerHosts;
+pub use records::Records;
 
 // What a host tells of itself is in terms of its parts.
 pub use crate::io::{Faults, IoStats};

@@ -1,5 +1,6 @@
 //! Tests of the cluster: records, addresses, views.
 
+mod convergence;
 mod faulty;
 mod interleavings;
 mod records;

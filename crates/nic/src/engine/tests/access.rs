@@ -8,14 +8,15 @@ use rdmesh_verbs::*;
 
 const UD: Setup = Setup { qp_type: QpType::Ud, vni: 1, cqe: 1000, srq: false, signal_all: true };
 
-/// Rules by which `server` takes connections from `clients` only.
-fn only(server: &Node, clients: &[&Node]) -> AccessRules {
+/// Rules by which `server` takes connections from `clients` only, and not from `strangers`.
+fn only(server: &Node, clients: &[&Node], strangers: &[&Node]) -> AccessRules {
     let mut access = AccessRules::new(3);
-    let client = access.add_class(None);
+    let (client, stranger) = (access.add_class(None), access.add_class(None));
     let from = vec![Grant { peers: Peers::Classes(vec![client]), ports: 0..=u16::MAX }];
     let class = access.add_class(Some(ClassRules { to: Vec::new(), from }));
     access.assign(Vni(1), server.gid, class);
     clients.iter().for_each(|node| access.assign(Vni(1), node.gid, client));
+    strangers.iter().for_each(|node| access.assign(Vni(1), node.gid, stranger));
     access
 }
 
@@ -51,7 +52,7 @@ fn a_queue_pair_is_connected_to_an_allowed_peer_only() {
         let last = world.engines.len() - 1;
         let nodes: Vec<Node> = (1..5).map(|host| world.node(last, host, Setup::default())).collect();
         let [server, client, stranger, other] = &nodes[..] else { unreachable!() };
-        world.set_access(only(server, &[client]));
+        world.set_access(only(server, &[client], &[stranger, other]));
         assert_eq!(try_connect(&mut world, stranger, server), Err(CommandError::Forbidden));
         assert_eq!(try_connect(&mut world, server, stranger), Err(CommandError::Forbidden), "nor the other way round");
         assert_eq!((world.state(stranger), counters(&world).refused), (QpState::Init, 2));
@@ -69,11 +70,14 @@ fn a_change_ends_what_is_no_longer_allowed() {
     for mut world in World::kinds() {
         let (a, b) = world.pair(Setup::default());
         let (c, d) = world.pair_at(5, Setup::default());
-        world.set_access(only(&b, &[&a]));
+        world.set_access(only(&b, &[&a], &[]));
         world.settle();
         assert_eq!((world.state(&a), world.state(&b)), (QpState::Rts, QpState::Rts));
         b.post_recv(1, &[b.sge(0, 8)]);
-        world.set_access(only(&b, &[]));
+        world.set_access(only(&b, &[], &[]));
+        world.settle();
+        assert_eq!(world.state(&b), QpState::Rts, "nothing is known of the peer");
+        world.set_access(only(&b, &[], &[&a]));
         world.settle();
         assert_eq!((world.state(&a), world.state(&b)), (QpState::Error, QpState::Error));
         assert_eq!((fatal_events(&world), counters(&world).ended), (2, 2));
@@ -106,7 +110,7 @@ fn a_peer_that_was_not_told_runs_into_its_time_out() {
     let mut world = World::two_hosts();
     let (a, b) = world.pair(Setup::default());
     let before = world.routes.clone();
-    world.set_access(only(&b, &[]));
+    world.set_access(only(&b, &[], &[&a]));
     // The rules have not come to the host of `a`.
     world.routes = before;
     let (first, _) = world.engines.split_at_mut(1);
@@ -128,12 +132,12 @@ fn datagrams_are_dropped_on_both_sides() {
         let ah = world.engines[0].device(a.context).unwrap().create_ah(a.pd, av).unwrap() + 1;
         let op = SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY, imm: None };
         (0..2).for_each(|id| b.post_recv(id, &[b.sge(id * 100, 100)]));
-        world.set_access(only(&b, &[]));
+        world.set_access(only(&b, &[], &[&a]));
         world.post(&a, wr(1, op, &[a.sge(0, 8)]));
         world.settle();
         assert_eq!(a.done(), Some((1, WcStatus::Success)), "the sender does not learn it");
         assert_eq!((b.done(), counters(&world).dropped), (None, 1));
-        world.set_access(only(&b, &[&a]));
+        world.set_access(only(&b, &[&a], &[]));
         world.post(&a, wr(2, op, &[a.sge(0, 8)]));
         world.settle();
         assert_eq!((a.done(), b.done()), (Some((2, WcStatus::Success)), Some((0, WcStatus::Success))));

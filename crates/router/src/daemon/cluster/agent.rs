@@ -2,10 +2,10 @@
 
 use super::SharedStore;
 use super::allocator::Allocator;
-use super::view::{self, Views};
+use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::peers::PeerHosts;
-use rdmesh_fabric::cluster::{Cluster, ClusterError, Member, NetworkFollower, NetworkView, Renewal};
+use rdmesh_fabric::cluster::{Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View};
 use rdmesh_fabric::store::LocalStore;
 use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,13 +94,27 @@ struct Work {
     published: BTreeSet<(Name, Name)>,
     /// The networks with attached interfaces that the cluster knows of.
     attached: BTreeSet<Name>,
-    views: Views,
+    known: Known,
     followers: BTreeMap<Name, AbortHandle>,
+    /// Of what all hosts follow.
+    _common: AbortOnDrop,
     news: (UnboundedSender<News>, UnboundedReceiver<News>),
 }
 
-/// A network's view, as a follower has it.
-type News = (Name, NetworkView);
+/// A view, as a follower has it.
+enum News {
+    Network(Name, NetworkView),
+    Common(CommonView),
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 impl Work {
     /// Joins the cluster, as often as it takes.
@@ -126,9 +140,12 @@ impl Work {
     }
 
     async fn with(parts: Parts, allocator: Arc<Allocator>, member: Arc<Member>) -> Self {
-        let (published, views, followers) = (BTreeSet::new(), Views::new(), BTreeMap::new());
-        let (attached, news) = (BTreeSet::new(), unbounded_channel());
-        let mut work = Self { parts, allocator, member, published, attached, views, followers, news };
+        let (published, attached, known) = (BTreeSet::new(), BTreeSet::new(), Known::default());
+        let (followers, news) = (BTreeMap::new(), unbounded_channel());
+        let common = Follower::of_cluster(member.cluster().clone());
+        let common = tokio::spawn(follow(common, News::Common, news.0.clone()));
+        let _common = AbortOnDrop(common.abort_handle());
+        let mut work = Self { parts, allocator, member, published, attached, known, followers, _common, news };
         let living = work.living();
         living.iter().for_each(|endpoint| work.member.adopt(endpoint));
         work.allocator.set_member(Arc::clone(&work.member));
@@ -168,9 +185,13 @@ impl Work {
     }
 
     /// A follower has seen another view. One of a network that was left meanwhile would stay for ever.
-    fn take_in(&mut self, (network, view): News) {
-        if self.followers.contains_key(&network) {
-            self.views.insert(network, Some(view));
+    fn take_in(&mut self, news: News) {
+        match news {
+            News::Common(view) => self.known.common = Some(view),
+            News::Network(network, view) if self.followers.contains_key(&network) => {
+                self.known.networks.insert(network, Some(view));
+            }
+            News::Network(..) => {}
         }
     }
 
@@ -264,17 +285,19 @@ impl Work {
             if let Some(follower) = self.followers.remove(network) {
                 follower.abort();
             }
-            self.views.remove(network);
+            self.known.networks.remove(network);
             if let Err(error) = self.member.leave_network(network).await {
                 tracing::debug!(%network, %error, "that this host has left a network is not told");
             }
         }
         for network in networks {
             if !self.followers.contains_key(&network) {
-                let follower = NetworkFollower::new(self.member.cluster().clone(), network.clone());
-                let task = tokio::spawn(follow(follower, network.clone(), self.news.0.clone()));
+                let follower = Follower::of_network(self.member.cluster().clone(), &network);
+                let name = network.clone();
+                let news = move |view| News::Network(name.clone(), view);
+                let task = tokio::spawn(follow(follower, news, self.news.0.clone()));
                 self.followers.insert(network.clone(), task.abort_handle());
-                self.views.insert(network, None);
+                self.known.networks.insert(network, None);
             }
         }
         if !left.is_empty() {
@@ -284,9 +307,15 @@ impl Work {
 
     /// Brings what the views say into the registry, on a thread that may wait for the kernel.
     async fn apply(&self) {
-        let (views, own) = (self.views.clone(), self.parts.host.name.clone());
-        let (registry, peers) = (self.parts.registry.clone(), Arc::clone(&self.parts.peers));
-        match spawn_blocking(move || view::apply(&views, &own, &registry, &peers)).await {
+        let known = self.known.clone();
+        let Parts { registry, peers, endpoints, .. } = &self.parts;
+        let target = Target {
+            own: self.parts.host.name.clone(),
+            registry: registry.clone(),
+            peers: Arc::clone(peers),
+            endpoints: Arc::clone(endpoints),
+        };
+        match spawn_blocking(move || view::apply(&known, &target)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
             Err(error) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
@@ -316,14 +345,14 @@ impl Work {
     }
 }
 
-/// Sends each view of a network, through all failures.
-async fn follow(mut follower: NetworkFollower, network: Name, news: UnboundedSender<News>) {
+/// Sends each view of a part of the store, through all failures.
+async fn follow<V: View>(mut follower: Follower<V>, news: impl Fn(V) -> News + Send, to: UnboundedSender<News>) {
     loop {
         match follower.follow().await {
-            Ok(()) if news.send((network.clone(), follower.view().clone())).is_err() => return,
+            Ok(()) if to.send(news(follower.view().clone())).is_err() => return,
             Ok(()) => {}
             Err(error) => {
-                tracing::debug!(%network, %error, "a network is followed again soon");
+                tracing::debug!(%error, "the store is followed again soon");
                 sleep(RETRY).await;
             }
         }

@@ -3,7 +3,7 @@
 use crate::daemon::error::HostError;
 use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
 use rdmesh_fabric::{
-    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, Quota, Registry, RegistryError,
+    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, NetworkGroups, Quota, Registry, RegistryError,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -54,6 +54,7 @@ impl Allocator {
             None => self.runtime.block_on(find_network(member.cluster(), (network, vni), asked))?,
         };
         self.registry.adopt_network(&network)?;
+        self.learn_groups(&member, &network.name);
         let mut taken = Vec::new();
         let outcome = self.runtime.block_on(async {
             for &address in asked {
@@ -72,6 +73,35 @@ impl Allocator {
                 Err(error.into())
             }
         }
+    }
+
+    /// Reads the security groups of a network that is not followed yet, so that no endpoint is there before its rules are.
+    fn learn_groups(&self, member: &Member, network: &Name) {
+        let own = &member.host().name;
+        let endpoints = self.registry.endpoints().unwrap_or_default();
+        if endpoints.iter().any(|endpoint| endpoint.network == *network && endpoint.host == *own) {
+            return;
+        }
+        let cluster = member.cluster();
+        let known = self.runtime.block_on(async {
+            let groups = cluster.groups(network).await?;
+            let others = if groups.is_empty() { Vec::new() } else { cluster.endpoints(network).await? };
+            Ok::<_, ClusterError>(NetworkGroups::new(groups, others.iter().filter(|other| other.host != *own)))
+        });
+        // Without the store what was known last holds.
+        let told = known.map_err(HostError::from).and_then(|known| Ok(self.registry.set_groups(network, &known)?));
+        if let Err(error) = told {
+            tracing::warn!(%network, %error, "the network's security groups are those that were known last");
+        }
+    }
+
+    /// What `work` finds in the cluster, or changes there; an error where the host has not joined it.
+    pub(in crate::daemon) fn with_cluster<R, F>(&self, work: impl FnOnce(Cluster) -> F) -> Result<R, HostError>
+    where
+        F: Future<Output = Result<R, ClusterError>>,
+    {
+        let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
+        Ok(self.runtime.block_on(work(member.cluster().clone()))?)
     }
 
     /// Gives back addresses of an endpoint that was not made.

@@ -1,25 +1,107 @@
-//! Other hosts and their endpoints, as the cluster has them, in this host's registry.
+//! What the cluster has told, in this host's registry: other hosts and their endpoints, groups, tenants and policies.
 
+use crate::daemon::endpoints::Endpoints;
 use crate::daemon::error::HostError;
 use crate::daemon::peers::PeerHosts;
-use rdmesh_fabric::cluster::NetworkView;
-use rdmesh_fabric::{Name, Network, PeerEndpoint, Registry};
+use rdmesh_fabric::api::ScopePolicy;
+use rdmesh_fabric::cluster::{CommonView, NetworkView};
+use rdmesh_fabric::{Name, Network, NetworkGroups, PeerEndpoint, Policy, PolicyScope, Registry, Validate};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-/// The networks that this host has endpoints on: what they are, where that is known already.
-pub(super) type Views = BTreeMap<Name, Option<NetworkView>>;
+/// What is known of the store.
+#[derive(Clone, Default)]
+pub(super) struct Known {
+    /// The networks that this host has endpoints on: what they are, where that is known already.
+    pub(super) networks: Views,
+    /// What all hosts follow, where it is known already.
+    pub(super) common: Option<CommonView>,
+}
+
+/// The parts of this host that follow the store.
+pub(super) struct Target {
+    pub(super) own: Name,
+    pub(super) registry: Registry,
+    pub(super) peers: Arc<PeerHosts>,
+    pub(super) endpoints: Arc<Endpoints>,
+}
+
+type Views = BTreeMap<Name, Option<NetworkView>>;
 
 /// A host with its endpoints on the networks that are followed.
 type Wanted = BTreeMap<Name, (IpAddr, Vec<PeerEndpoint>)>;
 
-/// Makes the registry agree with `views`. What is known of a network whose view has not come yet stays.
-pub(super) fn apply(views: &Views, own: &Name, registry: &Registry, peers: &PeerHosts) -> Result<(), HostError> {
-    for view in views.values().flatten() {
+/// Makes this host agree with what is known.
+pub(super) fn apply(known: &Known, target: &Target) -> Result<(), HostError> {
+    for view in known.networks.values().flatten() {
         let is_complete = !view.hosts().any(|host| host.capabilities.has_attached);
         let Some(network) = view.network() else { continue };
-        registry.adopt_network(&Network { is_complete, ..network.clone() })?;
+        target.registry.adopt_network(&Network { is_complete, ..network.clone() })?;
     }
+    // Before the endpoints that they are about.
+    apply_groups(&known.networks, target)?;
+    apply_policies(known, &target.endpoints)?;
+    if let Some(common) = &known.common {
+        apply_tenants(common, &target.registry)?;
+    }
+    apply_endpoints(&known.networks, target)
+}
+
+fn apply_groups(views: &Views, target: &Target) -> Result<(), HostError> {
+    for (network, view) in views.iter().filter_map(|(network, view)| Some((network, view.as_ref()?))) {
+        let others = view.placed().map(|(endpoint, _)| endpoint).filter(|endpoint| endpoint.host != target.own);
+        let groups = NetworkGroups::new(view.groups().cloned().collect(), others);
+        if target.registry.groups(network)? != groups {
+            target.registry.set_groups(network, &groups)?;
+        }
+    }
+    Ok(())
+}
+
+/// Policies of networks whose view has not come yet stay as they are.
+fn apply_policies(known: &Known, endpoints: &Endpoints) -> Result<(), HostError> {
+    let mut wanted: BTreeMap<PolicyScope, Policy> = BTreeMap::new();
+    for (network, view) in known.networks.iter().filter_map(|(network, view)| Some((network, view.as_ref()?))) {
+        let scope = |name: &Name| PolicyScope::Endpoint { network: network.clone(), name: name.clone() };
+        wanted.extend(view.policies().map(|(name, policy)| (scope(name), policy.clone())));
+    }
+    let common = known.common.iter().flat_map(|common| common.policies().iter());
+    wanted.extend(common.map(|(scope, policy)| (scope.clone(), policy.clone())));
+    // Like records that cannot be read.
+    wanted.retain(|_, policy| policy.validate().is_ok());
+    let is_followed = |scope: &PolicyScope| match scope {
+        PolicyScope::Endpoint { network, .. } => known.networks.get(network).is_some_and(Option::is_some),
+        PolicyScope::Host(_) | PolicyScope::Tenant(_) => known.common.is_some(),
+    };
+    for ScopePolicy { scope, policy: before } in endpoints.policies() {
+        match wanted.remove(&scope) {
+            None if is_followed(&scope) => endpoints.set_policy(ScopePolicy { scope, policy: None })?,
+            Some(policy) if before.as_ref() != Some(&policy) => {
+                endpoints.set_policy(ScopePolicy { scope, policy: Some(policy) })?;
+            }
+            _ => {}
+        }
+    }
+    for (scope, policy) in wanted {
+        endpoints.set_policy(ScopePolicy { scope, policy: Some(policy) })?;
+    }
+    Ok(())
+}
+
+fn apply_tenants(common: &CommonView, registry: &Registry) -> Result<(), HostError> {
+    let known = registry.tenants()?;
+    for tenant in common.tenants().filter(|tenant| !known.contains(tenant)) {
+        registry.set_tenant(tenant)?;
+    }
+    for gone in known.iter().filter(|known| !common.tenants().any(|tenant| tenant.name == known.name)) {
+        registry.forget_tenant(&gone.name)?;
+    }
+    Ok(())
+}
+
+/// What is known of a network whose view has not come yet stays.
+fn apply_endpoints(views: &Views, Target { own, registry, peers, .. }: &Target) -> Result<(), HostError> {
     let wanted = wanted(views, own);
     // First what has gone: an endpoint that has moved keeps its address.
     for peer in registry.peers(own)? {

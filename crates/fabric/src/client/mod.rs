@@ -1,9 +1,11 @@
 //! A blocking client of a router's API.
 
+mod records;
+
 use crate::api::{
     ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep, ConnectionInfo, ContextInfo,
     ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices,
-    MovedDevices, ScopePolicy, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
+    MovedDevices, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
@@ -156,16 +158,6 @@ impl Client {
         steps: &SetChainSteps,
     ) -> Result<EndpointInfo, ClientError> {
         self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/chain-steps"), Some(steps))
-    }
-
-    /// All policies.
-    pub fn policies(&self) -> Result<Vec<ScopePolicy>, ClientError> {
-        self.get("/v1/policies")
-    }
-
-    /// Sets the policy of a scope, or removes it.
-    pub fn set_policy(&self, policy: &ScopePolicy) -> Result<ScopePolicy, ClientError> {
-        self.call(Method::PUT, "/v1/policies", Some(policy))
     }
 
     /// The other hosts.

@@ -1,0 +1,134 @@
+//! The rules between addresses against the words of the groups, for random groups and endpoints.
+
+use super::*;
+use proptest::prelude::*;
+use rdmesh_fabric::store::{Embedded, LocalStore};
+use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, PeerEndpoint, Quota, Registry};
+use std::sync::Arc;
+
+/// Endpoints `e0` to `e5`; the even ones are on this host.
+const COUNT: u8 = 6;
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn address(n: u8) -> std::net::IpAddr {
+    [10, 7, 0, n + 2].into()
+}
+
+fn rule() -> impl Strategy<Value = String> {
+    let peer = prop_oneof![
+        Just("any".to_owned()),
+        (0..3).prop_map(|n| format!("group/g{n}")),
+        (0..COUNT).prop_map(|n| format!("endpoint/e{n}")),
+        (0..COUNT, 29..=32_u8).prop_map(|(n, len)| IpNet::new(address(n), len).unwrap().trunc().to_string()),
+    ];
+    let ports = prop_oneof![Just(String::new()), (0..4_u8, 0..4_u8).prop_map(|(a, b)| format!("@{}-{}", a, a + b))];
+    (peer, ports).prop_map(|(peer, ports)| peer + &ports)
+}
+
+/// Members of a group, and its rules in both directions.
+type Parts = (BTreeSet<u8>, Vec<String>, Vec<String>);
+
+fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
+    let members = proptest::collection::btree_set(0..COUNT, 0..4);
+    let rules = || proptest::collection::vec(rule(), 0..3);
+    let group = (members, rules(), rules());
+    proptest::collection::vec(group, 1..4).prop_map(|groups| {
+        let rules = |texts: Vec<String>| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let group = |(n, (members, from, to)): (usize, Parts)| SecurityGroup {
+            name: name(&format!("g{n}")),
+            network: name("blue"),
+            members: members.into_iter().map(|n| name(&format!("e{n}"))).collect(),
+            allow_from: rules(from),
+            allow_to: rules(to),
+        };
+        groups.into_iter().enumerate().map(group).collect()
+    })
+}
+
+/// What the groups' text says, rule by rule.
+fn says(groups: &[SecurityGroup], from: u8, to: u8, port: u16) -> bool {
+    let side = |own: u8, other: u8, rules: fn(&SecurityGroup) -> &Vec<Rule>| {
+        let mut own_groups = groups.iter().filter(|group| group.members.contains(&name(&format!("e{own}")))).peekable();
+        let other_name = name(&format!("e{other}"));
+        let is_meant = |rule: &Rule| match &rule.peer {
+            Counterpart::Any => true,
+            Counterpart::Group(group) => {
+                groups.iter().any(|known| known.name == *group && known.members.contains(&other_name))
+            }
+            Counterpart::Endpoint(endpoint) => *endpoint == other_name,
+            Counterpart::Range(range) => range.contains(&address(other)),
+        };
+        let grants = |rule: &Rule| is_meant(rule) && rule.ports().contains(&port);
+        own_groups.peek().is_none() || own_groups.any(|group| rules(group).iter().any(grants))
+    };
+    side(from, to, |group| &group.allow_to) && side(to, from, |group| &group.allow_from)
+}
+
+/// A registry with the endpoints, those of the other host by their addresses, and the groups of their network.
+fn topology(groups: &[SecurityGroup]) -> Topology {
+    let registry = Registry::new(Arc::new(Embedded::default()) as Arc<dyn LocalStore>);
+    registry.set_host(&Host::new(name("there"), [192, 0, 2, 2].into())).unwrap();
+    let mut others = Vec::new();
+    for n in 0..COUNT {
+        let (own, addresses) = (name(&format!("e{n}")), vec![address(n)]);
+        if n.is_multiple_of(2) {
+            let request = EndpointRequest {
+                name: own,
+                network: name("blue"),
+                vni: Some(7),
+                host: name("here"),
+                addresses,
+                quota: Quota::default(),
+                allowed_uid: None,
+                owner_pid: None,
+                isolation: Isolation::None,
+                interface: InterfaceName::default(),
+            };
+            registry.add_endpoint(request).unwrap();
+        } else {
+            let peer = PeerEndpoint { network: name("blue"), vni: Some(7), addresses };
+            others.push(Endpoint { name: own, ..registry.add_peer_endpoint(&name("there"), peer).unwrap().endpoint });
+        }
+    }
+    registry.set_groups(&name("blue"), &NetworkGroups::new(groups.to_vec(), &others)).unwrap();
+    registry.watch().unwrap().topology().clone()
+}
+
+proptest! {
+    #[test]
+    fn addresses_are_kept_apart_as_the_groups_say(groups in groups()) {
+        let mut rules = AccessRules::new(1);
+        add_rules(&mut rules, &topology(&groups), &name("here"));
+        for (from, to) in (0..COUNT).flat_map(|a| (0..COUNT).map(move |b| (a, b))) {
+            let (a, b) = (Gid::from_ip(address(from)), Gid::from_ip(address(to)));
+            for port in 0..8 {
+                let expected = says(&groups, from, to, port);
+                prop_assert_eq!(rules.may_connect(Vni(7), a, b, port), expected, "e{} to e{}:{}", from, to, port);
+            }
+            let either = (0..9).any(|p| says(&groups, from, to, p) || says(&groups, to, from, p));
+            prop_assert_eq!(rules.may_talk(Vni(7), a, b), either, "e{} and e{}", from, to);
+        }
+    }
+}
+
+#[test]
+fn other_networks_and_other_addresses_of_an_endpoint_follow() {
+    let group = SecurityGroup {
+        name: name("g"),
+        network: name("blue"),
+        members: [name("e0")].into(),
+        allow_from: vec!["10.9.0.0/24".parse().unwrap()],
+        allow_to: Vec::new(),
+    };
+    let mut rules = AccessRules::new(1);
+    add_rules(&mut rules, &topology(&[group]), &name("here"));
+    let gid = |text: &str| Gid::from_ip(text.parse().unwrap());
+    let link_local = gid("fe80::52:aff:fe07:2");
+    assert!(!rules.may_talk(Vni(7), link_local, gid("10.7.0.3")), "its link-local address is no way around");
+    assert!(rules.may_talk(Vni(7), gid("10.7.0.2"), gid("10.9.0.77")), "an external peer");
+    assert!(!rules.may_talk(Vni(7), gid("10.7.0.2"), gid("10.10.0.77")));
+    assert!(rules.may_talk(Vni(8), gid("10.7.0.2"), gid("10.7.0.3")));
+}
