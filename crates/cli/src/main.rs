@@ -24,7 +24,9 @@ mod top;
 mod tunnel;
 mod up;
 
-use args::{Args, ChainCommand, Command, EndpointCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand};
+use args::{
+    Args, ChainCommand, Command, EndpointCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand,
+};
 use clap::Parser;
 use failure::Failure;
 use rdmesh_fabric::api::ChainAction;
@@ -70,6 +72,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
         Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
+        Command::Key(KeyCommand::Rotate) => peer::rotate_secret(&client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

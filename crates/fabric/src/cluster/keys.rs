@@ -4,7 +4,7 @@
 //!   and `policies/` what belongs to it;
 //! * `alloc/<network>/blocks/<first address>`, `alloc/<network>/addresses/<address>`: who may give away, and who has, which
 //!   addresses; read by hosts that need one;
-//! * `vnis/<vni>`, `tenants/<name>`, `hosts/<name>`, `policies/host/<name>`, `policies/tenant/<name>`.
+//! * `vnis/<vni>`, `tenants/<name>`, `hosts/<name>`, `secrets/tunnel`, `policies/host/<name>`, `policies/tenant/<name>`.
 
 use crate::{Name, PolicyScope};
 use std::net::IpAddr;
@@ -75,3 +75,4 @@ pub(super) const ENDPOINTS: &str = "endpoints/";
 pub(super) const GROUPS: &str = "groups/";
 pub(super) const POLICIES: &str = "policies/";
 pub(super) const VNIS: &str = "vnis/";
+pub(super) const SECRET: &str = "secrets/tunnel";

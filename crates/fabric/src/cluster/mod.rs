@@ -13,6 +13,7 @@ mod keys;
 mod member;
 mod pool;
 mod records;
+mod secret;
 
 pub use error::ClusterError;
 pub use follow::{NetworkFollower, NetworkView};

@@ -15,6 +15,7 @@ mod policies;
 mod refusal;
 mod routes;
 mod state;
+mod tunnel;
 
 pub use state::Caller;
 

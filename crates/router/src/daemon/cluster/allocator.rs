@@ -3,7 +3,7 @@
 use crate::daemon::error::HostError;
 use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
 use rdmesh_fabric::{
-    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, Quota, Registry, RegistryError,
+    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, Quota, Registry, RegistryError, RotatedKey,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -72,6 +72,12 @@ impl Allocator {
                 Err(error.into())
             }
         }
+    }
+
+    /// Replaces the hosts' secret in the store.
+    pub(in crate::daemon) fn rotate_secret(&self) -> Result<RotatedKey, HostError> {
+        let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
+        Ok(self.runtime.block_on(member.cluster().rotate_secret())?)
     }
 
     /// Gives back addresses of an endpoint that was not made.
