@@ -81,7 +81,7 @@ fn authentication(results: &mut Results, wire: Wire, effort: f64, mode: &str) {
         let hosts = Hosts::start_with(wire.mtu, Options { up, ..Options::default() });
         Bench { hosts, wire, effort }
     };
-    let benches = [(WITH, start(&[])), (WITHOUT, start(&["--insecure"]))];
+    let benches = [(WITH, start(&[])), (WITHOUT, start(&["--underlay-security", "none"]))];
     for _ in 0..TURNS {
         for (name, bench) in &benches {
             let perftest = bench.perftest();

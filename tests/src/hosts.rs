@@ -72,7 +72,7 @@ impl Hosts {
     }
 
     fn add_with_key(&mut self, peers: &Value, key: &str) {
-        if !self.options.up.iter().any(|option| option == "--insecure") {
+        if !self.options.up.iter().any(|option| option == "--underlay-security") {
             let path = self.key_file(key);
             return self.add_with(peers, &["--key", &path]);
         }

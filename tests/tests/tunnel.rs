@@ -75,7 +75,7 @@ fn connection(hosts: &Hosts) -> (Peer, Peer) {
 /// Without authentication an ordinary user of another host writes into a tenant's memory: what the tests below prevent.
 #[test]
 fn an_insecure_tunnel_believes_anybody() {
-    let options = Options { up: vec!["--insecure".to_owned()], ..Options::default() };
+    let options = Options { up: ["--underlay-security", "none"].map(str::to_owned).into(), ..Options::default() };
     let hosts = Hosts::start_with(1500, options);
     let (lab, from) = (hosts.lab(0), Hosts::address(1));
     let (mut victim, friend) = connection(&hosts);

@@ -27,7 +27,7 @@ mod tunnel;
 mod up;
 
 use args::{
-    Args, ChainCommand, Command, EndpointCommand, GroupCommand, LingerCommand, NetworkCommand, PeerCommand,
+    Args, ChainCommand, Command, EndpointCommand, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand,
     PolicyCommand, TenantCommand,
 };
 use clap::Parser;
@@ -87,6 +87,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
         Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
+        Command::Key(KeyCommand::Rotate) => peer::rotate_secret(&client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

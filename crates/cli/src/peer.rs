@@ -41,6 +41,12 @@ pub(crate) fn rotate(host: Option<&Name>, key: &Path, client: &Client) -> Result
     print_line(format!("The new key is used as soon as `{host}` has it too: give it to it now."))
 }
 
+/// Replaces the secret in the store.
+pub(crate) fn rotate_secret(client: &Client) -> Result<(), Failure> {
+    client.rotate_secret()?;
+    print_line("The new secret is in the store: each host uses it with those that have read it too.")
+}
+
 /// The key in a file, or in the standard input for `-`.
 pub(crate) fn read_key(path: &Path) -> Result<TunnelKey, Failure> {
     let key = if path == Path::new("-") {

@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 /// `rdmesh up`.
 pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
-    check_privilege(&options.router)?;
+    check_options(&options.router)?;
     if options.foreground {
         return router(&options.router, state);
     }
@@ -59,7 +59,7 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
 
 /// `rdmesh router`.
 pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Failure> {
-    check_privilege(options)?;
+    check_options(options)?;
     if options.detached {
         rustix::process::setsid()?;
     }
@@ -74,7 +74,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         library: None,
         host: options.host.clone().unwrap_or_else(|| Name::of_host(&uname().nodename().to_string_lossy())),
         peers: options.peers.as_deref().map_or(Ok(Peers::default()), read_peers)?,
-        io: IoConfig { underlay: options.underlay, is_insecure: options.insecure, faults: options.faults },
+        io: IoConfig { underlay: options.underlay, is_insecure: options.is_insecure(), faults: options.faults },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
         store: open_store(options)?,
@@ -138,7 +138,10 @@ fn open_store(options: &RouterOptions) -> Result<Option<SharedStore>, Failure> {
     Ok(Some(SharedStore::new(store, options.terms)))
 }
 
-fn check_privilege(options: &RouterOptions) -> Result<(), Failure> {
+fn check_options(options: &RouterOptions) -> Result<(), Failure> {
+    if options.is_insecure() && options.key.is_some() {
+        return Err(Failure::new("--underlay-security none uses no --key: leave one of them out"));
+    }
     if options.rootless || rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -178,8 +181,8 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     if options.firewall {
         command.arg("--firewall");
     }
-    if options.insecure {
-        command.arg("--insecure");
+    if options.is_insecure() {
+        command.args(["--underlay-security", "none"]);
     }
     if let Some(faults) = options.faults {
         command.args(["--faults", &faults.to_string()]);

@@ -305,7 +305,7 @@ fn a_program_that_drops_its_privileges_keeps_its_endpoint() {
 fn the_peers_of_one_router_are_listed_as_another_reads_them() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let own = format!("127.{high}.{low}.1");
-    let router = Router::start(&["--rootless", "--host", "a", "--underlay", &own, "--insecure"]);
+    let router = Router::start(&["--rootless", "--host", "a", "--underlay", &own, "--underlay-security", "none"]);
     let done = |arguments: &[&str]| {
         let output = router.output(arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -322,7 +322,7 @@ fn the_peers_of_one_router_are_listed_as_another_reads_them() {
     assert!(text(&wrong.stderr).contains("/nonexistent"));
     let up = router
         .rdmesh("up")
-        .args(["--rootless", "--insecure", "--underlay", &own, "--peers"])
+        .args(["--rootless", "--underlay-security", "none", "--underlay", &own, "--peers"])
         .arg(&file)
         .output()
         .unwrap();

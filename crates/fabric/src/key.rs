@@ -14,6 +14,16 @@ use std::path::Path;
 #[schemars(with = "String")]
 pub struct TunnelKey([u8; TunnelKey::LEN]);
 
+/// A key that is replaced now and then. Both are accepted; packets have the newest one as soon as the other host knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RotatedKey {
+    /// The one in use.
+    pub newest: TunnelKey,
+    /// The one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older: Option<TunnelKey>,
+}
+
 /// Error of a text or a file that is not a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -59,6 +69,24 @@ impl TunnelKey {
     /// The key in a file that only its owner, and at most its group, can read.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         read_secret(path)?.trim().parse()
+    }
+}
+
+impl RotatedKey {
+    /// The same with a newer key.
+    pub fn followed_by(self, newest: TunnelKey) -> Self {
+        Self { newest, older: Some(self.newest) }
+    }
+
+    /// What `derive` makes of both keys.
+    pub fn map(&self, derive: impl Fn(&TunnelKey) -> TunnelKey) -> Self {
+        Self { newest: derive(&self.newest), older: self.older.as_ref().map(derive) }
+    }
+}
+
+impl From<TunnelKey> for RotatedKey {
+    fn from(newest: TunnelKey) -> Self {
+        Self { newest, older: None }
     }
 }
 

@@ -37,14 +37,14 @@ pub use group::{Counterpart, Groups, InvalidRule, NetworkGroups, Rule, SecurityG
 pub use host::{Capabilities, Host};
 pub use interface::{InterfaceName, InvalidInterfaceName};
 pub use invalid::{InvalidField, Validate};
-pub use key::{KeyError, TunnelKey, read_secret};
+pub use key::{KeyError, RotatedKey, TunnelKey, read_secret};
 pub use name::{InvalidName, Name};
 pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError, PeersFileError};
 pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree, Priority, Rate};
 pub use quota::Quota;
 pub use registry::{Added, EndpointRequest, Owner, Registry, RegistryError};
-pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, StateDir, StateError};
+pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, SECRET, StateDir, StateError};
 pub use tenant::{DEFAULT_TENANT, Tenant, default_tenant};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

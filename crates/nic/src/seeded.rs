@@ -16,6 +16,12 @@ impl Seeded {
     }
 }
 
+/// The `n`th number that follows from a secret: from those that a peer sees it can tell neither the secret nor the others
+/// (SipHash).
+pub(crate) fn derive(secret: u64, n: u64) -> u64 {
+    Seeded::new(secret).hash_one(n)
+}
+
 impl BuildHasher for Seeded {
     type Hasher = SipHasher13;
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// A router without privilege at a loopback address of its own.
 pub(crate) fn router(number: usize, store: &str) -> Lab {
     let (host, address) = (format!("host{number}"), format!("127.0.0.{}", 11 + number));
-    let up = ["--host", &host, "--underlay", &address, "--insecure", "--store", store].map(str::to_owned).to_vec();
+    let up = ["--host", &host, "--underlay", &address, "--store", store].map(str::to_owned).to_vec();
     Lab::start_with(Options { up, rootless: true, ..Options::default() })
 }
 
@@ -64,14 +64,14 @@ fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
         wait_for(&b, &[&on_a]);
         // A host without endpoints on the network has no part in it.
         wait_for(&c, &[]);
-        let programs = Waiting::start(&a, &b);
+        let programs = Waiting::start(&a, &b, "");
         let (server, client) = (address_of(&a, "server"), address_of(&b, "client"));
         wait_for(&a, &[&on_b, &client]);
         wait_for(&b, &[&on_a, &server]);
         etcd.kill(0);
         // Addresses of a block that the host has, and connections between endpoints that know each other.
         let offline = add(&a, "offline", &[]);
-        programs.go();
+        programs.begin().end();
         etcd.restart(0);
         wait_for(&b, &[&on_a, &offline]);
         remove(&a, "offline");
@@ -90,6 +90,57 @@ fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
     });
 }
 
+#[test]
+fn the_secret_in_the_store_is_replaced_under_traffic() {
+    in_network(|| async {
+        let etcd = Etcd::start(1, Security::TlsAndPassword);
+        let [a, b] = [0, 1].map(|number| router(number, &etcd.url()));
+        let (on_a, on_b) = (add(&a, "a", &[]), add(&b, "b", &[]));
+        wait_for(&a, &[&on_b]);
+        wait_for(&b, &[&on_a]);
+        let programs = Waiting::start(&a, &b, "-n 20000");
+        let (server, client) = (address_of(&a, "server"), address_of(&b, "client"));
+        wait_for(&a, &[&on_b, &client]);
+        wait_for(&b, &[&on_a, &server]);
+        [&a, &b].into_iter().for_each(wait_until_agreed);
+        let programs = programs.begin();
+        let first = secret(&a);
+        for lab in [&a, &b] {
+            let before = secret(lab);
+            lab.command(&["key", "rotate"]).ok();
+            until(LIMIT, "both have another secret", || {
+                (secret(&a) != before && secret(&b) == secret(&a)).then_some(())
+            });
+            [&a, &b].into_iter().for_each(wait_until_agreed);
+        }
+        assert!(!secret(&b).contains(&first[11..75]), "two are kept, not three");
+        programs.end();
+        for lab in [&a, &b] {
+            let counters = &lab.api("/v1/tunnel")["hosts"][0];
+            for lost in ["unsealed", "unknown_session", "wrong_tag", "replayed", "unsent"] {
+                assert_eq!(counters[lost], 0, "{lost} in {counters}");
+            }
+        }
+        let refused = a.command(&["peer", "rotate", "--key", "/dev/null"]);
+        assert!(!refused.status.success(), "the secret is the store's: {}", refused.text);
+    });
+}
+
+/// What a router keeps of the secret, for the next one.
+fn secret(lab: &Lab) -> String {
+    std::fs::read_to_string(lab.dir().join("secret")).unwrap_or_default()
+}
+
+/// Waits until the tunnel to the other host is open in both directions, with the newest key.
+fn wait_until_agreed(lab: &Lab) {
+    let mut tunnel = Value::Null;
+    until(LIMIT, "the tunnel is open", || {
+        tunnel = lab.api("/v1/tunnel");
+        let state = &tunnel["hosts"][0];
+        (state["sends"] == true && state["receives"] == true && state["is_changing_key"] == false).then_some(())
+    });
+}
+
 /// A server and its client on two hosts, each in an endpoint of its own on the default network, which wait for a word.
 struct Waiting {
     folder: TempDir,
@@ -98,11 +149,11 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn start(a: &Lab, b: &Lab) -> Self {
+    fn start(a: &Lab, b: &Lab, options: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let wait = |name: &str, host: &str| {
             let word = folder.path().join(name).display().to_string();
-            let program = format!("exec ibv_rc_pingpong -g 1 -p {PORT} {host}");
+            let program = format!("exec ibv_rc_pingpong -g 1 -p {PORT} {options} {host}");
             ["sh", "-c", &format!("until [ -e {word} ]; do sleep 0.05; done; {program}")].map(str::to_owned)
         };
         let server = a.start_in(&Endpoint::new("server"), &wait("server", ""));
@@ -110,11 +161,15 @@ impl Waiting {
         Self { folder, server, client }
     }
 
-    fn go(mut self) {
+    fn begin(mut self) -> Self {
         let say = |name: &str| std::fs::write(self.folder.path().join(name), "").expect("a file");
         say("server");
         self.server.wait_listening(PORT);
         say("client");
+        self
+    }
+
+    fn end(self) {
         let client = self.client.finish(LIMIT).ok();
         assert!(client.text.contains(" iters in "), "{}", client.text);
         self.server.finish(LIMIT).ok();

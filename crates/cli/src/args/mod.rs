@@ -47,6 +47,9 @@ pub(crate) enum Command {
     /// The other hosts, and their endpoints
     #[command(subcommand)]
     Peer(PeerCommand),
+    /// The secret by which the hosts of a store authenticate each other
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Chains: groups of queues whose requests change requests, and go on without their program
     #[command(subcommand)]
     Chain(ChainCommand),
@@ -110,7 +113,7 @@ pub(crate) struct RouterOptions {
     /// other's endpoints
     ///
     /// Options are `tls`, `ca=FILE`, `cert=FILE`, `key=FILE`, `password-file=FILE` and `timeout=SECONDS`, joined by `&`; files are
-    /// absolute paths. All hosts have the same --key, or all are --insecure.
+    /// absolute paths. The secret by which the hosts authenticate each other is in the store, unless all have the same --key.
     #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers", env = STORE, hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Time in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
@@ -118,13 +121,16 @@ pub(crate) struct RouterOptions {
     #[arg(long, value_name = "TERMS", requires = "store", default_value_t = Terms::default())]
     pub(crate) terms: Terms,
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
-    #[arg(long, value_name = "FILE", requires = "underlay", conflicts_with = "insecure")]
+    #[arg(long, value_name = "FILE", requires = "underlay")]
     pub(crate) key: Option<PathBuf>,
+    /// What RDMA packets between hosts prove
+    #[arg(long, value_enum, default_value_t = Security::Psk)]
+    pub(crate) underlay_security: Security,
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,
-    /// Authenticate no packets of other hosts: every sender that uses the address of one is believed
-    #[arg(long, requires = "underlay")]
+    /// Former name of `--underlay-security none`
+    #[arg(long, hide = true)]
     pub(crate) insecure: bool,
     /// Faults to begin with, see `rdmesh faults`
     #[arg(long, value_name = "FAULTS")]
@@ -135,6 +141,21 @@ pub(crate) struct RouterOptions {
     /// Leave the terminal's session; set by `rdmesh up`
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+}
+
+impl RouterOptions {
+    /// Whether packets of other hosts are believed without proof.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure || matches!(self.underlay_security, Security::None)
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Security {
+    /// Their sender, by a tag with a key that the hosts share: from --key, `rdmesh peer add --key`, or the store
+    Psk,
+    /// Nothing: every sender that uses the address of a host is believed
+    None,
 }
 
 #[derive(ClapArgs)]
@@ -343,6 +364,12 @@ pub(crate) struct LingerOptions {
     /// Number of the only one, as `rdmesh linger ls` shows it
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Replace the secret in the store by a new one; the one before is accepted until all hosts have that
+    Rotate,
 }
 
 #[derive(Subcommand)]

@@ -16,6 +16,7 @@ pub(super) fn check(status: &Status, client: &Client) -> Vec<Finding> {
         Err(error) => vec![Finding::fail(SUBJECT, error.to_string(), "rdmesh down && rdmesh up")],
     };
     if !status.rootless {
+        found.push(Finding::ok("plain IP", "goes to other hosts over VXLAN, outside the seal: it proves no sender"));
         found.push(firewall());
     }
     found
@@ -46,8 +47,8 @@ fn findings(tunnel: &Tunnel) -> Vec<Finding> {
     if !tunnel.is_authenticated {
         return vec![Finding::warn(
             SUBJECT,
-            "it is insecure: a machine that can send with another host's address gets into every tenant network",
-            "rdmesh down, and on all hosts `rdmesh up --key FILE` instead of --insecure",
+            "--underlay-security none: a machine that can send with another host's address gets into every tenant network",
+            "rdmesh down, and on all hosts `rdmesh up --key FILE`, or --store, without that option",
         )];
     }
     let mut findings: Vec<_> = tunnel.hosts.iter().map(agreement).collect();

@@ -180,6 +180,11 @@ impl Client {
         self.call(Method::PUT, "/v1/tunnel/key", Some(&SetMeshKey { key }))
     }
 
+    /// Replaces the hosts' secret in their store.
+    pub fn rotate_secret(&self) -> Result<Tunnel, ClientError> {
+        self.call(Method::POST, "/v1/tunnel/rotation", NOTHING)
+    }
+
     /// Removes another host with its endpoints; returns what it was.
     pub fn remove_peer(&self, host: &Name) -> Result<Peer, ClientError> {
         self.call(Method::DELETE, &format!("/v1/peers/{host}"), NOTHING)

@@ -14,6 +14,7 @@ mod keys;
 mod member;
 mod pool;
 mod records;
+mod secret;
 mod terms;
 
 pub use error::ClusterError;

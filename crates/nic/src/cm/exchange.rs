@@ -2,8 +2,9 @@
 
 use super::connection::{CmConnection, Repeat};
 use super::mad::{Bytes, Kind};
-use super::table::{Full, Table, mix};
+use super::table::{Full, Table};
 use super::types::{CmCounters, CmPath, CmState, CommId, Event, Mad};
+use crate::seeded::derive;
 use crate::timer::Time;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -26,7 +27,7 @@ impl Exchange {
             table: Table::new(seed),
             mads: VecDeque::new(),
             events: VecDeque::new(),
-            transaction: mix(seed) << 32,
+            transaction: derive(seed, 0) << 32,
             sent: [0; Kind::COUNT],
             retried: [0; Kind::COUNT],
         }

@@ -2,6 +2,7 @@
 
 use super::connection::CmConnection;
 use super::types::{CmState, Ends};
+use crate::seeded::derive;
 use crate::timer::Time;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -43,8 +44,8 @@ impl Table {
             time_waits: BTreeSet::new(),
             pending: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            count: mix(!seed) as u32,
-            key: mix(seed.wrapping_add(1)),
+            count: derive(seed, 1) as u32,
+            key: derive(seed, 2),
         }
     }
 

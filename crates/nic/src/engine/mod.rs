@@ -33,6 +33,7 @@ use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
 use crate::schedule::{FAILED_PER_POLL, Order, POLL_COST, TURNS_PER_POLL};
+use crate::seeded::derive;
 use crate::timer::Time;
 use crate::transport::local::drop_request;
 use crate::transport::{Env, Qp};
@@ -82,8 +83,10 @@ impl<P: Platform> Engine<P> {
 
     /// Opens a device.
     pub fn open(&mut self, network: Network) -> ContextId {
-        self.config.seed = self.config.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let context = Context::new(network, &self.config.limits, self.config.seed >> 32);
+        let seed = derive(self.config.seed, 0);
+        // What was given out before cannot be told from this one.
+        self.config.seed = derive(self.config.seed, 1);
+        let context = Context::new(network, &self.config.limits, seed);
         let handle = self.contexts.insert(context);
         ContextId(handle.expect("the table of contexts has no limit"))
     }

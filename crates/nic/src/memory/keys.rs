@@ -2,6 +2,7 @@
 
 use crate::command::MwType;
 use crate::platform::Memory;
+use crate::seeded::derive;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,7 +13,8 @@ pub(crate) struct KeyTable<M> {
     slots: Slots<M>,
     free: Vec<u32>,
     limit: usize,
-    tags: u8,
+    /// Secret from which the tags follow, and how many it has given.
+    tags: (u64, u64),
     /// Type 2 windows that are bound, by QP.
     by_qp: BTreeSet<(Qpn, u32)>,
     /// Regions and windows of each protection domain that has any.
@@ -83,7 +85,8 @@ pub(crate) struct AccessDenied;
 pub(crate) struct BindError;
 
 impl<M: Memory> KeyTable<M> {
-    /// A table for at most `limit` keys. `seed` varies the tags, so that keys of an earlier context rarely fit.
+    /// A table for at most `limit` keys. The tags follow from `seed`, so that keys of an earlier context rarely fit,
+    /// and a key says nothing of the tags of others.
     pub(crate) fn new(limit: u32, seed: u64) -> Self {
         // Slot 0 stays empty: the key 0 opens nothing.
         let never = Slot { tag: 0, entry: Entry::Free };
@@ -91,7 +94,7 @@ impl<M: Memory> KeyTable<M> {
             slots: Slots::new(never),
             free: Vec::new(),
             limit: limit as usize,
-            tags: seed as u8,
+            tags: (seed, 0),
             by_qp: BTreeSet::new(),
             by_pd: BTreeMap::new(),
         }
@@ -108,10 +111,14 @@ impl<M: Memory> KeyTable<M> {
     }
 
     fn add(&mut self, entry: Entry<M>) -> Option<(u32, Key)> {
-        self.tags = self.tags.wrapping_mul(5).wrapping_add(3);
-        let (tag, pd) = (self.tags, entry.pd());
+        let (seed, given) = &mut self.tags;
+        *given += 1;
+        let (mut tag, pd) = (derive(*seed, *given) as u8, entry.pd());
         let index = if let Some(index) = self.free.pop() {
-            *self.slots.get_mut(index as usize)? = Slot { tag, entry };
+            let slot = self.slots.get_mut(index as usize)?;
+            // The key that the slot had before opens nothing.
+            tag = if tag == slot.tag { tag.wrapping_add(1) } else { tag };
+            *slot = Slot { tag, entry };
             index
         } else {
             if self.slots.len() > self.limit {

@@ -16,6 +16,7 @@ mod policies;
 mod refusal;
 mod routes;
 mod state;
+mod tunnel;
 
 pub use state::Caller;
 

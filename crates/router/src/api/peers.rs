@@ -9,7 +9,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post, put};
-use rdmesh_fabric::api::{AttachInterface, FaultsText, SetMeshKey, SetPeer, Tunnel};
+use rdmesh_fabric::api::{AttachInterface, FaultsText, SetPeer};
 use rdmesh_fabric::{Host, Peer, PeerEndpoint, Peers};
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -27,15 +27,6 @@ pub(super) fn operations() -> Vec<Operation> {
             handler: put(set_peer),
         },
         removal(PEER, "Remove another host with its endpoints", json::<Peer>(), delete(remove_peer)),
-        read("/v1/tunnel", "The tunnel to other hosts, and packets that were refused", json::<Tunnel>(), get(tunnel)),
-        Operation {
-            method: "put",
-            path: "/v1/tunnel/key",
-            summary: "Change the secret of the mesh",
-            request: schema::<SetMeshKey>(),
-            response: json::<Tunnel>(),
-            handler: put(set_mesh_key),
-        },
         Operation {
             method: "post",
             path: "/v1/peers/{host}/endpoints",
@@ -99,15 +90,6 @@ async fn set_peer(
 ) -> Result<Json<Host>, Refusal> {
     let (name, Json(SetPeer { address, key })) = (parse_name(name)?, body?);
     Ok(Json(api.blocking(move |host| host.peers().set(name, address, key)).await??))
-}
-
-async fn tunnel(State(api): State<Api>) -> Result<Json<Tunnel>, Refusal> {
-    Ok(Json(api.blocking(|host| host.tunnel_keys().tunnel()).await??))
-}
-
-async fn set_mesh_key(State(api): State<Api>, body: Body<SetMeshKey>) -> Result<Json<Tunnel>, Refusal> {
-    let Json(SetMeshKey { key }) = body?;
-    Ok(Json(api.blocking(move |host| host.tunnel_keys().set_mesh(key)).await??))
 }
 
 async fn remove_peer(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Peer>, Refusal> {

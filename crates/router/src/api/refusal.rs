@@ -66,6 +66,8 @@ impl From<HostError> for Refusal {
             | HostError::OwnHost(_)
             | HostError::NoKey(_)
             | HostError::Insecure
+            | HostError::SecretInStore
+            | HostError::NoSecretInStore
             | HostError::Family { .. }
             | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -92,7 +94,8 @@ fn of_cluster(error: &ClusterError) -> StatusCode {
         ClusterError::Store(_)
         | ClusterError::Unreadable { .. }
         | ClusterError::Lapsed
-        | ClusterError::Contended(_) => StatusCode::SERVICE_UNAVAILABLE,
+        | ClusterError::Contended(_)
+        | ClusterError::Random(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

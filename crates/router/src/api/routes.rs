@@ -3,7 +3,7 @@
 use super::operation::{Content, Operation, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
-use super::{capture, chains, convert, groups, metrics, openapi, peers, policies};
+use super::{capture, chains, convert, groups, metrics, openapi, peers, policies, tunnel};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
@@ -25,6 +25,7 @@ pub(super) fn operations() -> Vec<Operation> {
     operations.extend(groups::operations());
     operations.extend(policies::operations());
     operations.extend(peers::operations());
+    operations.extend(tunnel::operations());
     operations.extend(capture::operations());
     operations
 }

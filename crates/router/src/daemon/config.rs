@@ -27,12 +27,19 @@ pub struct DaemonConfig {
     pub store: Option<SharedStore>,
     /// Whether only the router and the kernel may send to other hosts' routers from here.
     pub firewall: bool,
-    /// A secret that all hosts of the mesh have.
+    /// A secret that all hosts of the mesh have; none: with a store, one that is kept there.
     pub key: Option<TunnelKey>,
     /// The network.
     pub io: IoConfig,
     /// Path between endpoints of this host.
     pub local_path: LocalPath,
+}
+
+impl DaemonConfig {
+    /// Whether the secret of all hosts is the one in the cluster's store.
+    pub fn shares_secret(&self) -> bool {
+        self.store.is_some() && self.key.is_none() && !self.io.is_insecure
+    }
 }
 
 /// Path between endpoints of one host.

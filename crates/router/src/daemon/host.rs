@@ -7,7 +7,7 @@ use super::endpoints::Endpoints;
 use super::error::HostError;
 use super::faults::FaultControl;
 use super::interfaces::Interfaces;
-use super::keyring::Keyring;
+use super::keyring::{Keyring, SecretSource};
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
@@ -16,7 +16,7 @@ use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
-use rdmesh_fabric::api::{Mode, Status};
+use rdmesh_fabric::api::{Mode, Status, Tunnel};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Network, Registry};
 use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
@@ -49,7 +49,7 @@ impl Host {
     /// process's alone.
     pub(crate) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         // First: with keys that cannot be used nothing is begun.
-        let keyring = Keyring::open(config.state.clone(), config.key.clone().or_else(|| config.peers.key.clone()))?;
+        let keyring = Keyring::open(config.state.clone(), secret_source(&config))?;
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
         let library = Library::install(&installed, config.state.path())?;
         let underlay = config.io.underlay.map(Underlay::find).transpose()?;
@@ -117,11 +117,27 @@ impl Host {
         if self.config.local_path == LocalPath::Tunnel {
             self.keys.set_own()?;
         }
+        self.log_security();
         set_firewall(&self.config)?;
         self.keys.restore()?;
         self.endpoints.restore(survivors)?;
         self.interfaces.restore()?;
         self.peers.add_all(&self.config.peers)
+    }
+
+    /// Says once what packets to and from other hosts prove.
+    fn log_security(&self) {
+        if self.config.io.underlay.is_none() {
+            return;
+        }
+        if self.config.io.is_insecure {
+            tracing::warn!("--underlay-security none: RDMA packets that come with another host's address are believed");
+        }
+        if !self.config.rootless {
+            tracing::info!(
+                "plain IP between endpoints of different hosts goes over VXLAN, outside the seal: it proves no sender"
+            );
+        }
     }
 
     /// State of the thread that follows the cluster.
@@ -133,7 +149,15 @@ impl Host {
         let host = HostRecord { capabilities, ..HostRecord::new(self.config.host.clone(), address) };
         let (registry, peers, endpoints) =
             (self.registry.clone(), Arc::clone(&self.peers), Arc::clone(&self.endpoints));
-        Ok(Parts { store, local, host, registry, peers, endpoints })
+        let keys = self.config.shares_secret().then(|| Arc::clone(&self.keys));
+        Ok(Parts { store, local, host, registry, peers, endpoints, keys })
+    }
+
+    /// Replaces the hosts' secret in their store; returns the state of the tunnel.
+    pub fn rotate_secret(&self) -> Result<Tunnel, HostError> {
+        let agent = self.agent.as_ref().filter(|_| self.config.shares_secret()).ok_or(HostError::NoSecretInStore)?;
+        self.keys.adopt(agent.allocator().rotate_secret()?)?;
+        self.keys.tunnel()
     }
 
     /// The endpoints of this host.
@@ -240,6 +264,13 @@ fn open_registry(
         registry.set_host(&HostRecord::new(config.host.clone(), address))?;
     }
     Ok((local, registry, survivors))
+}
+
+fn secret_source(config: &DaemonConfig) -> SecretSource {
+    match config.shares_secret() {
+        true => SecretSource::Store,
+        false => SecretSource::Operator(config.key.clone().or_else(|| config.peers.key.clone())),
+    }
 }
 
 fn worker_mode(mode: Mode) -> WorkerMode {

@@ -94,9 +94,9 @@ impl Instance {
         // A namespace that could not be removed is a mount in its directory, which then stays.
         let directories = [self.state.endpoints(), self.state.namespaces()].map(remove);
         let library = self.state.path().join(LIBRARY_NAME);
-        let (store, keys) = (self.state.store(), self.state.keys());
-        let unfinished = [store.with_extension("new"), keys.with_extension("new")];
-        let files = [[self.state.api_socket(), library], unfinished, [store, keys]].concat();
+        let kept = [self.state.store(), self.state.keys(), self.state.secret()];
+        let unfinished = kept.each_ref().map(|file| file.with_extension("new"));
+        let files = [&[self.state.api_socket(), library][..], &unfinished, &kept].concat();
         Errors::all([kernel].into_iter().chain(directories).chain([self.remove_files(&files)]))
     }
 

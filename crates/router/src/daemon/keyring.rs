@@ -2,32 +2,56 @@
 
 use super::error::HostError;
 use crate::io::pair_key;
-use rdmesh_fabric::{Host as HostRecord, KEYS, Name, StateDir, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, KEYS, Name, RotatedKey, SECRET, StateDir, TunnelKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+
+/// Origin of the secret of all hosts.
+pub(super) enum SecretSource {
+    /// A file that the operator gives to all hosts; none where each two hosts have a key of their own.
+    Operator(Option<TunnelKey>),
+    /// The cluster's store.
+    Store,
+}
 
 /// Keys by which hosts authenticate each other. They are never shown.
 pub(super) struct Keyring {
     /// State directory, which keeps the keys of single hosts for the next router, in a file of their own.
     state: StateDir,
-    /// The key of all hosts. It is kept only where the operator has it.
-    mesh: Option<TunnelKey>,
+    /// The key of all hosts. One from a file is kept only there.
+    mesh: Option<RotatedKey>,
     /// Keys of single hosts.
     own: BTreeMap<Name, TunnelKey>,
 }
 
 impl Keyring {
-    /// The secret `mesh`, and the keys that a router which has died had for single hosts.
-    pub(super) fn open(state: StateDir, mesh: Option<TunnelKey>) -> Result<Self, HostError> {
+    /// The secret of all hosts, and the keys that a router which has died had for single hosts.
+    pub(super) fn open(state: StateDir, source: SecretSource) -> Result<Self, HostError> {
         // The parser's error is not reported: it would show the text.
-        let parse = |text: String| serde_json::from_str(&text).map_err(|_| HostError::Keys(state.keys()));
+        let unreadable = |name: &str| HostError::Keys(state.path().join(name));
+        let parse = |text: String| serde_json::from_str(&text).map_err(|_| unreadable(KEYS));
         let own = state.read_private(KEYS)?.map(parse).transpose()?.unwrap_or_default();
+        let parse = |text: String| serde_json::from_str(&text).map_err(|_| unreadable(SECRET));
+        let mesh = match source {
+            SecretSource::Operator(key) => key.map(RotatedKey::from),
+            SecretSource::Store => state.read_private(SECRET)?.map(parse).transpose()?,
+        };
         Ok(Self { state, mesh, own })
     }
 
     /// Changes the key of all hosts.
     pub(super) fn set_mesh(&mut self, key: TunnelKey) {
-        self.mesh = Some(key);
+        self.mesh = Some(match self.mesh.take() {
+            Some(mesh) if mesh.newest != key => mesh.followed_by(key),
+            _ => key.into(),
+        });
+    }
+
+    /// Takes the key of all hosts from the store, and keeps it for a router that starts while the store is away.
+    pub(super) fn adopt(&mut self, secret: RotatedKey) -> Result<(), HostError> {
+        let text = serde_json::to_string(&secret).expect("texts are JSON");
+        self.mesh = Some(secret);
+        Ok(self.state.write_private(SECRET, &text)?)
     }
 
     /// Gives the host `name` a key of its own, or none; returns what it had. Where that cannot be recorded nothing changes.
@@ -59,8 +83,8 @@ impl Keyring {
     }
 
     /// The key of the host `name` at `address`.
-    pub(super) fn find(&self, name: &Name, address: IpAddr, here: IpAddr) -> Option<TunnelKey> {
-        let made = || self.mesh.as_ref().map(|mesh| pair_key(mesh, here, address));
-        self.own.get(name).cloned().or_else(made)
+    pub(super) fn find(&self, name: &Name, address: IpAddr, here: IpAddr) -> Option<RotatedKey> {
+        let made = || self.mesh.as_ref().map(|mesh| mesh.map(|key| pair_key(key, here, address)));
+        self.own.get(name).cloned().map(RotatedKey::from).or_else(made)
     }
 }

@@ -5,7 +5,7 @@ use super::error::HostError;
 use super::keyring::Keyring;
 use crate::worker::Workers;
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Host as HostRecord, Name, Registry, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, Name, Registry, RotatedKey, TunnelKey};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,12 +28,12 @@ impl TunnelKeys {
         name: &Name,
         address: IpAddr,
         given: Option<&TunnelKey>,
-    ) -> Result<Option<TunnelKey>, HostError> {
+    ) -> Result<Option<RotatedKey>, HostError> {
         let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         if self.config.io.is_insecure {
             return if given.is_some() { Err(HostError::Insecure) } else { Ok(None) };
         }
-        let key = given.cloned().or_else(|| self.keyring().find(name, address, here));
+        let key = given.cloned().map(RotatedKey::from).or_else(|| self.keyring().find(name, address, here));
         key.map(Some).ok_or_else(|| HostError::NoKey(name.clone()))
     }
 
@@ -47,20 +47,36 @@ impl TunnelKeys {
         if self.config.io.is_insecure {
             return Err(HostError::Insecure);
         }
-        let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
+        if self.config.shares_secret() {
+            return Err(HostError::SecretInStore);
+        }
         self.keyring().set_mesh(key);
+        self.use_mesh()?;
+        tracing::info!("the secret of the mesh has changed");
+        self.tunnel()
+    }
+
+    /// Takes the secret of all hosts from the cluster's store into use.
+    pub(super) fn adopt(&self, secret: RotatedKey) -> Result<(), HostError> {
+        // One that cannot be kept is used all the same.
+        let kept = self.keyring().adopt(secret);
+        self.use_mesh()?;
+        kept
+    }
+
+    fn use_mesh(&self) -> Result<(), HostError> {
+        let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         for host in self.other_hosts()? {
             let key = self.keyring().find(&host.name, host.address, here);
             self.use_key(host.address, key.as_ref());
         }
-        tracing::info!("the secret of the mesh has changed");
-        self.tunnel()
+        Ok(())
     }
 
     /// Endpoints of this host that reach each other through the tunnel need a key as well.
     pub(super) fn set_own(&self) -> Result<(), HostError> {
         if let Some(own) = self.config.io.underlay {
-            self.workers.set_tunnel_key(own, &TunnelKey::generate().map_err(HostError::Random)?);
+            self.workers.set_tunnel_key(own, &TunnelKey::generate().map_err(HostError::Random)?.into());
         }
         Ok(())
     }
@@ -97,7 +113,7 @@ impl TunnelKeys {
     }
 
     /// Packets of the host at `address` have `key` from now on; none where nothing is authenticated.
-    pub(super) fn use_key(&self, address: IpAddr, key: Option<&TunnelKey>) {
+    pub(super) fn use_key(&self, address: IpAddr, key: Option<&RotatedKey>) {
         key.into_iter().for_each(|key| self.workers.set_tunnel_key(address, key));
     }
 

@@ -257,3 +257,24 @@ fn hosts_tell_of_attached_interfaces() {
         assert!(tokio::time::timeout(Duration::from_secs(1), follower.follow()).await.is_err(), "nothing new");
     });
 }
+
+#[test]
+fn hosts_have_one_secret_and_follow_its_rotation() {
+    run(async {
+        let (_, store) = shared();
+        let [a, b] = [(); 2].map(|()| Cluster::new(Arc::clone(&store)));
+        let (first, same) = tokio::join!(a.secret(), b.secret());
+        let first = first.unwrap();
+        assert_eq!(first, same.unwrap());
+        assert_eq!(first.older, None);
+        let (next, rotated) = tokio::join!(b.next_secret(&first), a.rotate_secret());
+        let rotated = rotated.unwrap();
+        assert_eq!(next.unwrap(), rotated);
+        assert_eq!(rotated.older.as_ref(), Some(&first.newest), "both are accepted");
+        assert_ne!(rotated.newest, first.newest);
+        assert_eq!(b.secret().await.unwrap(), rotated, "a host that comes later has both too");
+        let third = a.rotate_secret().await.unwrap();
+        assert_eq!(third.older, Some(rotated.newest.clone()));
+        assert_eq!(b.next_secret(&first).await.unwrap(), third, "however many were missed");
+    });
+}

@@ -83,3 +83,27 @@ fn a_protection_domain_with_very_many_keys_costs_no_more_than_another() {
     let each = (keys.lookups() - before) / KEYS as usize;
     assert!(each <= 2, "{each} keys were looked at for each that was removed");
 }
+
+#[test]
+fn tags_of_keys_are_spread_and_say_nothing_of_each_other() {
+    const KEYS: u32 = 1 << 16;
+    let mut keys = KeyTable::<Bytes>::new(KEYS, 7);
+    let tags: Vec<u8> = (0..KEYS).map(|_| keys.add_window(PD, MwType::Type1).unwrap().1.tag()).collect();
+    // 256 places with 256 each: by chance none is off by six times the square root of that.
+    let is_even = |counts: &[u32; 256]| counts.iter().all(|count| count.abs_diff(256) < 6 * 16);
+    let (mut single, mut steps) = ([0; 256], [0; 256]);
+    tags.iter().for_each(|tag| single[usize::from(*tag)] += 1);
+    tags.windows(2).for_each(|two| steps[usize::from(two[1].wrapping_sub(two[0]))] += 1);
+    assert!(is_even(&single) && is_even(&steps));
+}
+
+#[test]
+fn the_key_before_opens_nothing_in_the_same_place() {
+    let mut keys = KeyTable::new(1, 7);
+    let mut before = None;
+    for _ in 0..2_000 {
+        let (handle, key) = keys.add_region(PD, BASE, 64, ALL, Bytes::new(64)).unwrap();
+        assert_ne!(before.replace(key), Some(key));
+        keys.remove(handle);
+    }
+}

@@ -4,10 +4,11 @@ use super::SharedStore;
 use super::allocator::Allocator;
 use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
+use crate::daemon::keys::TunnelKeys;
 use crate::daemon::peers::PeerHosts;
 use rdmesh_fabric::cluster::{Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View};
 use rdmesh_fabric::store::LocalStore;
-use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry};
+use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry, RotatedKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(in crate::daemon) struct Parts {
     pub(in crate::daemon) registry: Registry,
     pub(in crate::daemon) peers: Arc<PeerHosts>,
     pub(in crate::daemon) endpoints: Arc<Endpoints>,
+    /// None where the hosts' secret is not in the store.
+    pub(in crate::daemon) keys: Option<Arc<TunnelKeys>>,
 }
 
 impl Agent {
@@ -127,6 +130,11 @@ impl Work {
             match Member::join(cluster, local, (clock, parts.store.terms()), parts.host.clone()).await {
                 Ok((member, _)) => {
                     tracing::info!(host = %parts.host.name, "this host has joined the cluster");
+                    if let Some(keys) = &parts.keys {
+                        // Before anything is known of other hosts: without it none is reached.
+                        let secret = take_secret(member.cluster(), keys).await;
+                        tokio::spawn(follow_secret(member.cluster().clone(), Arc::clone(keys), secret));
+                    }
                     return Self::with(parts, allocator, Arc::new(member)).await;
                 }
                 Err(error) if said.as_ref() != Some(&error) => {
@@ -342,6 +350,44 @@ impl Work {
     fn living(&self) -> Vec<Endpoint> {
         let all = self.parts.registry.endpoints().unwrap_or_default();
         all.into_iter().filter(|endpoint| endpoint.host == self.parts.host.name).collect()
+    }
+}
+
+/// Takes the hosts' secret from the store, as often as it takes.
+async fn take_secret(cluster: &Cluster, keys: &Arc<TunnelKeys>) -> RotatedKey {
+    loop {
+        match cluster.secret().await {
+            Ok(secret) => {
+                adopt(keys, &secret).await;
+                return secret;
+            }
+            Err(error) => tracing::warn!(%error, "the hosts' secret is not known yet"),
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Follows the rotation of the hosts' secret, through all failures.
+async fn follow_secret(cluster: Cluster, keys: Arc<TunnelKeys>, mut secret: RotatedKey) {
+    loop {
+        match cluster.next_secret(&secret).await {
+            Ok(next) => {
+                tracing::info!("the hosts' secret was replaced");
+                adopt(&keys, &next).await;
+                secret = next;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the hosts' secret is followed again soon");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn adopt(keys: &Arc<TunnelKeys>, secret: &RotatedKey) {
+    let (keys, secret) = (Arc::clone(keys), secret.clone());
+    if let Ok(Err(error)) = spawn_blocking(move || keys.adopt(secret)).await {
+        tracing::error!(%error, "the hosts' secret may be missing when the next router starts");
     }
 }
 

@@ -4,6 +4,7 @@ use crate::daemon::error::HostError;
 use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
 use rdmesh_fabric::{
     DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, NetworkGroups, Quota, Registry, RegistryError,
+    RotatedKey,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -73,6 +74,12 @@ impl Allocator {
                 Err(error.into())
             }
         }
+    }
+
+    /// Replaces the hosts' secret in the store.
+    pub(in crate::daemon) fn rotate_secret(&self) -> Result<RotatedKey, HostError> {
+        let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
+        Ok(self.runtime.block_on(member.cluster().rotate_secret())?)
     }
 
     /// Reads the security groups of a network that is not followed yet, so that no endpoint is there before its rules are.

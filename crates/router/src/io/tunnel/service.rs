@@ -6,7 +6,7 @@ use super::inbox::Inbox;
 use super::link::{PeerLink, bump};
 use super::session::{ReceiveSession, SendSession};
 use crate::io::clock::Clock;
-use rdmesh_fabric::TunnelKey;
+use rdmesh_fabric::RotatedKey;
 use rdmesh_fabric::api::TunnelState;
 use rdmesh_nic::{TUNNEL_PORT, Time};
 use rustix::io::Errno;
@@ -74,14 +74,17 @@ impl Sessions {
         Guard::new(worker, Arc::clone(&self.shared.inbox))
     }
 
-    /// The host at `address` has `key`. Returns the table for the workers.
-    pub(crate) fn set_peer(&self, address: IpAddr, key: &TunnelKey) -> Table {
+    /// The host at `address` has the newest of these keys, or will have it. Returns the table for the workers.
+    pub(crate) fn set_peer(&self, address: IpAddr, key: &RotatedKey) -> Table {
         let Shared { own, clock, secret, .. } = &*self.shared;
         let mut peers = self.shared.peers();
-        peers.entry(address).and_modify(|peer| peer.handshake.set_key(key, clock.now())).or_insert_with(|| {
-            let handshake = Handshake::new(*own, address, key, *secret, clock.now());
+        // A host that is known already has the older key, or one before it.
+        let peer = peers.entry(address).or_insert_with(|| {
+            let first = key.older.as_ref().unwrap_or(&key.newest);
+            let handshake = Handshake::new(*own, address, first, *secret, clock.now());
             HostState { link: Arc::new(PeerLink::new(address)), handshake }
         });
+        peer.handshake.set_key(&key.newest, clock.now());
         drop(peers);
         self.shared.inbox.wake();
         self.table()
