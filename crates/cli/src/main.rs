@@ -10,6 +10,7 @@ mod doctor;
 mod endpoint;
 mod failure;
 mod faults;
+mod held;
 mod linger;
 mod network;
 mod peer;
