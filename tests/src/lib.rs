@@ -6,6 +6,7 @@
 mod compile;
 pub mod docker;
 pub mod etcd;
+mod flow;
 pub mod forge;
 pub mod guest;
 mod hosts;
@@ -23,6 +24,7 @@ pub mod trace;
 mod wait;
 
 pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper};
+pub use flow::{Flow, FlowOptions, Poured};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
 pub use pair::Pair;
