@@ -121,6 +121,7 @@ part_fresh() {
     step "the demo" dev_fresh --with-target demo
     step "tests without privilege" dev_fresh --with-target test rootless
     step "the benchmark" dev_fresh --with-target bench --quick
+    step "the benchmark of policies" dev_fresh --with-target bench policies --quick
 }
 
 dev_test() {

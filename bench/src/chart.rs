@@ -4,7 +4,7 @@ use crate::copy::size_name;
 use crate::hosts::{self, ETHERNET, JUMBO};
 use crate::perftest::{SEND_LATENCY, WRITE_LATENCY};
 use crate::results::Results;
-use crate::{SIZES, chains, copy, device, pingpong, tcp, ucx};
+use crate::{SIZES, chains, copy, device, pingpong, policies, tcp, ucx};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
@@ -24,8 +24,13 @@ struct Curve {
 /// A bar: what it is, and how much.
 type Bar = (String, f64, RGBColor);
 
+/// Points, with what they are.
+type Dots<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
+
 /// Height of the picture of chains.
 const CHAINS: u32 = 720;
+/// Height of the picture of policies.
+const POLICIES: u32 = 420;
 const WIDTH: u32 = 1100;
 /// Width of the curves; the bars have the rest.
 const CURVES: u32 = WIDTH * 6 / 10;
@@ -74,6 +79,39 @@ pub(crate) fn draw_chains(path: &Path, results: &Results) -> Outcome {
         }
     }
     area.present()?;
+    Ok(())
+}
+
+/// Draws rates by their limits into the file `path`: of one flow, and of ten at once.
+pub(crate) fn draw_policies(path: &Path, results: &Results) -> Outcome {
+    let area = SVGBackend::new(path, (WIDTH, POLICIES)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let (left, right) = area.split_horizontally(WIDTH / 2);
+    let one = policies::rates(results, policies::ONE_HOST);
+    let two = policies::rates(results, policies::TWO_HOSTS);
+    limits(&left, "One flow: rate by limit, Gb/s", &[("one host", BLUE, one), ("two hosts", GREEN, two)])?;
+    limits(&right, "Ten flows at once: rate by limit, Gb/s", &[("one host", BLUE, policies::flows(results))])?;
+    area.present()?;
+    Ok(())
+}
+
+/// Pairs of a limit and what was found, beside the line on which they are to lie.
+fn limits(area: &Area<'_>, caption: &str, all: &[Dots<'_>]) -> Outcome {
+    const MOST: f64 = 11.0;
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, (FONT, 18))
+        .margin(12)
+        .x_label_area_size(30)
+        .y_label_area_size(48)
+        .build_cartesian_2d(0.0..MOST, 0.0..MOST)?;
+    chart.configure_mesh().draw()?;
+    chart.draw_series(LineSeries::new([(0.0, 0.0), (MOST, MOST)], ORANGE))?;
+    for (label, color, points) in all {
+        let color = *color;
+        let dots = chart.draw_series(points.iter().map(|&point| Circle::new(point, 5, color.stroke_width(2))))?;
+        dots.label(*label).legend(move |(x, y)| Circle::new((x + 9, y), 5, color.stroke_width(2)));
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.85)).label_font((FONT, 12)).draw()?;
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod neighbours;
 mod page;
 mod perftest;
 mod pingpong;
+mod policies;
 mod registration;
 mod report;
 mod results;
@@ -85,6 +86,8 @@ enum Part {
     Neighbours,
     /// Only chains, beside other ways to get a value.
     Chains,
+    /// Only policies: rates, their cost, shares and priorities.
+    Policies,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -100,7 +103,9 @@ fn main() -> ExitCode {
         }
         Some(Part::BusyLoop) => contention::compute(),
         Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
-        Some(Part::Contention | Part::Neighbours | Part::Chains) | None => return benchmark(&arguments),
+        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies) | None => {
+            return benchmark(&arguments);
+        }
     }
     ExitCode::SUCCESS
 }
@@ -115,6 +120,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Contention) => "contention",
         Some(Part::Neighbours) => "neighbours",
         Some(Part::Chains) => "chains",
+        Some(Part::Policies) => "policies",
         _ => "results",
     });
     for round in 1..=rounds {
@@ -133,11 +139,13 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         None => Some(&page::BENCHMARK),
         Some(Part::Neighbours) => Some(&page::NEIGHBOURS),
         Some(Part::Chains) => Some(&page::CHAINS),
+        Some(Part::Policies) => Some(&page::POLICIES),
         _ => None,
     };
     match arguments.part {
         None => files.draw(chart::draw, &results),
         Some(Part::Chains) => files.draw(chart::draw_chains, &results),
+        Some(Part::Policies) => files.draw(chart::draw_policies, &results),
         _ => {}
     }
     match page.filter(|_| !arguments.quick) {
@@ -170,6 +178,12 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
             return vec![
                 ("chains, one host", chains::measure_one_host),
                 ("chains, two hosts", chains::measure_two_hosts),
+            ];
+        }
+        Some(Part::Policies) => {
+            return vec![
+                ("policies, one host", policies::measure_one_host),
+                ("policies, two hosts", policies::measure_two_hosts),
             ];
         }
         _ => {}

@@ -1,9 +1,9 @@
-//! The pages `docs/benchmark.md` and `docs/neighbours.md`, generated from the results of the last published runs.
+//! The pages `docs/benchmark.md`, `docs/neighbours.md` and so on, generated from the results of the last published runs.
 
 use crate::goals::Goal;
 use crate::report::number;
 use crate::results::Results;
-use crate::{chains, neighbours};
+use crate::{chains, neighbours, policies};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -33,8 +33,10 @@ pub(crate) const BENCHMARK: Page = Page { name: "benchmark", further: |_| String
 pub(crate) const NEIGHBOURS: Page = Page { name: "neighbours", further: neighbours::page };
 /// That of chains.
 pub(crate) const CHAINS: Page = Page { name: "chains", further: chains::page };
+/// That of policies.
+pub(crate) const POLICIES: Page = Page { name: "policies", further: policies::page };
 /// All pages.
-pub(crate) const PAGES: [Page; 3] = [BENCHMARK, NEIGHBOURS, CHAINS];
+pub(crate) const PAGES: [Page; 4] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES];
 
 impl Page {
     /// Writes the figures of the published results into the page.

@@ -52,9 +52,13 @@ impl Perftest<'_> {
     /// MB/s of WRITEs of 8 KB by number of queue pairs, `messages` in all.
     pub(crate) fn queue_pairs(&self, results: &mut Results, group: &str, numbers: &[u64], messages: u64) {
         for pairs in numbers {
-            let megabytes = self.bandwidth("ib_write_bw", messages / pairs, &format!("-s 8192 -q {pairs}")).0;
-            results.add(group, &pairs.to_string(), Unit::MegabytesPerSecond, megabytes);
+            results.add(group, &pairs.to_string(), Unit::MegabytesPerSecond, self.write_at_once(*pairs, messages));
         }
+    }
+
+    /// MB/s of WRITEs of 8 KB on so many queue pairs, `messages` in all.
+    pub(crate) fn write_at_once(&self, pairs: u64, messages: u64) -> f64 {
+        self.bandwidth("ib_write_bw", messages / pairs, &format!("-s 8192 -q {pairs}")).0
     }
 
     /// MB/s of WRITEs of 1 MB, about `total` bytes.

@@ -13,6 +13,9 @@ pub(crate) enum Unit {
     /// 10^6 bytes per second.
     #[serde(rename = "MB/s")]
     MegabytesPerSecond,
+    /// 10^9 bits per second.
+    #[serde(rename = "Gb/s")]
+    GigabitsPerSecond,
     /// 10^6 messages per second.
     #[serde(rename = "M/s")]
     MillionPerSecond,
@@ -40,6 +43,7 @@ impl Unit {
             Self::Microseconds => "µs",
             Self::Nanoseconds => "ns",
             Self::MegabytesPerSecond => "MB/s",
+            Self::GigabitsPerSecond => "Gb/s",
             Self::MillionPerSecond => "M/s",
             Self::Percent => "%",
             Self::PerSecond => "/s",

@@ -310,7 +310,16 @@ impl Endpoint {
 
     /// Its directory in `lab`'s state.
     pub fn dir(&self, lab: &Lab) -> PathBuf {
-        let net = self.options.get(1).map_or("default", String::as_str);
-        lab.dir().join("endpoints").join(format!("{net}.{}", self.name))
+        lab.dir().join("endpoints").join(format!("{}.{}", self.network(), self.name))
+    }
+
+    /// Its network.
+    pub fn network(&self) -> &str {
+        self.options.get(1).map_or("default", String::as_str)
+    }
+
+    /// The scope of its policy.
+    pub fn scope(&self) -> String {
+        format!("endpoint/{}/{}", self.network(), self.name)
     }
 }

@@ -7,6 +7,7 @@ mod cluster;
 mod compile;
 pub mod docker;
 pub mod etcd;
+mod flow;
 pub mod forge;
 pub mod guest;
 mod hosts;
@@ -26,6 +27,7 @@ mod wire;
 
 pub use cluster::{Cluster, Site};
 pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper};
+pub use flow::{Flow, FlowOptions, Poured};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
 pub use pair::Pair;

@@ -11,6 +11,7 @@ mod endpoint;
 mod failure;
 mod faults;
 mod group;
+mod held;
 mod linger;
 mod network;
 mod peer;

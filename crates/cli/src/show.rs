@@ -274,6 +274,7 @@ mod tests {
             mrs: 100_000,
             mws: 0,
             pinned_bytes: 1 << 45,
+            held: Default::default(),
             qps: vec![qp],
             device: 0,
             lease: Some(LeaseInfo { term_seconds: 3600.0, left_seconds: Some(3600.0) }),

@@ -2,10 +2,11 @@
 
 use crate::args::TopOptions;
 use crate::failure::Failure;
+use crate::held;
 use crate::show::{bytes, print_line};
 use crate::table::Table;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::ContextInfo;
+use rdmesh_fabric::api::{ContextInfo, HeldSeconds};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 type Program = (String, String, i32, String);
 
 /// Traffic of a program since its queue pairs were made.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Traffic {
     qps: usize,
     sent_messages: u64,
@@ -22,6 +23,8 @@ struct Traffic {
     received_messages: u64,
     received_bytes: u64,
     retransmitted: u64,
+    /// Time for which rates have held its endpoint, since that was made.
+    held: HeldSeconds,
 }
 
 /// Shows the rates of every program, busiest first, again and again.
@@ -58,6 +61,7 @@ fn traffic(contexts: &[ContextInfo]) -> BTreeMap<Program, Traffic> {
         let program = (c.network.to_string(), c.endpoint.to_string(), c.pid, c.command.clone());
         let traffic = programs.entry(program).or_default();
         traffic.qps += c.qps.len();
+        traffic.held = c.held;
         for qp in &c.qps {
             traffic.sent_messages += qp.sent_messages;
             traffic.sent_bytes += qp.sent_bytes;
@@ -72,9 +76,13 @@ fn traffic(contexts: &[ContextInfo]) -> BTreeMap<Program, Traffic> {
 fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, seconds: f64) -> Table {
     let mut rows: Vec<_> = now
         .iter()
-        .map(|(program, now)| (program, now.since(before.get(program).copied().unwrap_or_default())))
+        .map(|(program, now)| {
+            let before = before.get(program).copied();
+            let held = held::share(before.map_or(now.held, |before| before.held), now.held, seconds);
+            (program, now.since(before.unwrap_or_default()), held)
+        })
         .collect();
-    rows.sort_by_key(|(_, traffic)| std::cmp::Reverse((traffic.sent_bytes, traffic.sent_messages)));
+    rows.sort_by_key(|(_, traffic, _)| std::cmp::Reverse((traffic.sent_bytes, traffic.sent_messages)));
     let rate = |count: u64| (count as f64 / seconds) as u64;
     let mut table = Table::new(&[
         "NETWORK",
@@ -87,8 +95,9 @@ fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, 
         "RECEIVED/s",
         "",
         "RETRANSMITTED/s",
+        "HELD BY A RATE",
     ]);
-    for ((network, endpoint, pid, command), traffic) in rows {
+    for ((network, endpoint, pid, command), traffic, held) in rows {
         table.row([
             network.clone(),
             endpoint.clone(),
@@ -100,6 +109,7 @@ fn table(before: &BTreeMap<Program, Traffic>, now: &BTreeMap<Program, Traffic>, 
             rate(traffic.received_messages).to_string(),
             bytes(rate(traffic.received_bytes)),
             rate(traffic.retransmitted).to_string(),
+            held.map_or_else(|| "-".to_owned(), |(level, share)| format!("{:.0}% {level}", share * 100.0)),
         ]);
     }
     table
@@ -115,6 +125,7 @@ impl Traffic {
             received_messages: self.received_messages.saturating_sub(before.received_messages),
             received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
             retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
+            held: self.held,
         }
     }
 }
@@ -135,12 +146,16 @@ mod tests {
     fn rates_are_differences_and_the_busiest_comes_first() {
         let quiet = Traffic { qps: 1, ..Traffic::default() };
         let before = BTreeMap::from([(program(1), quiet), (program(2), Traffic { sent_bytes: 1000, ..quiet })]);
-        let later = Traffic { sent_bytes: 1000 + 4096, sent_messages: 20, ..quiet };
+        let held = HeldSeconds { endpoint: 1.5, ..quiet.held };
+        let later = Traffic { sent_bytes: 1000 + 4096, sent_messages: 20, held, ..quiet };
         let now = BTreeMap::from([(program(1), quiet), (program(2), later)]);
         let shown = table(&before, &now, 2.0).to_string();
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["default", "a", "2", "ib_write_bw", "1", "10", "2.0", "KiB", "0", "0", "B", "0"]);
-        assert_eq!(lines[2][2], "1");
+        assert_eq!(
+            lines[1],
+            ["default", "a", "2", "ib_write_bw", "1", "10", "2.0", "KiB", "0", "0", "B", "0", "75%", "endpoint"]
+        );
+        assert_eq!((lines[2][2], lines[2][12]), ("1", "-"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod host;
 mod limits;
 mod packages;
 mod path;
+mod rates;
 mod router;
 mod tunnel;
 
@@ -44,6 +45,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     if let Some(status) = &status {
         findings.extend(tunnel::check(status, client));
         findings.extend(failed_requests::check(client));
+        findings.extend(rates::check(client));
     }
     findings
 }

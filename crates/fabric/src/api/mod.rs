@@ -173,6 +173,9 @@ pub struct ContextInfo {
     pub mws: u32,
     /// Bytes of registered memory.
     pub pinned_bytes: u64,
+    /// Time for which rates have held the queue pairs of its endpoint.
+    #[serde(default)]
+    pub held: HeldSeconds,
     /// Queue pairs.
     pub qps: Vec<QpInfo>,
     /// Number of the device: no other of the endpoint has it.
@@ -181,6 +184,19 @@ pub struct ContextInfo {
     /// Its lease, by which it outlives its program.
     #[serde(default)]
     pub lease: Option<LeaseInfo>,
+}
+
+/// Seconds for which an endpoint's queue pairs waited for a rate, by the level of its policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldSeconds {
+    /// The rate of the whole host.
+    pub host: f64,
+    /// Of the tenant.
+    pub tenant: f64,
+    /// Of the endpoint.
+    pub endpoint: f64,
+    /// Of single queue pairs.
+    pub qp: f64,
 }
 
 /// The lease of a device context.

@@ -6,8 +6,10 @@
 //! The buckets of host, tenant and endpoint are shared by all engines of the host.
 
 mod bucket;
+mod held;
 
 pub use bucket::{Bucket, Rate};
+pub use held::{Held, Level};
 
 use crate::timer::Time;
 use alloc::sync::Arc;
@@ -32,6 +34,8 @@ pub struct Policy {
     pub weight: Weight,
     /// The tenant's share of the host.
     pub tenant_weight: Weight,
+    /// Time for which the rates have held its queue pairs.
+    pub held: Arc<Held>,
 }
 
 /// Rates, in bytes and in messages; none where there is no limit.

@@ -6,12 +6,13 @@
 
 use super::Order;
 use super::turns::{ROOT, Turns};
-use crate::policy::{Bucket, Limits, Policy, Rates, Traffic};
+use crate::policy::{Bucket, Held, Level, Limits, Policy, Rates, Traffic};
 use crate::timer::Time;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 /// The gates of all classes and queue pairs.
 pub(super) struct Gates {
@@ -33,6 +34,9 @@ struct Gated {
     /// Of host, tenant and endpoint, as far as they are limited, the highest first; each with its class.
     levels: Vec<(u32, Limits)>,
     qp: Rates,
+    held: Arc<Held>,
+    /// Time since which any of its queue pairs has waited for a gate above it, as far as it has not been counted.
+    since: Option<Time>,
 }
 
 /// State of the gate of a class.
@@ -55,6 +59,8 @@ struct HeldQp {
     order: Order,
     /// Time at which its own gate opens.
     until: Option<Time>,
+    /// Time at which that was closed.
+    since: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -95,7 +101,8 @@ impl Gates {
         let limited = levels.into_iter().filter(|(_, limits)| !limits.is_unlimited());
         let levels: Vec<_> = limited.map(|(class, limits)| (class, limits.clone())).collect();
         let is_limited = !levels.is_empty() || policy.qp != Rates::default();
-        let new = is_limited.then(|| Box::new(Gated { levels, qp: policy.qp }));
+        let (qp, held) = (policy.qp, policy.held.clone());
+        let new = is_limited.then(|| Box::new(Gated { levels, qp, held, since: None }));
         let before = core::mem::replace(&mut self.policies[endpoint as usize], new);
         let (before, now) = (before.as_deref(), self.policies[endpoint as usize].as_deref());
         let rates = |gated: Option<&Gated>| gated.map_or(Rates::default(), |gated| gated.qp);
@@ -123,14 +130,15 @@ impl Gates {
             let top = *top;
             let through = self.doors[top as usize].through;
             if through != Some(qp) && (through.is_some() || self.held.waiting(top) != 0) {
-                self.hold(qp, class, order);
+                self.hold(qp, class, order, now);
                 return false;
             }
             let closed = gated.levels.iter().filter_map(|(class, limits)| Some((*class, limits.wait(now)?)));
             if let Some((closed, at)) = closed.max_by_key(|(_, at)| *at) {
+                gated.held.add(level(closed, class), now, at.min(now.after(LONGEST)));
                 self.end_turn(qp, class);
                 self.close_until(closed, Some(at));
-                self.hold(qp, class, order);
+                self.hold(qp, class, order, now);
                 return false;
             }
         }
@@ -146,7 +154,8 @@ impl Gates {
         }
         let Some(at) = held.limits.wait(now) else { return true };
         if held.until.is_none() {
-            (held.until, held.order) = (Some(at), order);
+            (held.until, held.order, held.since) = (Some(at), order, now);
+            gated.held.add(Level::Qp, now, at.min(now.after(LONGEST)));
             self.openings.insert((at, Gate::Qp(qp)));
         }
         self.end_turn(qp, class);
@@ -170,10 +179,16 @@ impl Gates {
         while let Some((_, gate)) = self.openings.first().copied().filter(|(at, _)| *at <= now) {
             match gate {
                 Gate::Class(class) => self.close_until(class, None),
-                Gate::Qp(qp) => return Some((qp, self.release(qp))),
+                Gate::Qp(qp) => {
+                    if let Some(Some(gated)) = self.policies.get(class_of(qp) as usize) {
+                        gated.held.add(Level::Qp, self.qps[qp as usize].since, now);
+                    }
+                    return Some((qp, self.release(qp)));
+                }
             }
         }
         let qp = self.held.next()?;
+        self.count_wait(class_of(qp), now);
         if let Some(top) = self.top(class_of(qp)) {
             self.doors[top as usize].through = Some(qp);
             self.update(top);
@@ -184,6 +199,11 @@ impl Gates {
     /// The queue pair goes, which had the class.
     pub(super) fn leave(&mut self, qp: u32, class: u32) {
         self.held.remove(class, qp);
+        if let Some(Some(gated)) = self.policies.get_mut(class as usize)
+            && self.held.waiting(class) == 0
+        {
+            gated.since = None;
+        }
         self.end_turn(qp, class);
         self.release(qp);
         self.renew(qp);
@@ -213,7 +233,10 @@ impl Gates {
     }
 
     /// The queue pair waits for its turn, which it keeps as long as it has not sent its part.
-    fn hold(&mut self, qp: u32, class: u32, order: Order) {
+    fn hold(&mut self, qp: u32, class: u32, order: Order, now: Time) {
+        if let Some(Some(gated)) = self.policies.get_mut(class as usize) {
+            gated.since.get_or_insert(now);
+        }
         let held = &mut self.qps[qp as usize];
         held.order = order;
         if (1..QUANTUM as u64).contains(&held.sent) {
@@ -222,6 +245,18 @@ impl Gates {
             held.sent = 0;
             self.held.add(class, qp);
         }
+    }
+
+    /// A queue pair of the endpoint with `class` has come through: the time that it and its neighbours have waited is the highest gate's,
+    /// as far as no lower one was closed.
+    fn count_wait(&mut self, class: u32, now: Time) {
+        let is_waiting = self.held.waiting(class) != 0;
+        let Some(Some(gated)) = self.policies.get_mut(class as usize) else { return };
+        let Some((top, _)) = gated.levels.first() else { return };
+        if let Some(since) = gated.since.take() {
+            gated.held.add(level(*top, class), since, now);
+        }
+        gated.since = is_waiting.then_some(now);
     }
 
     /// The queue pair is held no more by its own gate; returns the order that it joins.
@@ -269,6 +304,15 @@ impl Gates {
     }
 }
 
+/// Level of the gate with class `gate` above an endpoint.
+fn level(gate: u32, endpoint: u32) -> Level {
+    match gate {
+        ROOT => Level::Host,
+        _ if gate == endpoint => Level::Endpoint,
+        _ => Level::Tenant,
+    }
+}
+
 fn has_same_levels(one: Option<&Gated>, other: Option<&Gated>) -> bool {
     let levels = |gated: Option<&Gated>| gated.map_or(0, |gated| gated.levels.len());
     let pairs =
@@ -276,5 +320,7 @@ fn has_same_levels(one: Option<&Gated>, other: Option<&Gated>) -> bool {
     levels(one) == levels(other) && pairs().all(|((a, one), (b, other))| a == b && one.is_same(other))
 }
 
+/// Time that is counted beforehand, at most: the rest of it when it has passed.
+const LONGEST: Duration = Duration::from_secs(1);
 /// Bytes that one sends before it is another's turn: at 1 Mb/s it lasts 65 ms.
 const QUANTUM: i64 = 8 * 1024;

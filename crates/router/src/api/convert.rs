@@ -1,9 +1,10 @@
 //! Conversion of the router's own types to those of the API.
 
-use crate::daemon::{ConnectionInfo, ContextInfo, FailedRequestInfo, Host, QpRow};
+use crate::daemon::{ConnectionInfo, ContextInfo, FailedRequestInfo, HeldTimes, Host, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
 use rdmesh_nic::Path;
+use rdmesh_nic::policy::Level;
 use rdmesh_verbs::QpType;
 
 /// Every open context.
@@ -65,6 +66,7 @@ fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
         mrs: context.objects.mrs,
         mws: context.objects.mws,
         pinned_bytes: context.pinned_bytes,
+        held: held(&context.held),
         qps: context.qps.iter().map(qp).collect(),
         device: context.number,
         lease: context.lease.map(|lease| api::LeaseInfo {
@@ -72,6 +74,16 @@ fn context(context: ContextInfo) -> Result<api::ContextInfo, InvalidName> {
             left_seconds: lease.left.map(|left| left.as_secs_f64()),
         }),
     })
+}
+
+fn held(times: &HeldTimes) -> api::HeldSeconds {
+    let seconds = |level| times.by(level).as_secs_f64();
+    api::HeldSeconds {
+        host: seconds(Level::Host),
+        tenant: seconds(Level::Tenant),
+        endpoint: seconds(Level::Endpoint),
+        qp: seconds(Level::Qp),
+    }
 }
 
 fn qp(row: &QpRow) -> api::QpInfo {

@@ -1,7 +1,8 @@
 //! Counters and gauges, as JSON and as a page for Prometheus.
 
-use crate::daemon::{BadIndices, CmTotals, ContextInfo, Host, IoStats, SessionTotals, WorkerStats};
+use crate::daemon::{BadIndices, CmTotals, ContextInfo, HeldEndpoint, Host, IoStats, SessionTotals, WorkerStats};
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
+use rdmesh_nic::policy::Level;
 use rdmesh_nic::{AccessCounters, ChainEntry, Path, QpCounters, WireCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -146,7 +147,23 @@ fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
     count.push(&[], endpoints.len() as f64);
     families.insert(0, count);
     families.push(bad_indices(host));
+    families.push(held(host));
     families
+}
+
+fn held(host: &Host) -> Family {
+    let mut family = Family::new(
+        "rdmesh_endpoint_held_seconds_total".to_owned(),
+        "counter",
+        "Time for which a rate held the queue pairs, by the level of its policy",
+    );
+    for HeldEndpoint { name, network, times } in host.sessions().held_by_rates() {
+        for (level, text) in LEVELS {
+            let labels = [("network", network.as_str()), ("endpoint", &name), ("level", text)];
+            family.push(&labels, times.by(level).as_secs_f64());
+        }
+    }
+    family
 }
 
 fn bad_indices(host: &Host) -> Family {
@@ -174,6 +191,9 @@ fn labels(labels: &BTreeMap<String, String>) -> String {
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
+
+const LEVELS: [(Level, &str); Level::ALL.len()] =
+    [(Level::Host, "host"), (Level::Tenant, "tenant"), (Level::Endpoint, "endpoint"), (Level::Qp, "qp")];
 
 /// Metric of an endpoint's contexts: name, help text, value.
 type Held = (&'static str, &'static str, fn(&ContextInfo) -> u64);

@@ -36,7 +36,7 @@ pub use records::Records;
 // What a host tells of itself is in terms of its parts.
 pub use crate::io::{Faults, IoStats};
 pub use crate::session::{
-    BadIndices, ChainError, ChainRow, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, MoveError, QpRow,
-    QueueRow, SessionServer, SessionTotals, StepRow,
+    BadIndices, ChainError, ChainRow, CmTotals, ConnectionInfo, ContextInfo, FailedRequestInfo, HeldEndpoint,
+    HeldTimes, MoveError, QpRow, QueueRow, SessionServer, SessionTotals, StepRow,
 };
 pub use crate::worker::WorkerStats;

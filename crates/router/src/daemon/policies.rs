@@ -65,6 +65,7 @@ impl Policies {
             priority: priority(effective.priority),
             weight: weight(effective.weight),
             tenant_weight: weight(effective.tenant_weight),
+            held: Default::default(),
         }
     }
 

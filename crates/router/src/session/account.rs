@@ -5,6 +5,7 @@
 //! has really gone.
 
 use super::failed_requests::{FailedRequest, FailedRequests};
+use super::held_times::HeldTimes;
 use super::lookups::Seeker;
 use super::objects::{ObjectCounts, ObjectKind};
 use super::program::Program;
@@ -162,10 +163,16 @@ impl Account {
         self.lock().policy.clone()
     }
 
-    /// Changes it, but for the budget of chains, which is a quota.
+    /// Changes it, but for the budget of chains, which is a quota, and the time that has been counted.
     pub(super) fn set_policy(&self, policy: Policy) {
         let mut state = self.lock();
-        state.policy = Policy { steps: state.policy.steps.take(), ..policy };
+        state.policy = Policy { steps: state.policy.steps.take(), held: state.policy.held.clone(), ..policy };
+    }
+
+    /// Time for which rates have held its queue pairs.
+    pub(super) fn held_by_rates(&self) -> HeldTimes {
+        let policy = self.policy();
+        HeldTimes::new(|level| Duration::from_nanos(policy.held.by(level)))
     }
 
     /// Changes the steps of chains in a second that its programs have together.

@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::endpoint::Endpoint;
 use super::failed_requests::{FailedRequestInfo, PastFailedRequests};
-use super::info::{BadIndices, SessionTotals};
+use super::info::{BadIndices, HeldEndpoint, SessionTotals};
 use super::lookups::Seeker;
 use super::spec::EndpointSpec;
 use crate::budget::{Budget, Limits};
@@ -107,6 +107,16 @@ impl Accounts {
             name: account.spec.name.clone(),
             network: account.spec.network.clone(),
             count: account.bad_indices(),
+        };
+        self.endpoints.values().map(of).collect()
+    }
+
+    /// Time for which rates have held queue pairs, for each endpoint.
+    pub(super) fn held(&self) -> Vec<HeldEndpoint> {
+        let of = |Endpoint { account, .. }: &Endpoint| HeldEndpoint {
+            name: account.spec.name.clone(),
+            network: account.spec.network.clone(),
+            times: account.held_by_rates(),
         };
         self.endpoints.values().map(of).collect()
     }

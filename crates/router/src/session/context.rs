@@ -364,6 +364,7 @@ impl Context {
             shard: self.shard.number(),
             objects: self.holdings.objects(),
             pinned_bytes: self.regions.pinned(),
+            held: account.held_by_rates(),
             external: self.external.as_ref().map(drop).map_err(|error| *error),
             qps,
             number: self.number,

@@ -6,7 +6,7 @@ use super::connection::SessionConnection;
 use super::device::OpenDevice;
 use super::devices::MoveError;
 use super::failed_requests::FailedRequestInfo;
-use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, SessionTotals};
+use super::info::{BadIndices, CmTotals, ConnectionInfo, ContextInfo, HeldEndpoint, SessionTotals};
 use super::program::Process;
 use super::spec::EndpointSpec;
 use crate::endpoint::EndpointId;
@@ -43,6 +43,8 @@ pub(super) enum Control {
     Totals(Sender<SessionTotals>),
     FailedRequests(Sender<Vec<FailedRequestInfo>>),
     BadIndices(Sender<Vec<BadIndices>>),
+    /// Tells for how long rates have held queue pairs.
+    Held(Sender<Vec<HeldEndpoint>>),
     /// The thread of rdma_cm needs room for the command of one of its connections.
     Evict(u64),
     /// The account of an endpoint.

@@ -1,5 +1,6 @@
 //! Status information of the session server: contexts, queue pairs and endpoints.
 
+use super::held_times::HeldTimes;
 use super::label::Label;
 use super::managed::ManagedQueues;
 use super::objects::ObjectCounts;
@@ -32,6 +33,8 @@ pub struct ContextInfo {
     pub objects: ObjectCounts,
     /// Bytes registered.
     pub pinned_bytes: u64,
+    /// Time for which rates have held the queue pairs of its endpoint.
+    pub held: HeldTimes,
     /// Whether it reaches external peers, and if not, why.
     pub external: Result<(), ExternalPathError>,
     /// Its queue pairs.
@@ -139,6 +142,17 @@ pub struct ConnectionInfo {
     pub network: String,
     /// Its description.
     pub row: ConnectionRow,
+}
+
+/// Time for which rates have held an endpoint's queue pairs since it was opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldEndpoint {
+    /// The endpoint's name.
+    pub name: String,
+    /// The endpoint's network.
+    pub network: String,
+    /// The time.
+    pub times: HeldTimes,
 }
 
 /// Indices beyond the ends of their queues that the programs of an endpoint wrote.

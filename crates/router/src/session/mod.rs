@@ -32,6 +32,7 @@ mod executor;
 mod failed_requests;
 mod failure_notes;
 mod groups;
+mod held_times;
 mod holdings;
 mod info;
 mod label;
@@ -60,7 +61,10 @@ pub use crate::cm::ConnectionRow;
 pub use chain_orders::{ChainError, QueueRow, SlotRow, StepRow};
 pub use devices::MoveError;
 pub use failed_requests::{FailedChain, FailedRequest, FailedRequestInfo};
-pub use info::{BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, LeaseInfo, QpRow, SessionTotals};
+pub use held_times::HeldTimes;
+pub use info::{
+    BadIndices, ChainRow, CmTotals, ConnectionInfo, ContextInfo, HeldEndpoint, LeaseInfo, QpRow, SessionTotals,
+};
 pub use label::Label;
 pub use objects::ObjectCounts;
 pub use spec::EndpointSpec;
@@ -185,6 +189,11 @@ impl SessionServer {
     /// Indices beyond the ends of their queues, for each endpoint.
     pub fn bad_indices(&self) -> Vec<BadIndices> {
         self.sessions.ask(Control::BadIndices).unwrap_or_default()
+    }
+
+    /// Time for which rates have held queue pairs, for each endpoint.
+    pub fn held_by_rates(&self) -> Vec<HeldEndpoint> {
+        self.sessions.ask(Control::Held).unwrap_or_default()
     }
 
     /// Counts and counters of rdma_cm.

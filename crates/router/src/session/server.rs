@@ -179,6 +179,7 @@ impl Server {
                     self.executor.note_failures();
                     drop(answer.send(self.executor.accounts().bad_indices()));
                 }
+                Control::Held(answer) => drop(answer.send(self.executor.accounts().held())),
                 Control::Evict(id) => {
                     let evicted = self.executor.accounts_mut().evict();
                     self.executor.cm().tell(CmControl::Evicted(id, evicted));

@@ -1,9 +1,10 @@
 //! Rates of hosts, tenants, endpoints and queue pairs, priorities and weights.
 
 use super::world::*;
-use crate::policy::{Limits, Policy, Priority, Rate, Rates, Weight};
+use crate::policy::{Held, Level, Limits, Policy, Priority, Rate, Rates, Weight};
 use crate::timer::Time;
 use rdmesh_verbs::*;
+use std::sync::Arc;
 
 /// An endpoint with connected pairs that always have requests posted.
 struct Sender {
@@ -175,6 +176,56 @@ fn limits_below_a_limit_hold_too() {
         run(&mut world, &mut [&mut slow, &mut other], 1000);
         assert_near(slow.bytes(), 2_000_000, 4);
         assert_near(other.bytes(), 18_000_000, 4);
+    }
+}
+
+/// Parts of `millis` for which an endpoint was held, in per cent by level.
+fn shares(held: &Held, millis: u64) -> [u64; 4] {
+    Level::ALL.map(|level| held.by(level) * 100 / (millis * MS))
+}
+
+#[test]
+fn time_that_rates_cost_is_counted_by_level() {
+    let cases: [(Level, fn() -> Policy); 3] = [
+        (Level::Tenant, || Policy { tenant: rate(2_000_000), endpoint: rate(900_000_000), ..Policy::default() }),
+        (Level::Endpoint, || Policy { host: rate(900_000_000), endpoint: rate(2_000_000), ..Policy::default() }),
+        (Level::Qp, || {
+            let qp = Rates { bytes: Some(Rate::with_usual_burst(1_000_000, 10_000)), messages: None };
+            Policy { qp, ..Policy::default() }
+        }),
+    ];
+    for (level, policy) in cases {
+        for mut world in World::kinds() {
+            let mut sender = Sender::new(&mut world, 1, Setup::default(), 2, 1000);
+            let policy = policy();
+            let held = Arc::clone(&policy.held);
+            sender.set(&mut world, &policy);
+            sender.start(&mut world);
+            run(&mut world, &mut [&mut sender], 1000);
+            let mut shares = shares(&held, 1000);
+            let own = std::mem::take(&mut shares[level as usize]);
+            assert!((90..=100).contains(&own), "{level:?}: {own} %");
+            assert!(shares.iter().all(|share| *share <= 1), "{level:?}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn who_stays_below_its_rate_is_never_held() {
+    for mut world in World::kinds() {
+        let mut busy = Sender::new(&mut world, 1, Setup::default(), 4, 5000);
+        let (a, b) = world.pair_at(3, Setup { vni: 2, ..Setup::default() });
+        busy.set(&mut world, &Policy { endpoint: rate(2_000_000), ..Policy::default() });
+        let policy = Policy { endpoint: rate(2_000_000), ..Policy::default() };
+        world.device_of(&a).set_policy(policy.clone());
+        busy.start(&mut world);
+        for _ in 0..500 {
+            let write = SendOp::Write { remote_addr: BASE, rkey: b.key, imm: None };
+            world.post(&a, wr(0, write, &[a.sge(0, 3000)]));
+            run(&mut world, &mut [&mut busy], 2);
+            assert_eq!(a.done().map(|(_, status)| status), Some(WcStatus::Success));
+        }
+        assert_eq!(shares(&policy.held, 1000), [0; 4]);
     }
 }
 
