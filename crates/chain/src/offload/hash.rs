@@ -387,6 +387,11 @@ impl Client {
 
     /// Decodes a reply: its immediate data and the bytes that it wrote.
     pub fn reply(&mut self, tag: u32, bytes: &[u8]) -> Answer {
+        self.reply_in_place(tag, bytes).into_owned()
+    }
+
+    /// The same without a copy of the value.
+    pub fn reply_in_place<'a>(&mut self, tag: u32, bytes: &'a [u8]) -> Answer<&'a [u8]> {
         self.open.remove(&tag).map_or(Answer::Stale, |key| judge(&key, bytes))
     }
 }

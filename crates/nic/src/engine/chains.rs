@@ -189,19 +189,17 @@ fn tell_refused<P: Platform>(core: &mut Core<P>, out: &mut Outputs<P::Memory>) {
 }
 
 impl<P: Platform> QueuePairs<P> {
-    /// Wakes and ends queues that others have woken or ended. Returns whether there were any.
+    /// Wakes and ends queues that others have woken or ended. Returns how many there were.
     #[inline]
-    pub(super) fn see_to_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) -> bool {
-        let has_any = out.chains.has_any();
-        if has_any {
-            self.wake_chains(contexts, out);
-        }
-        has_any
+    pub(super) fn see_to_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) -> usize {
+        if out.chains.has_any() { self.wake_chains(contexts, out) } else { 0 }
     }
 
     #[cold]
-    fn wake_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) {
+    fn wake_chains(&mut self, contexts: &mut Slab<Context<P>>, out: &mut Outputs<P::Memory>) -> usize {
+        let mut count = 0;
         while let Some(index) = out.chains.take_poisoned() {
+            count += 1;
             if let Some((qp, env)) = self.with(index, contexts, out)
                 && qp.core().is_managed()
                 && !is_idle(qp.core().state())
@@ -210,6 +208,7 @@ impl<P: Platform> QueuePairs<P> {
             }
         }
         while let Some(index) = out.chains.take_woken() {
+            count += 1;
             let Some(qp) = self.get_mut(index) else { continue };
             tell_refused(qp.core_mut(), out);
             if let Some(chain) = &mut qp.core_mut().send.chain {
@@ -217,5 +216,6 @@ impl<P: Platform> QueuePairs<P> {
                 out.make_ready(index, qp.core());
             }
         }
+        count
     }
 }

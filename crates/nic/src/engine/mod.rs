@@ -163,14 +163,23 @@ impl<P: Platform> Engine<P> {
         let mut worked = self.expire();
         worked |= self.enforcement.advance(&mut self.qps, &mut self.contexts, &mut self.out);
         worked |= self.drain_inbox();
-        worked |= self.qps.see_to_chains(&mut self.contexts, &mut self.out);
+        worked |= self.qps.see_to_chains(&mut self.contexts, &mut self.out) != 0;
         for _ in 0..self.out.schedule.len(Order::Arrived).min(TURNS_PER_POLL) {
             if self.out.spent() - start > POLL_COST / 2 {
                 break;
             }
             worked |= self.take_arrived();
         }
-        for _ in 0..self.out.schedule.len(Order::Local).min(TURNS_PER_POLL) {
+        worked |= self.take_local_turns(start);
+        worked | self.flush_failed()
+    }
+
+    /// Lets queue pairs send within the host: those that waited when it began, and chains that these have woken, so that a request
+    /// to a chain is answered in the poll that sent it.
+    fn take_local_turns(&mut self, start: u64) -> bool {
+        let (mut worked, mut turns, mut taken) = (false, self.out.schedule.len(Order::Local), 0);
+        while taken < turns.min(TURNS_PER_POLL) {
+            taken += 1;
             // Packets for others are taken away between polls; until then no more are made. And a queue pair whose doorbell
             // rings while large messages are copied does not wait longer than this.
             if self.out.is_full() || self.out.spent() - start > POLL_COST {
@@ -181,10 +190,10 @@ impl<P: Platform> Engine<P> {
             worked |= self.run(index);
             // The cost of its packets at receivers on this engine is charged to the sender.
             self.drain_inbox();
-            self.qps.see_to_chains(&mut self.contexts, &mut self.out);
+            turns += self.qps.see_to_chains(&mut self.contexts, &mut self.out);
             self.out.schedule.charge(Order::Local, index, self.out.spent() - before);
         }
-        worked | self.flush_failed()
+        worked
     }
 
     fn expire(&mut self) -> bool {

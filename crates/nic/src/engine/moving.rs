@@ -37,7 +37,7 @@ impl<P: Platform> MovingDevice<P> {
     pub fn prepare(engine: &mut Engine<P>, now: Time) {
         engine.settle_arrivals(now, &mut Budget::unlimited());
         engine.drain_inbox();
-        while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) {
+        while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) != 0 {
             engine.drain_inbox();
         }
     }

@@ -14,13 +14,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Judgement of a reply with these bytes, at whose end its value lies.
-    pub(super) fn of(judged: &Judged, reply: &[u8]) -> Self {
+    /// Judgement of a reply, in which the value lies.
+    pub(super) fn of(judged: &Judged<&[u8]>) -> Self {
         let none = |kind| Self { kind, version: 0, value: null(), length: 0 };
         match judged {
             Judged::Value { version, value } => {
-                let start = reply.len().saturating_sub(value.len());
-                Self { version: *version, value: reply[start..].as_ptr().cast(), length: value.len(), ..none(0) }
+                Self { version: *version, value: value.as_ptr().cast(), length: value.len(), ..none(0) }
             }
             Judged::Miss => none(1),
             Judged::OtherKey => none(2),

@@ -151,7 +151,7 @@ replace! {
             // SAFETY: as above.
             let (client, reply) = unsafe { (given_mut(client, "the client")?, list(reply, length, "the reply")?) };
             // SAFETY: as above.
-            unsafe { store(answer, Answer::of(&client.reply(tag, reply), reply)) };
+            unsafe { store(answer, Answer::of(&client.reply_in_place(tag, reply))) };
             Ok(0)
         })
     }

@@ -2,19 +2,23 @@
 
 use super::Local;
 use crate::platform::Platform;
-use crate::schedule::{Order, TURN_COST, TURN_PACKETS};
+use crate::schedule::{Order, TURN_COST, TURN_PACKETS, TURN_STEPS};
 use rdmesh_verbs::WcStatus;
 
 impl<P: Platform> Local<'_, P> {
-    /// Lets a QP send for one turn. Returns whether it did anything.
+    /// Lets a QP send for one turn. Returns whether it did anything. Steps of a chain are no packets: their cost alone ends the
+    /// turn, so that a request to a chain is mostly answered in one.
     pub(crate) fn run_sends(&mut self) -> bool {
         if self.qp.is_flushing() {
             return self.exec().flush_sends();
         }
-        let mut worked = false;
+        let (mut worked, mut packets) = (false, 0);
         let end = self.out.spent() + TURN_COST;
-        for _ in 0..TURN_PACKETS {
-            if self.out.spent() >= end || !self.qp.is_sending() || !self.qp.can_send() || self.state.is_full() {
+        for _ in 0..TURN_STEPS {
+            if packets == TURN_PACKETS || self.out.spent() >= end {
+                break;
+            }
+            if !self.qp.is_sending() || !self.qp.can_send() || self.state.is_full() {
                 break;
             }
             if !self.out.admit(Order::Local, self.index) {
@@ -30,7 +34,7 @@ impl<P: Platform> Local<'_, P> {
             }
             match self.send_next() {
                 Step::Blocked => break,
-                Step::Done => worked = true,
+                Step::Done => (worked, packets) = (true, packets + 1),
                 // Its cost is known when all members have got it.
                 Step::DoneForGroup => return true,
             }

@@ -36,7 +36,7 @@ impl Program {
     /// With a bad request of a kind in one of its positions, if one is named.
     fn new(world: &mut World, fault: Option<(usize, usize)>) -> Self {
         let a = world.node(0, 1, Setup { signal_all: false, ..Setup::default() });
-        let plain: Vec<Queue> = (0..3).map(|_| world.plain(&a, 64, false)).collect();
+        let plain: Vec<Queue> = (0..3).map(|_| world.plain(&a, 64, true)).collect();
         let write = |flags| {
             let sges = [a.sge(256, 16)].into_iter().collect();
             let args = chain::Args { remote_addr: BASE + 512, rkey: a.key.0, ..chain::Args::default() };

@@ -146,7 +146,7 @@ impl Exchange {
         }
         for engine in &mut self.world.engines {
             engine.drain_inbox();
-            while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) {
+            while engine.qps.see_to_chains(&mut engine.contexts, &mut engine.out) != 0 {
                 engine.drain_inbox();
             }
         }

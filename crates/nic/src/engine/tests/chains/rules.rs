@@ -60,6 +60,19 @@ fn completions_beyond_the_room_count_where_overrun_is_ignored() {
 }
 
 #[test]
+fn a_chain_of_several_queues_ends_in_the_poll_that_started_it() {
+    let mut world = World::new(1);
+    let a = node(&mut world);
+    let last = world.queue(&a, GROUP, &[local(ChainOp::FetchAdd, &a, 0, 1)]);
+    let mut steps = vec![request(ChainOp::Nop); 31];
+    steps.push(order(ChainOp::Enable, last.qp, 1, 0));
+    let first = world.queue(&a, GROUP, &steps);
+    world.device_of(&a).enable(first.qp, 32).unwrap();
+    world.engines[0].poll(world.now);
+    assert_eq!(a.word(0), 1);
+}
+
+#[test]
 fn relative_enables_add_up() {
     let mut world = World::new(1);
     let a = node(&mut world);
