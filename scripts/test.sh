@@ -126,6 +126,10 @@ part_fresh() {
 
 dev_test() {
     local part begin summary=() failed=0
+    if [[ ${1:-} == --all ]]; then
+        export RDMESH_TEST_ALL=1
+        shift
+    fi
     if (($# == 0)); then set -- "${TEST_PARTS[@]}"; fi
     for part in "$@"; do
         [[ " ${TEST_PARTS[*]} " == *" $part "* ]] || die "unknown part: $part (${TEST_PARTS[*]})"
