@@ -4,15 +4,15 @@ mod chain;
 mod file;
 mod group;
 mod policy;
+mod router;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Parser, Subcommand};
 pub(crate) use file::expand;
 pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
-use rdmesh_fabric::cluster::Terms;
-use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota, api};
-use rdmesh_router::io::Faults;
+use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
+pub(crate) use router::{RouterOptions, UpOptions};
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -84,127 +84,6 @@ pub(crate) enum Command {
     Stats(OutputOptions),
     /// Look for what is missing or misconfigured, and for what programs asked in vain, and say how to fix it
     Doctor(DoctorOptions),
-}
-
-#[derive(ClapArgs, Clone)]
-pub(crate) struct RouterOptions {
-    /// Options in TOML, as `underlay = "192.0.2.1"`; those on the command line override them
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Make no network namespaces; needs no root
-    #[arg(long)]
-    pub(crate) rootless: bool,
-    /// How workers wait for work
-    #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
-    pub(crate) mode: Mode,
-    /// Worker threads [default: chosen by the number of cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=255))]
-    pub(crate) workers: Option<u16>,
-    /// Name of this host, by which others know it [default: the system's]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) host: Option<Name>,
-    /// This host's address towards the other hosts: endpoints reach theirs through it
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) underlay: Option<IpAddr>,
-    /// The other hosts and their endpoints, in JSON: `rdmesh peer ls --json` prints such a file
-    #[arg(long, value_name = "FILE", requires = "underlay")]
-    pub(crate) peers: Option<PathBuf>,
-    /// The cluster's store, as etcd://USER:PASSWORD@HOST:PORT,HOST:PORT?OPTIONS: hosts that share it find each other and each
-    /// other's endpoints
-    ///
-    /// Options are `tls`, `ca=FILE`, `cert=FILE`, `key=FILE`, `password-file=FILE` and `timeout=SECONDS`, joined by `&`; files are
-    /// absolute paths. The secret by which the hosts authenticate each other is in the store, unless all have the same --key.
-    #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers", env = STORE, hide_env_values = true)]
-    pub(crate) store: Option<String>,
-    /// Time in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
-    /// addresses are free again, and an address that was given back rests for `quarantine`
-    #[arg(long, value_name = "TERMS", requires = "store", default_value_t = Terms::default())]
-    pub(crate) terms: Terms,
-    /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
-    #[arg(long, value_name = "FILE", requires = "underlay")]
-    pub(crate) key: Option<PathBuf>,
-    /// What RDMA packets between hosts prove
-    #[arg(long, value_enum, default_value_t = Security::Psk)]
-    pub(crate) underlay_security: Security,
-    /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
-    #[arg(long, requires = "underlay", conflicts_with = "rootless")]
-    pub(crate) firewall: bool,
-    /// Former name of `--underlay-security none`
-    #[arg(long, hide = true)]
-    pub(crate) insecure: bool,
-    /// Faults to begin with, see `rdmesh faults`
-    #[arg(long, value_name = "FAULTS")]
-    pub(crate) faults: Option<Faults>,
-    /// How endpoints of this host reach each other; anything but memory is for tests
-    #[arg(long, value_enum, default_value_t = LocalPath::Memory)]
-    pub(crate) local_path: LocalPath,
-    /// Leave the terminal's session; set by `rdmesh up`
-    #[arg(long, hide = true)]
-    pub(crate) detached: bool,
-}
-
-impl RouterOptions {
-    /// Whether packets of other hosts are believed without proof.
-    pub(crate) fn is_insecure(&self) -> bool {
-        self.insecure || matches!(self.underlay_security, Security::None)
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Security {
-    /// Their sender, by a tag with a key that the hosts share: from --key, `rdmesh peer add --key`, or the store
-    Psk,
-    /// Nothing: every sender that uses the address of a host is believed
-    None,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct UpOptions {
-    #[command(flatten)]
-    pub(crate) router: RouterOptions,
-    /// Stay in the foreground
-    #[arg(long)]
-    pub(crate) foreground: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum LocalPath {
-    /// Through shared memory
-    Memory,
-    /// Through the tunnel, as endpoints of two hosts; needs --underlay
-    Tunnel,
-    /// By plain RoCEv2, as external peers
-    Plain,
-}
-
-impl From<LocalPath> for rdmesh_router::daemon::LocalPath {
-    fn from(path: LocalPath) -> Self {
-        match path {
-            LocalPath::Memory => Self::Memory,
-            LocalPath::Tunnel => Self::Tunnel,
-            LocalPath::Plain => Self::Plain,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Mode {
-    /// Never sleep: lowest latency, one core each
-    Spin,
-    /// Poll while there is work, sleep when there is none
-    Adaptive,
-    /// Sleep whenever there is nothing to do at once
-    Sleep,
-}
-
-impl From<Mode> for api::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Spin => Self::Spin,
-            Mode::Adaptive => Self::Adaptive,
-            Mode::Sleep => Self::Sleep,
-        }
-    }
 }
 
 /// Options of a new endpoint.

@@ -6,6 +6,7 @@ mod chains;
 mod device;
 mod enforcement;
 mod free;
+mod groups;
 mod management;
 mod moving;
 mod receive;
@@ -26,9 +27,8 @@ pub use settle::Budget;
 use crate::capture::Captures;
 use crate::command::{CommandError, ContextId, DeferredDrop};
 use crate::device::{Context, Event, Outputs, Slab};
-use crate::memory::Payload;
 use crate::numbers::Numbers;
-use crate::packet::{Body, Head, Packet, acknowledgement};
+use crate::packet::Packet;
 use crate::path::Integrity;
 use crate::path::Network;
 use crate::platform::Platform;
@@ -37,7 +37,6 @@ use crate::seeded::derive;
 use crate::timer::Time;
 use crate::transport::local::drop_request;
 use crate::transport::{Env, Qp};
-use crate::wire::{Op, Syndrome};
 use enforcement::Enforcement;
 use management::Management;
 use rdmesh_verbs::{DeviceLimits, Qpn};
@@ -243,27 +242,13 @@ impl<P: Platform> Engine<P> {
                 qp.handle_reply(env, head, body);
             }
         } else if dest == Qpn::MULTICAST {
-            self.deliver_to_group(head, body);
+            self.qps.deliver_to_group(head, body, &mut self.contexts, &mut self.out);
         } else {
             match self.out.index_of(dest).and_then(|index| self.qp(index)) {
                 Some((qp, env)) => qp.handle_request(env, head, body),
                 None => drop_request(&mut self.out, head),
             }
         }
-    }
-
-    /// Delivers a datagram to every member of a group in this engine.
-    fn deliver_to_group(&mut self, head: &Head, body: &Body<P::Memory>) {
-        // A connected QP may name the group's number as its peer's; no QP answers there.
-        let (Op::Datagram { .. }, Body::Data(payload)) = (head.header.op, body) else {
-            return drop_request(&mut self.out, head);
-        };
-        self.qps.for_members((head.vni, head.ip.dest), &mut self.contexts, &mut self.out, |qp, mut env| {
-            qp.handle_group(&mut env, head, payload);
-            env.out.spend(u64::from(head.len));
-        });
-        let reply = head.reply(acknowledgement(Syndrome::ACK));
-        self.out.packet(Packet { head: reply, body: Body::Data(Payload::empty()) });
     }
 
     /// Flushes what was posted to QPs in error, some of them in each poll.
@@ -280,12 +265,6 @@ impl<P: Platform> Engine<P> {
 
     fn qp(&mut self, index: u32) -> Option<(&mut Qp<P>, Env<'_, P>)> {
         self.qps.with(index, &mut self.contexts, &mut self.out)
-    }
-
-    /// Deadlines that are kept.
-    #[cfg(test)]
-    fn deadlines(&self) -> usize {
-        self.out.timers.len()
     }
 }
 

@@ -116,15 +116,15 @@ fn a_qp_has_one_deadline_however_often_it_starts_anew() {
     for id in 0..50 {
         world.post(&a, wr(id, SendOp::Send { imm: None }, &[]));
         world.settle();
-        assert_eq!(world.engines[0].deadlines(), 1);
+        assert_eq!(world.engines[0].out.timers.len(), 1);
         world.modify_state(&a, QpState::Reset);
-        assert_eq!(world.engines[0].deadlines(), 0);
+        assert_eq!(world.engines[0].out.timers.len(), 0);
         world.connect_with(&a, &b, |attr| attr.timeout = 31);
     }
     world.post(&a, wr(99, SendOp::Send { imm: None }, &[]));
     world.settle();
     world.engines[0].device(a.context).unwrap().destroy_qp(a.qp).unwrap();
-    assert_eq!(world.engines[0].deadlines(), 0);
+    assert_eq!(world.engines[0].out.timers.len(), 0);
 }
 
 #[test]

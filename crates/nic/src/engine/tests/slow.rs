@@ -189,7 +189,7 @@ fn what_waits_can_be_ended_and_leaves_nothing() {
                 end(&mut world, nodes[1 - which]);
                 nodes[slow].memory.be_slow(0);
                 world.run_until(Time(world.now.0 + 20 * SECOND));
-                assert!(world.engines.iter().all(|engine| engine.deadlines() == 0));
+                assert!(world.engines.iter().all(|engine| engine.out.timers.len() == 0));
                 let done: Vec<_> = std::iter::from_fn(|| a.done()).collect();
                 assert!(done.len() <= 1 && done.iter().all(|(_, status)| *status == WcStatus::FlushError), "{done:?}");
                 assert_eq!(
