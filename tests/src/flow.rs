@@ -24,7 +24,7 @@ pub struct FlowOptions {
     pub len: u64,
 }
 
-/// What was sent.
+/// Amount that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Poured {
     /// Bytes that were completed while the time was taken.
@@ -60,7 +60,7 @@ impl Flow {
         self.program.say(&format!("pour {op} {seconds} {:.0}", bytes.unwrap_or(0.0)));
     }
 
-    /// What it has sent, at the end.
+    /// Amount that it has sent, at the end.
     pub fn end(&mut self) -> Poured {
         let line = self.line();
         let words = line.strip_prefix("poured ").unwrap_or_else(|| panic!("not what was poured: {line}"));

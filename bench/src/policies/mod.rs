@@ -20,7 +20,7 @@ const UNLIMITED: &str = "WRITE, 64 KB, no limit";
 const LIMITED: &str = "limited by a policy";
 const PACED: &str = "by a program that paces itself";
 
-/// What is limited, and to how many Gb/s.
+/// Kind of traffic, and its limit in Gb/s.
 const LIMITS: [(Op, f64); 8] = [
     (WRITE, 0.1),
     (WRITE, 1.0),

@@ -56,6 +56,6 @@ fn text<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     if items.is_empty() { "-".to_owned() } else { items.join(", ") }
 }
 
-/// What operators of other systems would expect of such rules.
+/// A remark for operators, who would expect more of such rules.
 const RDMA_ONLY: &str =
     "It binds RDMA (queue pairs, datagrams, rdma_cm), not TCP and UDP on the endpoints' interfaces.";

@@ -78,7 +78,7 @@ impl RotatedKey {
         Self { newest, older: Some(self.newest) }
     }
 
-    /// What `derive` makes of both keys.
+    /// Both keys, as `derive` makes them of these.
     pub fn map(&self, derive: impl Fn(&TunnelKey) -> TunnelKey) -> Self {
         Self { newest: derive(&self.newest), older: self.older.as_ref().map(derive) }
     }

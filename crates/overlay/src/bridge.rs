@@ -16,7 +16,7 @@ pub(crate) struct Bridge {
     links: Links,
 }
 
-/// What a network knows of other hosts.
+/// A network's knowledge of other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) entries: BTreeSet<Entry>,

@@ -88,7 +88,7 @@ impl Client {
         Ok(Self { qp, cq, mr, bytes, keys: Keys::new(shape) })
     }
 
-    /// What the server's chain answers, key by key.
+    /// The answers of the server's chain, key by key.
     fn get(&mut self, keys: &[String]) -> Result<Vec<Answer>> {
         let mut answers = vec![Answer::Miss; keys.len()];
         let mut free: Vec<usize> = (0..OUTSTANDING).collect();

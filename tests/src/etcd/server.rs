@@ -15,7 +15,7 @@ pub struct Etcd {
     site: Site,
 }
 
-/// Where the members are.
+/// Addresses of the members.
 struct Site {
     address: String,
     /// None: the present one.

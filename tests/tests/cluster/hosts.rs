@@ -20,7 +20,7 @@ fn address(host: usize) -> String {
     format!("10.7.0.{}", host + 2)
 }
 
-/// What each pair of a network's sites runs: the kernel's IP, verbs and rdma_cm.
+/// Programs that each pair of a network's sites runs: the kernel's IP, verbs and rdma_cm.
 fn exchange(cluster: &Cluster, sites: &mut [Site], server: usize, client: usize) {
     let ip = address(server);
     sites[client].run(&format!("ping -c 2 -i 0.2 -W 5 {ip}"));

@@ -126,7 +126,7 @@ fn the_secret_in_the_store_is_replaced_under_traffic() {
     });
 }
 
-/// What a router keeps of the secret, for the next one.
+/// The secret as a router keeps it for the next one.
 fn secret(lab: &Lab) -> String {
     std::fs::read_to_string(lab.dir().join("secret")).unwrap_or_default()
 }

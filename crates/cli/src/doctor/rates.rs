@@ -20,7 +20,7 @@ pub(super) fn check(client: &Client) -> Vec<Finding> {
     findings(&before, &now, looked.elapsed().as_secs_f64())
 }
 
-/// What is counted of each endpoint that has a device open.
+/// Counts of each endpoint that has a device open.
 fn endpoints(contexts: &[ContextInfo]) -> BTreeMap<String, HeldSeconds> {
     contexts.iter().map(|c| (format!("{}/{}", c.network, c.endpoint), c.held)).collect()
 }

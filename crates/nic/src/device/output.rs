@@ -48,7 +48,7 @@ pub enum Event {
     },
 }
 
-/// What security groups have prevented, in one engine.
+/// Counts of what security groups have prevented, in one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AccessCounters {
     /// Commands that named a peer.

@@ -46,7 +46,7 @@ impl Enforcement {
 }
 
 impl<P: Platform> Engine<P> {
-    /// What access rules have prevented.
+    /// Counts of what access rules have prevented.
     pub fn access_counters(&self) -> AccessCounters {
         self.out.access
     }

@@ -20,9 +20,9 @@ pub struct AccessRules {
 /// Rules of a class of addresses that are in security groups: what none of them names is forbidden.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClassRules {
-    /// Whom it may connect to.
+    /// Peers that it may connect to.
     pub to: Vec<Grant>,
-    /// Who may connect to it.
+    /// Peers that may connect to it.
     pub from: Vec<Grant>,
 }
 

@@ -73,7 +73,7 @@ impl Routes {
         self.hosts.get((vni, Gid::default())).map_or(&[], |hosts| hosts.hosts.as_slice())
     }
 
-    /// Which addresses may exchange packets.
+    /// The rules by which addresses may exchange packets.
     pub fn access(&self) -> &Arc<AccessRules> {
         &self.access
     }

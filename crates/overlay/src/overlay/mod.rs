@@ -344,7 +344,7 @@ fn mac_of(endpoint: &Endpoint) -> MacAddress {
     MacAddress::of(endpoint.addresses.first().copied().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()))
 }
 
-/// What a network knows of `endpoint` on the host at `host`.
+/// A network's knowledge of `endpoint` on the host at `host`.
 fn entries_of(endpoint: &Endpoint, host: IpAddr) -> Vec<Entry> {
     let mac = mac_of(endpoint);
     let addresses = endpoint.addresses.iter().copied().chain([mac.link_local().into()]);

@@ -242,7 +242,7 @@ impl Host {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().wire_counters())).collect()
     }
 
-    /// What security groups have prevented, in each worker's engine.
+    /// Counts of what security groups have prevented, in each worker's engine.
     pub fn access_counters(&self) -> Vec<AccessCounters> {
         self.workers.shards().iter().map(|shard| shard.call(|shard| shard.engine().access_counters())).collect()
     }

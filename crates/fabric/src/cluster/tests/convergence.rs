@@ -6,7 +6,7 @@ use crate::store::{Revision, Store};
 use crate::{Policy, PolicyScope, PolicyTree, Priority, SecurityGroup};
 use proptest::prelude::*;
 
-/// What an operator does, or what becomes of a follower's connection.
+/// Step of an operator, or end of a follower's connection.
 #[derive(Clone, Debug)]
 enum Step {
     Group { host: usize, group: u8, members: Vec<u8> },

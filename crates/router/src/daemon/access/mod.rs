@@ -25,7 +25,7 @@ pub(super) fn add_rules(rules: &mut AccessRules, topology: &Topology, own: &Name
     }
 }
 
-/// What tells the endpoints of one class from others: the groups that they are in, and the other sides of rules that they are.
+/// Mark of the endpoints of one class: the groups that they are in, and the other sides of rules that they are.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
     groups: Vec<&'a Name>,

@@ -48,7 +48,7 @@ fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
     })
 }
 
-/// What the groups' text says, rule by rule.
+/// Meaning of the groups' text, rule by rule.
 fn says(groups: &[SecurityGroup], from: u8, to: u8, port: u16) -> bool {
     let side = |own: u8, other: u8, rules: fn(&SecurityGroup) -> &Vec<Rule>| {
         let mut own_groups = groups.iter().filter(|group| group.members.contains(&name(&format!("e{own}")))).peekable();

@@ -102,7 +102,7 @@ impl Allocator {
         }
     }
 
-    /// What `work` finds in the cluster, or changes there; an error where the host has not joined it.
+    /// Result of `work` in the cluster; an error where the host has not joined it.
     pub(in crate::daemon) fn with_cluster<R, F>(&self, work: impl FnOnce(Cluster) -> F) -> Result<R, HostError>
     where
         F: Future<Output = Result<R, ClusterError>>,

@@ -1,4 +1,4 @@
-//! What the cluster has told, in this host's registry: other hosts and their endpoints, groups, tenants and policies.
+//! Transfer of what the cluster has told to this host's registry: other hosts and their endpoints, groups, tenants and policies.
 
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::error::HostError;
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What is known of the store.
+/// Contents of the store, as far as they are known.
 #[derive(Clone, Default)]
 pub(super) struct Known {
     /// The networks that this host has endpoints on: what they are, where that is known already.
     pub(super) networks: Views,
-    /// What all hosts follow, where it is known already.
+    /// The records that all hosts follow, where they are known already.
     pub(super) common: Option<CommonView>,
 }
 
@@ -100,7 +100,7 @@ fn apply_tenants(common: &CommonView, registry: &Registry) -> Result<(), HostErr
     Ok(())
 }
 
-/// What is known of a network whose view has not come yet stays.
+/// Makes the registry's endpoints agree with `views`. Those of a network whose view has not come yet stay.
 fn apply_endpoints(views: &Views, Target { own, registry, peers, .. }: &Target) -> Result<(), HostError> {
     let wanted = wanted(views, own);
     // First what has gone: an endpoint that has moved keeps its address.
