@@ -154,7 +154,10 @@ impl Links {
 impl<'a> Changes<'a> {
     /// Makes the bridge `name`, if there is none.
     pub(crate) fn ensure_bridge(self, name: &str) -> Self {
-        let message = named(name, vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
+        // Without an address of its own it would take the lowest one of its ports; as these come and go it would then forget its
+        // neighbours.
+        let address = LinkAttribute::Address(MacAddress::BRIDGE.octets().to_vec());
+        let message = named(name, vec![address, LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
         let request = Request::new(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL);
         self.with(format!("making bridge `{name}`"), request, Some(EEXIST))
     }

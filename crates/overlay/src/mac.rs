@@ -11,6 +11,9 @@ impl MacAddress {
     /// All zero: in a VXLAN device's table it stands for broadcast and unknown addresses.
     pub(crate) const ANY: Self = Self([0; 6]);
 
+    /// That of every network's bridge, which sends no frames of its own.
+    pub(crate) const BRIDGE: Self = Self([0x02, 0x5a, 0, 0, 0, 1]);
+
     /// The one that goes with `address`: a function of the address alone, locally administered, different for different
     /// IPv4 addresses.
     pub fn of(address: IpAddr) -> Self {

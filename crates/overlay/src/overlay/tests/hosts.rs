@@ -272,6 +272,27 @@ fn who_has_a_known_address_is_asked_on_no_wire() {
 }
 
 #[test]
+fn who_is_known_stays_known_as_endpoints_come_and_go() {
+    let addresses = ["192.0.2.1", "192.0.2.2"];
+    let Some(hosts) = Hosts::new(&addresses) else { return };
+    let blue = network("blue");
+    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
+    let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
+    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
+    hosts.tell_all(1, &blue, &[(&a, addresses[0])]);
+    // The bridge's ends of their links have random addresses, of which one is surely lower than any before.
+    let others: Vec<Endpoint> =
+        (10..26).map(|n| hosts.add(0, &blue, &format!("c{n}"), &[format!("10.7.0.{n}").as_str()])).collect();
+    let (host, world) = &hosts.worlds[0];
+    for other in &others[..8] {
+        host.run(|| world.overlay.remove_endpoint(other).map_err(io::Error::other)).unwrap();
+    }
+    hosts.settle(&[(0, &a), (1, &b)]);
+    let at_a = hosts.namespace(0, &a);
+    ["10.7.0.3", "fd00:7::3"].into_iter().for_each(|address| reaches(&hosts.namespace(1, &b), &at_a, address));
+}
+
+#[test]
 fn an_endpoint_that_moves_is_reached_at_once() {
     let addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
     let Some(hosts) = Hosts::new(&addresses) else { return };
