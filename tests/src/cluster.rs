@@ -52,9 +52,14 @@ impl Cluster {
         &self.labs[number]
     }
 
-    /// Lets the store stand still, or go on.
-    pub fn stop_store(&self, stands: bool) {
-        self.etcd.stop(0, stands);
+    /// Ends the store.
+    pub fn stop_store(&mut self) {
+        self.etcd.kill(0);
+    }
+
+    /// Starts the store again, with all that it had.
+    pub fn start_store(&mut self) {
+        self.etcd.restart(0);
     }
 
     /// Kills a router, as a loss of its host would.

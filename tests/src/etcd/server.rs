@@ -1,6 +1,5 @@
 //! Members of an etcd cluster.
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -89,13 +88,6 @@ impl Etcd {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-
-    /// Lets a member stand still, or go on.
-    pub fn stop(&self, index: usize, stands: bool) {
-        let member = self.members[index].as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
-        let signal = if stands { Signal::STOP } else { Signal::CONT };
-        kill_process(member.expect("the member runs"), signal).expect("it is ours");
     }
 
     /// Starts a member that was killed, and waits until it answers.
