@@ -61,11 +61,11 @@ pub(crate) struct SetGroup {
     /// An endpoint that is in it, on whatever host; may be given several times, also for endpoints to come
     #[arg(long, value_name = "ENDPOINT")]
     member: Vec<Name>,
-    /// Who may connect to its members: any, group/NAME, endpoint/NAME, ADDRESS or RANGE, and @PORT or @FIRST-LAST behind it; may be
-    /// given several times
+    /// Peers that may connect to its members: any, group/NAME, endpoint/NAME, ADDRESS or RANGE, and @PORT or @FIRST-LAST behind it;
+    /// may be given several times
     #[arg(long, value_name = "RULE")]
     from: Vec<Rule>,
-    /// Whom its members may connect to
+    /// Peers that its members may connect to
     #[arg(long, value_name = "RULE")]
     to: Vec<Rule>,
 }

@@ -45,7 +45,7 @@ pub(crate) struct RouterOptions {
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one
     #[arg(long, value_name = "FILE", requires = "underlay")]
     pub(crate) key: Option<PathBuf>,
-    /// What RDMA packets between hosts prove
+    /// Authentication of RDMA packets between hosts
     #[arg(long, value_enum, default_value_t = Security::Psk)]
     pub(crate) underlay_security: Security,
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)

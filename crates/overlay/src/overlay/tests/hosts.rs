@@ -243,15 +243,22 @@ fn reaches(server: &Namespace, client: &Namespace, address: &str) {
     receiver.recv(&mut [0; 8]).unwrap();
 }
 
-#[test]
-fn who_has_a_known_address_is_asked_on_no_wire() {
-    let addresses = ["192.0.2.1", "192.0.2.2"];
-    let Some(hosts) = Hosts::new(&addresses) else { return };
+/// Two hosts of one network, each with an endpoint of which the other has been told.
+fn two_hosts() -> Option<(Hosts, Network, [Endpoint; 2])> {
+    let hosts = Hosts::new(&TWO)?;
     let blue = network("blue");
     let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
     let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
-    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
-    hosts.tell_all(1, &blue, &[(&a, addresses[0])]);
+    hosts.tell_all(0, &blue, &[(&b, TWO[1])]);
+    hosts.tell_all(1, &blue, &[(&a, TWO[0])]);
+    Some((hosts, blue, [a, b]))
+}
+
+const TWO: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+#[test]
+fn who_has_a_known_address_is_asked_on_no_wire() {
+    let Some((hosts, _, [a, b])) = two_hosts() else { return };
     hosts.settle(&[(0, &a), (1, &b)]);
     let (at_a, at_b) = (hosts.namespace(0, &a), hosts.namespace(1, &b));
     let before = hosts.sent(0);
@@ -264,7 +271,7 @@ fn who_has_a_known_address_is_asked_on_no_wire() {
     reaches(&at_b, &at_a, "10.7.0.3");
     assert_eq!(hosts.sent(0) - before, 3, "and nothing for addresses that nobody has");
     // Where not everybody is known they must be asked for.
-    hosts.tell(0, &[(&b, addresses[1])]);
+    hosts.tell(0, &[(&b, TWO[1])]);
     let before = hosts.sent(0);
     ["10.7.0.10", "fd00:7::10"].into_iter().for_each(|address| send(&at_a, address, 9));
     reaches(&at_b, &at_a, "10.7.0.3");
@@ -273,13 +280,7 @@ fn who_has_a_known_address_is_asked_on_no_wire() {
 
 #[test]
 fn who_is_known_stays_known_as_endpoints_come_and_go() {
-    let addresses = ["192.0.2.1", "192.0.2.2"];
-    let Some(hosts) = Hosts::new(&addresses) else { return };
-    let blue = network("blue");
-    let a = hosts.add(0, &blue, "a", &["10.7.0.2", "fd00:7::2"]);
-    let b = hosts.add(1, &blue, "b", &["10.7.0.3", "fd00:7::3"]);
-    hosts.tell_all(0, &blue, &[(&b, addresses[1])]);
-    hosts.tell_all(1, &blue, &[(&a, addresses[0])]);
+    let Some((hosts, blue, [a, b])) = two_hosts() else { return };
     // The bridge's ends of their links have random addresses, of which one is surely lower than any before.
     let others: Vec<Endpoint> =
         (10..26).map(|n| hosts.add(0, &blue, &format!("c{n}"), &[format!("10.7.0.{n}").as_str()])).collect();
