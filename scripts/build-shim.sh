@@ -1,9 +1,10 @@
 #!/bin/sh
-# Builds librdmesh.so so that it loads with glibc 2.17 and newer, and with musl, and prints its path.
+# build-shim.sh [PROFILE]: builds librdmesh.so so that it loads with glibc 2.17 and newer, and with musl, and prints its path.
 # Needs cargo-zigbuild and ziglang from PyPI, which it puts into .cache/venv. Where they cannot be had it builds with
 # the machine's own linker: the library then needs the machine's glibc or a newer one, and libgcc with musl.
 set -eu
 cd "$(dirname "$0")/.."
+profile=${1:-release}
 target_dir=${CARGO_TARGET_DIR:-target}
 venv=$PWD/.cache/venv
 triple=$(uname -m)-unknown-linux-gnu
@@ -15,12 +16,12 @@ install_zig() {
 }
 
 if install_zig; then
-    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --release --package rdmesh-shim --lib --target "$triple.2.17" >&2
-    library=$target_dir/$triple/release/librdmesh.so
+    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --profile "$profile" --package rdmesh-shim --lib --target "$triple.2.17" >&2
+    library=$target_dir/$triple/$profile/librdmesh.so
 else
     echo "build-shim: warning: no zig linker; the library will not load with an older glibc than this machine's" >&2
-    cargo build --quiet --release --package rdmesh-shim --lib >&2
-    library=$target_dir/release/librdmesh.so
+    cargo build --quiet --profile "$profile" --package rdmesh-shim --lib >&2
+    library=$target_dir/$profile/librdmesh.so
 fi
 # A copy is changed: cargo's record of the linker's own output stays valid.
 portable=$(dirname "$library")/portable

@@ -1,6 +1,10 @@
 # Stock programs between two isolated endpoints, beside kernel TCP on the same work.
 # shellcheck shell=bash
 . scripts/build.sh
+. scripts/watchdog.sh
+
+# The demo takes three minutes, and building before it as long again.
+DEMO_LIMIT=1800
 
 DEMO_NET=demo
 DEMO_SERVER=10.7.0.2
@@ -204,9 +208,14 @@ clean_up() {
 
 dev_demo() {
     [[ $(id -u) == 0 ]] || die "the demo makes network namespaces: run it as root (or see the README for use without root)"
+    # shellcheck disable=SC2016 # the inner shell's variables
+    guarded $DEMO_LIMIT "the demo" bash -euo pipefail -c '. scripts/lib.sh && . scripts/demo.sh && show_demo'
+}
+
+show_demo() {
     need run
-    build_product
-    RDMESH=$PWD/target/release/rdmesh
+    build_product release
+    RDMESH=$RDMESH_BIN/rdmesh
     RDMESH_STATE=$(mktemp -d /tmp/rdmesh-demo.XXXXXX)
     export RDMESH_STATE
     DEMO_HOST=rdmesh-demo-$$-

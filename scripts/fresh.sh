@@ -7,7 +7,7 @@ FRESH_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/fresh
 # Of this machine only how it reaches the package registries is taken over: apt's sources, certificates, names, variables.
 FRESH_SETTINGS=(/etc/resolv.conf /etc/hosts /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources /etc/apt/auth.conf.d
     /etc/apt/trusted.gpg.d /etc/ssl/certs /usr/local/share/ca-certificates)
-FRESH_VARIABLES='^(CI|TERM|[a-z]+_proxy|[A-Z]+_PROXY|PIP_.*|CARGO_(HTTP|NET|REGISTRIES|SOURCE)_.*|[A-Z_]*(CERT|CAINFO|CA_BUNDLE)[A-Z_]*)='
+FRESH_VARIABLES='^(CI|TERM|RDMESH_GUARD|RDMESH_TEST_ALL|[a-z]+_proxy|[A-Z]+_PROXY|PIP_.*|CARGO_(HTTP|NET|REGISTRIES|SOURCE)_.*|[A-Z_]*(CERT|CAINFO|CA_BUNDLE)[A-Z_]*)='
 
 fresh_usage() {
     cat <<'END'
@@ -80,12 +80,12 @@ mount_root() {
 # In mount and process namespaces of its own, which end with it. A changed root would not do: there the kernel refuses user
 # namespaces, so the root file system is exchanged.
 fresh_inside() {
-    local root=$1 with_target=$2 tree=$PWD variables
+    local root=$1 with_target=$2 tree=$PWD variables built=${RDMESH_BIN:-$PWD/target/release}
     shift 2
     mount --make-rprivate /
     mount_root "$root" "$with_target"
     mapfile -t variables < <(env | grep -E "$FRESH_VARIABLES")
-    if [[ $with_target == yes ]]; then variables+=(RDMESH_BUILT=yes); fi
+    if [[ $with_target == yes ]]; then variables+=("RDMESH_BUILT=${built#"$PWD/"}"); fi
     mkdir -p "$root/mnt"
     cd "$root" && pivot_root . mnt && cd "$tree" && umount --lazy /mnt
     exec /usr/bin/env -i HOME=/root USER=root LANG=C.UTF-8 \

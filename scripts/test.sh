@@ -1,8 +1,20 @@
 # The tests, part by part.
 # shellcheck shell=bash
 . scripts/build.sh
+. scripts/watchdog.sh
 
 TEST_PARTS=(unit lint sim programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
+
+# Usual seconds of each part on two cores, with what it builds on a fresh machine.
+declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [programs]=800 [hosts]=240 [chains]=180 [cluster]=150 [software]=300
+    [rxe]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [fresh]=600)
+
+# limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
+limit_of() {
+    local times=3
+    if [[ -n ${RDMESH_TEST_ALL:-} ]]; then times=20; fi
+    printf '%d\n' $((USUAL_SECONDS[$1] * times))
+}
 
 # run_tests TEST...: whole-system tests; one at a time, because each one needs the processor for itself.
 run_tests() {
@@ -32,36 +44,36 @@ part_lint() {
         step "clippy" cargo clippy --workspace --all-targets -- -D warnings &&
         step "documentation" env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items &&
         step "shell scripts" shellcheck -x dev .ci/run scripts/*.sh &&
-        cargo test --quiet -p rdmesh-tests --test architecture --test mutants
+        cargo test --quiet -p rdmesh-tests --test architecture --test mutants --test watchdog
 }
 
 part_programs() {
     need run test
-    build_product
+    build_product tested
     run_tests programs verify isolation netns netlink faults economy scale moving policy doctor conversion slow preload
 }
 
 part_hosts() {
     need run test
-    build_product
+    build_product tested
     run_tests hosts
 }
 
 part_chains() {
     need run test chains
-    build_product
+    build_product tested
     run_tests chains
 }
 
 part_cluster() {
     need run test cluster
-    build_product
+    build_product tested
     run_tests cluster
 }
 
 part_software() {
     need run test software
-    build_product
+    build_product tested
     run_tests software
 }
 
@@ -70,7 +82,7 @@ part_rxe() {
     . scripts/guest.sh
     prepare_guest
     need run test
-    build_product
+    build_product tested
     run_tests rxe
 }
 
@@ -79,7 +91,7 @@ part_pyverbs() {
     . scripts/rdma-core.sh
     prepare_rdma_core
     need run test
-    build_product
+    build_product tested
     run_tests pyverbs
 }
 
@@ -89,26 +101,26 @@ part_newest() {
     prepare_rdma_core
     prepare_musl_rdma_core
     need run test
-    build_product
+    build_product tested
     run_tests newest musl
 }
 
 part_rootless() {
     need run test
-    build_product
+    build_product tested
     run_tests rootless state restart
 }
 
 part_docker() {
     if [[ $(id -u) == 0 ]]; then need docker; fi
     need run test
-    build_product
+    build_product tested
     run_tests docker
 }
 
 part_hostile() {
     need run test
-    build_product
+    build_product tested
     run_tests hostile budget
 }
 
@@ -117,7 +129,7 @@ part_fresh() {
     # shellcheck source=/dev/null
     . scripts/fresh.sh
     need build
-    build_product
+    build_product tested
     step "the demo" dev_fresh --with-target demo
     step "tests without privilege" dev_fresh --with-target test rootless
     step "the benchmark" dev_fresh --with-target bench --quick
@@ -138,7 +150,8 @@ dev_test() {
         bold "== $part"
         begin=$SECONDS
         # In a shell of its own, where a failing command ends the part.
-        if bash -euo pipefail -c '. scripts/lib.sh && . scripts/test.sh && "part_$1"' bash "$part"; then
+        # shellcheck disable=SC2016 # the inner shell's variables
+        if guarded "$(limit_of "$part")" "the part $part" bash -euo pipefail -c '. scripts/lib.sh && . scripts/test.sh && "part_$1"' bash "$part"; then
             summary+=("$(printf '%-10s passed  %4d s' "$part" $((SECONDS - begin)))")
         else
             summary+=("$(printf '%-10s FAILED  %4d s' "$part" $((SECONDS - begin)))")

@@ -1,6 +1,6 @@
 //! Harness of the whole-system tests: a router for each test, programs in its endpoints, and cleanup.
 //!
-//! The tests use the built product (`target/release`, or the folder that `RDMESH_BIN` names) as a user would: through
+//! The tests use the built product (`target/tested`, or the folder that `RDMESH_BIN` names) as a user would: through
 //! the `rdmesh` program. What they start is killed when it goes out of scope.
 
 mod cluster;
@@ -51,8 +51,8 @@ pub fn all() -> bool {
 
 /// A file of the built product. Panics where it is missing.
 pub fn product(name: &str) -> PathBuf {
-    let dir = std::env::var_os("RDMESH_BIN").map_or_else(|| root().join("target/release"), PathBuf::from);
+    let dir = std::env::var_os("RDMESH_BIN").map_or_else(|| root().join("target/tested"), PathBuf::from);
     let path = dir.join(name);
-    assert!(path.exists(), "{} is missing: run `./dev build` first", path.display());
+    assert!(path.exists(), "{} is missing: run `./dev test PART`, or `./dev build` and set RDMESH_BIN", path.display());
     path
 }

@@ -1,9 +1,13 @@
-//! Running programs: output is collected, each has a deadline, and it is killed with its children on drop.
+//! Running programs: output is collected, each wait has a limit, and a program is killed with its descendants.
+//!
+//! A descendant may leave the process group and lose its parent, as the children of MPI's launchers do. A mark in the
+//! environment, which children inherit, finds it all the same.
 
 use crate::wait::until;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +20,7 @@ pub struct Program {
     lines_read: usize,
     readers: Vec<JoinHandle<()>>,
     what: String,
+    mark: String,
 }
 
 /// Output of a program.
@@ -40,6 +45,8 @@ impl Program {
     pub fn start(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
         let what = format!("{command:?}");
+        let mark = next_mark();
+        command.env(MARK, &mark);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {what}: {e}"));
         let output = Arc::new(Mutex::new(Text::default()));
@@ -47,7 +54,7 @@ impl Program {
             collect(child.stdout.take().expect("piped"), output.clone(), true),
             collect(child.stderr.take().expect("piped"), output.clone(), false),
         ];
-        Self { stdin: child.stdin.take(), child, output, lines_read: 0, readers, what }
+        Self { stdin: child.stdin.take(), child, output, lines_read: 0, readers, what, mark }
     }
 
     /// Process id of the started process itself.
@@ -165,15 +172,45 @@ impl Program {
             let _ = kill_process_group(group, Signal::KILL);
         }
         family.into_iter().skip(1).for_each(crate::system::kill);
+        self.kill_marked();
         let _ = self.child.wait();
+    }
+
+    /// Kills the processes that carry its mark, wherever they are; describes each.
+    fn kill_marked(&self) -> Vec<String> {
+        let marked = crate::system::with_variable(MARK, &self.mark);
+        let described = marked.iter().map(|pid| format!("{pid} {}", crate::system::command_line(*pid))).collect();
+        marked.into_iter().for_each(crate::system::kill);
+        described
     }
 
     fn text_now(&self) -> MutexGuard<'_, Text> {
         self.output.lock().expect("no reader panics")
     }
 
+    /// Reads the rest of its output. A descendant that holds the output open for longer than a grace period is killed, and the
+    /// output says so.
     fn join_readers(&mut self) {
-        self.readers.drain(..).for_each(|r| r.join().expect("readers do not panic"));
+        if !self.readers_end_within(LEFT_OVER_GRACE) {
+            let left_over = self.kill_marked().join("; ");
+            let note = format!("[killed: held the output open after the program's end: {left_over}]\n");
+            self.text_now().both.push_str(&note);
+            eprint!("{}: {note}", self.what);
+            // Who holds it now carries no mark. Its reader stays behind rather than this thread.
+            self.readers_end_within(LEFT_OVER_GRACE);
+        }
+        self.readers.retain(|reader| !reader.is_finished());
+    }
+
+    fn readers_end_within(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while !self.readers.iter().all(JoinHandle::is_finished) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(crate::TICK);
+        }
+        true
     }
 }
 
@@ -193,6 +230,12 @@ impl Output {
     }
 }
 
+/// A value of [`MARK`] that no other program of this machine has.
+fn next_mark() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn collect(stream: impl Read + Send + 'static, into: Arc<Mutex<Text>>, is_stdout: bool) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut lines = BufReader::new(stream);
@@ -208,4 +251,40 @@ fn collect(stream: impl Read + Send + 'static, into: Arc<Mutex<Text>>, is_stdout
             bytes.clear();
         }
     })
+}
+
+/// Environment variable that a program and its descendants share.
+const MARK: &str = "RDMESH_TEST_PROGRAM";
+
+/// Time that descendants have, after a program's end, to close its output.
+const LEFT_OVER_GRACE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an MPI launcher left it: a process in a session of its own that holds the output open.
+    #[test]
+    fn a_child_that_is_left_behind_is_killed_and_named() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "setsid sleep 987 & echo started $!"]);
+        let output = Program::start(shell).finish(Duration::from_secs(30)).ok();
+        assert!(output.text.contains("sleep 987"), "{}", output.text);
+        let pid = output.text.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a process id");
+        until(Duration::from_secs(5), "the child is gone", || {
+            (!crate::system::command_line(pid).contains("sleep 987")).then_some(())
+        });
+    }
+
+    #[test]
+    fn a_program_is_killed_with_what_left_its_process_group() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "(setsid sleep 986 & echo $!); sleep 985"]);
+        let mut program = Program::start(shell);
+        let pid = program.next_line(Duration::from_secs(30)).parse().expect("a process id");
+        program.kill();
+        until(Duration::from_secs(5), "the child is gone", || {
+            (!crate::system::command_line(pid).contains("sleep 986")).then_some(())
+        });
+    }
 }

@@ -23,6 +23,22 @@ pub fn family(pid: u32) -> Vec<u32> {
     all
 }
 
+/// Processes that were started with `variable` set to `value`.
+pub fn with_variable(variable: &str, value: &str) -> Vec<u32> {
+    let entry = format!("{variable}={value}");
+    let has_entry = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| all.split(|b| *b == 0).any(|e| e == entry.as_bytes()))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has_entry).collect()
+}
+
+/// Command line of `pid`, its arguments separated by spaces; empty when there is no such process.
+pub fn command_line(pid: u32) -> String {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_owned()
+}
+
 /// Whether a TCP socket listens on `port` in the network namespace of `pid`.
 pub fn listens(pid: u32, port: u16) -> bool {
     has_socket(pid, ["tcp", "tcp6"], port, "0A")
