@@ -394,7 +394,7 @@ enum rdmesh_flags {
     RDMESH_SIGNALED = 2,
     RDMESH_SOLICITED = 4,
     RDMESH_LOCAL = 1 << 26, /* acts on the program's own memory, and has ended before the next slot is fetched */
-    RDMESH_SOFT = 1 << 27,  /* a READ of what is not there delivers zeros */
+    RDMESH_SOFT = 1 << 27,  /* a READ beyond the bounds of its key delivers zeros; of its own memory (LOCAL), one with a wrong key too */
 };
 
 /* The control word of a slot, at its byte 8: what a COMPARE_SWAP compares and replaces. The operand has 56 bits. */

@@ -1,6 +1,6 @@
 /* server [PORT]: a key-value server with memcached's text protocol, of which gets are served by chains too.
  *
- * rdmesh run --name kv --net blue --ip 10.7.0.2 --linger 60s -- server
+ * rdmesh run --name kv --net blue --ip 10.7.0.2 --linger 60s --take-over -- server
  *
  * Any memcached client may use it by socket. A client of client.h asks it for a chain, and then gets values without its processor; with a
  * lease (--linger) also after its death. */

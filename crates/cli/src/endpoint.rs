@@ -110,6 +110,7 @@ fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation:
         quota: place.quota.quota(),
         allowed_uid,
         lifetime: Lifetime::Persistent,
+        take_over: false,
         isolation,
         netns: None,
         interface: None,

@@ -20,8 +20,12 @@ pub struct Quota {
     /// Mappings in the router: one for each neighbourhood (64 MiB) of registered memory, and some for queues, of which
     /// hundreds share one. The kernel limits those of the whole router (`vm.max_map_count`).
     pub mappings: u32,
-    /// Seconds for which a device may outlive its program, if that asks for it.
+    /// Seconds for which a device may outlive its program, if that asks for it; none where it is 0. What lingers is memory that no
+    /// process has, beyond the limits of control groups: the operator grants it.
     pub linger_seconds: u32,
+    /// Bytes of registered memory that devices may keep which outlive their programs. A device that exceeds them ends with its
+    /// program.
+    pub linger_bytes: u64,
     /// Steps of chains in a second: a step is a request, or 4096 bytes that it moves. Where there are none, no chain runs. The default
     /// is more than a processor executes: a chain that spins has its endpoint's share of a worker, as any busy queue pair.
     pub chain_steps: u64,
@@ -36,7 +40,8 @@ impl Default for Quota {
             mrs: 1 << 19,
             pinned_bytes: 1 << 40,
             mappings: 16_384,
-            linger_seconds: 3600,
+            linger_seconds: 0,
+            linger_bytes: 1 << 30,
             chain_steps: 100_000_000,
         }
     }
@@ -54,6 +59,7 @@ impl Quota {
             pinned_bytes: self.pinned_bytes.min(other.pinned_bytes),
             mappings: self.mappings.min(other.mappings),
             linger_seconds: self.linger_seconds.min(other.linger_seconds),
+            linger_bytes: self.linger_bytes.min(other.linger_bytes),
             chain_steps: self.chain_steps.min(other.chain_steps),
         }
     }

@@ -21,6 +21,8 @@ pub struct Numbers(Arc<Table>);
 
 struct Table {
     shards: u32,
+    /// Index of the number that each engine gives first.
+    first: u32,
     places: Box<[AtomicU32]>,
     /// Told of each number that leads to another engine than before.
     watcher: Option<Watcher>,
@@ -38,25 +40,31 @@ impl Numbers {
 
     /// The table of a host with so many engines, at most [`Numbers::MAX_SHARDS`].
     pub fn new(shards: u32) -> Self {
-        Self::with(shards, LIMIT, None)
+        Self::with(shards, LIMIT, 0, None)
+    }
+
+    /// The same, with numbers that begin where `chance` says: those of an earlier router of this host, to which peers may still
+    /// send, are not given again soon.
+    pub fn from_anywhere(shards: u32, chance: u32) -> Self {
+        Self::with(shards, LIMIT, chance, None)
     }
 
     /// The same. `watcher` is called with each number that leads to another engine than before, and that engine, by the thread
     /// that causes it.
-    pub fn watched(shards: u32, watcher: impl Fn(Qpn, u32) + Send + Sync + 'static) -> Self {
-        Self::with(shards, LIMIT, Some(Box::new(watcher)))
+    pub fn watched(shards: u32, chance: u32, watcher: impl Fn(Qpn, u32) + Send + Sync + 'static) -> Self {
+        Self::with(shards, LIMIT, chance, Some(Box::new(watcher)))
     }
 
     /// A table for numbers below `limit` only.
     #[cfg(test)]
     pub(crate) fn below(limit: u32) -> Self {
-        Self::with(1, limit, None)
+        Self::with(1, limit, 0, None)
     }
 
-    fn with(shards: u32, limit: u32, watcher: Option<Watcher>) -> Self {
+    fn with(shards: u32, limit: u32, first: u32, watcher: Option<Watcher>) -> Self {
         assert!((1..=Self::MAX_SHARDS).contains(&shards), "a host has between 1 and 255 engines");
         let places = <[AtomicU32]>::new_box_zeroed_with_elems(limit as usize).expect("addresses for the table");
-        Self(Arc::new(Table { shards, places, watcher }))
+        Self(Arc::new(Table { shards, first, places, watcher }))
     }
 
     /// Number of the host's engines.
@@ -90,8 +98,10 @@ impl Numbers {
     /// A number that engine `shard` may give a queue pair: the `n`th of its own; none where there are no more. Where the kernel
     /// cannot look numbers up, they tell it at least where a queue pair was made.
     pub(crate) fn nth(&self, shard: u32, n: u32) -> Option<Qpn> {
-        let number = n.checked_add(FIRST)?.checked_mul(self.0.shards)?.checked_add(shard)?;
-        ((number as usize) < self.0.places.len()).then(|| Qpn::new(number))
+        // The numbers of a group, one for each engine, are all below the limit.
+        let groups = (self.0.places.len() as u32 / self.0.shards).checked_sub(FIRST)?;
+        let group = (n < groups).then(|| (self.0.first % groups + n) % groups + FIRST)?;
+        Some(Qpn::new(group * self.0.shards + shard))
     }
 
     #[inline]
@@ -171,9 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_begin_anywhere_are_all_given_once() {
+        let count = 40 / 2 - FIRST;
+        for first in [0, 1, 3, u32::MAX] {
+            let numbers = Numbers::with(2, 40, first, None);
+            let mut given: Vec<_> = (0..count).map(|n| numbers.nth(1, n).unwrap().value()).collect();
+            assert_eq!((given[0], numbers.nth(1, count)), ((first % count + FIRST) * 2 + 1, None));
+            given.sort_unstable();
+            assert_eq!(given, (0..count).map(|n| (n + FIRST) * 2 + 1).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn the_watcher_is_told_of_changes_of_the_engine_only() {
         let told = Arc::new(Mutex::new(Vec::new()));
-        let numbers = Numbers::watched(2, {
+        let numbers = Numbers::watched(2, 0, {
             let told = Arc::clone(&told);
             move |qpn, shard| told.lock().unwrap().push((qpn.value(), shard))
         });

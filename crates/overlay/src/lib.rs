@@ -8,6 +8,7 @@
 //! * [`Overlay`]: makes and removes all of this.
 //! * [`Underlay`]: this host's place on the network between the hosts.
 //! * [`Firewall`]: rules that keep others from sending as this host.
+//! * [`NamespaceId`]: finds the processes in a network namespace.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
 //! * [`Errors`]: of operations that are all tried.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
@@ -29,6 +30,7 @@ mod underlay;
 pub use errors::Errors;
 pub use firewall::{Firewall, FirewallError};
 pub use mac::MacAddress;
+pub use namespace::NamespaceId;
 pub use overlay::{Overlay, OverlayError};
 pub use sandbox::{Sandbox, SandboxError};
 pub use underlay::{Underlay, UnderlayError};

@@ -8,6 +8,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
@@ -99,6 +100,33 @@ impl Namespace {
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Identity of a network namespace, by which its processes are found also when its file has gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NamespaceId {
+    device: u64,
+    inode: u64,
+}
+
+impl NamespaceId {
+    /// That of the namespace in `file`, such as `/run/netns/NAME` or `/proc/PID/ns/net`.
+    pub fn of(file: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// Processes whose main thread is in the namespace, by number and name: `123 python3`.
+    pub fn processes(self) -> Vec<String> {
+        let inside = |pid: &u32| Self::of(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(self);
+        let described = |pid: u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("{pid} {}", name.trim_end())
+        };
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(inside).map(described).collect()
     }
 }
 

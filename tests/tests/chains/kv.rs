@@ -5,7 +5,7 @@ use rdmesh_tests::system::{find, kill, stop};
 use rdmesh_tests::{Endpoint, Lab, Program, until};
 
 fn kept() -> Endpoint {
-    Endpoint::at("kv", "blue", SERVER).with(&["--linger", "10m"])
+    Endpoint::at("kv", "blue", SERVER).with(&["--linger", "10m", "--take-over"])
 }
 
 fn client() -> Endpoint {

@@ -31,10 +31,15 @@ fn endpoints(lab: &Lab) -> usize {
     lab.api("/v1/endpoints").as_array().map_or(0, Vec::len)
 }
 
+/// An endpoint whose programs may ask for a lease themselves.
+fn granted(options: &[&str]) -> Endpoint {
+    Endpoint::at("kept", "blue", "10.7.0.2").with(&["--max-linger", "3600"]).with(options)
+}
+
 /// Takes the device with this token over, in its endpoint.
 fn take_over(lab: &Lab, token: &str) -> Program {
     let command = [helper("linger").into_os_string(), token.into()];
-    let mut program = lab.start_in(&Endpoint::at("kept", "blue", "10.7.0.2"), &command);
+    let mut program = lab.start_in(&granted(&["--take-over"]), &command);
     assert_eq!(program.next_line(LIMIT), "taken 1 1 1");
     program
 }
@@ -75,7 +80,7 @@ fn reads_go_on_when_their_target_is_killed_at_any_moment() {
 #[test]
 fn another_process_takes_a_device_over_with_all_that_it_has() {
     let lab = Lab::start();
-    let mut server = Peer::start(&lab, &Endpoint::at("kept", "blue", "10.7.0.2"), &[]);
+    let mut server = Peer::start(&lab, &granted(&[]), &[]);
     let mut client = Peer::start(&lab, &other(), &[]);
     Peer::connect(&mut server, &mut client);
     let token = server.ask("linger 600000").strip_prefix("token ").expect("a token").to_owned();
@@ -100,7 +105,7 @@ fn another_process_takes_a_device_over_with_all_that_it_has() {
     assert_eq!(ask(&mut taker, "extend 300000"), "done");
     assert_eq!(contexts(&lab, "kept")[0]["lease"]["term_seconds"], 300.0);
 
-    // Its own end begins the term again; it inherited the endpoint.
+    // Its own end begins the term again; it has the endpoint.
     kill(find(taker.pid(), "linger").expect("it runs"));
     drop(taker);
     wait_until_lingering(&lab);
@@ -109,6 +114,40 @@ fn another_process_takes_a_device_over_with_all_that_it_has() {
     taker.finish(LIMIT).ok();
     until(LIMIT, "the device has ended", || contexts(&lab, "kept").is_empty().then_some(()));
     client.kill();
+    lab.wait_until_empty();
+}
+
+#[test]
+fn a_new_program_gets_nothing_of_a_dead_one_unless_it_asks() {
+    let lab = Lab::start();
+    let run = |options: &[&str]| {
+        let endpoint = Endpoint::at("kept", "blue", "10.7.0.2").with(options);
+        lab.run_in(&endpoint, LIMIT, &["sh", "-c", "readlink /proc/self/ns/net; ibv_devinfo >/dev/null"])
+    };
+    let mut server = Peer::start(&lab, &lingering(), &["rc", "14", "2"]);
+    let pid = contexts(&lab, "kept")[0]["pid"].as_u64().expect("a process id");
+    let namespace = std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("a link").display().to_string();
+    server.kill();
+    wait_until_lingering(&lab);
+
+    // With other limits than it was made with it is refused, and still there.
+    let refused = run(&["--take-over", "--linger", "10m", "--max-qps", "7"]);
+    assert!(!refused.status.success() && refused.text.contains("its limits are not those"), "{}", refused.text);
+    assert!(contexts(&lab, "kept").iter().any(|c| c["lease"]["left_seconds"].is_f64()));
+    assert!(run(&["--take-over", "--linger", "10m"]).ok().text.contains(&namespace));
+
+    let other = run(&["--max-qps", "7"]).ok();
+    assert!(!other.text.contains(&namespace), "{}", other.text);
+    assert!(contexts(&lab, "kept").is_empty());
+    lab.wait_until_empty();
+}
+
+#[test]
+fn nothing_outlives_its_program_where_no_term_was_granted() {
+    let lab = Lab::start();
+    let mut server = Peer::start(&lab, &Endpoint::at("kept", "blue", "10.7.0.2"), &[]);
+    assert_eq!(server.ask("linger 1"), "errno 12");
+    server.kill();
     lab.wait_until_empty();
 }
 
@@ -129,7 +168,9 @@ fn a_short_term_ends_with_its_endpoint() {
     server.kill();
     lab.wait_until_empty();
     until(LIMIT, "its endpoint goes too", || (endpoints(&lab) == 0).then_some(()));
-    let refused = lab.start_in(&Endpoint::new("a").with(&["--linger", "2h"]), &["ibv_devinfo"]).finish(LIMIT);
+    let refused = lab
+        .start_in(&Endpoint::new("a").with(&["--linger", "2h", "--max-linger", "60"]), &["ibv_devinfo"])
+        .finish(LIMIT);
     assert!(!refused.status.success());
     assert!(lab.command(&["doctor"]).text.contains("linger_seconds"));
 }

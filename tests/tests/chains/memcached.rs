@@ -11,7 +11,20 @@ const OPTIONS: &str = "-u nobody -m 8 -o no_hashexpand,hashpower=14,no_slab_reas
 /// memcached with the library, in an endpoint whose devices outlive it.
 fn start_memcached(lab: &Lab) -> Program {
     let mut run = lab.rdmesh();
-    run.args(["run", "--name", "mc", "--net", "blue", "--ip", SERVER, "--linger", "10m", "--", "memcached"]);
+    run.args([
+        "run",
+        "--name",
+        "mc",
+        "--net",
+        "blue",
+        "--ip",
+        SERVER,
+        "--linger",
+        "10m",
+        "--take-over",
+        "--",
+        "memcached",
+    ]);
     run.args(OPTIONS.split(' ')).env("RDMESH_MEMCACHED", "11212");
     run.env("LD_PRELOAD", chain_program("librdmesh-memcached.so"));
     let mut memcached = Program::start(run);

@@ -152,7 +152,12 @@ fn respond(memory: &mut Memory, request: &Request, data: &[u8], is_local: bool) 
             let length = request.length();
             match memory.copy(args.rkey, args.remote_addr, length, right(Access::REMOTE_READ, Access::empty())) {
                 Some(bytes) => Ok((bytes, 0)),
-                None if flags.contains(ChainFlags::SOFT) => Ok((vec![0; length as usize], 1)),
+                // Beyond its own memory a chain learns nothing of keys: a wrong one is an error.
+                None if flags.contains(ChainFlags::SOFT)
+                    && (is_local || memory.opens(args.rkey, Access::REMOTE_READ)) =>
+                {
+                    Ok((vec![0; length as usize], 1))
+                }
                 None => Err(refused),
             }
         }

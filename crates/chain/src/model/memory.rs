@@ -107,6 +107,11 @@ impl Memory {
         }
     }
 
+    /// Whether a key opens anything for this right.
+    pub(super) fn opens(&self, key: u32, right: Access) -> bool {
+        self.region(key).is_some_and(|region| region.access.contains(right))
+    }
+
     /// A copy of a range. Words are read whole, and stores may come between them.
     pub(super) fn copy(&mut self, key: u32, addr: u64, length: u64, right: Access) -> Option<Vec<u8>> {
         if self.stores.is_empty() {

@@ -123,9 +123,12 @@ pub(crate) struct QuotaOptions {
     /// Mappings that the router makes: queues, and pieces of memory regions
     #[arg(long, value_name = "N")]
     max_mappings: Option<u32>,
-    /// Seconds for which a device may outlive its program
+    /// Seconds for which a device may outlive its program [default: none, or what --linger asks for]
     #[arg(long, value_name = "SECONDS")]
     max_linger: Option<u32>,
+    /// Bytes of registered memory that devices which outlive their programs may keep
+    #[arg(long, value_name = "BYTES")]
+    max_linger_bytes: Option<u64>,
     /// Steps of chains in a second; `rdmesh chain limit` changes it
     #[arg(long, value_name = "N")]
     max_chain_steps: Option<u64>,
@@ -142,8 +145,17 @@ impl QuotaOptions {
             pinned_bytes: self.max_pinned.unwrap_or(default.pinned_bytes),
             mappings: self.max_mappings.unwrap_or(default.mappings),
             linger_seconds: self.max_linger.unwrap_or(default.linger_seconds),
+            linger_bytes: self.max_linger_bytes.unwrap_or(default.linger_bytes),
             chain_steps: self.max_chain_steps.unwrap_or(default.chain_steps),
         }
+    }
+
+    /// The same, where a term that is asked for is granted unless another limit is named.
+    pub(crate) fn with_linger(&self, term: Option<Duration>) -> Quota {
+        let seconds = |term: Duration| u32::try_from(term.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        let granted = self.max_linger.or(term.map(seconds));
+        let quota = self.quota();
+        Quota { linger_seconds: granted.unwrap_or(quota.linger_seconds), ..quota }
     }
 }
 
@@ -161,6 +173,10 @@ pub(crate) struct RunOptions {
     /// (`30s`, `5m`)
     #[arg(long, value_name = "TIME", value_parser = term)]
     pub(crate) linger: Option<Duration>,
+    /// Take over the endpoint of this name from a program of the same user that has ended, with the devices that outlive it;
+    /// without this option they are ended
+    #[arg(long, requires = "name")]
+    pub(crate) take_over: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -36,6 +36,7 @@ fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>>
         quota: Quota::default(),
         allowed_uid: None,
         lifetime: Lifetime::Caller,
+        take_over: false,
         isolation: Isolation::None,
         netns: None,
         interface: None,

@@ -84,6 +84,10 @@ pub struct CreateEndpoint {
     /// The event at which it is removed.
     #[serde(default)]
     pub lifetime: Lifetime,
+    /// Whether the caller gets the endpoint of this name that is left of a process of the same user, with the devices that outlive
+    /// that process. Without it they are ended.
+    #[serde(default)]
+    pub take_over: bool,
     /// Whether it gets a network namespace.
     #[serde(default)]
     pub isolation: Isolation,

@@ -78,6 +78,11 @@ impl<P: Platform> Exec<'_, P> {
         }
     }
 
+    /// Whether a key of the request opens anything for this access, whatever the range.
+    pub(crate) fn opens(&self, rkey: Key, access: Access) -> bool {
+        self.qp.attr.access.contains(access) && self.cx.keys.opens(self.qp.pd, self.qp.qpn, rkey, access)
+    }
+
     /// Resolves eight aligned bytes (IBA 9.4.5: alignment is an invalid request).
     fn reach_word(&self, addr: u64, rkey: Key, access: Access) -> Result<(P::Memory, u64), Refusal> {
         if !addr.is_multiple_of(8) {

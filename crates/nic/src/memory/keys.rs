@@ -76,6 +76,14 @@ struct Bound<M> {
     memory_offset: u64,
 }
 
+/// The range that a remote key opens: `len` bytes from address `base`, which are those of `memory` from `offset`.
+struct Opened<'a, M> {
+    memory: &'a M,
+    base: u64,
+    len: u64,
+    offset: u64,
+}
+
 /// The key does not open this range, for this access, here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AccessDenied;
@@ -229,9 +237,22 @@ impl<M: Memory> KeyTable<M> {
         len: u64,
         access: Access,
     ) -> Result<(&M, u64), AccessDenied> {
+        let opened = self.open(pd, qpn, rkey, access)?;
+        let offset = range_offset(opened.base, opened.len, addr, len)?;
+        Ok((opened.memory, opened.offset + offset))
+    }
+
+    /// Whether a key that a peer names opens anything for this access, reached through a QP of `pd`.
+    pub(crate) fn opens(&self, pd: u32, qpn: Qpn, rkey: Key, access: Access) -> bool {
+        self.open(pd, qpn, rkey, access).is_ok()
+    }
+
+    fn open(&self, pd: u32, qpn: Qpn, rkey: Key, access: Access) -> Result<Opened<'_, M>, AccessDenied> {
         match self.entry(rkey)? {
-            Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
-                Ok((&region.memory, range_offset(region.iova, region.len, addr, len)?))
+            Entry::Region(Region { pd: owner, iova, len, access: granted, memory, .. })
+                if *owner == pd && granted.contains(access) =>
+            {
+                Ok(Opened { memory, base: *iova, len: *len, offset: 0 })
             }
             Entry::Window(Window { pd: window_pd, kind, bound: Some(bound) }) => {
                 let owner = *window_pd == pd && (*kind == MwType::Type1 || bound.qpn == qpn);
@@ -239,8 +260,7 @@ impl<M: Memory> KeyTable<M> {
                     return Err(AccessDenied);
                 }
                 let base = if bound.access.contains(Access::ZERO_BASED) { 0 } else { bound.addr };
-                let offset = range_offset(base, bound.len, addr, len)?;
-                Ok((&bound.memory, bound.memory_offset + offset))
+                Ok(Opened { memory: &bound.memory, base, len: bound.len, offset: bound.memory_offset })
             }
             _ => Err(AccessDenied),
         }

@@ -2,7 +2,7 @@
 
 use super::cluster::Allocator;
 use super::config::DaemonConfig;
-use super::error::HostError;
+use super::error::{HostError, NotTakenOver};
 use super::mesh::Mesh;
 use super::owners::Owners;
 use super::policies::Policies;
@@ -15,7 +15,7 @@ use rdmesh_fabric::api::{
 use rdmesh_fabric::{
     Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
 };
-use rdmesh_overlay::{Errors, Overlay};
+use rdmesh_overlay::{Errors, NamespaceId, Overlay};
 use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -55,12 +55,21 @@ impl Attached {
     }
 }
 
+/// A process that asks for an endpoint which goes with it.
+#[derive(Clone, Copy)]
+struct Caller<'a> {
+    pid: i32,
+    process: BorrowedFd<'a>,
+}
+
 struct AttachedEndpoint {
     id: EndpointId,
     endpoint: Endpoint,
     network: Network,
     namespace: Option<PathBuf>,
     owner: Option<OwnedFd>,
+    /// User of the process that it goes with, as it was when it made the endpoint.
+    owner_uid: Option<u32>,
     directory: EndpointDir,
 }
 
@@ -141,7 +150,8 @@ impl Endpoints {
         let mut attached = self.attached();
         self.remove_dead(&mut attached)?;
         if let Some(owner) = &owner
-            && let Some(info) = self.inherit(&mut attached, &request, owner.as_fd(), caller)?
+            && let Some(info) =
+                self.settle_lingering(&mut attached, &request, Caller { pid: caller, process: owner.as_fd() })?
         {
             return Ok(info);
         }
@@ -176,30 +186,32 @@ impl Endpoints {
         }
     }
 
-    /// Gives process `caller` the endpoint that it asks for where that is there already, for its owner has ended and devices
-    /// there outlive their programs.
-    fn inherit(
+    /// Deals with an endpoint of the name that is asked for whose owner has ended, and which is kept for devices that outlive their
+    /// programs: `caller` takes it over where it asks for that and may, else it is removed.
+    fn settle_lingering(
         &self,
         attached: &mut Attached,
         request: &CreateEndpoint,
-        owner: BorrowedFd<'_>,
-        caller: i32,
+        caller: Caller<'_>,
     ) -> Result<Option<EndpointInfo>, HostError> {
         let key = (request.network.clone(), request.name.clone());
         let Some(endpoint) = attached.endpoints.get_mut(&key).filter(|endpoint| endpoint.is_orphan()) else {
             return Ok(None);
         };
-        let fits = |address| endpoint.endpoint.addresses.contains(address);
-        if !request.addresses.iter().all(fits) || request.isolation != endpoint.endpoint.isolation {
-            return Err(HostError::Lingering { name: key.1, network: key.0 });
+        if !request.take_over {
+            tracing::warn!(network = %key.0, name = %key.1, "devices that outlived their programs are ended for a new endpoint");
+            return self.remove_attached(attached, &key).map(|_| None);
         }
-        let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller, source: e.into() };
-        let owner = rustix::io::fcntl_dupfd_cloexec(owner, 0).map_err(unwatchable)?;
+        if let Some(why) = endpoint.refusal(request, caller.pid) {
+            return Err(HostError::Lingering { name: key.1, network: key.0, why });
+        }
+        let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller.pid, source: e.into() };
+        let owner = rustix::io::fcntl_dupfd_cloexec(caller.process, 0).map_err(unwatchable)?;
         self.owners.watch(owner.as_fd(), endpoint.id).map_err(unwatchable)?;
         endpoint.owner = Some(owner);
-        endpoint.endpoint.owner_pid = Some(caller);
-        let _ = restore::identity(caller).map(|own| self.registry.set_owner(&key.0, &key.1, &own));
-        tracing::info!(network = %key.0, name = %key.1, "endpoint inherited");
+        endpoint.endpoint.owner_pid = Some(caller.pid);
+        let _ = restore::identity(caller.pid).map(|own| self.registry.set_owner(&key.0, &key.1, &own));
+        tracing::info!(network = %key.0, name = %key.1, "endpoint taken over");
         Ok(Some(endpoint.info()))
     }
 
@@ -327,7 +339,17 @@ impl Endpoints {
     fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
         let mut attached = self.attached();
         let key = attached.endpoints.iter().find(|(_, e)| e.id == id && e.is_orphan()).map(|(key, _)| key.clone());
-        key.map_or(Ok(()), |key| self.remove_attached(&mut attached, &key).map(drop))
+        let Some(key) = key else { return Ok(()) };
+        // Its file goes with the endpoint; the kernel's namespace stays as long as a process is in it.
+        let namespace = attached.endpoints.get(&key).and_then(|e| NamespaceId::of(e.namespace.as_deref()?));
+        self.remove_attached(&mut attached, &key)?;
+        drop(attached);
+        let left = namespace.map(NamespaceId::processes).unwrap_or_default();
+        if !left.is_empty() {
+            let (count, processes) = (left.len(), left.join(", "));
+            tracing::warn!(network = %key.0, name = %key.1, count, processes, "processes are left in a removed endpoint");
+        }
+        Ok(())
     }
 
     /// Removes all endpoints.
@@ -409,8 +431,9 @@ impl Endpoints {
             allowed_uid: endpoint.allowed_uid,
         };
         self.sessions.add_endpoint(spec, listener);
+        let owner_uid = endpoint.owner_pid.and_then(restore::user);
         let (endpoint, network) = (endpoint.clone(), network.clone());
-        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, directory })
+        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, directory })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
@@ -449,6 +472,30 @@ impl AttachedEndpoint {
             directory: self.directory.path().to_owned(),
             namespace: self.namespace.clone(),
         }
+    }
+
+    /// Why process `caller` cannot take it over from a process that has ended.
+    fn refusal(&self, request: &CreateEndpoint, caller: i32) -> Option<NotTakenOver> {
+        let known = &self.endpoint;
+        if !request.addresses.iter().all(|address| known.addresses.contains(address)) {
+            return Some(NotTakenOver::Addresses);
+        }
+        if request.isolation != known.isolation {
+            return Some(NotTakenOver::Isolation);
+        }
+        if request.quota != known.quota {
+            return Some(NotTakenOver::Quota);
+        }
+        if self.owner_uid.is_none() || self.owner_uid != restore::user(caller) {
+            return Some(NotTakenOver::User);
+        }
+        let left = self.processes();
+        (!left.is_empty()).then(|| NotTakenOver::Processes(left.join(", ")))
+    }
+
+    /// Processes in its network namespace, by number and name.
+    fn processes(&self) -> Vec<String> {
+        self.namespace.as_deref().and_then(NamespaceId::of).map(NamespaceId::processes).unwrap_or_default()
     }
 
     /// Whether the process that it goes with has ended.

@@ -51,16 +51,18 @@ pub enum HostError {
     /// A chain was given an order.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// An endpoint that there is for devices that outlive their programs was asked for, but another than it is.
+    /// An endpoint with devices that outlive their programs cannot be taken over.
     #[error(
-        "endpoint `{name}` of network `{network}` has devices that outlive their programs: leave its address out, or end them with \
-         `rdmesh linger end {name} --net {network}`"
+        "endpoint `{name}` of network `{network}` cannot be taken over: {why}. End its devices with `rdmesh linger end {name} \
+         --net {network}`, or leave out --take-over"
     )]
     Lingering {
         /// Its name.
         name: Name,
         /// Its network.
         network: Name,
+        /// The cause.
+        why: NotTakenOver,
     },
     /// There is no policy of that scope.
     #[error("there is no policy of `{0}`: `rdmesh policy ls` lists those there are")]
@@ -165,4 +167,24 @@ pub enum HostError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// Reason why an endpoint that lingers is not taken over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTakenOver {
+    /// The request names an address that it does not have.
+    #[error("it has other addresses than the request names")]
+    Addresses,
+    /// The request names another isolation.
+    #[error("its programs have another isolation than the request names")]
+    Isolation,
+    /// The request names other limits than it was made with.
+    #[error("its limits are not those of the request")]
+    Quota,
+    /// The process that made it ran as another user.
+    #[error("it belonged to another user")]
+    User,
+    /// Processes are still in its network namespace.
+    #[error("processes are still in it ({0})")]
+    Processes(String),
 }

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 /// An endpoint that is to be restored, with its owner, if it has one.
 pub(super) struct Survivor {
@@ -74,6 +75,11 @@ pub(super) fn identity(pid: i32) -> io::Result<Owner> {
     let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
     Ok(Owner { boot, started: started.ok_or(io::ErrorKind::InvalidData)? })
+}
+
+/// The user that process `pid` runs as; none where it has ended.
+pub(super) fn user(pid: i32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|entry| entry.uid())
 }
 
 /// The process `pid`, opened, if it still is the recorded one.

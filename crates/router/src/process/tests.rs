@@ -81,6 +81,7 @@ fn request(name: &str) -> CreateEndpoint {
         quota: Quota::default(),
         allowed_uid: None,
         lifetime: Lifetime::Persistent,
+        take_over: false,
         isolation: Isolation::None,
         netns: None,
         interface: None,

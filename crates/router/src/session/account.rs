@@ -148,6 +148,16 @@ impl Account {
         Err(Errno::NOMEM)
     }
 
+    /// Whether devices that outlive their programs may keep so many bytes together. The log tells of the first that may not.
+    pub(super) fn admit_lingering(&self, bytes: u64) -> bool {
+        let limit = self.spec.quota.linger_bytes;
+        if bytes > limit {
+            let what = "bytes of a device that outlives its program: raise the quota `linger_bytes`";
+            self.lock().warn(&self.spec, what, limit);
+        }
+        bytes <= limit
+    }
+
     /// Whether one more of an item would be within the quota.
     pub(super) fn has_room_for(&self, item: Item) -> bool {
         self.lock().held.get(item) < self.limit(item).0
@@ -262,10 +272,14 @@ impl Account {
 
 impl State {
     fn refuse(&mut self, spec: &EndpointSpec, what: &'static str, limit: u64) {
+        self.warn(spec, what, limit);
+        self.refusal = Some(what);
+    }
+
+    fn warn(&mut self, spec: &EndpointSpec, what: &'static str, limit: u64) {
         if self.warned.insert(what) {
             tracing::warn!(endpoint = spec.name, network = spec.network, limit, "no more {what}");
         }
-        self.refusal = Some(what);
     }
 }
 

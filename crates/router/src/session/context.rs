@@ -238,6 +238,11 @@ impl Context {
         &mut self.holdings
     }
 
+    /// Bytes of its registered memory.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        self.regions.pinned()
+    }
+
     /// Number of its objects.
     pub(super) fn objects(&self) -> ObjectCounts {
         self.holdings.objects()

@@ -149,15 +149,25 @@ impl Executor {
     /// One connection of a context has gone, and the context too when it was the last one, unless it has a lease.
     pub(super) fn detach(&mut self, number: u32) {
         let Some(context) = self.devices.get_mut(number) else { return };
-        match context.tenure_mut().leave(self.clock.now()) {
+        let (left, is_broken) = (context.tenure_mut().leave(self.clock.now()), context.is_broken());
+        match left {
             Left::Used => {}
-            Left::Lingering(ends) if !context.is_broken() => {
+            Left::Lingering(ends) if !is_broken && self.may_linger(number) => {
                 // The last doorbells may have been rung in memory, and their worker not been woken.
-                context.settle();
+                self.devices.get_mut(number).into_iter().for_each(|context| context.settle());
                 self.lingering.add(number, ends);
             }
             Left::Lingering(_) | Left::Unused => self.close_context(number),
         }
+    }
+
+    /// Whether a context's memory is within what devices of its endpoint may keep that outlive their programs.
+    fn may_linger(&self, number: u32) -> bool {
+        let Some(context) = self.devices.get(number) else { return false };
+        let Some(known) = self.accounts.get(context.endpoint()) else { return false };
+        let lingering = self.lingering.contexts().filter_map(|other| self.devices.get(other));
+        let kept = lingering.filter(|other| other.endpoint() == context.endpoint()).map(Context::pinned_bytes);
+        known.account.admit_lingering(kept.sum::<u64>().saturating_add(context.pinned_bytes()))
     }
 
     /// Closes contexts whose terms are over. Returns the time until the next one.

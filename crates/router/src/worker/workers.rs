@@ -70,7 +70,7 @@ impl Workers {
         let links = (0..count).map(link).collect::<io::Result<Vec<_>>>()?;
         let clock = net::Clock::start();
         let (sessions, tunnels) = open_tunnels(&config.io, count, clock)?;
-        let numbers = numbers(count as u32, &tunnels);
+        let numbers = numbers(count as u32, seed()? as u32, &tunnels);
         let mut tunnels = tunnels.into_iter();
         let contention = common.contention();
         let probe = Probe::start(contention.clone())?;
@@ -126,11 +126,11 @@ impl Drop for Workers {
     }
 }
 
-/// The table of the queue pairs of so many workers. The kernel steers by it.
-fn numbers(workers: u32, tunnels: &[Tunnel]) -> Numbers {
+/// The table of the queue pairs of so many workers, whose first number is left to `chance`. The kernel steers by it.
+fn numbers(workers: u32, chance: u32, tunnels: &[Tunnel]) -> Numbers {
     match Tunnel::steer(tunnels) {
-        Some(steering) => Numbers::watched(workers, move |qpn, worker| steering.set(qpn, worker)),
-        None => Numbers::new(workers),
+        Some(steering) => Numbers::watched(workers, chance, move |qpn, worker| steering.set(qpn, worker)),
+        None => Numbers::from_anywhere(workers, chance),
     }
 }
 

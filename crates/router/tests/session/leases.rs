@@ -244,7 +244,8 @@ fn an_endpoint_and_its_host_end_what_lingers() {
 #[test]
 fn what_a_dead_program_holds_stays_charged() {
     let world = World::new(1);
-    let path = world.endpoint_with(1, |spec| spec.quota = Quota { contexts: 1, ..Quota::default() });
+    let path =
+        world.endpoint_with(1, |spec| spec.quota = Quota { contexts: 1, linger_seconds: 3600, ..Quota::default() });
     let mut client = Client::device(&path);
     client.alloc_pd();
     ask(&mut client, LONG, None).unwrap();
@@ -268,6 +269,29 @@ fn a_term_beyond_the_limit_is_refused() {
     ask(&mut client, 2000, None).unwrap();
     give_up(&mut client);
     drop(client);
+    world.expect_reclaimed();
+}
+
+#[test]
+fn devices_outlive_their_programs_up_to_so_many_bytes() {
+    let world = World::new(1);
+    let quota = Quota { linger_seconds: 3600, linger_bytes: 3 * LEN as u64 / 2, ..Quota::default() };
+    let path = world.endpoint_with(3, |spec| spec.quota = quota);
+    let leave = || {
+        let mut client = Client::device(&path);
+        let (pd, (memory, arena)) = (client.alloc_pd(), arena());
+        let request = reg_mr(pd, memory.as_ptr() as u64, LEN);
+        client.reg_mr(&request, &[arena_segment(&memory, LEN)], Some(arena.as_fd())).unwrap();
+        ask(&mut client, LONG, Some(arena.as_fd())).unwrap();
+    };
+    leave();
+    eventually("lingering", || lingers(&world));
+    leave();
+    eventually("ended", || world.server.snapshot().len() == 1);
+    assert_eq!(world.server.end_lingering(EndpointId(3), None), 1);
+    leave();
+    eventually("lingering", || lingers(&world));
+    world.server.remove_endpoint(EndpointId(3));
     world.expect_reclaimed();
 }
 

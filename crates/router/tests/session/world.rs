@@ -62,7 +62,7 @@ impl World {
             network: "blue".into(),
             vni: Vni(7),
             gids: vec![link_local(n), gid(n)],
-            quota: Quota::default(),
+            quota: Quota { linger_seconds: 3600, ..Quota::default() },
             allowed_uid: None,
         };
         change(&mut spec);

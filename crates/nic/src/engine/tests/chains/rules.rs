@@ -290,6 +290,20 @@ fn a_soft_read_of_a_wrong_pointer_gives_zeros() {
 }
 
 #[test]
+fn a_soft_read_with_a_wrong_key_tells_the_peer_nothing() {
+    let mut world = World::new(1);
+    let a = node(&mut world);
+    a.memory.put(0, &[0xff; 16]);
+    let args = Args { remote_addr: 1, rkey: a.key.0 ^ 1, ..Args::default() };
+    let sges = [a.sge(0, 9)].into_iter().collect();
+    let read = Request { flags: ChainFlags::SOFT, args, sges, ..request(ChainOp::Read) };
+    let queue = world.queue(&a, 0, &[read]);
+    world.enable(&queue, 1);
+    assert!(!queue.statuses().contains(&WcStatus::Success));
+    assert_eq!((a.memory.get(0, 16), world.entry(&a, 0).counts.soft_faults), (vec![0xff; 16], 0));
+}
+
+#[test]
 fn the_key_of_a_ring_ends_with_its_queue_pair() {
     let mut world = World::new(1);
     let a = node(&mut world);
