@@ -1,7 +1,8 @@
 #!/bin/sh
-# build-shim.sh [PROFILE]: builds librdmesh.so so that it loads with glibc 2.17 and newer, and with musl, and prints its path.
+# build-shim.sh [PROFILE]: builds the preload libraries, librdmesh.so and librdmesh-sockets.so, so that they load with glibc 2.17
+# and newer, and with musl, and prints the folder that has them.
 # Needs cargo-zigbuild and ziglang from PyPI, which it puts into .cache/venv. Where they cannot be had it builds with
-# the machine's own linker: the library then needs the machine's glibc or a newer one, and libgcc with musl.
+# the machine's own linker: the libraries then need the machine's glibc or a newer one, and libgcc with musl.
 set -eu
 cd "$(dirname "$0")/.."
 profile=${1:-release}
@@ -16,17 +17,22 @@ install_zig() {
 }
 
 if install_zig; then
-    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --profile "$profile" --package rdmesh-shim --lib --target "$triple.2.17" >&2
-    library=$target_dir/$triple/$profile/librdmesh.so
+    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --lib \
+        --target "$triple.2.17" >&2
+    built=$target_dir/$triple/$profile
 else
-    echo "build-shim: warning: no zig linker; the library will not load with an older glibc than this machine's" >&2
-    cargo build --quiet --profile "$profile" --package rdmesh-shim --lib >&2
-    library=$target_dir/$profile/librdmesh.so
+    echo "build-shim: warning: no zig linker; the libraries will not load with an older glibc than this machine's" >&2
+    cargo build --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --lib >&2
+    built=$target_dir/$profile
 fi
-# A copy is changed: cargo's record of the linker's own output stays valid.
-portable=$(dirname "$library")/portable
+# Copies are changed: cargo's record of the linker's own output stays valid.
+portable=$built/portable
 mkdir -p "$portable"
-cp "$library" "$portable/librdmesh.so.new"
-python3 scripts/forget-loader.py "$portable/librdmesh.so.new"
-mv "$portable/librdmesh.so.new" "$portable/librdmesh.so"
-case $portable in /*) echo "$portable/librdmesh.so" ;; *) echo "$PWD/$portable/librdmesh.so" ;; esac
+publish() {
+    cp "$built/$1" "$portable/$2.new"
+    python3 scripts/forget-loader.py "$portable/$2.new"
+    mv "$portable/$2.new" "$portable/$2"
+}
+publish librdmesh.so librdmesh.so
+publish librdmesh_sockets.so librdmesh-sockets.so
+case $portable in /*) echo "$portable" ;; *) echo "$PWD/$portable" ;; esac

@@ -1,14 +1,16 @@
-# Builds the product: rdmesh and librdmesh.so, in target/release or, for tests, in target/tested.
+# Builds the product: rdmesh, librdmesh.so and librdmesh-sockets.so, in target/release or, for tests, in target/tested.
 # shellcheck shell=bash
 . scripts/setup.sh
 
-# The program finds the library beside itself.
-build_library() {
-    local built
+# The program finds the libraries beside itself.
+build_libraries() {
+    local built library
     built=$(scripts/build-shim.sh "$1")
-    # Programs may have the old one mapped: it is replaced, not written over.
-    cp "$built" "target/$1/librdmesh.so.new"
-    mv "target/$1/librdmesh.so.new" "target/$1/librdmesh.so"
+    for library in librdmesh.so librdmesh-sockets.so; do
+        # Programs may have the old one mapped: it is replaced, not written over.
+        cp "$built/$library" "target/$1/$library.new"
+        mv "target/$1/$library.new" "target/$1/$library"
+    done
 }
 
 # build_product PROFILE: sets RDMESH_BIN, the product's folder. The profile `tested` is not optimised across crates, and quick
@@ -21,11 +23,11 @@ build_product() {
     fi
     need build
     step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli
-    step "building librdmesh.so ($profile)" build_library "$profile"
+    step "building the libraries ($profile)" build_libraries "$profile"
     export RDMESH_BIN=$PWD/target/$profile
 }
 
 dev_build() {
     build_product release
-    say "built: target/release/rdmesh target/release/librdmesh.so"
+    say "built: target/release/rdmesh target/release/librdmesh.so target/release/librdmesh-sockets.so"
 }

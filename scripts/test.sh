@@ -3,10 +3,10 @@
 . scripts/build.sh
 . scripts/watchdog.sh
 
-TEST_PARTS=(unit lint sim programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
-declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [programs]=800 [hosts]=240 [chains]=180 [cluster]=150 [software]=300
+declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [chains]=180 [cluster]=150 [software]=300
     [rxe]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
@@ -45,6 +45,12 @@ part_lint() {
         step "documentation" env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items &&
         step "shell scripts" shellcheck -x dev .ci/run scripts/*.sh &&
         cargo test --quiet -p rdmesh-tests --test architecture --test mutants --test watchdog
+}
+
+part_sockets() {
+    need run test sockets
+    build_product tested
+    run_tests sockets
 }
 
 part_programs() {

@@ -26,6 +26,12 @@ pub fn mpi_programs() -> PathBuf {
     FOLDER.get_or_init(|| build_all("tests/programs/mpi")).clone()
 }
 
+/// Path of the compiled program of cases about sockets.
+pub fn socket_cases() -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build_all("tests/programs/sockets")).join("sockets")
+}
+
 /// Path of the compiled test program or example `name` of the chain API.
 pub fn chain_program(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();

@@ -26,7 +26,7 @@ mod wait;
 mod wire;
 
 pub use cluster::{Cluster, Site};
-pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper};
+pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper, socket_cases};
 pub use flow::{Flow, FlowOptions, Poured};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accel;
 mod args;
 mod capture;
 mod chain;
@@ -64,6 +65,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Router(options) => up::router(&options, state),
         Command::Down => up::down(&client, state),
         Command::Run(options) => run::run(options, &client, state),
+        Command::Accel(options) => accel::accel(options),
         Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
         Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),

@@ -24,8 +24,8 @@ pub(crate) enum Obstacle {
 }
 
 impl Obstacle {
-    /// A line for the user. `program` is the file that cannot load the library.
-    pub(crate) fn warning(&self, program: &Path) -> String {
+    /// A line for the user. `program` is the file that cannot load the library, `effect` what follows from that.
+    pub(crate) fn warning(&self, program: &Path, effect: &str) -> String {
         let why = match self {
             Self::Static => "is statically linked: use a build that is linked dynamically (in Go: CGO_ENABLED=1)",
             Self::Foreign => "is for another kind of processor, or has 32 bits: use a build for this machine",
@@ -37,7 +37,7 @@ impl Obstacle {
                 "has file capabilities, and what its caller preloads is ignored: run a copy without them, or as root"
             }
         };
-        format!("{} sees no RDMA device: it {why}", program.display().to_string().escape_debug())
+        format!("{} {effect}: it {why}", program.display().to_string().escape_debug())
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
             mode(0o2745);
             assert_eq!(folder.obstacle("changes"), None);
         }
-        let warning = Obstacle::SetId.warning(Path::new("/a\nb"));
+        let warning = Obstacle::SetId.warning(Path::new("/a\nb"), "sees no RDMA device");
         assert!(warning.starts_with("/a\\nb sees no RDMA device") && !warning.contains('\n'), "{warning}");
     }
 }

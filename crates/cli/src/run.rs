@@ -37,17 +37,19 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
     let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
     if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
-        eprintln!("rdmesh: {}", obstacle.warning(&file));
+        eprintln!("rdmesh: {}", obstacle.warning(&file, "sees no RDMA device"));
     }
     raise_locked_memory();
     let mut command = Command::new(program);
     if let Some(term) = options.linger {
         command.env("RDMESH_LINGER", term.as_millis().to_string());
     }
+    let existing = std::env::var_os("LD_PRELOAD");
+    let existing = if options.accel { Some(crate::accel::preload(existing)?) } else { existing };
     let error = command
         .args(arguments)
         .env("ASAN_OPTIONS", sanitizer_options(std::env::var_os("ASAN_OPTIONS").as_deref()))
-        .env("LD_PRELOAD", preload(&directory, std::env::var_os("LD_PRELOAD").as_deref()))
+        .env("LD_PRELOAD", preload(&directory, existing.as_deref()))
         .env("RDMESH_ENDPOINT", &directory)
         .exec();
     // As a shell does.

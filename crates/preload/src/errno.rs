@@ -15,6 +15,18 @@ pub fn get() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
+/// Calls `work`, which leaves `errno` as it was.
+pub fn kept<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: as above. Zero is a value too, which [`Errno`] does not have.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *place };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { *place = before };
+    result
+}
+
 /// Whether `errno` is this one.
 pub fn is(errno: Errno) -> bool {
     // SAFETY: as above.

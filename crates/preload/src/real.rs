@@ -269,6 +269,23 @@ real! {
     fn accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int, else unsupported();
     fn accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int, else unsupported();
     fn connect(fd: c_int, to: *const sockaddr, to_len: socklen_t) -> c_int, else unsupported();
+    fn shutdown(fd: c_int, how: c_int) -> c_int, else unsupported();
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int, else unsupported();
+    fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int,
+        else unsupported();
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int, else unsupported();
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int, else unsupported();
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int,
+        else unsupported();
+    fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int,
+        else unsupported();
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    fn system(command: *const c_char) -> c_int, else unsupported();
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, else no_pointer();
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, else no_pointer();
 }
 
 /// `fstatat`, straight from the kernel: which libc function does this depends on the version of glibc.

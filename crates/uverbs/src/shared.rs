@@ -99,6 +99,14 @@ impl SharedMemory {
         Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, ())?, fd))
     }
 
+    /// Like [`SharedMemory::create`], but pages are made when they are touched, and charged to the process that does.
+    pub fn create_sparse(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::map_raw(fd.as_fd(), 0, len, WRITABLE, ())?, fd))
+    }
+
     /// Like [`SharedMemory::create`], but a process that receives the descriptor can only map it for reading.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Down,
     /// Run a program on an endpoint of its own, which goes when the program ends
     Run(RunOptions),
+    /// Run a program whose TCP connections to other such programs of this host and user go over shared memory
+    Accel(AccelOptions),
     /// Endpoints that stay until they are removed, for containers
     #[command(subcommand)]
     Endpoint(EndpointCommand),
@@ -177,6 +179,19 @@ pub(crate) struct RunOptions {
     /// without this option they are ended
     #[arg(long, requires = "name")]
     pub(crate) take_over: bool,
+    /// Carry TCP connections to other accelerated programs of this endpoint over shared memory, as `rdmesh accel`
+    #[arg(long)]
+    pub(crate) accel: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct AccelOptions {
+    /// Microseconds for which a thread looks for data before it sleeps; 0 for never [default: 20]
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub(crate) spin: Option<u32>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

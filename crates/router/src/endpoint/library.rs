@@ -17,7 +17,7 @@ pub struct Library {
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It is in none of the usual places.
-    #[error("the preload library {NAME} is in none of {}: build it (`cargo build`), install it there, or set {ENV} to where it is", list(.0))]
+    #[error("the preload library is in none of {}: build it (`./dev build`) or install it there; {ENV} names another place for {NAME}", list(.0))]
     NotFound(Vec<PathBuf>),
     /// It cannot be copied.
     #[error("copying {} to {}: {source}", .from.display(), .to.display())]
@@ -34,10 +34,14 @@ pub enum LibraryError {
 impl Library {
     /// Path of the installed library: `$RDMESH_LIBRARY`, else beside the running program or in `../lib`.
     pub fn find() -> Result<PathBuf, LibraryError> {
-        let candidates = match env::var_os(ENV) {
-            Some(path) => vec![PathBuf::from(path)],
-            None => env::current_exe().ok().and_then(|exe| exe.parent().map(near)).unwrap_or_default(),
-        };
+        let named = env::var_os(ENV).map(PathBuf::from);
+        let candidates = named.map_or_else(|| near(NAME), |path| vec![path]);
+        candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
+    }
+
+    /// Path of the installed library for sockets, which is found in the same places.
+    pub fn find_sockets() -> Result<PathBuf, LibraryError> {
+        let candidates = near(SOCKETS_NAME);
         candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
     }
 
@@ -69,8 +73,11 @@ fn place(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(&temporary, to)
 }
 
-fn near(directory: &Path) -> Vec<PathBuf> {
-    vec![directory.join(NAME), directory.join("../lib").join(NAME), directory.join("../lib/rdmesh").join(NAME)]
+/// Where a library of this name may be installed: beside the running program, and in folders beside that one's.
+fn near(name: &str) -> Vec<PathBuf> {
+    let exe = env::current_exe().ok();
+    let Some(directory) = exe.as_deref().and_then(Path::parent) else { return Vec::new() };
+    ["", "../lib", "../lib/rdmesh"].map(|folder| directory.join(folder).join(name)).to_vec()
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -78,4 +85,5 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 const NAME: &str = rdmesh_uverbs::session::LIBRARY_NAME;
+const SOCKETS_NAME: &str = "librdmesh-sockets.so";
 const ENV: &str = "RDMESH_LIBRARY";

@@ -1,0 +1,302 @@
+//! epoll instances with streams in user space.
+//!
+//! The program's epoll instance is the kernel's own, and everything but streams is in it as the program wants. A stream is there
+//! too: as the program wants while it is on TCP, and with a key of ours once it has rings, edge-triggered, for ends, errors and bytes
+//! that come on TCP. Changes of a stream with rings (`epoll_ctl`) cost no system call. The doorbell of the instance's waiter is one
+//! more member, edge-triggered and never read. So whoever sleeps in the kernel sleeps there, for all of it.
+//!
+//! Where the instance itself is waited for, by another one or by `poll`, its waiter always says that it sleeps, and the doorbell is
+//! rung as long as streams are ready: then the kernel finds the instance readable.
+
+mod member;
+mod wait;
+
+use crate::lock::{Guard, Spin};
+use crate::process::inbox::Place;
+use crate::process::{Process, Waiter, as_stream};
+use crate::spin;
+use crate::stream::{Stream, Way};
+use crate::table::{self, Object};
+use libc::epoll_event;
+use member::Member;
+use rdmesh_preload::{errno, gate, process, real};
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// An epoll instance that has streams.
+pub(crate) struct Epoll {
+    this: Weak<Self>,
+    /// A descriptor of the instance, as it was when the first stream came.
+    fd: c_int,
+    waiter: Waiter,
+    /// Upper half of our keys, chosen at random: no data of a program is like it.
+    tag: u32,
+    members: Spin<Members>,
+    is_nested: AtomicBool,
+    spin: spin::Spin,
+    looked: AtomicU64,
+    forks: u32,
+}
+
+/// Streams of an instance.
+#[derive(Default)]
+struct Members {
+    by_fd: HashMap<c_int, Member>,
+    by_index: HashMap<u32, c_int>,
+    /// Members that may have something to report.
+    queue: VecDeque<c_int>,
+}
+
+/// `epoll_ctl`.
+pub(crate) fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if let Some(inner) = table::epoll(fd) {
+        // Whoever waits for that waits for its streams.
+        inner.nest();
+    }
+    let Some(object) = table::object(fd).filter(|object| as_stream(object).is_some_and(|stream| !stream.is_plain()))
+    else {
+        return match table::epoll(epfd) {
+            Some(epoll) => epoll.control_other(operation, fd, event),
+            None => real::epoll_ctl(epfd, operation, fd, event.cast()),
+        };
+    };
+    let _gate = gate::enter();
+    let epoll = match table::epoll(epfd) {
+        Some(epoll) => epoll,
+        None if operation == libc::EPOLL_CTL_ADD => match Epoll::make(epfd) {
+            Some(epoll) => epoll,
+            None => {
+                // It is no epoll instance, or there are too many of them.
+                leave_rings(&object, fd);
+                return real::epoll_ctl(epfd, operation, fd, event.cast());
+            }
+        },
+        None => return real::epoll_ctl(epfd, operation, fd, event.cast()),
+    };
+    let wanted = match member::wanted(event) {
+        Some(wanted) => wanted,
+        None if operation == libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
+        None => return errno::minus_one(Errno::FAULT),
+    };
+    let result = match operation {
+        libc::EPOLL_CTL_ADD => epoll.add(epfd, fd, &object, wanted),
+        libc::EPOLL_CTL_MOD => epoll.modify(epfd, fd, wanted),
+        libc::EPOLL_CTL_DEL => epoll.remove(epfd, fd),
+        _ => Err(Errno::INVAL),
+    };
+    errno::zero_or_minus_one(result)
+}
+
+fn leave_rings(object: &Object, fd: c_int) {
+    if let Some(stream) = as_stream(object) {
+        stream.move_to_tcp(fd);
+    }
+}
+
+impl Epoll {
+    fn make(epfd: c_int) -> Option<Arc<Self>> {
+        let process = Process::get()?;
+        let waiter = process.waiter()?;
+        let mut random = [0; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
+        let tag = u32::from_ne_bytes(random) | TAG_BITS;
+        let doorbell = waiter.doorbell().as_raw_fd();
+        member::register(epfd, libc::EPOLL_CTL_ADD, doorbell, member::EDGE_IN, key(tag, doorbell)).ok()?;
+        let epoll = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            fd: epfd,
+            waiter,
+            tag,
+            members: Spin::default(),
+            is_nested: AtomicBool::new(false),
+            spin: spin::Spin::new(),
+            looked: AtomicU64::new(0),
+            forks: process::forks(),
+        });
+        table::set(epfd, Arc::new(Object::Epoll(Arc::clone(&epoll))));
+        Some(epoll)
+    }
+
+    fn members(&self) -> Guard<'_, Members> {
+        self.members.lock()
+    }
+
+    /// Whether it has streams.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members().by_fd.is_empty()
+    }
+
+    /// A change of a member that is no stream, or no longer one.
+    fn control_other(&self, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        {
+            let _gate = gate::enter();
+            let mut members = self.members();
+            if members.by_fd.contains_key(&fd) && operation != libc::EPOLL_CTL_ADD {
+                self.forget(&mut members, fd);
+            }
+        }
+        real::epoll_ctl(self.fd, operation, fd, event.cast())
+    }
+
+    fn add(&self, epfd: c_int, fd: c_int, object: &Arc<Object>, wanted: epoll_event) -> Result<(), Errno> {
+        let stream = as_stream(object).ok_or(Errno::INVAL)?;
+        let mut members = self.members();
+        if let Some(known) = members.by_fd.get_mut(&fd) {
+            if !known.is_removed() {
+                return Err(Errno::EXIST);
+            }
+            known.revive(wanted);
+            members.enqueue(fd);
+            return Ok(());
+        }
+        let has_rings = stream.channel().is_some();
+        let (events, data) =
+            if has_rings { (member::edges_of(stream), key(self.tag, fd)) } else { (wanted.events, wanted.u64) };
+        member::register(epfd, libc::EPOLL_CTL_ADD, fd, events, data)?;
+        let places = [stream.watch(Way::In, &self.waiter), stream.watch(Way::Out, &self.waiter)];
+        let is_double = members.by_index.insert(stream.index(), fd).is_some();
+        members.by_fd.insert(fd, Member::new(Arc::clone(object), wanted, has_rings, places));
+        stream.joined(&self.this);
+        members.enqueue(fd);
+        if is_double || places.contains(&None) {
+            // Two descriptors of one stream in one instance, or more waiters than a stream can have.
+            drop(members);
+            stream.move_to_tcp(fd);
+        }
+        Ok(())
+    }
+
+    fn modify(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
+        let mut members = self.members();
+        let Some(member) = members.by_fd.get_mut(&fd) else {
+            return member::register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64);
+        };
+        if member.is_removed() {
+            return Err(Errno::NOENT);
+        }
+        if !member.has_rings() {
+            member::register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64)?;
+        }
+        member.revive(wanted);
+        members.enqueue(fd);
+        Ok(())
+    }
+
+    fn remove(&self, epfd: c_int, fd: c_int) -> Result<(), Errno> {
+        let mut members = self.members();
+        match members.by_fd.get_mut(&fd) {
+            Some(member) if member.is_removed() => Err(Errno::NOENT),
+            // The kernel keeps it, under our key: most that go come back.
+            Some(member) if member.has_rings() => {
+                member.remove();
+                Ok(())
+            }
+            Some(_) => {
+                self.forget(&mut members, fd);
+                member::register(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0)
+            }
+            None => member::register(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0),
+        }
+    }
+
+    /// The program closes a descriptor, which the kernel forgets by itself.
+    pub(crate) fn closed(&self, fd: c_int) {
+        let _gate = gate::enter();
+        let mut members = self.members();
+        self.forget(&mut members, fd);
+    }
+
+    fn forget(&self, members: &mut Members, fd: c_int) {
+        let Some(member) = members.by_fd.remove(&fd) else { return };
+        if let Some(stream) = member.stream() {
+            members.by_index.remove(&stream.index());
+            for (way, place) in [Way::In, Way::Out].into_iter().zip(member.places()) {
+                if let Some(place) = place {
+                    stream.unwatch(way, place);
+                }
+            }
+            stream.left(&self.this);
+        }
+    }
+
+    /// A stream has got rings, or has none any more: the kernel is told.
+    pub(crate) fn stream_changed(&self, stream: &Stream) {
+        let mut members = self.members();
+        let Some(fd) = members.by_index.get(&stream.index()).copied() else { return };
+        let Some(member) = members.by_fd.get_mut(&fd) else { return };
+        let has_rings = stream.channel().is_some();
+        if has_rings || member.has_rings() {
+            member.set_has_rings(has_rings);
+            let wanted = member.wanted_events();
+            let (events, data) = match (has_rings, member.is_removed()) {
+                (true, _) => (member::edges_of(stream), key(self.tag, fd)),
+                (false, false) => (wanted.events, wanted.u64),
+                // What the program has removed reports nothing.
+                (false, true) => (libc::EPOLLONESHOT as u32, key(self.tag, fd)),
+            };
+            let _ = member::register(self.fd, libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+        members.enqueue(fd);
+        drop(members);
+        self.ring_if_nested();
+    }
+
+    /// The instance is waited for as a whole.
+    pub(crate) fn nest(&self) {
+        if !self.is_nested.swap(true, Ordering::SeqCst) {
+            self.waiter.place().fall_asleep();
+        }
+        self.ring_if_nested();
+    }
+
+    /// Lets the kernel find a nested instance readable that has a stream to report.
+    fn ring_if_nested(&self) {
+        if self.is_nested.load(Ordering::Acquire) && self.members().has_ready(self.waiter.place()) {
+            self.waiter.place().fall_asleep();
+            let _ = rustix::io::write(self.waiter.doorbell(), &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Members {
+    /// Whether a stream has something to report. Those that were told of are queued.
+    fn has_ready(&mut self, place: &Place) -> bool {
+        place.take(|index| {
+            if let Some(fd) = self.by_index.get(&index).copied() {
+                self.enqueue(fd);
+            }
+        });
+        self.queue.iter().any(|fd| self.by_fd.get(fd).is_some_and(|member| member.is_ready(*fd)))
+    }
+
+    fn enqueue(&mut self, fd: c_int) {
+        if let Some(member) = self.by_fd.get_mut(&fd)
+            && member.enter_queue()
+        {
+            self.queue.push_back(fd);
+        }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        if self.forks != process::forks() {
+            return;
+        }
+        let mut members = self.members.lock();
+        let fds: Vec<c_int> = members.by_fd.keys().copied().collect();
+        fds.into_iter().for_each(|fd| self.forget(&mut members, fd));
+    }
+}
+
+/// Key of ours for descriptor `fd`.
+fn key(tag: u32, fd: c_int) -> u64 {
+    u64::from(tag) << 32 | u64::from(fd.cast_unsigned())
+}
+
+/// Set in every tag: no pointer of a program and no small number begins like this.
+const TAG_BITS: u32 = 0xc000_0000;

@@ -1,0 +1,33 @@
+//! Forks: a child has its parent's connections, and not its threads.
+
+use crate::process::Process;
+use crate::table::for_each_stream;
+use crate::wake;
+use rdmesh_preload::{gate, process, real};
+
+/// Has the library's state survive forks.
+pub(crate) fn watch() {
+    real::at_fork(prepare, in_parent, in_child);
+}
+
+extern "C" fn prepare() {
+    gate::close();
+}
+
+/// Connections that are on TCP stay there: parent and child can both use them, and rings would be one's only.
+extern "C" fn in_parent() {
+    keep_on_tcp();
+    gate::open();
+}
+
+extern "C" fn in_child() {
+    process::forked();
+    Process::forget();
+    wake::forget();
+    keep_on_tcp();
+    gate::open();
+}
+
+fn keep_on_tcp() {
+    for_each_stream(|_, stream| stream.share());
+}

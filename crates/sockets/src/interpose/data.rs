@@ -1,0 +1,259 @@
+//! Functions that carry bytes.
+#![allow(unsafe_code)]
+
+use super::replace;
+use crate::ring::Piece;
+use crate::stream::Stream;
+use crate::table::with_stream;
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use rdmesh_preload::{errno, real};
+use rustix::io::Errno;
+
+replace! {
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+        if count == 0 {
+            return real::early_read(fd, buffer, count);
+        }
+        receive(fd, buffer, count, 0).unwrap_or_else(|| real::early_read(fd, buffer, count))
+    }
+
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
+        checked(fd, buffer, count, room, 0).unwrap_or_else(|| real::__read_chk(fd, buffer, count, room))
+    }
+
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+        send_one(fd, buffer, count, 0).unwrap_or_else(|| real::write(fd, buffer, count))
+    }
+
+    fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+        receive(fd, buffer, count, flags).unwrap_or_else(|| real::recv(fd, buffer, count, flags))
+    }
+
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t, flags: c_int) -> ssize_t {
+        checked(fd, buffer, count, room, flags).unwrap_or_else(|| real::__recv_chk(fd, buffer, count, room, flags))
+    }
+
+    fn recvfrom(
+        fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> ssize_t {
+        receive(fd, buffer, count, flags).inspect(|_| no_name(from_len))
+            .unwrap_or_else(|| real::recvfrom(fd, buffer, count, flags, from, from_len))
+    }
+
+    fn __recvfrom_chk(
+        fd: c_int, buffer: *mut c_void, count: size_t, room: size_t, flags: c_int, from: *mut sockaddr,
+        from_len: *mut socklen_t,
+    ) -> ssize_t {
+        checked(fd, buffer, count, room, flags).inspect(|_| no_name(from_len))
+            .unwrap_or_else(|| real::__recvfrom_chk(fd, buffer, count, room, flags, from, from_len))
+    }
+
+    fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+        send_one(fd, buffer, count, flags).unwrap_or_else(|| real::send(fd, buffer, count, flags))
+    }
+
+    fn sendto(
+        fd: c_int, buffer: *const c_void, count: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t,
+    ) -> ssize_t {
+        send_one(fd, buffer, count, flags).unwrap_or_else(|| real::sendto(fd, buffer, count, flags, to, to_len))
+    }
+
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        with_stream(fd, |stream| received(stream, fd, parts, count as usize, 0))
+            .unwrap_or_else(|| real::readv(fd, parts, count))
+    }
+
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        with_stream(fd, |stream| sent(stream, fd, parts, count as usize, 0))
+            .unwrap_or_else(|| real::writev(fd, parts, count))
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        with_stream(fd, |stream| received_message(stream, fd, message, flags))
+            .unwrap_or_else(|| real::recvmsg(fd, message, flags))
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        with_stream(fd, |stream| sent_message(stream, fd, message, flags)).unwrap_or_else(|| {
+            super::programs::descriptors_leave(message);
+            real::sendmsg(fd, message, flags)
+        })
+    }
+
+    fn recvmmsg(
+        fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec,
+    ) -> c_int {
+        each_message(fd, messages, count, |stream, message, n| {
+            // Only the first is waited for, with MSG_WAITFORONE; after that, what is there.
+            let flags = if n != 0 && flags & libc::MSG_WAITFORONE != 0 { flags | libc::MSG_DONTWAIT } else { flags };
+            received_message(stream, fd, message, flags & !libc::MSG_WAITFORONE)
+        }).unwrap_or_else(|| real::recvmmsg(fd, messages, count, flags, timeout))
+    }
+
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        each_message(fd, messages, count, |stream, message, _| sent_message(stream, fd, message, flags))
+            .unwrap_or_else(|| real::sendmmsg(fd, messages, count, flags))
+    }
+
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        sent_file(out, from, offset, count).unwrap_or_else(|| kernel_sendfile(out, from, offset, count))
+    }
+
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        sent_file(out, from, offset, count).unwrap_or_else(|| kernel_sendfile(out, from, offset, count))
+    }
+
+    fn splice(
+        from: c_int, from_offset: *mut libc::loff_t, to: c_int, to_offset: *mut libc::loff_t, count: size_t, flags: c_uint,
+    ) -> ssize_t {
+        // Pages of pipes are the kernel's: it does it, on TCP.
+        for fd in [from, to] {
+            with_stream(fd, |stream| stream.move_to_tcp(fd));
+        }
+        // SAFETY: the program's own call, passed on.
+        unsafe { libc::syscall(libc::SYS_splice, from, from_offset, to, to_offset, count, flags) as ssize_t }
+    }
+}
+
+/// The value of a call: a count, or -1 with `errno` set.
+fn value(result: Result<usize, Errno>) -> ssize_t {
+    result.map_or_else(errno::minus_one, |count| count as ssize_t)
+}
+
+fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> Option<ssize_t> {
+    with_stream(fd, |stream| value(stream.receive(fd, &[Piece { base: buffer.cast(), len: count }], flags)))
+}
+
+/// As the functions that the compiler calls where it knows the buffer's size: a larger count ends the program, in libc's own.
+fn checked(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t, flags: c_int) -> Option<ssize_t> {
+    if count > room { None } else { receive(fd, buffer, count, flags) }
+}
+
+fn send_one(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> Option<ssize_t> {
+    with_stream(fd, |stream| value(stream.send(fd, &[Piece { base: buffer.cast_mut().cast(), len: count }], flags)))
+}
+
+/// The pieces of a list; none where it is longer than the kernel takes.
+fn pieces<'a>(parts: *const iovec, count: usize) -> Option<&'a [Piece]> {
+    if count == 0 || parts.is_null() {
+        return (count == 0).then_some(&[]);
+    }
+    // SAFETY: the program hands so many; a piece has the layout of an iovec.
+    (count <= libc::UIO_MAXIOV as usize).then(|| unsafe { std::slice::from_raw_parts(parts.cast(), count) })
+}
+
+fn received(stream: &Stream, fd: c_int, parts: *const iovec, count: usize, flags: c_int) -> ssize_t {
+    value(pieces(parts, count).ok_or(Errno::INVAL).and_then(|pieces| stream.receive(fd, pieces, flags)))
+}
+
+fn sent(stream: &Stream, fd: c_int, parts: *const iovec, count: usize, flags: c_int) -> ssize_t {
+    value(pieces(parts, count).ok_or(Errno::INVAL).and_then(|pieces| stream.send(fd, pieces, flags)))
+}
+
+fn received_message(stream: &Stream, fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if message.is_null() || flags & libc::MSG_ERRQUEUE != 0 {
+        return real::recvmsg(fd, message, flags);
+    }
+    // SAFETY: the program hands a message.
+    let message = unsafe { &mut *message };
+    let result = received(stream, fd, message.msg_iov, message.msg_iovlen, flags);
+    if result >= 0 {
+        // As TCP: no name and no control messages.
+        (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+    }
+    result
+}
+
+fn sent_message(stream: &Stream, fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if message.is_null() {
+        return errno::minus_one(Errno::FAULT);
+    }
+    // SAFETY: the program hands a message.
+    let message = unsafe { &*message };
+    sent(stream, fd, message.msg_iov, message.msg_iovlen, flags)
+}
+
+/// Calls `call` for each message until one fails or comes short; returns how many were done.
+fn each_message(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    call: impl Fn(&Stream, *mut msghdr, usize) -> ssize_t,
+) -> Option<c_int> {
+    with_stream(fd, |stream| {
+        let mut done = 0;
+        while done < count.min(libc::UIO_MAXIOV as c_uint) as usize {
+            // SAFETY: the program hands so many.
+            let message = unsafe { &mut *messages.add(done) };
+            let result = call(stream, &raw mut message.msg_hdr, done);
+            if result < 0 {
+                return if done == 0 { -1 } else { done as c_int };
+            }
+            message.msg_len = result as c_uint;
+            done += 1;
+        }
+        done as c_int
+    })
+}
+
+/// Connections have no names to tell.
+fn no_name(len: *mut socklen_t) {
+    // SAFETY: the program hands a length, or NULL.
+    if let Some(len) = unsafe { len.as_mut() } {
+        *len = 0;
+    }
+}
+
+fn kernel_sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // What comes from a stream is read by the kernel.
+    with_stream(from, |stream| stream.move_to_tcp(from));
+    // SAFETY: the program's own call, passed on.
+    unsafe { libc::syscall(libc::SYS_sendfile, out, from, offset, count) as ssize_t }
+}
+
+/// Copies from a file to a stream with rings. Where there is nothing to be read at an offset, as in a pipe, the kernel does it.
+fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    with_stream(out, |stream| {
+        stream.channel()?;
+        // SAFETY: the program hands an offset, or NULL.
+        let mut at = match unsafe { offset.as_ref() } {
+            Some(at) => *at,
+            // SAFETY: asks for a number.
+            None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
+        };
+        let (mut buffer, mut done) = (vec![0u8; count.min(CHUNK)], 0);
+        while done < count {
+            let len = buffer.len().min(count - done);
+            // SAFETY: the buffer is this function's own.
+            let read = unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), len, at) };
+            let Ok(read) = usize::try_from(read) else {
+                if done == 0 {
+                    stream.move_to_tcp(out);
+                    return None;
+                }
+                break;
+            };
+            let piece = [Piece { base: buffer.as_mut_ptr(), len: read }];
+            match if read == 0 { Ok(0) } else { stream.send(out, &piece, 0) } {
+                Ok(sent) => {
+                    (done, at) = (done + sent, at + sent as off_t);
+                    if sent < len {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Some(errno::minus_one(errno)),
+                Err(_) => break,
+            }
+        }
+        // SAFETY: as above.
+        match unsafe { offset.as_mut() } {
+            Some(place) => *place = at,
+            // SAFETY: moves the program's file behind what was sent, as the kernel does.
+            None => drop(unsafe { libc::lseek(from, at, libc::SEEK_SET) }),
+        }
+        Some(done as ssize_t)
+    })
+    .flatten()
+}
+
+const CHUNK: usize = 64 << 10;

@@ -1,0 +1,121 @@
+//! Questions to the kernel about a TCP socket, and its own path of data.
+#![allow(unsafe_code)]
+
+use crate::ring::Piece;
+use libc::{c_int, c_void, iovec, msghdr, socklen_t};
+use rdmesh_preload::{errno, real};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Sends on TCP as much as fits. Never waits; EPIPE raises no signal.
+pub(crate) fn send(fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+    let message = message(pieces);
+    let sent = real::sendmsg(fd, &raw const message, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    count(sent)
+}
+
+/// Receives from TCP what is there. Never waits.
+pub(crate) fn receive(fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+    let mut message = message(pieces);
+    count(real::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT))
+}
+
+/// Whether TCP has bytes, or an end, to be received.
+pub(crate) fn has_something(fd: c_int) -> bool {
+    let mut byte = 0u8;
+    let piece = [Piece { base: &raw mut byte, len: 1 }];
+    receive(fd, &piece, libc::MSG_PEEK) != Err(Errno::AGAIN)
+}
+
+fn message(pieces: &[Piece]) -> msghdr {
+    // SAFETY: plain data, of which all zeros is a value.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    // A piece has the layout of an iovec, see below.
+    message.msg_iov = pieces.as_ptr().cast::<iovec>().cast_mut();
+    message.msg_iovlen = pieces.len() as _;
+    message
+}
+
+const _: () = assert!(size_of::<Piece>() == size_of::<iovec>());
+
+fn count(result: isize) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| errno::get())
+}
+
+/// Bytes that have been written to a connected socket, ever. Only who keeps others from writing meanwhile can ask.
+pub(crate) fn written(fd: c_int, has_connected: bool) -> Option<u64> {
+    let queued = stable(fd, |info| info.acked, libc::TIOCOUTQ as libc::c_ulong)?;
+    // The SYN of the end that connects is counted as acknowledged.
+    Some((queued.0 + queued.1).wrapping_sub(u64::from(has_connected)))
+}
+
+/// Bytes that have been read from it, ever.
+pub(crate) fn read(fd: c_int) -> Option<u64> {
+    let (received, unread) = stable(fd, |info| info.received, libc::FIONREAD as libc::c_ulong)?;
+    Some(received.wrapping_sub(unread))
+}
+
+struct Info {
+    acked: u64,
+    received: u64,
+}
+
+/// A counter and a queue's length that belong together: the counter is the same before and after.
+fn stable(fd: c_int, counter: impl Fn(&Info) -> u64, request: libc::c_ulong) -> Option<(u64, u64)> {
+    for _ in 0..TRIES {
+        let before = counter(&info(fd)?);
+        let mut queued: c_int = 0;
+        if real::ioctl(fd, request, (&raw mut queued).cast()) != 0 {
+            return None;
+        }
+        if counter(&info(fd)?) == before {
+            return Some((before, queued as u64));
+        }
+    }
+    None
+}
+
+/// `tcpi_bytes_acked` and `tcpi_bytes_received` of `struct tcp_info` (linux/tcp.h); kernels before 4.1 have neither.
+fn info(fd: c_int) -> Option<Info> {
+    let mut bytes = [0u64; 32];
+    let mut len = size_of_val(&bytes) as socklen_t;
+    let result = real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len);
+    (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16] })
+}
+
+/// An option that is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
+    let result = real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len);
+    (result == 0).then_some(value)
+}
+
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`; none where the wait has no limit.
+pub(crate) fn time_out(fd: c_int, name: c_int) -> Option<Duration> {
+    // SAFETY: plain data.
+    let mut value: libc::timeval = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::timeval>() as socklen_t;
+    let result = real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len);
+    let time = Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
+    (result == 0 && !time.is_zero()).then_some(time)
+}
+
+/// Whether calls on the socket fail rather than wait.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    let flags = real::fcntl(fd, libc::F_GETFL, std::ptr::null_mut::<c_void>());
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Whether a descriptor is open.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut::<c_void>()) >= 0
+}
+
+/// Makes the last close of the socket end the connection with a reset, as the close of one with unread data does.
+pub(crate) fn reset_on_close(fd: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let len = size_of::<libc::linger>() as socklen_t;
+    real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len);
+}
+
+const TRIES: u32 = 100;

@@ -1,0 +1,258 @@
+//! This process among others that share accelerated connections with it.
+//!
+//! Everything here is made when the first connection between programs of this host is: a program that has none is left alone.
+//!
+//! * [`inbox`], [`waiter`]: how others say where there is something to be seen, and wake who waits for it.
+//! * [`link`], [`message`]: the other processes, and what is said to them.
+//! * [`agent`]: the thread that listens to them. The program's own threads may compute or sleep for as long as they like; an offer,
+//!   or a peer that asks for its bytes on TCP, does not wait for them. It sleeps as long as nothing is said.
+//!
+//! A fork's child begins anew with its first connection.
+
+pub(crate) mod agent;
+pub(crate) mod inbox;
+mod link;
+mod message;
+mod waiter;
+
+pub(crate) use link::Link;
+pub(crate) use message::Message;
+pub(crate) use waiter::Waiter;
+
+use crate::address::Ends;
+use crate::lock::Spin;
+use crate::registry::{ProcessName, Registry};
+use crate::stream::{Locks, LocksArea, Stream};
+use crate::table::{Object, TABLE};
+use inbox::{Inbox, STREAMS};
+use rdmesh_preload::{OwnFd, gate};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use waiter::Doorbells;
+
+/// What a process that has accelerated connections, or may have some, needs for them. Never freed.
+pub(crate) struct Process {
+    name: ProcessName,
+    registry: Registry,
+    inbox: (Inbox, OwnFd),
+    doorbells: Doorbells,
+    locks: LocksArea,
+    streams: Spin<Streams>,
+    /// Offers that have been made.
+    offers: AtomicU32,
+    links: Spin<HashMap<ProcessName, Arc<Link>>>,
+    /// Watched by the agent: the listening socket, and the links' sockets.
+    watched: OwnFd,
+    listener: OwnFd,
+}
+
+/// Connections, by index.
+#[derive(Default)]
+struct Streams {
+    list: Vec<Weak<Object>>,
+    free: Vec<u32>,
+    /// Accepted connections that no offer has come for, by their ends.
+    accepted: HashMap<Ends, (i32, Weak<Object>)>,
+}
+
+/// The present one; null before the first connection, and in a child.
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+/// Held while one is made.
+static MAKING: Spin<bool> = Spin::new(false);
+
+impl Process {
+    /// This process, made if it is not there. None where something that it needs cannot be had; it is not tried again.
+    pub(crate) fn get() -> Option<&'static Self> {
+        let current = Self::current();
+        if current.is_some() {
+            return current;
+        }
+        let _gate = gate::enter();
+        let mut has_failed = MAKING.lock();
+        if Self::current().is_none() && !*has_failed {
+            match Self::make() {
+                Some(made) => {
+                    CURRENT.store(std::ptr::from_ref(made).cast_mut(), Ordering::Release);
+                    *has_failed = agent::start(made).is_err();
+                }
+                None => *has_failed = true,
+            }
+        }
+        Self::current().filter(|_| !*has_failed)
+    }
+
+    fn current() -> Option<&'static Self> {
+        crate::table::never_freed(CURRENT.load(Ordering::Acquire))
+    }
+
+    /// This process is the child of a fork: what it has is its parent's.
+    pub(crate) fn forget() {
+        CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    fn make() -> Option<&'static Self> {
+        let mut nonce = [0; 4];
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty()).ok()?;
+        let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+        let name = ProcessName { pid, nonce: u32::from_ne_bytes(nonce) };
+        let (inbox, inbox_fd) = Inbox::create().ok()?;
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let listener = listen_as(name).ok()?;
+        epoll::add(&watched, &listener, epoll::EventData::new_u64(agent::LISTENER), epoll::EventFlags::IN).ok()?;
+        Some(Box::leak(Box::new(Self {
+            name,
+            registry: Registry::open()?,
+            inbox: (inbox, OwnFd::new(inbox_fd)),
+            doorbells: Doorbells::default(),
+            locks: LocksArea::new(STREAMS).ok()?,
+            streams: Spin::default(),
+            offers: AtomicU32::new(0),
+            links: Spin::default(),
+            watched: OwnFd::new(watched),
+            listener: OwnFd::new(listener),
+        })))
+    }
+
+    /// Its inbox.
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.inbox.0
+    }
+
+    /// Descriptor of its inbox, for others.
+    pub(crate) fn inbox_fd(&self) -> BorrowedFd<'_> {
+        self.inbox.1.as_fd()
+    }
+
+    /// The doorbells of its waiters.
+    pub(crate) fn doorbells(&self) -> &Doorbells {
+        &self.doorbells
+    }
+
+    /// A waiter; none where there are too many.
+    pub(crate) fn waiter(&'static self) -> Option<Waiter> {
+        self.doorbells.waiter(self)
+    }
+
+    /// An index for a new connection, and the locks that go with it; none where there are too many connections.
+    pub(crate) fn claim_index(&self) -> Option<(u32, &Locks)> {
+        let mut streams = self.streams.lock();
+        let index = match streams.free.pop() {
+            Some(index) => index,
+            None if streams.list.len() < STREAMS => {
+                streams.list.push(Weak::new());
+                streams.list.len() as u32 - 1
+            }
+            None => return None,
+        };
+        Some((index, self.locks.get(index)))
+    }
+
+    /// A number for an offer of connection `index`, which no other one has for a long time.
+    pub(crate) fn offer_number(&self, index: u32) -> u32 {
+        let serial = self.offers.fetch_add(1, Ordering::Relaxed);
+        serial.wrapping_mul(STREAMS as u32).wrapping_add(index)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn release_index(&self, index: u32) {
+        let mut streams = self.streams.lock();
+        streams.list[index as usize] = Weak::new();
+        streams.free.push(index);
+    }
+
+    /// Makes a connection known by its index.
+    pub(crate) fn enter(&self, index: u32, stream: &Arc<Object>) {
+        self.streams.lock().list[index as usize] = Arc::downgrade(stream);
+    }
+
+    /// Connection `index`.
+    pub(crate) fn stream(&self, index: u32) -> Option<Arc<Object>> {
+        self.streams.lock().list.get(index as usize)?.upgrade()
+    }
+
+    /// Calls `call` with each connection.
+    pub(crate) fn for_each_stream(&self, call: impl Fn(&Stream)) {
+        let all: Vec<Arc<Object>> = self.streams.lock().list.iter().filter_map(Weak::upgrade).collect();
+        all.iter().filter_map(|object| as_stream(object)).for_each(call);
+    }
+
+    /// Tells others that it has accepted a connection, as descriptor `fd`. False where there is no room to.
+    pub(crate) fn publish(&self, ends: Ends, fd: i32, stream: &Arc<Object>) -> bool {
+        self.streams.lock().accepted.insert(ends, (fd, Arc::downgrade(stream)));
+        let published = self.registry.enter(&ends, self.name);
+        if !published {
+            self.streams.lock().accepted.remove(&ends);
+        }
+        published
+    }
+
+    /// No offer is wanted for an accepted connection any more.
+    pub(crate) fn withdraw(&self, ends: &Ends) {
+        if self.streams.lock().accepted.remove(ends).is_some() {
+            self.registry.remove(ends, self.name);
+        }
+    }
+
+    /// The accepted connection with these ends, and its descriptor.
+    pub(crate) fn accepted(&self, ends: &Ends) -> Option<(i32, Arc<Object>)> {
+        let (fd, stream) = self.streams.lock().accepted.get(ends).cloned()?;
+        let stream = stream.upgrade()?;
+        // The program may have closed the descriptor in a way that was not seen.
+        TABLE.get(fd).is_some_and(|known| Arc::ptr_eq(&known.0, &stream)).then_some((fd, stream))
+    }
+
+    /// The link to the process that has accepted a connection; none where that is not accelerated.
+    pub(crate) fn find_link(&self, ends: &Ends) -> Option<Arc<Link>> {
+        let name = self.registry.find(ends)?;
+        let known = self.links.lock().get(&name).cloned();
+        if let Some(link) = known.filter(|link| !link.is_dead()) {
+            return Some(link);
+        }
+        self.connect(name).ok()
+    }
+
+    fn connect(&self, name: ProcessName) -> Result<Arc<Link>, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(&name.address())?)?;
+        let link = self.add_link(socket)?;
+        self.links.lock().insert(name, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// A link by a connected socket, to which the agent listens.
+    fn add_link(&self, socket: OwnedFd) -> Result<Arc<Link>, Errno> {
+        // Others can do to this process what they like only if they are the same user anyway.
+        if sockopt::socket_peercred(&socket)?.uid != rustix::process::geteuid() {
+            return Err(Errno::PERM);
+        }
+        let link = Arc::new(Link::new(socket, self)?);
+        let key = Arc::into_raw(Arc::clone(&link)).expose_provenance() as u64;
+        epoll::add(&self.watched, link.socket(), epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
+        Ok(link)
+    }
+}
+
+/// A socket on which a process of this name is reached.
+fn listen_as(name: ProcessName) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new_abstract_name(&name.address())?)?;
+    listen(&listener, 128)?;
+    Ok(listener)
+}
+
+/// The stream of an object.
+pub(crate) fn as_stream(object: &Object) -> Option<&Stream> {
+    match object {
+        Object::Stream(stream) => Some(stream),
+        Object::Epoll(_) => None,
+    }
+}

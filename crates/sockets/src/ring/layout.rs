@@ -1,0 +1,72 @@
+//! Layout of the memory that the two ends of an accelerated connection share.
+//!
+//! One slot for a connection: a header and two rings of bytes, one for each direction. Both processes can write all of it, so
+//! nothing in it is believed: positions are clamped, and no length, offset or identifier is used without a check.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bytes of a ring; a power of two. Small enough that both rings of a busy connection stay in a level 2 cache.
+pub(crate) const RING: usize = 128 << 10;
+/// Bytes of the header, a page.
+pub(crate) const HEADER: usize = 4096;
+/// Bytes of a slot.
+pub(crate) const SLOT: usize = HEADER + 2 * RING;
+/// Threads and epoll instances that can wait for one direction of a connection at its end.
+pub(crate) const WAITERS: usize = 4;
+
+/// Header of a slot.
+#[repr(C)]
+pub(crate) struct Header {
+    /// From the connecting to the accepting end, and back.
+    pub(crate) directions: [Direction; 2],
+}
+
+/// Header of one direction. The lines are written by: the writer, the reader, rarely anyone, each end for itself.
+#[repr(C)]
+pub(crate) struct Direction {
+    pub(crate) producer: Producer,
+    pub(crate) consumer: Consumer,
+    pub(crate) path: Path,
+    pub(crate) reader: Waiting,
+    pub(crate) writer: Waiting,
+}
+
+/// Written by the writer for each message. The reader looks at all of it, so that its wish for space costs it no further line.
+#[repr(C, align(64))]
+pub(crate) struct Producer {
+    /// Bytes that have ever been written.
+    pub(crate) tail: AtomicU64,
+    /// Whether the writer waits for space.
+    pub(crate) wants_space: AtomicU32,
+}
+
+/// Written by the reader for each message.
+#[repr(C, align(64))]
+pub(crate) struct Consumer {
+    /// Bytes that have ever been read.
+    pub(crate) head: AtomicU64,
+}
+
+/// Path of the bytes of a direction: TCP, the ring from an offset on, and TCP again from another one on. Offsets are stored
+/// plus one; zero means that there is no switch yet.
+#[repr(C, align(64))]
+pub(crate) struct Path {
+    /// Bytes of the TCP stream before the first byte of the ring.
+    pub(crate) up_at: AtomicU64,
+    /// Bytes of the ring before TCP goes on.
+    pub(crate) down_at: AtomicU64,
+    /// Whether the reader takes nothing more from the ring and asks the writer to go back to TCP, with what is left there.
+    pub(crate) is_frozen: AtomicU32,
+    /// Whether the writer has shut the direction down, or closed its socket: what is in the ring cannot go by TCP any more.
+    pub(crate) is_final: AtomicU32,
+}
+
+/// Who is to be woken at one end of a direction: the connection's index there, and waiters, plus one.
+#[repr(C, align(64))]
+pub(crate) struct Waiting {
+    pub(crate) index: AtomicU32,
+    pub(crate) waiters: [AtomicU32; WAITERS],
+}
+
+const _: () = assert!(size_of::<Direction>() == 5 * 64 && size_of::<Header>() <= HEADER);
+const _: () = assert!(RING.is_power_of_two());

@@ -1,0 +1,163 @@
+//! Rings of bytes in shared memory: one direction of an accelerated connection.
+//!
+//! One end writes, the other reads; the callers' locks see to it that each is one thread at a time. The copy of bytes and the
+//! store of the position behind it are ordered (release, acquire), and a full fence stands between the store of a position and
+//! the look at who sleeps (`crate::process::Link::signal`), so that either the other end sees the position or this end sees that
+//! it sleeps.
+#![allow(unsafe_code)]
+
+pub(crate) mod layout;
+
+use layout::{Direction, HEADER, Header, RING, SLOT};
+use rdmesh_uverbs::shared::SharedMemory;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// The shared slot of a connection.
+#[derive(Clone)]
+pub(crate) struct Slot(SharedMemory);
+
+/// A direction of a slot.
+pub(crate) struct Ring<'a> {
+    /// Its header.
+    pub(crate) header: &'a Direction,
+    bytes: *mut u8,
+}
+
+/// The other end has written positions that no correct program writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Corrupt;
+
+/// A piece of a program's memory, as `writev` and `readv` take it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Piece {
+    pub(crate) base: *mut u8,
+    pub(crate) len: usize,
+}
+
+impl Slot {
+    /// A slot in mapped memory; none where that is too small.
+    pub(crate) fn new(memory: SharedMemory) -> Option<Self> {
+        (memory.len() >= SLOT).then_some(Self(memory))
+    }
+
+    /// Direction `n`, 0 or 1.
+    pub(crate) fn ring(&self, n: usize) -> Ring<'_> {
+        let n = n & 1;
+        // SAFETY: the memory is mapped as long as this value, as long as a slot, aligned to a page, and the header consists of
+        // atomics, for which every content is valid.
+        let header: &Header = unsafe { &*self.0.as_ptr().cast() };
+        let bytes = self.0.as_ptr().wrapping_add(HEADER + n * RING);
+        Ring { header: &header.directions[n], bytes }
+    }
+}
+
+impl Ring<'_> {
+    /// Bytes in the ring.
+    pub(crate) fn used(&self) -> Result<usize, Corrupt> {
+        let tail = self.header.producer.tail.load(Acquire);
+        let used = tail.wrapping_sub(self.header.consumer.head.load(Acquire));
+        if used <= RING as u64 { Ok(used as usize) } else { Err(Corrupt) }
+    }
+
+    /// Bytes that can be read: those before the switch to TCP, where there is one.
+    pub(crate) fn readable(&self) -> Result<usize, Corrupt> {
+        let used = self.used()?;
+        let down_at = self.header.path.down_at.load(Acquire);
+        if down_at == 0 {
+            return Ok(used);
+        }
+        let before = (down_at - 1).wrapping_sub(self.header.consumer.head.load(Relaxed));
+        if before <= RING as u64 { Ok(used.min(before as usize)) } else { Err(Corrupt) }
+    }
+
+    /// Bytes that can be written.
+    pub(crate) fn free(&self) -> Result<usize, Corrupt> {
+        self.used().map(|used| RING - used)
+    }
+
+    /// Copies as much of the pieces as fits; returns how much. The caller is the only writer.
+    pub(crate) fn write(&self, pieces: &[Piece]) -> Result<usize, Corrupt> {
+        let free = self.free()?;
+        let tail = self.header.producer.tail.load(Relaxed);
+        let mut done = 0;
+        for piece in pieces {
+            let len = piece.len.min(free - done);
+            self.copy_in(tail.wrapping_add(done as u64), piece.base, len);
+            done += len;
+            if done == free {
+                break;
+            }
+        }
+        self.header.producer.tail.store(tail.wrapping_add(done as u64), Release);
+        std::sync::atomic::fence(SeqCst);
+        Ok(done)
+    }
+
+    /// Copies bytes into the pieces; returns how many. With `keep` they stay in the ring. The caller is the only reader.
+    pub(crate) fn read(&self, pieces: &[Piece], keep: bool) -> Result<usize, Corrupt> {
+        let available = self.readable()?;
+        let head = self.header.consumer.head.load(Relaxed);
+        let mut done = 0;
+        for piece in pieces {
+            let len = piece.len.min(available - done);
+            self.copy_out(head.wrapping_add(done as u64), piece.base, len);
+            done += len;
+            if done == available {
+                break;
+            }
+        }
+        if !keep {
+            self.advance(head, done);
+        }
+        Ok(done)
+    }
+
+    /// Takes bytes out without copying them; returns how many.
+    pub(crate) fn discard(&self, most: usize) -> Result<usize, Corrupt> {
+        let len = self.readable()?.min(most);
+        self.advance(self.header.consumer.head.load(Relaxed), len);
+        Ok(len)
+    }
+
+    /// Whether the writer waits for space and there is enough for it to go on, which is said once.
+    pub(crate) fn take_wish_for_space(&self) -> bool {
+        let wish = &self.header.producer.wants_space;
+        if wish.load(Relaxed) == 0 || self.free().is_ok_and(|free| free < RING / 4) {
+            return false;
+        }
+        wish.swap(0, SeqCst) != 0
+    }
+
+    /// Asks the reader to tell of space. The caller looks once more whether there is some.
+    pub(crate) fn wish_for_space(&self) {
+        self.header.producer.wants_space.store(1, SeqCst);
+    }
+
+    fn advance(&self, head: u64, by: usize) {
+        self.header.consumer.head.store(head.wrapping_add(by as u64), SeqCst);
+    }
+
+    fn copy_in(&self, at: u64, from: *const u8, len: usize) {
+        let at = at as usize & (RING - 1);
+        let first = len.min(RING - at);
+        // SAFETY: both parts lie in the ring; the caller's memory is the program's own, which it says is readable.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, self.bytes.add(at), first);
+            std::ptr::copy_nonoverlapping(from.add(first), self.bytes, len - first);
+        }
+    }
+
+    fn copy_out(&self, at: u64, to: *mut u8, len: usize) {
+        let at = at as usize & (RING - 1);
+        let first = len.min(RING - at);
+        // SAFETY: likewise, and it says that it is writable.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.bytes.add(at), to, first);
+            std::ptr::copy_nonoverlapping(self.bytes, to.add(first), len - first);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! Streams: TCP connections of this process that are, or may become, accelerated.
+//!
+//! The kernel's connection stays, as identity and as the path to which everything can go back. Each direction moves to a ring at a
+//! byte offset that its writer determines and publishes; the reader takes so many bytes from TCP and then those of the ring. Going
+//! back is the same with an offset of the ring. Nobody waits for anybody: until a reader has seen a switch it finds TCP empty.
+//!
+//! Ends of connections come from the kernel only: `shutdown`, `close`, a crash and a reset are seen on the TCP socket, after the
+//! ring is empty. So they mean what they mean without acceleration, also after `dup` and `fork`.
+//!
+//! * [`send`], [`receive`]: the two directions.
+//! * [`switch`]: moving to rings and back.
+//! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
+
+mod locks;
+mod receive;
+mod send;
+mod switch;
+mod wait;
+
+pub(crate) use locks::{Locks, LocksArea};
+pub(crate) use wait::{Deadline, Way, own_waiter, spin};
+
+use crate::address::Ends;
+use crate::epoll::Epoll;
+use crate::kernel;
+use crate::lock::Spin;
+use crate::process::{Link, Process, Waiter};
+use crate::ring::layout::WAITERS;
+use crate::ring::{Ring, Slot};
+use crate::table::Object;
+use rdmesh_preload::process;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+/// A TCP connection between two programs of this host.
+pub(crate) struct Stream {
+    process: &'static Process,
+    index: u32,
+    locks: &'static Locks,
+    /// Whether this end has connected; the other one has accepted.
+    has_connected: bool,
+    /// Of an accepted connection, from its start.
+    ends: Option<Ends>,
+    /// Forks that led to the process in which it was made.
+    forks: u32,
+    channel: AtomicPtr<Channel>,
+    /// All channels that it has had: threads may be looking at them.
+    #[allow(clippy::vec_box, reason = "their addresses stay")]
+    kept: Spin<Vec<Box<Channel>>>,
+    /// It stays on TCP from now on.
+    is_pinned: AtomicBool,
+    /// Held while it is pinned, and while it gets rings: one that is plain TCP gets none.
+    phase: Spin<()>,
+    is_shut: [AtomicBool; 2],
+    /// Calls that could have carried data, while it is on TCP.
+    calls: AtomicU32,
+    /// Descriptors of it in this process.
+    descriptors: AtomicU32,
+    /// A forked child may have it too.
+    is_shared: AtomicBool,
+    /// Waiters for data, and for space; each its number plus one.
+    waiters: [[AtomicU32; WAITERS]; 2],
+    epolls: Spin<Vec<Weak<Epoll>>>,
+}
+
+/// The rings of a stream, and the process at their other end.
+pub(crate) struct Channel {
+    slot: Slot,
+    link: Arc<Link>,
+    /// Number of the offer that it came with, at the end that made it.
+    offer: u32,
+    /// Direction that this end writes; the other one it reads.
+    tx: usize,
+    /// Whether the other end has the slot too.
+    is_accepted: AtomicBool,
+    /// What the kernel has last said of the TCP socket, as bits of `poll`.
+    kernel: AtomicU32,
+    /// Times that a writer found no space.
+    full: AtomicU32,
+    /// Time of the last look at TCP without being told.
+    looked: AtomicU64,
+}
+
+/// Bits of [`Channel::kernel`].
+pub(crate) const READY: u32 = libc::POLLIN as u32;
+pub(crate) const FIN: u32 = libc::POLLRDHUP as u32;
+pub(crate) const URGENT: u32 = libc::POLLPRI as u32;
+pub(crate) const ENDED: u32 = (libc::POLLHUP | libc::POLLERR) as u32;
+
+impl Channel {
+    pub(crate) fn out(&self) -> Ring<'_> {
+        self.slot.ring(self.tx)
+    }
+
+    pub(crate) fn input(&self) -> Ring<'_> {
+        self.slot.ring(1 - self.tx)
+    }
+
+    /// The kernel says these bits of the TCP socket.
+    pub(crate) fn note_kernel(&self, bits: u32) {
+        let bits = bits & (READY | FIN | URGENT | ENDED);
+        if bits != 0 {
+            self.kernel.fetch_or(if bits & (FIN | ENDED) != 0 { bits | READY } else { bits }, Ordering::AcqRel);
+        }
+    }
+
+    /// What the kernel has said.
+    pub(crate) fn kernel(&self) -> u32 {
+        self.kernel.load(Ordering::Acquire)
+    }
+}
+
+impl Stream {
+    /// A connection that this process has made, or else accepted between `ends`. None where there are too many, or where it
+    /// cannot be accelerated for another reason.
+    pub(crate) fn new(ends: Option<Ends>) -> Option<Self> {
+        let process = Process::get()?;
+        let (index, locks) = process.claim_index()?;
+        locks.reset();
+        Some(Self {
+            process,
+            index,
+            locks: crate::table::never_freed(locks)?,
+            has_connected: ends.is_none(),
+            ends,
+            forks: process::forks(),
+            channel: AtomicPtr::new(std::ptr::null_mut()),
+            kept: Spin::default(),
+            is_pinned: AtomicBool::new(false),
+            phase: Spin::default(),
+            is_shut: Default::default(),
+            calls: AtomicU32::new(0),
+            descriptors: AtomicU32::new(0),
+            is_shared: AtomicBool::new(false),
+            waiters: Default::default(),
+            epolls: Spin::default(),
+        })
+    }
+
+    /// The process that it was made in.
+    pub(crate) fn process(&self) -> &'static Process {
+        self.process
+    }
+
+    /// Its index in that.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its rings, where it has some.
+    pub(crate) fn channel(&self) -> Option<&Channel> {
+        // Kept as long as this stream.
+        let channel = self.channel.load(Ordering::Acquire);
+        crate::table::kept(channel, self)
+    }
+
+    /// Whether it is a plain TCP connection, and remains one: calls on it need nothing of this library.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_pinned.load(Ordering::Relaxed) && self.channel.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Keeps it on TCP if it is there.
+    pub(crate) fn pin(&self) {
+        let held = self.phase.lock();
+        self.is_pinned.store(true, Ordering::Release);
+        drop(held);
+        if let Some(ends) = &self.ends {
+            self.process.withdraw(ends);
+        }
+    }
+
+    /// The program has one more descriptor of it.
+    pub(crate) fn gained_descriptor(&self) {
+        self.descriptors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The program has one less.
+    pub(crate) fn lost_descriptor(&self) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(ends) = &self.ends
+            && !self.is_inherited()
+        {
+            self.process.withdraw(ends);
+        }
+    }
+
+    /// The program is about to close descriptor `fd` of it.
+    pub(crate) fn closing(&self, fd: c_int) {
+        let is_last = self.descriptors.load(Ordering::Acquire) <= 1;
+        if !is_last && self.channel().is_some() && !self.epolls().is_empty() {
+            // epoll goes on to tell of it by the other descriptor.
+            self.move_to_tcp(fd);
+        }
+        self.epolls().iter().for_each(|epoll| epoll.closed(fd));
+        let is_end = is_last && !self.is_inherited() && !self.is_shared.load(Ordering::Acquire);
+        if let Some(channel) = self.channel().filter(|_| is_end)
+            && self.locks.left() == Some(0)
+            && channel.input().readable().is_ok_and(|unread| unread != 0)
+        {
+            kernel::reset_on_close(fd);
+        }
+        if let Some(channel) = self.channel().filter(|_| is_end) {
+            channel.out().header.path.is_final.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// This process forks: a child has it too.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Ordering::Release);
+        if self.channel().is_none() {
+            self.pin();
+        }
+    }
+
+    /// Whether it was made by a process of which this one is a fork.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.forks != process::forks()
+    }
+
+    /// Lets a waiter be told when there is data, or space. Returns the place to give back; none where there are too many waiters,
+    /// or the other end cannot be told: the caller looks again by itself.
+    pub(crate) fn watch(&self, way: Way, waiter: &Waiter) -> Option<usize> {
+        let (places, id) = (&self.waiters[way as usize], waiter.id() + 1);
+        if !std::ptr::eq(waiter.process(), self.process) {
+            return None;
+        }
+        let claim = |place: &AtomicU32| place.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let place = places.iter().position(claim)?;
+        fence(Ordering::SeqCst);
+        // A channel that comes now copies the places.
+        if let Some(channel) = self.channel()
+            && self.announce(channel, way, place).is_err()
+        {
+            self.unwatch(way, place);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// Ends what [`Stream::watch`] began.
+    pub(crate) fn unwatch(&self, way: Way, place: usize) {
+        self.waiters[way as usize][place].store(0, Ordering::SeqCst);
+        if let Some(channel) = self.channel() {
+            self.waiting(channel, way).waiters[place].store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn announce(&self, channel: &Channel, way: Way, place: usize) -> Result<(), rustix::io::Errno> {
+        let id = self.waiters[way as usize][place].load(Ordering::SeqCst);
+        if let Some(waiter) = id.checked_sub(1) {
+            channel.link.announce(self.process, waiter)?;
+        }
+        self.waiting(channel, way).waiters[place].store(id, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// This end's waiters as the other end sees them.
+    fn waiting<'a>(&self, channel: &'a Channel, way: Way) -> &'a crate::ring::layout::Waiting {
+        match way {
+            Way::In => &channel.input().header.reader,
+            Way::Out => &channel.out().header.writer,
+        }
+    }
+
+    /// Tells the waiters at the other end to look, if that is a process behind `link`.
+    pub(crate) fn signal_peer(&self, link: &Arc<Link>) {
+        let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
+        fence(Ordering::SeqCst);
+        link.signal(&channel.out().header.reader);
+        link.signal(&channel.input().header.writer);
+    }
+
+    /// Wakes all waiters of this process for the stream: something about it has changed here.
+    pub(crate) fn wake_own_waiters(&self) {
+        for place in self.waiters.iter().flatten() {
+            let Some(id) = place.load(Ordering::SeqCst).checked_sub(1) else { continue };
+            let Some(inbox_place) = self.process.inbox().place(id as usize) else { continue };
+            if inbox_place.post(self.index)
+                && inbox_place.claim_wake_up()
+                && let Some(doorbell) = self.process.doorbells().get(id)
+            {
+                let _ = rustix::io::write(&*doorbell, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// An epoll instance has it as a member.
+    pub(crate) fn joined(&self, epoll: &Weak<Epoll>) {
+        let mut epolls = self.epolls.lock();
+        epolls.retain(|known| known.strong_count() != 0);
+        epolls.push(Weak::clone(epoll));
+    }
+
+    /// No longer.
+    pub(crate) fn left(&self, epoll: &Weak<Epoll>) {
+        let mut epolls = self.epolls.lock();
+        if let Some(at) = epolls.iter().position(|known| known.ptr_eq(epoll)) {
+            epolls.swap_remove(at);
+        }
+    }
+
+    /// The epoll instances that have it.
+    fn epolls(&self) -> Vec<Arc<Epoll>> {
+        self.epolls.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            self.process.release_index(self.index);
+        }
+    }
+}
+
+/// The stream of `object`, for which others look by its index.
+pub(crate) fn known(stream: Stream) -> Arc<Object> {
+    let (process, index) = (stream.process, stream.index);
+    let object = Arc::new(Object::Stream(stream));
+    process.enter(index, &object);
+    object
+}

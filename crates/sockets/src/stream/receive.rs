@@ -1,0 +1,274 @@
+//! Receiving from a stream.
+
+use super::send::rest_of;
+use super::wait::{Deadline, Way};
+use super::{Channel, ENDED, FIN, READY, Stream};
+use crate::kernel;
+use crate::ring::{Corrupt, Piece};
+use crate::spin::now;
+use rdmesh_preload::real;
+use rustix::io::Errno;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+impl Stream {
+    /// Receives into the pieces as `recvmsg` with `flags` does: what is there, up to all of it with `MSG_WAITALL`. Waits for
+    /// something unless the socket does not wait.
+    pub(crate) fn receive(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+        self.leave_parents_rings(fd);
+        if flags & libc::MSG_OOB != 0 {
+            self.move_to_tcp(fd);
+            return kernel::receive(fd, pieces, flags);
+        }
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return kernel::receive(fd, pieces, flags);
+        }
+        let total: usize = pieces.iter().map(|piece| piece.len).sum();
+        if total == 0 {
+            // A `recv` of nothing fails where there is nothing; a `read` of nothing does not come here.
+            let fails = flags & libc::MSG_DONTWAIT != 0 && !self.is_readable(fd);
+            return if fails { Err(Errno::AGAIN) } else { Ok(0) };
+        }
+        let wants_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+        let (mut done, mut deadline) = (0, None);
+        loop {
+            let failed = match rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags)) {
+                Ok(received) => {
+                    done += received;
+                    if received == 0 || done == total || !wants_all {
+                        return Ok(done);
+                    }
+                    continue;
+                }
+                Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd) => Errno::AGAIN,
+                Err(Errno::AGAIN) => {
+                    let deadline = deadline.get_or_insert_with(|| Deadline::of(fd, libc::SO_RCVTIMEO));
+                    match self.wait(fd, Way::In, *deadline) {
+                        Ok(()) => continue,
+                        Err(errno) => errno,
+                    }
+                }
+                Err(errno) => errno,
+            };
+            return if done == 0 { Err(failed) } else { Ok(done) };
+        }
+    }
+
+    /// Bytes that can be received now, on all paths (`FIONREAD`).
+    pub(crate) fn unread(&self, fd: c_int) -> usize {
+        let mut queued: c_int = 0;
+        real::ioctl(fd, libc::FIONREAD as libc::c_ulong, (&raw mut queued).cast());
+        let on_ring = self.channel().map_or(0, |channel| channel.input().readable().unwrap_or(0));
+        queued.max(0) as usize + on_ring
+    }
+
+    /// Bytes that have been sent and not been received (`SIOCOUTQ`).
+    pub(crate) fn unsent(&self, fd: c_int) -> usize {
+        let mut queued: c_int = 0;
+        real::ioctl(fd, libc::TIOCOUTQ as libc::c_ulong, (&raw mut queued).cast());
+        let on_ring = self.channel().map_or(0, |channel| channel.out().used().unwrap_or(0));
+        queued.max(0) as usize + on_ring
+    }
+
+    fn receive_some(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+        let held = self.locks.rx.lock();
+        let Some(channel) = self.channel() else {
+            let received = kernel::receive(fd, pieces, flags & PASSED);
+            drop(held);
+            if received.is_ok() && !self.is_pinned.load(Ordering::Relaxed) {
+                self.count_call(fd);
+            }
+            return received;
+        };
+        match self.left_on_tcp(fd, channel)? {
+            Some(0) => {}
+            Some(left) => return self.receive_before_switch(fd, pieces, flags, left),
+            None => {
+                match kernel::receive(fd, pieces, flags & PASSED) {
+                    // The switch, and bytes behind it, may have come since the look.
+                    Err(Errno::AGAIN) if channel.input().header.path.up_at.load(Ordering::Acquire) != 0 => {
+                        drop(held);
+                        return self.receive_some(fd, pieces, flags);
+                    }
+                    received => return note(channel, received),
+                }
+            }
+        }
+        let ring = channel.input();
+        let keep = flags & libc::MSG_PEEK != 0;
+        let received = if flags & libc::MSG_TRUNC != 0 && !keep {
+            ring.discard(pieces.iter().map(|piece| piece.len).sum())
+        } else {
+            ring.read(pieces, keep)
+        };
+        let received = received.map_err(|Corrupt| self.give_up(fd))?;
+        if received != 0 {
+            drop(held);
+            if !keep && ring.take_wish_for_space() {
+                channel.link.signal(&ring.header.writer);
+            }
+            return Ok(received);
+        }
+        self.receive_behind_ring(fd, channel, pieces, flags)
+    }
+
+    /// Bytes on TCP before those of the ring; none while the direction has not moved to it.
+    fn left_on_tcp(&self, fd: c_int, channel: &Channel) -> Result<Option<u64>, Errno> {
+        if let Some(left) = self.locks.left() {
+            return Ok(Some(left));
+        }
+        let Some(up_at) = channel.input().header.path.up_at.load(Ordering::Acquire).checked_sub(1) else {
+            return Ok(None);
+        };
+        let read = kernel::read(fd).ok_or(Errno::IO)?;
+        let left = up_at.wrapping_sub(read);
+        if left > MOST_LEFT {
+            return Err(self.give_up(fd));
+        }
+        self.locks.set_left(left);
+        Ok(Some(left))
+    }
+
+    fn receive_before_switch(&self, fd: c_int, pieces: &[Piece], flags: c_int, left: u64) -> Result<usize, Errno> {
+        let mut room = usize::try_from(left).unwrap_or(usize::MAX);
+        let limited = pieces.iter().map(|piece| {
+            let len = piece.len.min(room);
+            room -= len;
+            Piece { base: piece.base, len }
+        });
+        let received = kernel::receive(fd, &limited.collect::<Vec<_>>(), flags & PASSED)?;
+        if flags & libc::MSG_PEEK == 0 {
+            self.locks.set_left(left - received as u64);
+        }
+        Ok(received)
+    }
+
+    /// Nothing is in the ring: TCP has an end, an error, or bytes that came round the ring.
+    fn receive_behind_ring(
+        &self,
+        fd: c_int,
+        channel: &Channel,
+        pieces: &[Piece],
+        flags: c_int,
+    ) -> Result<usize, Errno> {
+        let ring = channel.input();
+        if ring.header.path.down_at.load(Ordering::Acquire) != 0 {
+            let received = kernel::receive(fd, pieces, flags & PASSED);
+            self.settle(channel);
+            return received;
+        }
+        if self.is_shut[Way::In as usize].load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let told = channel.kernel.fetch_and(!READY, Ordering::AcqRel) & READY != 0;
+        if !told && now() - channel.looked.load(Ordering::Relaxed) < LOOK_NS {
+            return Err(Errno::AGAIN);
+        }
+        channel.looked.store(now(), Ordering::Relaxed);
+        let received = kernel::receive(fd, pieces, flags & PASSED | libc::MSG_PEEK);
+        // What was written before the end is in the ring by now.
+        if ring.readable() != Ok(0) {
+            channel.note_kernel(READY);
+            return ring.read(pieces, flags & libc::MSG_PEEK != 0).map_err(|Corrupt| self.give_up(fd));
+        }
+        match received {
+            Ok(length) if length != 0 && flags & libc::MSG_PEEK == 0 => {
+                channel.note_kernel(READY);
+                kernel::receive(fd, pieces, flags & PASSED)
+            }
+            received => note(channel, received),
+        }
+    }
+
+    /// Whether a call would find something on this way without waiting, as far as shared memory tells; what TCP has is the
+    /// kernel's to say.
+    pub(crate) fn is_ready(&self, way: Way) -> bool {
+        if self.is_shut[way as usize].load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(channel) = self.channel() else { return false };
+        match way {
+            Way::In => {
+                let ring = channel.input();
+                let has_moved = ring.header.path.up_at.load(Ordering::Acquire) != 0 && self.locks.left().is_none();
+                let has_bytes = self.locks.left() == Some(0) && ring.readable() != Ok(0);
+                has_moved || has_bytes || channel.kernel() & READY != 0
+            }
+            Way::Out => self.writes_to_ring(channel) && channel.out().free() != Ok(0),
+        }
+    }
+
+    /// Whether what is sent goes, or would go, to the ring.
+    pub(crate) fn writes_to_ring(&self, channel: &Channel) -> bool {
+        let path = &channel.out().header.path;
+        let may_go_up = || channel.is_accepted.load(Ordering::Acquire) && !self.is_pinned.load(Ordering::Acquire);
+        path.down_at.load(Ordering::Acquire) == 0
+            && path.is_frozen.load(Ordering::Acquire) == 0
+            && (path.up_at.load(Ordering::Acquire) != 0 || may_go_up())
+    }
+
+    /// As [`Stream::is_ready`], for `poll` and `epoll`: with what TCP has, and only where a call would certainly not wait.
+    pub(crate) fn is_readable(&self, fd: c_int) -> bool {
+        if self.is_shut[Way::In as usize].load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(channel) = self.channel() else { return kernel::has_something(fd) };
+        if self.locks.left() == Some(0) && channel.input().readable() != Ok(0) {
+            return true;
+        }
+        if channel.kernel() & (FIN | ENDED) != 0 {
+            return true;
+        }
+        let is_between =
+            self.locks.left() != Some(0) || channel.input().header.path.down_at.load(Ordering::Acquire) != 0;
+        if !is_between && channel.kernel() & READY == 0 {
+            return false;
+        }
+        if kernel::has_something(fd) {
+            return true;
+        }
+        if !is_between {
+            channel.kernel.fetch_and(!READY, Ordering::AcqRel);
+        }
+        // Bytes may wait behind a switch that has not been looked at: all of those before it have been read.
+        let path = &channel.input().header.path;
+        self.locks.left().is_none() && path.up_at.load(Ordering::Acquire) != 0 && channel.input().readable() != Ok(0)
+    }
+
+    /// Likewise for a call that sends.
+    pub(crate) fn is_writable(&self, fd: c_int) -> bool {
+        let Some(channel) = self.channel().filter(|channel| self.writes_to_ring(channel)) else {
+            let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+            return real::poll(&raw mut poll, 1, 0) > 0;
+        };
+        channel.kernel() & (FIN | ENDED) != 0 || channel.out().free() != Ok(0)
+    }
+
+    /// Number that changes with each byte that comes, for edge-triggered events.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.channel().map_or(0, |channel| channel.input().header.producer.tail.load(Ordering::Acquire))
+    }
+
+    /// Number that changes each time a writer found no space, likewise.
+    pub(crate) fn times_full(&self) -> u32 {
+        self.channel().map_or(0, |channel| channel.full.load(Ordering::Acquire))
+    }
+}
+
+/// Notes an end or an error, which is found again by the next call.
+fn note(channel: &Channel, received: Result<usize, Errno>) -> Result<usize, Errno> {
+    match received {
+        Ok(0) => channel.note_kernel(FIN),
+        Ok(_) => {}
+        Err(Errno::AGAIN) => {}
+        Err(_) => channel.note_kernel(ENDED),
+    }
+    received
+}
+
+/// Flags that are passed on to TCP.
+const PASSED: c_int = libc::MSG_PEEK | libc::MSG_TRUNC;
+/// Time between two looks at TCP of a program that polls a stream in vain.
+const LOOK_NS: u64 = 1_000_000;
+/// More than TCP can have on its way.
+const MOST_LEFT: u64 = 1 << 40;

@@ -1,0 +1,147 @@
+//! Sending on a stream.
+
+use super::wait::{Deadline, Way};
+use super::{Channel, Stream};
+use crate::kernel;
+use crate::ring::{Corrupt, Piece};
+use rdmesh_preload::real;
+use rustix::io::Errno;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+impl Stream {
+    /// Sends the pieces as `sendmsg` with `flags` does: all of them, or what fits now where the socket does not wait.
+    pub(crate) fn send(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+        self.leave_parents_rings(fd);
+        let total: usize = pieces.iter().map(|piece| piece.len).sum();
+        if total == 0 {
+            return Ok(0);
+        }
+        if flags & ONLY_TCP != 0 {
+            self.move_to_tcp(fd);
+        }
+        let (mut done, mut deadline) = (0, None);
+        loop {
+            let sent = rest_of(pieces, done, |rest| self.send_some(fd, rest, flags));
+            let failed = match sent {
+                Ok(sent) => {
+                    done += sent;
+                    if done == total || sent == 0 {
+                        return Ok(done);
+                    }
+                    continue;
+                }
+                Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd) => Errno::AGAIN,
+                Err(Errno::AGAIN) => {
+                    let deadline = deadline.get_or_insert_with(|| Deadline::of(fd, libc::SO_SNDTIMEO));
+                    match self.wait(fd, Way::Out, *deadline) {
+                        Ok(()) => continue,
+                        Err(errno) => errno,
+                    }
+                }
+                Err(errno) => errno,
+            };
+            if done != 0 {
+                return Ok(done);
+            }
+            if failed == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                crate::signals::raise_sigpipe();
+            }
+            return Err(failed);
+        }
+    }
+
+    fn send_some(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
+        if self.is_shut[Way::Out as usize].load(Ordering::Relaxed) {
+            return Err(Errno::PIPE);
+        }
+        let held = self.locks.tx.lock();
+        let Some(channel) = self.channel() else {
+            let sent = kernel::send(fd, pieces, flags & PASSED);
+            drop(held);
+            if sent.is_ok() && !self.is_pinned.load(Ordering::Relaxed) {
+                self.count_call(fd);
+            }
+            return sent;
+        };
+        let ring = channel.out();
+        if !self.is_on_ring(fd, channel, &ring) {
+            let sent = kernel::send(fd, pieces, flags & PASSED);
+            drop(held);
+            self.settle(channel);
+            return sent;
+        }
+        let sent = write(channel, pieces).map_err(|Corrupt| self.give_up(fd))?;
+        drop(held);
+        if sent == 0 {
+            return Err(Errno::AGAIN);
+        }
+        channel.link.signal(&ring.header.reader);
+        Ok(sent)
+    }
+
+    /// Ends a connection whose other end has written nonsense into the shared memory.
+    pub(super) fn give_up(&self, fd: c_int) -> Errno {
+        self.pin();
+        real::shutdown(fd, libc::SHUT_RDWR);
+        self.is_shut.iter().for_each(|shut| shut.store(true, Ordering::Release));
+        Errno::CONNRESET
+    }
+
+    /// The program has shut directions down, as `shutdown` with `how`; the kernel has done so.
+    pub(crate) fn shut(&self, fd: c_int, how: c_int) {
+        if how != libc::SHUT_WR {
+            self.is_shut[Way::In as usize].store(true, Ordering::Release);
+        }
+        if how != libc::SHUT_RD {
+            self.is_shut[Way::Out as usize].store(true, Ordering::Release);
+        }
+        if let Some(channel) = self.channel() {
+            if how != libc::SHUT_RD {
+                channel.out().header.path.is_final.store(1, Ordering::SeqCst);
+            }
+            let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+            real::poll(&raw mut poll, 1, 0);
+            channel.note_kernel(poll.revents as u32);
+        }
+        self.wake_own_waiters();
+    }
+
+    /// In a fork's child a stream of the parent goes back to TCP when it is used: waiters and links are the parent's.
+    pub(crate) fn leave_parents_rings(&self, fd: c_int) {
+        if self.is_inherited() && self.channel().is_some() {
+            self.move_to_tcp(fd);
+        }
+    }
+}
+
+/// Writes what fits. Where nothing does, the reader is asked to tell of space.
+fn write(channel: &Channel, pieces: &[Piece]) -> Result<usize, Corrupt> {
+    let ring = channel.out();
+    let sent = ring.write(pieces)?;
+    if sent != 0 {
+        return Ok(sent);
+    }
+    channel.full.fetch_add(1, Ordering::AcqRel);
+    ring.wish_for_space();
+    if ring.free()? == 0 { Ok(0) } else { ring.write(pieces) }
+}
+
+/// Calls `with` with the pieces behind the first `done` bytes.
+pub(super) fn rest_of<R>(pieces: &[Piece], done: usize, with: impl FnOnce(&[Piece]) -> R) -> R {
+    if done == 0 {
+        return with(pieces);
+    }
+    let mut skip = done;
+    let rest = pieces.iter().filter_map(|piece| {
+        let skipped = skip.min(piece.len);
+        skip -= skipped;
+        (skipped < piece.len).then(|| Piece { base: piece.base.wrapping_add(skipped), len: piece.len - skipped })
+    });
+    with(&rest.collect::<Vec<_>>())
+}
+
+/// Flags that only TCP can do.
+const ONLY_TCP: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+/// Flags that are passed on to TCP.
+const PASSED: c_int = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_CONFIRM | libc::MSG_DONTROUTE;

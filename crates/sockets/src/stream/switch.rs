@@ -1,0 +1,297 @@
+//! Moving a stream to rings, and back to TCP.
+
+use super::{Channel, FIN, Stream};
+use crate::address::Ends;
+use crate::kernel;
+use crate::process::{Link, Message};
+use crate::ring::layout::{RING, SLOT};
+use crate::ring::{Piece, Ring, Slot};
+use crate::spin::now;
+use rdmesh_preload::settings::settings;
+use rdmesh_preload::{gate, real};
+use rdmesh_uverbs::shared::SharedMemory;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+impl Stream {
+    /// Counts a call on a stream that is on TCP, and offers rings to the other end when it is time. Called without locks.
+    pub(super) fn count_call(&self, fd: c_int) {
+        let Some(after) = settings().upgrade_after() else { return self.pin() };
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.has_connected {
+            // The other end has had its chance: it is not accelerated, or does not want to be.
+            if calls >= ACCEPTORS_PATIENCE {
+                self.pin();
+            }
+            return;
+        }
+        // The first times the other end may not have been accepted yet.
+        let nth = calls.saturating_sub(after);
+        if calls >= after && nth.is_power_of_two() | (nth == 0) {
+            if nth >= PATIENCE {
+                self.pin();
+            } else {
+                let _gate = gate::enter();
+                let _ = self.offer(fd);
+            }
+        }
+    }
+
+    /// Offers rings to the process that has accepted the connection. None where it has not, or not with this library.
+    fn offer(&self, fd: c_int) -> Option<()> {
+        if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() {
+            return None;
+        }
+        let ends = Ends::of(fd, true)?;
+        let link = self.process.find_link(&ends)?;
+        let (memory, slot_fd) = SharedMemory::create_sparse("rdmesh-stream", SLOT).ok()?;
+        let offer = self.process.offer_number(self.index);
+        self.install(Slot::new(memory)?, Arc::clone(&link), 0, offer)?;
+        if (Message::Offer { offer }).send(link.socket(), &[borrow(fd), slot_fd.as_fd()]).is_err() {
+            self.offer_refused(offer);
+        }
+        Some(())
+    }
+
+    /// Takes rings that the connecting end offers.
+    pub(crate) fn take_offer(&self, fd: c_int, link: &Arc<Link>, memory: &OwnedFd) -> Result<(), Errno> {
+        let memory = SharedMemory::map(memory.as_fd(), 0, SLOT, true)?;
+        if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() || settings().upgrade_after().is_none() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let slot = Slot::new(memory).ok_or(Errno::INVAL)?;
+        let channel = self.install(slot, Arc::clone(link), 1, 0).ok_or(Errno::AGAIN)?;
+        channel.is_accepted.store(true, Ordering::Release);
+        let _ = fd;
+        self.wake_own_waiters();
+        Ok(())
+    }
+
+    /// Gives the stream its rings. Both locks are taken: no thread is in the middle of a call.
+    fn install(&self, slot: Slot, link: Arc<Link>, tx: usize, offer: u32) -> Option<&Channel> {
+        let channel = Box::new(Channel {
+            slot,
+            link,
+            offer,
+            tx,
+            is_accepted: AtomicBool::new(false),
+            kernel: AtomicU32::new(0),
+            full: AtomicU32::new(0),
+            looked: AtomicU64::new(0),
+        });
+        channel.input().header.reader.index.store(self.index, Ordering::Relaxed);
+        channel.out().header.writer.index.store(self.index, Ordering::Relaxed);
+        let locks = (self.locks.tx.lock(), self.locks.rx.lock());
+        let held = self.phase.lock();
+        // Another thread may have been faster.
+        if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() {
+            return None;
+        }
+        self.locks.reset();
+        let raw = std::ptr::from_ref(&*channel).cast_mut();
+        self.kept.lock().push(channel);
+        self.channel.store(raw, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        drop((held, locks));
+        let channel = self.channel()?;
+        for way in [super::Way::In, super::Way::Out] {
+            for place in 0..self.waiters[way as usize].len() {
+                if self.announce(channel, way, place).is_err() {
+                    self.uninstall();
+                    return None;
+                }
+            }
+        }
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        Some(channel)
+    }
+
+    fn uninstall(&self) {
+        self.channel.store(std::ptr::null_mut(), Ordering::SeqCst);
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        self.wake_own_waiters();
+    }
+
+    /// The other end has taken the rings.
+    pub(crate) fn offer_accepted(&self, offer: u32) {
+        if let Some(channel) = self.offered(offer) {
+            channel.is_accepted.store(true, Ordering::Release);
+            self.wake_own_waiters();
+        }
+    }
+
+    /// It has not, and nothing has been written to them.
+    pub(crate) fn offer_refused(&self, offer: u32) {
+        if self.offered(offer).is_some_and(|channel| !channel.is_accepted.load(Ordering::Acquire)) {
+            self.pin();
+            self.uninstall();
+        }
+    }
+
+    /// The rings that this end has offered by this number. The answer to an earlier connection's offer may come late.
+    fn offered(&self, offer: u32) -> Option<&Channel> {
+        self.channel().filter(|channel| self.has_connected && channel.offer == offer)
+    }
+
+    /// Whether the next bytes go to the ring. The caller has the lock of the direction. Moves the direction up where that is
+    /// possible, and down where something asks for it.
+    pub(super) fn is_on_ring(&self, fd: c_int, channel: &Channel, ring: &Ring<'_>) -> bool {
+        let path = &ring.header.path;
+        if path.down_at.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        if path.is_frozen.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0 {
+            self.move_down(fd, channel, ring);
+            return false;
+        }
+        if path.up_at.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        if self.is_pinned.load(Ordering::Acquire) || !channel.is_accepted.load(Ordering::Acquire) {
+            return false;
+        }
+        let Some(written) = kernel::written(fd, self.has_connected) else { return false };
+        path.up_at.store(written + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // The reader may have frozen the direction before it could see this.
+        if path.is_frozen.load(Ordering::SeqCst) != 0 {
+            self.move_down(fd, channel, ring);
+            return false;
+        }
+        true
+    }
+
+    /// Moves the direction that this end writes back to TCP. The caller has its lock. What a frozen reader has left in the ring
+    /// goes before.
+    pub(super) fn move_down(&self, fd: c_int, channel: &Channel, ring: &Ring<'_>) {
+        let path = &ring.header.path;
+        if path.up_at.load(Ordering::Acquire) == 0 {
+            channel.is_accepted.store(false, Ordering::Release);
+            return;
+        }
+        if path.is_final.load(Ordering::Acquire) != 0 {
+            // Nothing follows by TCP, and what is in the ring is read there.
+            return;
+        }
+        let (tail, mut left) = (ring.header.producer.tail.load(Ordering::Relaxed), vec![0; RING]);
+        let is_frozen = path.is_frozen.load(Ordering::Acquire) != 0;
+        let kept =
+            if is_frozen { ring.read(&[Piece { base: left.as_mut_ptr(), len: RING }], true).unwrap_or(0) } else { 0 };
+        left.truncate(kept);
+        path.down_at.store(tail.wrapping_sub(kept as u64).wrapping_add(1), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        channel.link.signal(&ring.header.reader);
+        if send_all(fd, &mut left).is_err() {
+            // The bytes cannot be had by the reader any more: better an end than a gap.
+            real::shutdown(fd, libc::SHUT_RDWR);
+        }
+    }
+
+    /// The other end reads this stream from TCP only. Called by the agent.
+    pub(crate) fn leave_ring(&self, link: &Arc<Link>) {
+        let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
+        self.pin();
+        let Some(fd) = crate::table::descriptor_of(self) else { return };
+        {
+            let _tx = self.locks.tx.lock();
+            let ring = channel.out();
+            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+                self.move_down(fd, channel, &ring);
+            }
+        }
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        self.wake_own_waiters();
+    }
+
+    /// Moves both directions to TCP for good, so that the descriptor can be used without this library: by a child, another program,
+    /// or a call that a ring cannot do.
+    pub(crate) fn move_to_tcp(&self, fd: c_int) {
+        self.pin();
+        let Some(channel) = self.channel() else { return };
+        {
+            let _tx = self.locks.tx.lock();
+            let ring = channel.out();
+            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+                self.move_down(fd, channel, &ring);
+            }
+        }
+        {
+            let _rx = self.locks.rx.lock();
+            freeze(channel);
+        }
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+    }
+
+    /// Whether both directions have come back to TCP; then the stream forgets its rings.
+    pub(super) fn settle(&self, channel: &Channel) {
+        let (out, input) = (channel.out(), channel.input());
+        let is_down = |ring: &Ring<'_>| ring.header.path.down_at.load(Ordering::Acquire) != 0;
+        if is_down(&out) && is_down(&input) && input.readable() == Ok(0) && self.locks.left() == Some(0) {
+            self.uninstall();
+        }
+    }
+}
+
+/// Asks the writer at the other end to go back to TCP, and waits until it has, as long as it is alive. The caller is the reader.
+fn freeze(channel: &Channel) {
+    let ring = channel.input();
+    let path = &ring.header.path;
+    path.is_frozen.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if path.is_final.load(Ordering::SeqCst) != 0 {
+        path.is_frozen.store(0, Ordering::SeqCst);
+        return;
+    }
+    if path.up_at.load(Ordering::SeqCst) == 0 {
+        // It has not moved up, and will not without going down at once.
+        return;
+    }
+    let index = ring.header.writer.index.load(Ordering::Relaxed);
+    let told = Message::Down { index }.send(channel.link.socket(), &[]);
+    let begin = now();
+    while path.down_at.load(Ordering::Acquire) == 0 {
+        if told.is_err()
+            || path.is_final.load(Ordering::Acquire) != 0
+            || channel.link.is_dead()
+            || now() - begin > FREEZE_NS
+        {
+            // It is dead, or stopped: what is in the ring can still be read here.
+            path.is_frozen.store(0, Ordering::SeqCst);
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
+
+/// Sends all of `bytes` on TCP, within a second.
+fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
+    let (mut done, begin) = (0, now());
+    while done < bytes.len() {
+        let rest = &mut bytes[done..];
+        match kernel::send(fd, &[Piece { base: rest.as_mut_ptr(), len: rest.len() }], 0) {
+            Ok(sent) => done += sent,
+            Err(Errno::AGAIN) if now() - begin < FREEZE_NS => {
+                let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                real::poll(&raw mut poll, 1, 100);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+#[allow(unsafe_code)]
+fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: the program's descriptor, open during its call.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Calls on a connection after which its other end is taken to be without this library.
+const PATIENCE: u32 = 64;
+/// Likewise of the end that accepts, which waits for the other one's offer.
+const ACCEPTORS_PATIENCE: u32 = 1000;
+/// Longest wait for a peer to go back to TCP.
+const FREEZE_NS: u64 = 1_000_000_000;

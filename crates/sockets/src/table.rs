@@ -1,0 +1,122 @@
+//! The program's descriptors of which this library knows something.
+#![allow(unsafe_code)]
+
+use crate::epoll::Epoll;
+use crate::stream::Stream;
+use rdmesh_preload::{Kind, Table, gate};
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a descriptor is.
+#[allow(clippy::large_enum_variant, reason = "streams are many, and the others are few")]
+pub(crate) enum Object {
+    /// A TCP connection to a program of this host.
+    Stream(Stream),
+    /// An epoll instance that has or had streams.
+    Epoll(Arc<Epoll>),
+}
+
+/// Reference to an object.
+#[derive(Clone)]
+pub(crate) struct Known(pub(crate) Arc<Object>);
+
+// SAFETY: the pointer is the `Arc`'s own, and given back once.
+unsafe impl Kind for Known {
+    fn into_raw(self) -> NonNull<()> {
+        // SAFETY: an `Arc`'s pointer is not null.
+        unsafe { NonNull::new_unchecked(Arc::into_raw(self.0).cast_mut().cast()) }
+    }
+
+    unsafe fn from_raw(raw: NonNull<()>) -> Self {
+        // SAFETY: by the contract.
+        Self(unsafe { Arc::from_raw(raw.as_ptr().cast()) })
+    }
+
+    fn gained_descriptor(&self) {
+        if let Object::Stream(stream) = &*self.0 {
+            stream.gained_descriptor();
+        }
+    }
+
+    fn lost_descriptor(&self) {
+        if let Object::Stream(stream) = &*self.0 {
+            stream.lost_descriptor();
+        }
+    }
+}
+
+/// The table.
+pub(crate) static TABLE: Table<Known> = Table::new();
+
+/// What `fd` is, unless it is of no interest.
+pub(crate) fn object(fd: c_int) -> Option<Arc<Object>> {
+    TABLE.glance(fd)?;
+    TABLE.get(fd).map(|known| known.0)
+}
+
+/// Calls `with` with the stream behind `fd`; none where there is none, or it is plain TCP for good.
+pub(crate) fn with_stream<R>(fd: c_int, with: impl FnOnce(&Stream) -> R) -> Option<R> {
+    TABLE.glance(fd)?;
+    let object = object(fd)?;
+    match &*object {
+        Object::Stream(stream) if !stream.is_plain() => Some(with(stream)),
+        _ => None,
+    }
+}
+
+/// The epoll instance behind `fd`.
+pub(crate) fn epoll(fd: c_int) -> Option<Arc<Epoll>> {
+    TABLE.glance(fd)?;
+    match &*object(fd)? {
+        Object::Epoll(epoll) => Some(Arc::clone(epoll)),
+        Object::Stream(_) => None,
+    }
+}
+
+/// Sets what `fd` is.
+pub(crate) fn set(fd: c_int, object: Arc<Object>) {
+    let _gate = gate::enter();
+    TABLE.set(fd, Known(object));
+}
+
+/// `fd` is closed, or something else now.
+pub(crate) fn forget(fd: c_int) {
+    if TABLE.glance(fd).is_some() {
+        let _gate = gate::enter();
+        TABLE.forget(fd);
+    }
+}
+
+/// A descriptor of a stream.
+pub(crate) fn descriptor_of(stream: &Stream) -> Option<c_int> {
+    let mut found = None;
+    TABLE.for_each(|fd| {
+        let is_it = || matches!(object(fd).as_deref(), Some(Object::Stream(other)) if std::ptr::eq(other, stream));
+        if found.is_none() && is_it() {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
+/// Calls `with` with each stream of the program, and one descriptor of it.
+pub(crate) fn for_each_stream(mut with: impl FnMut(c_int, &Stream)) {
+    TABLE.for_each(|fd| {
+        if let Some(Object::Stream(stream)) = object(fd).as_deref() {
+            with(fd, stream);
+        }
+    });
+}
+
+/// What a pointer leads to that is never freed; none where it is null.
+pub(crate) fn never_freed<T>(pointer: *const T) -> Option<&'static T> {
+    // SAFETY: callers pass pointers to what was leaked, or null.
+    unsafe { pointer.as_ref() }
+}
+
+/// What a pointer leads to that `_keeper` keeps as long as it lives.
+pub(crate) fn kept<T>(pointer: *const T, _keeper: &Stream) -> Option<&T> {
+    // SAFETY: likewise.
+    unsafe { pointer.as_ref() }
+}

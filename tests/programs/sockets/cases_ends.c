@@ -1,0 +1,128 @@
+// Ends of connections mean what they mean to TCP.
+#include "sockets.h"
+
+int case_half_close(void) {
+    struct pair p = connected();
+    unsigned char bytes[5000];
+    fill(bytes, sizeof bytes, 0);
+    send_all(p.a, bytes, sizeof bytes);
+    CHECK(shutdown(p.a, SHUT_WR) == 0);
+    receive_all(p.b, bytes, sizeof bytes);
+    check(bytes, sizeof bytes, 0);
+    CHECK(recv(p.b, bytes, 1, 0) == 0 && recv(p.b, bytes, 1, 0) == 0);
+    CHECK(send(p.a, bytes, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    // The other direction goes on.
+    for (int round = 0; round < 50; round++) {
+        fill(bytes, sizeof bytes, 1);
+        send_all(p.b, bytes, sizeof bytes);
+        receive_all(p.a, bytes, sizeof bytes);
+        check(bytes, sizeof bytes, 1);
+    }
+    close(p.b);
+    CHECK(recv(p.a, bytes, 1, 0) == 0);
+    return 0;
+}
+
+int case_close_with_unread_data(void) {
+    struct pair p = connected();
+    char bytes[100] = {0};
+    send_all(p.a, bytes, sizeof bytes);
+    struct pollfd wait = {.fd = p.b, .events = POLLIN};
+    CHECK(poll(&wait, 1, 5000) == 1);
+    close(p.b);
+    wait = (struct pollfd){.fd = p.a, .events = POLLIN};
+    CHECK(poll(&wait, 1, 5000) == 1 && (wait.revents & POLLERR) != 0);
+    CHECK(recv(p.a, bytes, 1, 0) == -1 && errno == ECONNRESET);
+    CHECK(send(p.a, bytes, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    return 0;
+}
+
+int case_shutdown_of_reading(void) {
+    struct pair p = connected();
+    char byte;
+    CHECK(shutdown(p.b, SHUT_RD) == 0 && recv(p.b, &byte, 1, 0) == 0);
+    send_all(p.b, "x", 1);
+    receive_all(p.a, &byte, 1);
+    CHECK(shutdown(p.b, SHUT_RDWR) == 0 && send(p.b, "x", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    CHECK(recv(p.a, &byte, 1, 0) == 0);
+    return 0;
+}
+
+// What a killed process has sent arrives, then the end.
+int case_killed_peer(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address);
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
+            CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0);
+            unsigned char bytes[4096];
+            for (uint64_t at = 0;; at += sizeof bytes) {
+                fill(bytes, sizeof bytes, at);
+                send_all(p.a, bytes, sizeof bytes);
+            }
+        }
+        int fd = accept(listener, NULL, NULL);
+        unsigned char bytes[10000];
+        uint64_t at = 0;
+        while (at < 500000 + (uint64_t)round * 99999) {
+            ssize_t some = recv(fd, bytes, sizeof bytes, 0);
+            CHECK(some > 0);
+            check(bytes, (size_t)some, at);
+            at += (uint64_t)some;
+        }
+        kill(child, SIGKILL);
+        ssize_t some;
+        while ((some = recv(fd, bytes, sizeof bytes, 0)) > 0) {
+            check(bytes, (size_t)some, at);
+            at += (uint64_t)some;
+        }
+        CHECK(some == 0 || errno == ECONNRESET);
+        waitpid(child, NULL, 0);
+        close(fd);
+    }
+    return 0;
+}
+
+static volatile sig_atomic_t pipes;
+static void on_pipe(int signal) {
+    (void)signal;
+    pipes++;
+}
+
+int case_broken_pipe(void) {
+    struct pair p = connected();
+    signal(SIGPIPE, on_pipe);
+    close(p.b);
+    static char bytes[100000];
+    double begin = seconds();
+    while (pipes == 0) {
+        ssize_t sent = write(p.a, bytes, sizeof bytes);
+        CHECK(sent > 0 || errno == EPIPE || errno == ECONNRESET);
+        CHECK(seconds() - begin < 20);
+    }
+    CHECK(write(p.a, bytes, 1) == -1 && errno == EPIPE);
+    return 0;
+}
+
+int case_duplicates(void) {
+    struct pair p = connected();
+    char bytes[10] = {0};
+    int other = dup(p.b), far = fcntl(p.b, F_DUPFD_CLOEXEC, 300), over = dup(0);
+    CHECK(other >= 0 && far >= 300 && dup2(p.b, over) == over);
+    int all[] = {p.b, other, far, over};
+    for (int i = 0; i < 4; i++) {
+        send_all(p.a, "ping", 4);
+        receive_all(all[i], bytes, 4);
+        send_all(all[3 - i], "pong", 4);
+        receive_all(p.a, bytes, 4);
+    }
+    CHECK(is_on_ring(p.a, far) == is_accelerated());
+    for (int i = 0; i < 3; i++) close(all[i]);
+    send_all(p.a, "ping", 4);
+    receive_all(over, bytes, 4);
+    close(over);
+    CHECK(recv(p.a, bytes, 1, 0) == 0);
+    return 0;
+}

@@ -1,0 +1,69 @@
+// Cases about TCP sockets that hold with and without acceleration. Each runs alone in a process and returns 0.
+#pragma once
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) fail(__FILE__, __LINE__, #condition);                                                        \
+    } while (0)
+
+void fail(const char *file, int line, const char *condition) __attribute__((noreturn));
+
+// Both ends of a connection; `a` has connected, `b` was accepted.
+struct pair {
+    int a, b;
+};
+
+// A listening socket on loopback, and its address.
+int listening(struct sockaddr_in *address);
+// A connection whose both directions are on rings, where the library is there.
+struct pair connected(void);
+// A connection to this address, and moving it to rings with the help of the other end's `answer`.
+void warm_up(struct pair p);
+// Whether bytes from `from` to `to` go round TCP now, as the kernel counts them.
+bool is_on_ring(int from, int to);
+// Whether the library is expected to be there.
+bool is_accelerated(void);
+void nonblocking(int fd);
+void send_all(int fd, const void *bytes, size_t len);
+// Receives exactly so many bytes.
+void receive_all(int fd, void *bytes, size_t len);
+// Bytes of a stream: byte `at` is always the same.
+void fill(unsigned char *bytes, size_t len, uint64_t at);
+void check(const unsigned char *bytes, size_t len, uint64_t at);
+double seconds(void);
+double processor_seconds(void);
+
+#define CASES(X)                                                                                                       \
+    X(bytes_both_ways) X(many_pieces) X(peek_wait_all_and_truncate) X(full_and_drained) X(files) X(messages_at_once)   \
+    X(counts_of_ioctl) X(urgent_data) X(standard_streams)                                                              \
+    X(half_close) X(close_with_unread_data) X(shutdown_of_reading) X(killed_peer) X(broken_pipe) X(duplicates)         \
+    X(forked_child_goes_on) X(child_by_fork_of_listener) X(program_inherits) X(spawned_program_reads) X(passed_descriptor) \
+    X(peer_without_library) X(vfork_closes)                                                                            \
+    X(level_triggered) X(edge_triggered) X(edge_of_space) X(one_shot) X(end_by_epoll) X(nested_epoll) X(two_sets)      \
+    X(modified_before_added) X(polled) X(selected) X(time_outs) X(interrupted) X(threads_of_one_process)               \
+    X(blocked_thread_is_woken) X(idle_costs_nothing) X(accept_beside_busy_stream) X(many_streams) X(closed_and_reused)
+
+#define DECLARE(name) int case_##name(void);
+CASES(DECLARE)
