@@ -24,6 +24,7 @@ extern "C" fn in_child() {
     process::forked();
     Process::forget();
     wake::forget();
+    crate::table::for_each_epoll(|epoll| epoll.unlock());
     keep_on_tcp();
     gate::open();
 }

@@ -17,6 +17,7 @@ mod fork;
 mod interpose;
 mod kernel;
 mod lock;
+mod numbered;
 mod poll;
 mod process;
 mod registry;

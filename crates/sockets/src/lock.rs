@@ -53,6 +53,11 @@ impl<T> Spin<T> {
         Self { word: LockWord::new(), value: UnsafeCell::new(value) }
     }
 
+    /// Opens it, whoever has it: for the child of a fork, which has not inherited the thread that has.
+    pub(crate) fn unlock(&self) {
+        self.word.0.store(0, Ordering::Release);
+    }
+
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         Guard { _held: self.word.lock(), spin: self }
     }

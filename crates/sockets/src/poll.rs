@@ -40,15 +40,16 @@ pub(crate) fn poll(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t
     let mut list: Vec<pollfd> = Vec::with_capacity(fds.len() + 1);
     let mut is_watching = false;
     loop {
-        let is_ready = ready(&polled, fds);
-        let over = is_ready || deadline.is_over();
+        let mut over = ready(&polled, fds) || deadline.is_over();
         if !over && !is_watching {
-            if spin(|| polled.iter().any(|one| one.may_be_ready(fds[one.at]))) {
-                continue;
-            }
+            // The kernel is asked in any case.
+            over = spin(|| polled.iter().any(|one| one.may_be_ready(fds[one.at])));
+        }
+        if !over && !is_watching {
             is_watching = true;
             waiter.iter().for_each(|waiter| polled.iter_mut().for_each(|one| one.watch(waiter, fds[one.at])));
-            continue;
+            // What has come before the waiters were there is not told.
+            over = ready(&polled, fds);
         }
         fill(&mut list, fds, &polled, waiter.as_deref());
         let result = if over {

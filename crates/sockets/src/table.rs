@@ -55,14 +55,23 @@ pub(crate) fn object(fd: c_int) -> Option<Arc<Object>> {
     TABLE.get(fd).map(|known| known.0)
 }
 
-/// Calls `with` with the stream behind `fd`; none where there is none, or it is plain TCP for good.
-pub(crate) fn with_stream<R>(fd: c_int, with: impl FnOnce(&Stream) -> R) -> Option<R> {
-    TABLE.glance(fd)?;
-    let object = object(fd)?;
-    match &*object {
-        Object::Stream(stream) if !stream.is_plain() => Some(with(stream)),
+/// Calls `call` with what `fd` is, unless it is of no interest. A call that may wait must hold a reference of its own meanwhile:
+/// the program may close the descriptor.
+#[inline]
+pub(crate) fn with<R>(fd: c_int, call: impl FnOnce(&Object) -> R) -> Option<R> {
+    let raw = TABLE.glance(fd)?;
+    // SAFETY: the table's pointer, whose object lives for some more closes after its descriptor has been closed.
+    Some(call(unsafe { raw.cast::<Object>().as_ref() }))
+}
+
+/// Calls `call` with the stream behind `fd`; none where there is none, or it is plain TCP for good. As [`with`].
+#[inline]
+pub(crate) fn with_stream<R>(fd: c_int, call: impl FnOnce(&Stream) -> R) -> Option<R> {
+    with(fd, |object| match object {
+        Object::Stream(stream) if !stream.is_plain() => Some(call(stream)),
         _ => None,
-    }
+    })
+    .flatten()
 }
 
 /// The epoll instance behind `fd`.
@@ -105,6 +114,15 @@ pub(crate) fn for_each_stream(mut with: impl FnMut(c_int, &Stream)) {
     TABLE.for_each(|fd| {
         if let Some(Object::Stream(stream)) = object(fd).as_deref() {
             with(fd, stream);
+        }
+    });
+}
+
+/// Calls `with` with each epoll instance that has had streams.
+pub(crate) fn for_each_epoll(with: impl Fn(&Epoll)) {
+    TABLE.for_each(|fd| {
+        if let Some(Object::Epoll(epoll)) = object(fd).as_deref() {
+            with(epoll);
         }
     });
 }

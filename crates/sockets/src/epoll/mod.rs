@@ -12,6 +12,7 @@ mod member;
 mod wait;
 
 use crate::lock::{Guard, Spin};
+use crate::numbered::Numbered;
 use crate::process::inbox::Place;
 use crate::process::{Process, Waiter, as_stream};
 use crate::spin;
@@ -22,7 +23,7 @@ use member::Member;
 use rdmesh_preload::{errno, gate, process, real};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,55 +46,44 @@ pub(crate) struct Epoll {
 /// Streams of an instance.
 #[derive(Default)]
 struct Members {
-    by_fd: HashMap<c_int, Member>,
-    by_index: HashMap<u32, c_int>,
+    by_fd: Numbered<Member>,
+    by_index: Numbered<c_int>,
     /// Members that may have something to report.
     queue: VecDeque<c_int>,
 }
 
 /// `epoll_ctl`.
 pub(crate) fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    if let Some(inner) = table::epoll(fd) {
+    let is_stream = table::with(fd, |object| match object {
+        Object::Stream(stream) => !stream.is_plain(),
         // Whoever waits for that waits for its streams.
-        inner.nest();
+        Object::Epoll(inner) => {
+            inner.nest();
+            false
+        }
+    });
+    let controlled = table::with(epfd, |object| match object {
+        Object::Epoll(epoll) if is_stream == Some(true) => Some(epoll.control_stream(epfd, operation, fd, event)),
+        Object::Epoll(epoll) => Some(epoll.control_other(operation, fd, event)),
+        Object::Stream(_) => None,
+    });
+    match controlled.flatten() {
+        Some(result) => result,
+        None if is_stream == Some(true) && operation == libc::EPOLL_CTL_ADD => control_first(epfd, fd, event),
+        None => real::epoll_ctl(epfd, operation, fd, event.cast()),
     }
-    let Some(object) = table::object(fd).filter(|object| as_stream(object).is_some_and(|stream| !stream.is_plain()))
-    else {
-        return match table::epoll(epfd) {
-            Some(epoll) => epoll.control_other(operation, fd, event),
-            None => real::epoll_ctl(epfd, operation, fd, event.cast()),
-        };
-    };
-    let _gate = gate::enter();
-    let epoll = match table::epoll(epfd) {
-        Some(epoll) => epoll,
-        None if operation == libc::EPOLL_CTL_ADD => match Epoll::make(epfd) {
-            Some(epoll) => epoll,
-            None => {
-                // It is no epoll instance, or there are too many of them.
-                leave_rings(&object, fd);
-                return real::epoll_ctl(epfd, operation, fd, event.cast());
-            }
-        },
-        None => return real::epoll_ctl(epfd, operation, fd, event.cast()),
-    };
-    let wanted = match member::wanted(event) {
-        Some(wanted) => wanted,
-        None if operation == libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
-        None => return errno::minus_one(Errno::FAULT),
-    };
-    let result = match operation {
-        libc::EPOLL_CTL_ADD => epoll.add(epfd, fd, &object, wanted),
-        libc::EPOLL_CTL_MOD => epoll.modify(epfd, fd, wanted),
-        libc::EPOLL_CTL_DEL => epoll.remove(epfd, fd),
-        _ => Err(Errno::INVAL),
-    };
-    errno::zero_or_minus_one(result)
 }
 
-fn leave_rings(object: &Object, fd: c_int) {
-    if let Some(stream) = as_stream(object) {
-        stream.move_to_tcp(fd);
+/// The first stream of an instance.
+fn control_first(epfd: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let _gate = gate::enter();
+    match Epoll::make(epfd) {
+        Some(epoll) => epoll.control_stream(epfd, libc::EPOLL_CTL_ADD, fd, event),
+        None => {
+            // It is no epoll instance, or there are too many of them.
+            table::with_stream(fd, |stream| stream.move_to_tcp(fd));
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event.cast())
+        }
     }
 }
 
@@ -130,41 +120,63 @@ impl Epoll {
         self.members().by_fd.is_empty()
     }
 
+    /// A change of a stream.
+    fn control_stream(&self, epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        let wanted = match member::wanted(event) {
+            Some(wanted) => wanted,
+            None if operation == libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
+            None => return errno::minus_one(Errno::FAULT),
+        };
+        let result = match operation {
+            libc::EPOLL_CTL_ADD => self.add(epfd, fd, wanted),
+            libc::EPOLL_CTL_MOD => self.modify(epfd, fd, wanted),
+            libc::EPOLL_CTL_DEL => self.remove(epfd, fd),
+            _ => Err(Errno::INVAL),
+        };
+        errno::zero_or_minus_one(result)
+    }
+
     /// A change of a member that is no stream, or no longer one.
     fn control_other(&self, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         {
-            let _gate = gate::enter();
             let mut members = self.members();
-            if members.by_fd.contains_key(&fd) && operation != libc::EPOLL_CTL_ADD {
+            if members.by_fd.get(fd as usize).is_some() && operation != libc::EPOLL_CTL_ADD {
                 self.forget(&mut members, fd);
             }
         }
         real::epoll_ctl(self.fd, operation, fd, event.cast())
     }
 
-    fn add(&self, epfd: c_int, fd: c_int, object: &Arc<Object>, wanted: epoll_event) -> Result<(), Errno> {
-        let stream = as_stream(object).ok_or(Errno::INVAL)?;
-        let mut members = self.members();
-        if let Some(known) = members.by_fd.get_mut(&fd) {
+    fn add(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
+        if let Some(known) = self.members().by_fd.get_mut(fd as usize) {
             if !known.is_removed() {
                 return Err(Errno::EXIST);
             }
             known.revive(wanted);
-            members.enqueue(fd);
-            return Ok(());
+        } else {
+            return self.add_new(epfd, fd, wanted);
         }
+        self.members().enqueue(fd);
+        Ok(())
+    }
+
+    fn add_new(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
+        let _gate = gate::enter();
+        let object = table::object(fd).ok_or(Errno::BADF)?;
+        let stream = as_stream(&object).ok_or(Errno::BADF)?;
+        let mut members = self.members();
         let has_rings = stream.channel().is_some();
         let (events, data) =
             if has_rings { (member::edges_of(stream), key(self.tag, fd)) } else { (wanted.events, wanted.u64) };
         member::register(epfd, libc::EPOLL_CTL_ADD, fd, events, data)?;
         let places = [stream.watch(Way::In, &self.waiter), stream.watch(Way::Out, &self.waiter)];
-        let is_double = members.by_index.insert(stream.index(), fd).is_some();
-        members.by_fd.insert(fd, Member::new(Arc::clone(object), wanted, has_rings, places));
+        let is_double = members.by_index.insert(stream.index() as usize, fd).is_some();
+        members.by_fd.insert(fd as usize, Member::new(Arc::clone(&object), wanted, has_rings, places));
         stream.joined(&self.this);
         members.enqueue(fd);
+        drop(members);
         if is_double || places.contains(&None) {
             // Two descriptors of one stream in one instance, or more waiters than a stream can have.
-            drop(members);
             stream.move_to_tcp(fd);
         }
         Ok(())
@@ -172,7 +184,7 @@ impl Epoll {
 
     fn modify(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
         let mut members = self.members();
-        let Some(member) = members.by_fd.get_mut(&fd) else {
+        let Some(member) = members.by_fd.get_mut(fd as usize) else {
             return member::register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64);
         };
         if member.is_removed() {
@@ -188,7 +200,7 @@ impl Epoll {
 
     fn remove(&self, epfd: c_int, fd: c_int) -> Result<(), Errno> {
         let mut members = self.members();
-        match members.by_fd.get_mut(&fd) {
+        match members.by_fd.get_mut(fd as usize) {
             Some(member) if member.is_removed() => Err(Errno::NOENT),
             // The kernel keeps it, under our key: most that go come back.
             Some(member) if member.has_rings() => {
@@ -205,15 +217,19 @@ impl Epoll {
 
     /// The program closes a descriptor, which the kernel forgets by itself.
     pub(crate) fn closed(&self, fd: c_int) {
-        let _gate = gate::enter();
         let mut members = self.members();
         self.forget(&mut members, fd);
     }
 
+    /// After a fork, in the child: no other thread has the lock.
+    pub(crate) fn unlock(&self) {
+        self.members.unlock();
+    }
+
     fn forget(&self, members: &mut Members, fd: c_int) {
-        let Some(member) = members.by_fd.remove(&fd) else { return };
+        let Some(member) = members.by_fd.remove(fd as usize) else { return };
         if let Some(stream) = member.stream() {
-            members.by_index.remove(&stream.index());
+            members.by_index.remove(stream.index() as usize);
             for (way, place) in [Way::In, Way::Out].into_iter().zip(member.places()) {
                 if let Some(place) = place {
                     stream.unwatch(way, place);
@@ -226,8 +242,8 @@ impl Epoll {
     /// A stream has got rings, or has none any more: the kernel is told.
     pub(crate) fn stream_changed(&self, stream: &Stream) {
         let mut members = self.members();
-        let Some(fd) = members.by_index.get(&stream.index()).copied() else { return };
-        let Some(member) = members.by_fd.get_mut(&fd) else { return };
+        let Some(fd) = members.by_index.get(stream.index() as usize).copied() else { return };
+        let Some(member) = members.by_fd.get_mut(fd as usize) else { return };
         let has_rings = stream.channel().is_some();
         if has_rings || member.has_rings() {
             member.set_has_rings(has_rings);
@@ -266,15 +282,15 @@ impl Members {
     /// Whether a stream has something to report. Those that were told of are queued.
     fn has_ready(&mut self, place: &Place) -> bool {
         place.take(|index| {
-            if let Some(fd) = self.by_index.get(&index).copied() {
+            if let Some(fd) = self.by_index.get(index as usize).copied() {
                 self.enqueue(fd);
             }
         });
-        self.queue.iter().any(|fd| self.by_fd.get(fd).is_some_and(|member| member.is_ready(*fd)))
+        self.queue.iter().any(|fd| self.by_fd.get(*fd as usize).is_some_and(|member| member.is_ready(*fd)))
     }
 
     fn enqueue(&mut self, fd: c_int) {
-        if let Some(member) = self.by_fd.get_mut(&fd)
+        if let Some(member) = self.by_fd.get_mut(fd as usize)
             && member.enter_queue()
         {
             self.queue.push_back(fd);
@@ -288,7 +304,7 @@ impl Drop for Epoll {
             return;
         }
         let mut members = self.members.lock();
-        let fds: Vec<c_int> = members.by_fd.keys().copied().collect();
+        let fds: Vec<c_int> = members.by_fd.iter().map(|(fd, _)| fd as c_int).collect();
         fds.into_iter().for_each(|fd| self.forget(&mut members, fd));
     }
 }

@@ -6,7 +6,7 @@ use crate::spin::now;
 use crate::stream::Deadline;
 use crate::wake;
 use libc::{c_void, epoll_event, sigset_t};
-use rdmesh_preload::{gate, process, real};
+use rdmesh_preload::{process, real};
 use rustix::fd::AsRawFd;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -72,11 +72,10 @@ impl Epoll {
 
     /// Reports streams that are ready.
     fn collect(&self, report: &mut Report<'_>) {
-        let _gate = gate::enter();
         let mut members = self.members();
         let members = &mut *members;
         self.waiter.place().take(|index| {
-            if let Some(fd) = members.by_index.get(&index).copied() {
+            if let Some(fd) = members.by_index.get(index as usize).copied() {
                 members.enqueue(fd);
             }
         });
@@ -108,7 +107,6 @@ impl Epoll {
         let first = report.count;
         let is_ours = |event: &epoll_event| (event.u64 >> 32) as u32 == self.tag;
         let mut kept = first;
-        let _gate = gate::enter();
         let mut members = self.members();
         for at in first..first + found {
             let event = report.events[at];
@@ -121,14 +119,13 @@ impl Epoll {
             if fd == self.waiter.doorbell().as_raw_fd() {
                 continue;
             }
-            if let Some(member) = members.by_fd.get_mut(&fd) {
+            if let Some(member) = members.by_fd.get_mut(fd as usize) {
                 member.kernel_reports(event.events);
             }
             members.enqueue(fd);
         }
         report.count = kept;
         drop(members);
-        drop(_gate);
         if found != 0 && report.count == 0 || sleeps {
             self.collect(report);
         }
@@ -147,7 +144,7 @@ impl Epoll {
     fn leave_parents_rings(&self) {
         let fds: Vec<c_int> = {
             let members = self.members();
-            members.by_fd.iter().filter(|(_, member)| member.has_rings()).map(|(fd, _)| *fd).collect()
+            members.by_fd.iter().filter(|(_, member)| member.has_rings()).map(|(fd, _)| fd as c_int).collect()
         };
         for fd in fds {
             crate::table::with_stream(fd, |stream| stream.move_to_tcp(fd));
@@ -157,7 +154,7 @@ impl Epoll {
 
 impl Members {
     fn report(&mut self, fd: c_int, report: &mut Report<'_>) {
-        let Some(member) = self.by_fd.get_mut(&fd) else { return };
+        let Some(member) = self.by_fd.get_mut(fd as usize) else { return };
         member.leave_queue();
         if let Some(event) = member.report(fd) {
             report.push(event);

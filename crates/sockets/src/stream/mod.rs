@@ -170,6 +170,11 @@ impl Stream {
         }
     }
 
+    /// A reference that keeps it as long as a call waits.
+    fn kept_alive(&self) -> Option<Arc<Object>> {
+        self.process.stream(self.index)
+    }
+
     /// The program has one more descriptor of it.
     pub(crate) fn gained_descriptor(&self) {
         self.descriptors.fetch_add(1, Ordering::AcqRel);

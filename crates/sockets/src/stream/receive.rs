@@ -82,8 +82,12 @@ impl Stream {
         };
         match self.left_on_tcp(fd, channel)? {
             Some(0) => {}
-            Some(left) => return self.receive_before_switch(fd, pieces, flags, left),
+            Some(left) => {
+                channel.kernel.fetch_and(!READY, Ordering::AcqRel);
+                return self.receive_before_switch(fd, pieces, flags, left);
+            }
             None => {
+                channel.kernel.fetch_and(!READY, Ordering::AcqRel);
                 match kernel::receive(fd, pieces, flags & PASSED) {
                     // The switch, and bytes behind it, may have come since the look.
                     Err(Errno::AGAIN) if channel.input().header.path.up_at.load(Ordering::Acquire) != 0 => {
@@ -153,6 +157,7 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let ring = channel.input();
         if ring.header.path.down_at.load(Ordering::Acquire) != 0 {
+            channel.kernel.fetch_and(!READY, Ordering::AcqRel);
             let received = kernel::receive(fd, pieces, flags & PASSED);
             self.settle(channel);
             return received;
@@ -191,8 +196,8 @@ impl Stream {
             Way::In => {
                 let ring = channel.input();
                 let has_moved = ring.header.path.up_at.load(Ordering::Acquire) != 0 && self.locks.left().is_none();
-                let has_bytes = self.locks.left() == Some(0) && ring.readable() != Ok(0);
-                has_moved || has_bytes || channel.kernel() & READY != 0
+                let may_read = has_moved || self.locks.left() == Some(0);
+                may_read && ring.readable() != Ok(0) || channel.kernel() & READY != 0
             }
             Way::Out => self.writes_to_ring(channel) && channel.out().free() != Ok(0),
         }
@@ -224,11 +229,11 @@ impl Stream {
         if !is_between && channel.kernel() & READY == 0 {
             return false;
         }
+        // Taken back first: what the kernel reports from here on is news.
+        channel.kernel.fetch_and(!READY, Ordering::AcqRel);
         if kernel::has_something(fd) {
+            channel.note_kernel(READY);
             return true;
-        }
-        if !is_between {
-            channel.kernel.fetch_and(!READY, Ordering::AcqRel);
         }
         // Bytes may wait behind a switch that has not been looked at: all of those before it have been read.
         let path = &channel.input().header.path;

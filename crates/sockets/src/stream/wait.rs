@@ -91,6 +91,8 @@ impl Stream {
     /// Waits until a call may find something. EAGAIN at the deadline, EINTR after a signal whose handler does not let calls go on.
     pub(crate) fn wait(&self, fd: c_int, way: Way, deadline: Deadline) -> Result<(), Errno> {
         wake::flush();
+        // Whatever becomes of the descriptor meanwhile.
+        let _kept = self.kept_alive();
         if spin(|| self.is_ready(way)) {
             return Ok(());
         }
