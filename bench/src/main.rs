@@ -22,6 +22,7 @@ mod report;
 mod results;
 mod setup;
 mod shared;
+mod sockets;
 mod tcp;
 mod ucx;
 
@@ -88,6 +89,8 @@ enum Part {
     Chains,
     /// Only policies: rates, their cost, shares and priorities.
     Policies,
+    /// Only accelerated sockets, beside kernel TCP and Unix sockets.
+    Sockets,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -103,7 +106,7 @@ fn main() -> ExitCode {
         }
         Some(Part::BusyLoop) => contention::compute(),
         Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
-        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies) | None => {
+        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies | Part::Sockets) | None => {
             return benchmark(&arguments);
         }
     }
@@ -121,6 +124,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Neighbours) => "neighbours",
         Some(Part::Chains) => "chains",
         Some(Part::Policies) => "policies",
+        Some(Part::Sockets) => "sockets",
         _ => "results",
     });
     for round in 1..=rounds {
@@ -140,6 +144,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Neighbours) => Some(&page::NEIGHBOURS),
         Some(Part::Chains) => Some(&page::CHAINS),
         Some(Part::Policies) => Some(&page::POLICIES),
+        Some(Part::Sockets) => Some(&page::SOCKETS),
         _ => None,
     };
     match arguments.part {
@@ -186,6 +191,7 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
                 ("policies, two hosts", policies::measure_two_hosts),
             ];
         }
+        Some(Part::Sockets) => return vec![("sockets", |results, effort, _| sockets::measure(results, effort))],
         _ => {}
     }
     if arguments.setup {

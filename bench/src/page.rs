@@ -3,7 +3,7 @@
 use crate::goals::Goal;
 use crate::report::number;
 use crate::results::Results;
-use crate::{chains, neighbours, policies};
+use crate::{chains, neighbours, policies, sockets};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -35,8 +35,10 @@ pub(crate) const NEIGHBOURS: Page = Page { name: "neighbours", further: neighbou
 pub(crate) const CHAINS: Page = Page { name: "chains", further: chains::page };
 /// That of policies.
 pub(crate) const POLICIES: Page = Page { name: "policies", further: policies::page };
+/// That of accelerated sockets.
+pub(crate) const SOCKETS: Page = Page { name: "sockets", further: sockets::page };
 /// All pages.
-pub(crate) const PAGES: [Page; 4] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES];
+pub(crate) const PAGES: [Page; 5] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES, SOCKETS];
 
 impl Page {
     /// Writes the figures of the published results into the page.

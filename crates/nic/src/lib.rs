@@ -11,8 +11,11 @@
 //! ```text
 //!   commands, doorbells ──►┌────────┐──► completions (into CompletionQueue)
 //!   handle_packet       ──►│ Engine │──► poll_packet   (towards this or another shard)
-//!   handle_timeout(now) ──►└────────┘──► poll_event, poll_timeout
+//!   poll(now)           ──►└────────┘──► poll_transmit (datagrams), poll_event, poll_timeout
 //! ```
+//!
+//! After input a driver calls [`Engine::poll`], then takes `poll_transmit`, `poll_packet` and `poll_event` until they are empty,
+//! and begins again as long as `poll` says that there is more; then it waits for input, or for `poll_timeout`.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

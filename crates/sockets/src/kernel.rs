@@ -57,6 +57,7 @@ pub(crate) fn read(fd: c_int) -> Option<u64> {
 
 struct Info {
     acked: u64,
+    /// Without the FIN, which the kernel counts as a byte.
     received: u64,
 }
 
@@ -80,7 +81,21 @@ fn info(fd: c_int) -> Option<Info> {
     let mut bytes = [0u64; 32];
     let mut len = size_of_val(&bytes) as socklen_t;
     let result = real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len);
-    (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16] })
+    let fin = u64::from(result == 0 && has_fin(fd, bytes[0] as u8));
+    (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16].wrapping_sub(fin) })
+}
+
+/// Whether the peer's FIN has been received, in this state (`tcpi_state`, the states of linux/tcp_states.h).
+fn has_fin(fd: c_int, state: u8) -> bool {
+    match state {
+        CLOSE_WAIT | LAST_ACK | CLOSING | TIME_WAIT => true,
+        // Both ends have closed, or a reset has come, which is an error.
+        CLOSE => {
+            let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
+            real::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLERR == 0
+        }
+        _ => false,
+    }
 }
 
 /// An option that is a number.
@@ -118,4 +133,9 @@ pub(crate) fn reset_on_close(fd: c_int) {
     real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len);
 }
 
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 const TRIES: u32 = 100;

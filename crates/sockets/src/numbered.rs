@@ -63,7 +63,7 @@ mod tests {
         assert!(map.is_empty() && map.remove(7).is_none() && map.get(7).is_none());
         assert!(map.insert(7, "seven").is_none() && map.insert(0, "null").is_none());
         assert_eq!(map.insert(7, "again").as_deref(), Some(&"seven"));
-        assert_eq!((map.get(7), map.get_mut(0).copied()), (Some(&"again"), Some("null")));
+        assert_eq!((map.get(7).copied(), map.get_mut(0).copied()), (Some("again"), Some("null")));
         assert_eq!(map.iter().collect::<Vec<_>>(), [(0, &"null"), (7, &"again")]);
         assert!(map.remove(7).is_some() && map.remove(7).is_none() && !map.is_empty());
         assert!(map.remove(0).is_some() && map.is_empty());

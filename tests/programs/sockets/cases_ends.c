@@ -23,6 +23,37 @@ int case_half_close(void) {
     return 0;
 }
 
+static void *answer(void *argument) {
+    int fd = accept(*(int *)argument, NULL, NULL);
+    unsigned char bytes[3000];
+    receive_all(fd, bytes, 10);
+    fill(bytes, sizeof bytes, 0);
+    for (int i = 0; i < 3; i++) send_all(fd, bytes + 1000 * i, 1000);
+    CHECK(shutdown(fd, SHUT_WR) == 0 && close(fd) == 0);
+    return NULL;
+}
+
+// As HTTP/1.0 does: the end comes with the answer, while the move to a ring is under way.
+int case_answer_and_close(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address);
+    for (int round = 0; round < 300; round++) {
+        pthread_t thread;
+        unsigned char bytes[3000];
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(pthread_create(&thread, NULL, answer, &listener) == 0);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        for (int i = 0; i < 5; i++) send_all(fd, "xy", 2);
+        if (round % 3 == 0) pthread_join(thread, NULL);
+        receive_all(fd, bytes, sizeof bytes);
+        check(bytes, sizeof bytes, 0);
+        CHECK(recv(fd, bytes, 1, 0) == 0);
+        if (round % 3 != 0) pthread_join(thread, NULL);
+        close(fd);
+    }
+    return 0;
+}
+
 int case_close_with_unread_data(void) {
     struct pair p = connected();
     char bytes[100] = {0};

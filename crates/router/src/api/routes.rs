@@ -1,6 +1,6 @@
 //! Operations of the API, as one table.
 
-use super::operation::{Content, Operation, json, names, read, schema};
+use super::operation::{Content, Operation, done, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
 use super::{capture, chains, convert, groups, metrics, openapi, peers, policies, tunnel};
@@ -90,7 +90,7 @@ fn device_operations() -> Vec<Operation> {
             path: "/v1/endpoints/{network}/{name}/lingering/end",
             summary: "End devices that have outlived their programs",
             request: schema::<EndLingering>(),
-            response: json::<EndedDevices>(),
+            response: done::<EndedDevices>(),
             handler: post(end_lingering),
         },
     ]
@@ -142,10 +142,10 @@ async fn end_lingering(
     State(api): State<Api>,
     key: Path<(String, String)>,
     request: Result<Json<EndLingering>, JsonRejection>,
-) -> Result<(StatusCode, Json<EndedDevices>), Refusal> {
+) -> Result<Json<EndedDevices>, Refusal> {
     let ((network, name), Json(EndLingering { device })) = (names(key)?, request?);
     let devices = api.blocking(move |host| host.endpoints().end_lingering(network, name, device)).await??;
-    Ok((StatusCode::CREATED, Json(EndedDevices { devices })))
+    Ok(Json(EndedDevices { devices }))
 }
 
 async fn contexts(State(api): State<Api>) -> Result<Json<Vec<ContextInfo>>, Refusal> {

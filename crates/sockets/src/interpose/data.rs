@@ -211,7 +211,7 @@ fn kernel_sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -
     unsafe { libc::syscall(libc::SYS_sendfile, out, from, offset, count) as ssize_t }
 }
 
-/// Copies from a file to a stream with rings. Where there is nothing to be read at an offset, as in a pipe, the kernel does it.
+/// Reads from a file into the ring of a stream. Where that cannot be read at an offset, as a pipe, the kernel does it, on TCP.
 fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
     with_stream(out, |stream| {
         stream.channel()?;
@@ -221,29 +221,24 @@ fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Opti
             // SAFETY: asks for a number.
             None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
         };
-        let (mut buffer, mut done) = (vec![0u8; count.min(CHUNK)], 0);
-        while done < count {
-            let len = buffer.len().min(count - done);
-            // SAFETY: the buffer is this function's own.
-            let read = unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), len, at) };
-            let Ok(read) = usize::try_from(read) else {
-                if done == 0 {
-                    stream.move_to_tcp(out);
-                    return None;
-                }
-                break;
-            };
-            let piece = [Piece { base: buffer.as_mut_ptr(), len: read }];
-            match if read == 0 { Ok(0) } else { stream.send(out, &piece, 0) } {
-                Ok(sent) => {
-                    (done, at) = (done + sent, at + sent as off_t);
-                    if sent < len {
-                        break;
-                    }
-                }
-                Err(errno) if done == 0 => return Some(errno::minus_one(errno)),
-                Err(_) => break,
+        let mut done = 0;
+        let failed = loop {
+            match send_part(stream, out, from, at, (count - done).min(CHUNK)) {
+                Ok(0) => break None,
+                Ok(sent) => (done, at) = (done + sent, at + sent as off_t),
+                Err(errno) => break Some(errno),
             }
+            if done == count {
+                break None;
+            }
+        };
+        match failed {
+            Some(Errno::SPIPE) if done == 0 => {
+                stream.move_to_tcp(out);
+                return None;
+            }
+            Some(errno) if done == 0 => return Some(errno::minus_one(errno)),
+            _ => {}
         }
         // SAFETY: as above.
         match unsafe { offset.as_mut() } {
@@ -256,4 +251,24 @@ fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Opti
     .flatten()
 }
 
-const CHUNK: usize = 64 << 10;
+/// Sends a part of a file: straight into the ring, or by a copy where there is no room or the direction is on TCP.
+fn send_part(stream: &Stream, out: c_int, from: c_int, at: off_t, most: usize) -> Result<usize, Errno> {
+    let read = |piece: Piece| {
+        // SAFETY: the piece is writable memory, of a ring or of the buffer below.
+        let read = unsafe { libc::pread(from, piece.base.cast(), piece.len, at) };
+        usize::try_from(read).map_err(|_| errno::get())
+    };
+    if let Some(sent) = stream.send_by(out, most, read) {
+        return sent;
+    }
+    let mut buffer = vec![0u8; most.min(SMALL)];
+    let piece = Piece { base: buffer.as_mut_ptr(), len: buffer.len() };
+    match read(piece)? {
+        0 => Ok(0),
+        len => stream.send(out, &[Piece { len, ..piece }], 0),
+    }
+}
+
+const CHUNK: usize = 1 << 20;
+/// Bytes that are copied where a file cannot be read straight into the ring.
+const SMALL: usize = 16 << 10;

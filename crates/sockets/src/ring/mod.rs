@@ -94,6 +94,25 @@ impl Ring<'_> {
         Ok(done)
     }
 
+    /// Lets `fill` put bytes where the next ones go: into one piece, at most `most` long. What it returns is how many it has put
+    /// there. The caller is the only writer.
+    pub(crate) fn write_by<E>(
+        &self,
+        most: usize,
+        fill: impl FnOnce(Piece) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, Corrupt> {
+        let free = self.free()?;
+        let tail = self.header.producer.tail.load(Relaxed);
+        let at = tail as usize & (RING - 1);
+        let len = free.min(RING - at).min(most);
+        let filled = fill(Piece { base: self.bytes.wrapping_add(at), len });
+        if let Ok(done) = &filled {
+            self.header.producer.tail.store(tail.wrapping_add((*done).min(len) as u64), Release);
+            std::sync::atomic::fence(SeqCst);
+        }
+        Ok(filled)
+    }
+
     /// Copies bytes into the pieces; returns how many. With `keep` they stay in the ring. The caller is the only reader.
     pub(crate) fn read(&self, pieces: &[Piece], keep: bool) -> Result<usize, Corrupt> {
         let available = self.readable()?;

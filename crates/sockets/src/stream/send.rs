@@ -51,6 +51,25 @@ impl Stream {
         }
     }
 
+    /// Lets `fill` put up to `most` bytes into the ring; none where this direction is on TCP, or the ring is full.
+    pub(crate) fn send_by(
+        &self,
+        fd: c_int,
+        most: usize,
+        fill: impl FnOnce(Piece) -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        let held = self.locks.tx.lock();
+        let channel = self.channel().filter(|_| !self.is_shut[Way::Out as usize].load(Ordering::Relaxed))?;
+        let ring = channel.out();
+        if !self.is_on_ring(fd, channel, &ring) || ring.free() == Ok(0) {
+            return None;
+        }
+        let filled = ring.write_by(most, fill).ok()?;
+        drop(held);
+        channel.link.signal(&ring.header.reader);
+        Some(filled)
+    }
+
     fn send_some(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
         if self.is_shut[Way::Out as usize].load(Ordering::Relaxed) {
             return Err(Errno::PIPE);

@@ -143,7 +143,10 @@ impl Stream {
         if path.down_at.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        if path.is_frozen.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0 {
+        // A peer that sends nothing more may have closed its socket: TCP knows whether there is a reader.
+        let may_be_closed =
+            channel.input().header.path.is_final.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0;
+        if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed {
             self.move_down(fd, channel, ring);
             return false;
         }
