@@ -136,8 +136,7 @@ fn is_wanted() -> bool {
 }
 
 fn is_tcp(fd: c_int) -> bool {
-    kernel::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
-        && kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }
 
 /// Options that ask for what a ring does not do.
