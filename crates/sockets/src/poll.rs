@@ -105,7 +105,7 @@ fn sleep(
     result
 }
 
-/// What the kernel is asked: for streams, what TCP has for those that wait for bytes.
+/// Fills the list for the kernel: for streams, the events of their TCP sockets.
 fn fill(list: &mut Vec<pollfd>, fds: &[pollfd], polled: &[Polled], waiter: Option<&Waiter>) {
     list.clear();
     list.extend(fds.iter().map(|entry| pollfd { revents: 0, ..*entry }));
@@ -147,7 +147,7 @@ impl Polled {
         as_stream(&self.object)
     }
 
-    /// What the stream has for an entry, where it has rings.
+    /// Events of the stream for an entry, where it has rings.
     fn events(&self, entry: pollfd) -> c_short {
         let Some((stream, channel)) = self.stream().and_then(|stream| Some((stream, stream.channel()?))) else {
             return 0;

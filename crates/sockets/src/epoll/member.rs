@@ -38,7 +38,7 @@ enum State {
     Removed,
 }
 
-/// What an edge-triggered member was told last.
+/// State at the last report of an edge-triggered member.
 #[derive(Clone, Copy, Default)]
 struct Told {
     arrived: Option<u64>,
@@ -171,7 +171,7 @@ pub(super) fn wanted(event: *const epoll_event) -> Option<epoll_event> {
     (!event.is_null()).then(|| unsafe { event.read_unaligned() })
 }
 
-/// What the kernel is to tell of a stream with rings: of space only where bytes go by TCP.
+/// Events that the kernel reports of a stream with rings: space only where bytes go by TCP.
 pub(super) fn edges_of(stream: &Stream) -> u32 {
     let goes_by_tcp = stream.channel().is_some_and(|channel| !stream.writes_to_ring(channel));
     EDGES | if goes_by_tcp { libc::EPOLLOUT as u32 } else { 0 }

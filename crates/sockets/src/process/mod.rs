@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use waiter::Doorbells;
 
-/// What a process that has accelerated connections, or may have some, needs for them. Never freed.
+/// State of a process that has accelerated connections, or may have some. Never freed.
 pub(crate) struct Process {
     name: ProcessName,
     registry: Registry,

@@ -61,7 +61,7 @@ pub(crate) struct Path {
     pub(crate) is_final: AtomicU32,
 }
 
-/// Who is to be woken at one end of a direction: the connection's index there, and waiters, plus one.
+/// Waiters at one end of a direction: the connection's index there, and the waiters' numbers plus one.
 #[repr(C, align(64))]
 pub(crate) struct Waiting {
     pub(crate) index: AtomicU32,

@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the processes that have inherited a stream from each other agree on.
+/// State that a stream's processes share, which have inherited it from each other.
 #[repr(C, align(64))]
 pub(crate) struct Locks {
     /// Held by the thread that writes.
