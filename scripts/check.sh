@@ -22,7 +22,7 @@ changed_files() {
     printf '%s\n' "$files"
 }
 
-# crate_of FILE...: the packages that the files lie in, each once.
+# crates_of FILE...: the packages that the files lie in, each once.
 crates_of() {
     local file
     for file in "$@"; do

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a descriptor is.
+/// Kind of a descriptor, with its state.
 #[allow(clippy::large_enum_variant, reason = "streams are many, and the others are few")]
 pub(crate) enum Object {
     /// A TCP connection to a program of this host.
@@ -49,7 +49,7 @@ unsafe impl Kind for Known {
 /// The table.
 pub(crate) static TABLE: Table<Known> = Table::new();
 
-/// What `fd` is, unless it is of no interest.
+/// Object behind `fd`; none where the library knows nothing of it.
 pub(crate) fn object(fd: c_int) -> Option<Arc<Object>> {
     TABLE.glance(fd)?;
     TABLE.get(fd).map(|known| known.0)
@@ -127,13 +127,13 @@ pub(crate) fn for_each_epoll(with: impl Fn(&Epoll)) {
     });
 }
 
-/// What a pointer leads to that is never freed; none where it is null.
+/// Reference to a value that is never freed; none where the pointer is null.
 pub(crate) fn never_freed<T>(pointer: *const T) -> Option<&'static T> {
     // SAFETY: callers pass pointers to what was leaked, or null.
     unsafe { pointer.as_ref() }
 }
 
-/// What a pointer leads to that `_keeper` keeps as long as it lives.
+/// Reference to a value that `_keeper` owns; none where the pointer is null.
 pub(crate) fn kept<T>(pointer: *const T, _keeper: &Stream) -> Option<&T> {
     // SAFETY: likewise.
     unsafe { pointer.as_ref() }

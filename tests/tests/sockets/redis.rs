@@ -32,7 +32,7 @@ impl Redis {
         run(self.command("redis-cli", arguments)).ok().text.trim().to_owned()
     }
 
-    /// Bytes that the kernel has carried for the server's connections, of which one is closed when it is asked: no client's.
+    /// System calls by which the server has read and written, on all descriptors (`syscr` and `syscw` of proc_pid_io(5)).
     fn calls(&self) -> u64 {
         let pid = self.server.pid();
         let io = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("the server runs");

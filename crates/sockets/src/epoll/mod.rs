@@ -5,7 +5,7 @@
 //! that come on TCP. Changes of a stream with rings (`epoll_ctl`) cost no system call. The doorbell of the instance's waiter is one
 //! more member, edge-triggered and never read. So whoever sleeps in the kernel sleeps there, for all of it.
 //!
-//! Where the instance itself is waited for, by another one or by `poll`, its waiter always says that it sleeps, and the doorbell is
+//! Nested instances, which another one or `poll` waits for: the waiter always says that it sleeps, and the doorbell is
 //! rung as long as streams are ready: then the kernel finds the instance readable.
 
 mod member;

@@ -40,7 +40,7 @@ impl Epoll {
         let mut report = Report { events: room, count: 0 };
         loop {
             // The kernel goes first where it is due: streams that are never idle would leave no room for it.
-            let is_due = now() - self.looked.load(Ordering::Relaxed) > LOOK_NS;
+            let is_due = now().saturating_sub(self.looked.load(Ordering::Relaxed)) > LOOK_NS;
             if is_due && self.look_at_kernel(epfd, &mut report, Some(NOW), std::ptr::null()) {
                 return -1;
             }
@@ -63,7 +63,7 @@ impl Epoll {
                 }
             }
             if report.count != 0 || deadline.is_over() {
-                self.stay_readable();
+                self.ring_if_nested();
                 wake::begin_batch(report.count);
                 return report.count as c_int;
             }
@@ -130,14 +130,6 @@ impl Epoll {
             self.collect(report);
         }
         false
-    }
-
-    /// As long as streams are ready the kernel is to find a nested instance readable.
-    fn stay_readable(&self) {
-        if self.is_nested.load(Ordering::Acquire) && (!self.members().queue.is_empty() || self.waiter.place().has_any())
-        {
-            self.ring_if_nested();
-        }
     }
 
     /// In a fork's child: its parent's streams go to TCP, and the kernel's instance, which both have, is as it is without us.

@@ -130,7 +130,7 @@ fn take_offer(process: &'static Process, link: &Arc<Link>, fds: &ArrayVec<OwnedF
     let (fd, object) = process.accepted(&ends)?;
     let stream = as_stream(&object)?;
     let is_same_namespace = netns(socket.as_raw_fd())? == netns(fd)?;
-    if !is_same_namespace || stream.take_offer(fd, link, slot).is_err() {
+    if !is_same_namespace || stream.take_offer(link, slot).is_err() {
         return None;
     }
     process.withdraw(&ends);

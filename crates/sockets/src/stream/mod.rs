@@ -74,7 +74,7 @@ pub(crate) struct Channel {
     tx: usize,
     /// Whether the other end has the slot too.
     is_accepted: AtomicBool,
-    /// What the kernel has last said of the TCP socket, as bits of `poll`.
+    /// Events of the TCP socket that the kernel has reported, as bits of `poll`.
     kernel: AtomicU32,
     /// Times that a writer found no space.
     full: AtomicU32,
@@ -105,7 +105,7 @@ impl Channel {
         }
     }
 
-    /// What the kernel has said.
+    /// Events that the kernel has reported: bits of [`READY`] and the others.
     pub(crate) fn kernel(&self) -> u32 {
         self.kernel.load(Ordering::Acquire)
     }
@@ -247,18 +247,26 @@ impl Stream {
     pub(crate) fn unwatch(&self, way: Way, place: usize) {
         self.waiters[way as usize][place].store(0, Ordering::SeqCst);
         if let Some(channel) = self.channel() {
-            self.waiting(channel, way).waiters[place].store(0, Ordering::SeqCst);
+            // Nothing has to be sent for a place without a waiter.
+            let _ = self.announce(channel, way, place);
         }
     }
 
+    /// Copies a place to where the other end sees it. Two threads may do so at once, of which one has an old value: each looks
+    /// again at what the place holds after its store.
     fn announce(&self, channel: &Channel, way: Way, place: usize) -> Result<(), rustix::io::Errno> {
-        let id = self.waiters[way as usize][place].load(Ordering::SeqCst);
-        if let Some(waiter) = id.checked_sub(1) {
-            channel.link.announce(self.process, waiter)?;
+        let (own, seen) = (&self.waiters[way as usize][place], &self.waiting(channel, way).waiters[place]);
+        loop {
+            let id = own.load(Ordering::SeqCst);
+            if let Some(waiter) = id.checked_sub(1) {
+                channel.link.announce(self.process, waiter)?;
+            }
+            seen.store(id, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if own.load(Ordering::SeqCst) == id {
+                return Ok(());
+            }
         }
-        self.waiting(channel, way).waiters[place].store(id, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        Ok(())
     }
 
     /// This end's waiters as the other end sees them.

@@ -98,6 +98,14 @@ impl Stream {
                 }
             }
         }
+        match self.receive_from_ring(fd, channel, pieces, flags)? {
+            0 => self.receive_behind_ring(fd, channel, pieces, flags),
+            received => Ok(received),
+        }
+    }
+
+    /// Bytes of the ring; 0 where it has none. Tells a writer that waits for space. The caller has the lock.
+    fn receive_from_ring(&self, fd: c_int, channel: &Channel, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
         let ring = channel.input();
         let keep = flags & libc::MSG_PEEK != 0;
         let received = if flags & libc::MSG_TRUNC != 0 && !keep {
@@ -106,14 +114,10 @@ impl Stream {
             ring.read(pieces, keep)
         };
         let received = received.map_err(|Corrupt| self.give_up(fd))?;
-        if received != 0 {
-            drop(held);
-            if !keep && ring.take_wish_for_space() {
-                channel.link.signal(&ring.header.writer);
-            }
-            return Ok(received);
+        if received != 0 && !keep && ring.take_wish_for_space() {
+            channel.link.signal(&ring.header.writer);
         }
-        self.receive_behind_ring(fd, channel, pieces, flags)
+        Ok(received)
     }
 
     /// Bytes on TCP before those of the ring; none while the direction has not moved to it.
@@ -166,7 +170,7 @@ impl Stream {
             return Ok(0);
         }
         let told = channel.kernel.fetch_and(!READY, Ordering::AcqRel) & READY != 0;
-        if !told && now() - channel.looked.load(Ordering::Relaxed) < LOOK_NS {
+        if !told && now().saturating_sub(channel.looked.load(Ordering::Relaxed)) < LOOK_NS {
             return Err(Errno::AGAIN);
         }
         channel.looked.store(now(), Ordering::Relaxed);
@@ -174,7 +178,7 @@ impl Stream {
         // What was written before the end is in the ring by now.
         if ring.readable() != Ok(0) {
             channel.note_kernel(READY);
-            return ring.read(pieces, flags & libc::MSG_PEEK != 0).map_err(|Corrupt| self.give_up(fd));
+            return self.receive_from_ring(fd, channel, pieces, flags);
         }
         match received {
             Ok(length) if length != 0 && flags & libc::MSG_PEEK == 0 => {

@@ -57,7 +57,7 @@ impl Stream {
     }
 
     /// Takes rings that the connecting end offers.
-    pub(crate) fn take_offer(&self, fd: c_int, link: &Arc<Link>, memory: &OwnedFd) -> Result<(), Errno> {
+    pub(crate) fn take_offer(&self, link: &Arc<Link>, memory: &OwnedFd) -> Result<(), Errno> {
         let memory = SharedMemory::map(memory.as_fd(), 0, SLOT, true)?;
         if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() || settings().upgrade_after().is_none() {
             return Err(Errno::OPNOTSUPP);
@@ -65,7 +65,6 @@ impl Stream {
         let slot = Slot::new(memory).ok_or(Errno::INVAL)?;
         let channel = self.install(slot, Arc::clone(link), 1, 0).ok_or(Errno::AGAIN)?;
         channel.is_accepted.store(true, Ordering::Release);
-        let _ = fd;
         self.wake_own_waiters();
         Ok(())
     }

@@ -39,11 +39,10 @@ impl Deadline {
 
     /// After a time of the program's; never where none is given.
     pub(crate) fn after(time: Option<libc::timespec>) -> Self {
-        Self(
-            time.map(|time| {
-                now().saturating_add((time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64)
-            }),
-        )
+        let nanoseconds = |time: libc::timespec| {
+            (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+        };
+        Self(time.map(|time| now().saturating_add(nanoseconds(time))))
     }
 
     /// Time left; none for a wait without an end.
