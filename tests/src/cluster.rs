@@ -5,7 +5,7 @@ use crate::hosts::Hosts;
 use crate::lab::{Endpoint, Lab, Options};
 use crate::program::Program;
 use crate::wait::until;
-use crate::wire::Wire;
+use crate::wire::{Wire, ip};
 use serde_json::Value;
 use std::time::Duration;
 use tempfile::NamedTempFile;
@@ -65,6 +65,16 @@ impl Cluster {
     /// Kills a router, as a loss of its host would.
     pub fn kill_router(&self, number: usize) {
         crate::system::kill(self.labs[number].router_pid());
+    }
+
+    /// Keeps a host from the store, and from nothing else.
+    pub fn cut_from_store(&self, number: usize) {
+        ip(&format!("-n {} route add blackhole {STORE}/32", self.netns(number)));
+    }
+
+    /// Ends [`Cluster::cut_from_store`].
+    pub fn join_to_store(&self, number: usize) {
+        ip(&format!("-n {} route del blackhole {STORE}/32", self.netns(number)));
     }
 
     /// The namespace that stands for a host.

@@ -93,6 +93,50 @@ fn a_store_that_is_away_stops_nothing() {
     assert_eq!(address, offline.address());
 }
 
+#[test]
+fn a_host_that_loses_only_the_store_loses_nothing() {
+    let seconds = if all() { 40 } else { 12 };
+    let cluster = Cluster::start(3, "session=3,tenure=240,quarantine=2");
+    let mut sites = sites(&cluster, "blue");
+    let stream = |port| format!("timeout 200 ib_write_bw -F -p {port} -s 8192 -D {}", seconds + 8);
+    // One that the lost host receives, and one that it sends.
+    for (server, client, port) in [(2, 0, PORT + 2), (1, 2, PORT + 3)] {
+        sites[server].serve(&stream(port), port);
+        sites[client].start_job(&format!("{} {}", stream(port), address(server)));
+    }
+    cluster.cut_from_store(2);
+    std::thread::sleep(Duration::from_secs(seconds));
+    for (server, client) in [(2, 1), (0, 2)] {
+        exchange_briefly(&mut sites, server, client);
+    }
+    // What it had before, it has afterwards; what came meanwhile, it learns.
+    let come = cluster.site(0, "blue", "come", None);
+    cluster.join_to_store(2);
+    cluster.wait_for(2, "blue", &[("10.7.0.2", 0), ("10.7.0.3", 1), (come.address(), 0)]);
+    cluster.wait_for(1, "blue", &[("10.7.0.2", 0), ("10.7.0.4", 2), (come.address(), 0)]);
+    sites[2].run(&format!("ping -c 1 -W 5 {}", come.address()));
+    for client in [0, 2] {
+        let (is_ok, text) = sites[client].outcome();
+        assert!(is_ok, "the traffic was cut off:\n{text}");
+    }
+}
+
+#[test]
+fn a_host_that_loses_the_store_for_its_tenure_is_given_up_and_comes_back() {
+    let cluster = Cluster::start(3, TERMS);
+    let mut sites = sites(&cluster, "blue");
+    let stream = format!("timeout 200 ib_write_bw -F -p {PORT} -s 8192 -D 100");
+    sites[2].serve(&stream, PORT);
+    sites[0].start_job(&format!("{stream} 10.7.0.4"));
+    cluster.cut_from_store(2);
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1)]);
+    let (is_ok, text) = sites[0].outcome();
+    assert!(!is_ok, "another host may have the address by now:\n{text}");
+    cluster.join_to_store(2);
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2)]);
+    exchange_briefly(&mut sites, 2, 0);
+}
+
 /// A new connection between two sites.
 fn exchange_briefly(sites: &mut [Site], server: usize, client: usize) {
     let command = format!("timeout 60 ib_write_bw -F -p {} -s 4096 -n 200", PORT + 1);
@@ -109,13 +153,15 @@ fn the_addresses_of_a_dead_host_come_back_after_their_rest() {
     cluster.lab(1).up_again();
     cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2)]);
     until(LIMIT, "the endpoint is served again", || sites[0].try_run("ping -c 1 -W 1 10.7.0.3").0.then_some(()));
-    // A host that is lost: its endpoints go on all others, and then its addresses are free.
+    // A host that is lost: its endpoints stay known and its addresses rest for its tenure, longer than its session.
     cluster.kill_router(2);
-    cluster.wait_for(0, "blue", &[("10.7.0.3", 1)]);
-    cluster.wait_for(1, "blue", &[("10.7.0.2", 0)]);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(cluster.known(0, "blue").len(), 2, "the host may have lost only the store");
     let rests = cluster.lab(0).command(&["endpoint", "add", "heir", "--net", "blue", "--ip", "10.7.0.4"]);
     assert!(rests.text.contains("10.7.0.4"), "{}", rests.text);
     assert!(!rests.status.success(), "the address rests: {}", rests.text);
+    cluster.wait_for(0, "blue", &[("10.7.0.3", 1)]);
+    cluster.wait_for(1, "blue", &[("10.7.0.2", 0)]);
     let mut heir = cluster.site(0, "blue", "heir", Some("10.7.0.4"));
     heir.run("ping -c 1 -W 5 10.7.0.3");
     cluster.wait_for(1, "blue", &[("10.7.0.2", 0), ("10.7.0.4", 0)]);

@@ -6,7 +6,8 @@ use super::records::Cluster;
 use crate::store::{Change, Changes, Entry, Revision, StoreError};
 use crate::{Endpoint, Host, Name, Network, Policy, PolicyScope, PolicyTree, SecurityGroup, Tenant};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 
 /// Records under one prefix, which follow changes.
 pub trait View: Clone + Default + Send {
@@ -45,6 +46,15 @@ impl NetworkView {
     /// Its endpoints, by name, with their hosts.
     pub fn placed(&self) -> impl Iterator<Item = (&Endpoint, &Host)> {
         self.endpoints.values().filter_map(|endpoint| Some((endpoint, self.hosts.get(&endpoint.host)?)))
+    }
+
+    /// Adds a host and its endpoints, but for those whose name or address another endpoint has.
+    pub(super) fn add_absent(&mut self, host: &Host, endpoints: &[Endpoint]) {
+        self.hosts.entry(host.name.clone()).or_insert_with(|| host.clone());
+        let used: HashSet<IpAddr> = self.endpoints.values().flat_map(|endpoint| endpoint.addresses.clone()).collect();
+        for endpoint in endpoints.iter().filter(|absent| !absent.addresses.iter().any(|own| used.contains(own))) {
+            self.endpoints.entry(endpoint.name.clone()).or_insert_with(|| endpoint.clone());
+        }
     }
 
     /// Its security groups, by name.

@@ -15,10 +15,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The session's time to live: how soon the endpoints of a host that has died are gone.
+    /// The session's time to live: how soon others know that a host is lost, or the store is to it.
     pub session: Duration,
-    /// The tenure's time to live: how long a host may go on without the store, and how long the addresses of one that has died
-    /// rest.
+    /// The tenure's time to live: how long a host may go on without the store, and how long the endpoints of one that is lost
+    /// stay known and their addresses rest.
     pub tenure: Duration,
     /// The time for which an address rests that was given back.
     pub quarantine: Duration,
@@ -42,6 +42,11 @@ impl Terms {
     /// Pause between two renewals.
     pub(super) fn pause(self) -> Duration {
         self.session / 3
+    }
+
+    /// Time after the end of a session in which the tenure, renewed with it, may last.
+    pub(super) fn rest_of_tenure(self) -> Duration {
+        self.tenure - self.session
     }
 
     /// Time after a renewal in which the tenure surely lasts, by a clock that runs slower than the store's by at most a tenth.

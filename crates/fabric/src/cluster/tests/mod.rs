@@ -40,7 +40,7 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-fn host(number: u8) -> Host {
+pub(super) fn host(number: u8) -> Host {
     Host::new(name(&format!("h{number}")), format!("192.0.2.{}", number + 1).parse().unwrap())
 }
 
@@ -48,7 +48,7 @@ fn network(range: &str) -> Network {
     Network { subnets: vec![range.parse().unwrap()], ..Network::around(name("blue"), 7, &[]) }
 }
 
-fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> Endpoint {
+pub(super) fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> Endpoint {
     Endpoint {
         name: name(text),
         network: name("blue"),
@@ -62,7 +62,7 @@ fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> Endpoint {
     }
 }
 
-fn terms() -> Terms {
+pub(super) fn terms() -> Terms {
     let seconds = Duration::from_secs;
     Terms { session: seconds(10), tenure: seconds(60), quarantine: seconds(20) }
 }

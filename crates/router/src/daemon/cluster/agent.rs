@@ -6,7 +6,9 @@ use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::keys::TunnelKeys;
 use crate::daemon::peers::PeerHosts;
-use rdmesh_fabric::cluster::{Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View};
+use rdmesh_fabric::cluster::{
+    Absences, Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View,
+};
 use rdmesh_fabric::store::LocalStore;
 use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry, RotatedKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,10 +100,35 @@ struct Work {
     /// The networks with attached interfaces that the cluster knows of.
     attached: BTreeSet<Name>,
     known: Known,
-    followers: BTreeMap<Name, AbortHandle>,
+    followers: BTreeMap<Name, Followed>,
+    /// Origin of the times of absence.
+    began: Instant,
     /// Of what all hosts follow.
     _common: AbortOnDrop,
     news: (UnboundedSender<News>, UnboundedReceiver<News>),
+}
+
+/// A network that is followed.
+struct Followed {
+    _task: AbortOnDrop,
+    /// The last one; none where nothing is known yet.
+    view: Option<NetworkView>,
+    absences: Absences,
+}
+
+impl Followed {
+    fn take_in(&mut self, view: NetworkView, now: Duration) {
+        let before = self.view.take().unwrap_or_default();
+        for host in self.absences.observe(&before, &view, now) {
+            tracing::warn!(%host, "a host is lost, or the store is to it; its endpoints stay known for the tenure");
+        }
+        self.view = Some(view);
+    }
+
+    /// With what absent hosts have.
+    fn complete(&self) -> Option<NetworkView> {
+        self.view.as_ref().map(|view| self.absences.complete(view))
+    }
 }
 
 /// A view, as a follower has it.
@@ -153,7 +180,8 @@ impl Work {
         let common = Follower::of_cluster(member.cluster().clone());
         let common = tokio::spawn(follow(common, News::Common, news.0.clone()));
         let _common = AbortOnDrop(common.abort_handle());
-        let mut work = Self { parts, allocator, member, published, attached, known, followers, _common, news };
+        let began = Instant::now();
+        let mut work = Self { parts, allocator, member, published, attached, known, followers, began, _common, news };
         let living = work.living();
         living.iter().for_each(|endpoint| work.member.adopt(endpoint));
         work.allocator.set_member(Arc::clone(&work.member));
@@ -178,6 +206,7 @@ impl Work {
                     renewal = Instant::now();
                     self.renew().await;
                     self.catch_up().await;
+                    self.forget_absent().await;
                 }
                 () = allocator.changed() => self.catch_up().await,
                 Some(news) = self.news.1.recv() => {
@@ -196,10 +225,28 @@ impl Work {
     fn take_in(&mut self, news: News) {
         match news {
             News::Common(view) => self.known.common = Some(view),
-            News::Network(network, view) if self.followers.contains_key(&network) => {
-                self.known.networks.insert(network, Some(view));
+            News::Network(network, view) => {
+                if let Some(followed) = self.followers.get_mut(&network) {
+                    followed.take_in(view, self.began.elapsed());
+                    self.known.networks.insert(network, followed.complete());
+                }
             }
-            News::Network(..) => {}
+        }
+    }
+
+    /// Endpoints of lost hosts go when their tenures may have ended.
+    async fn forget_absent(&mut self) {
+        let now = self.began.elapsed();
+        let mut has_changed = false;
+        for (network, followed) in &mut self.followers {
+            if followed.absences.forget(now) {
+                tracing::info!(%network, "endpoints of a host that stayed away from the store are forgotten");
+                self.known.networks.insert(network.clone(), followed.complete());
+                has_changed = true;
+            }
+        }
+        if has_changed {
+            self.apply().await;
         }
     }
 
@@ -290,9 +337,7 @@ impl Work {
     async fn follow_networks(&mut self, networks: BTreeSet<Name>) {
         let left: Vec<Name> = self.followers.keys().filter(|network| !networks.contains(*network)).cloned().collect();
         for network in &left {
-            if let Some(follower) = self.followers.remove(network) {
-                follower.abort();
-            }
+            self.followers.remove(network);
             self.known.networks.remove(network);
             if let Err(error) = self.member.leave_network(network).await {
                 tracing::debug!(%network, %error, "that this host has left a network is not told");
@@ -304,7 +349,9 @@ impl Work {
                 let name = network.clone();
                 let news = move |view| News::Network(name.clone(), view);
                 let task = tokio::spawn(follow(follower, news, self.news.0.clone()));
-                self.followers.insert(network.clone(), task.abort_handle());
+                let absences = Absences::new(self.parts.store.terms());
+                let followed = Followed { _task: AbortOnDrop(task.abort_handle()), view: None, absences };
+                self.followers.insert(network.clone(), followed);
                 self.known.networks.insert(network, None);
             }
         }
@@ -332,7 +379,7 @@ impl Work {
 
     /// Tells the cluster what has gone. A router that leaves nothing behind leaves the cluster.
     async fn leave(&mut self) {
-        self.followers.values().for_each(AbortHandle::abort);
+        self.followers.clear();
         for endpoint in self.allocator.going() {
             if self.member.release(&endpoint).await.is_ok() {
                 self.allocator.gone(&endpoint);
