@@ -5,8 +5,10 @@ use crate::failure::Failure;
 use crate::show::say;
 use rdmesh_fabric::Client;
 use rdmesh_fabric::api::StartCapture;
-use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,7 +42,7 @@ pub(crate) fn capture(options: &CaptureOptions, client: &Client) -> Result<(), F
 fn open(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
     match path {
         Some(path) if path != Path::new("-") => {
-            let file = File::create(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+            let file = create(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
             Ok(Box::new(file))
         }
         _ if stdout().is_terminal() => {
@@ -50,5 +52,37 @@ fn open(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
     }
 }
 
+/// A new file, or an old one emptied, that its owner alone may read: it will hold what programs send. A link is not followed:
+/// root captures, and the folder may be another user's.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
 /// Interval at which copies are fetched; the router keeps some thousand packets meanwhile.
 const EVERY: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_capture_is_its_owners_alone_and_follows_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        create(&file).unwrap();
+        let metadata = fs::metadata(&file).unwrap();
+        assert_eq!((metadata.permissions().mode() & 0o777, metadata.len()), (0o600, 0));
+        symlink(&file, &link).unwrap();
+        assert!(create(&link).is_err());
+    }
+}
