@@ -3,10 +3,10 @@
 . scripts/build.sh
 . scripts/watchdog.sh
 
-TEST_PARTS=(unit lint sim sockets programs hosts chains cluster software rxe pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts chains cluster pools software rxe pyverbs newest rootless docker hostile fresh)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
-declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [chains]=180 [cluster]=150 [software]=300
+declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [chains]=180 [cluster]=180 [pools]=120 [software]=300
     [rxe]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
@@ -77,6 +77,12 @@ part_cluster() {
     run_tests cluster
 }
 
+part_pools() {
+    need run test cluster
+    build_product tested
+    run_tests pools
+}
+
 part_software() {
     need run test software
     build_product tested
@@ -136,10 +142,13 @@ part_fresh() {
     . scripts/fresh.sh
     need build
     build_product tested
+    # Not in each of the roots, which keep nothing.
+    step "building the benchmark" cargo build --profile harness -p rdmesh-bench
     step "the demo" dev_fresh --with-target demo
     step "tests without privilege" dev_fresh --with-target test rootless
     step "the benchmark" dev_fresh --with-target bench --quick
     step "the benchmark of policies" dev_fresh --with-target bench policies --quick
+    step "the benchmark of endpoints" dev_fresh --with-target bench endpoints --quick
 }
 
 dev_test() {

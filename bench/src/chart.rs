@@ -4,7 +4,7 @@ use crate::copy::size_name;
 use crate::hosts::{self, ETHERNET, JUMBO};
 use crate::perftest::{SEND_LATENCY, WRITE_LATENCY};
 use crate::results::Results;
-use crate::{SIZES, chains, copy, device, pingpong, policies, tcp, ucx};
+use crate::{SIZES, chains, copy, device, pingpong, policies, pools, tcp, ucx};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
@@ -91,6 +91,30 @@ pub(crate) fn draw_policies(path: &Path, results: &Results) -> Outcome {
     let two = policies::rates(results, policies::TWO_HOSTS);
     limits(&left, "One flow: rate by limit, Gb/s", &[("one host", BLUE, one), ("two hosts", GREEN, two)])?;
     limits(&right, "Ten flows at once: rate by limit, Gb/s", &[("one host", BLUE, policies::flows(results))])?;
+    area.present()?;
+    Ok(())
+}
+
+/// Draws the time until endpoints are ready by their number into the file `path`.
+pub(crate) fn draw_endpoints(path: &Path, results: &Results) -> Outcome {
+    let area = SVGBackend::new(path, (WIDTH, POLICIES)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption("Time until the last of many endpoints is reachable, ms", (FONT, 18))
+        .margin(12)
+        .x_label_area_size(30)
+        .y_label_area_size(64)
+        .build_cartesian_2d((1.0..4000.0).log_scale(), (0.1..100_000.0).log_scale())?;
+    chart.configure_mesh().x_desc("endpoints").draw()?;
+    let ways = [(pools::ACQUIRED, BLUE), (pools::ONE_BY_ONE, GREEN), (pools::BY_IP, RED)];
+    for (way, color) in ways {
+        let point = |count: u32| Some((f64::from(count), results.median(way, &pools::figure(count))?));
+        let points: Vec<(f64, f64)> = pools::COUNTS.into_iter().filter_map(point).collect();
+        let line = chart.draw_series(LineSeries::new(points, color.stroke_width(3)).point_size(4))?;
+        line.label(way).legend(move |(x, y)| Rectangle::new([(x, y - 2), (x + 18, y + 2)], color.filled()));
+    }
+    let mut legend = chart.configure_series_labels();
+    legend.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.85)).label_font((FONT, 12)).draw()?;
     area.present()?;
     Ok(())
 }

@@ -72,6 +72,7 @@ fn request(number: u32) -> EndpointRequest {
         owner_pid: None,
         isolation: Isolation::None,
         interface: InterfaceName::default(),
+        pool: None,
     }
 }
 

@@ -17,6 +17,7 @@ mod page;
 mod perftest;
 mod pingpong;
 mod policies;
+mod pools;
 mod registration;
 mod report;
 mod results;
@@ -91,6 +92,8 @@ enum Part {
     Policies,
     /// Only accelerated sockets, beside kernel TCP and Unix sockets.
     Sockets,
+    /// Only endpoints of pools, beside others.
+    Endpoints,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -106,7 +109,8 @@ fn main() -> ExitCode {
         }
         Some(Part::BusyLoop) => contention::compute(),
         Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
-        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies | Part::Sockets) | None => {
+        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies | Part::Sockets | Part::Endpoints)
+        | None => {
             return benchmark(&arguments);
         }
     }
@@ -125,6 +129,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Chains) => "chains",
         Some(Part::Policies) => "policies",
         Some(Part::Sockets) => "sockets",
+        Some(Part::Endpoints) => "endpoints",
         _ => "results",
     });
     for round in 1..=rounds {
@@ -145,12 +150,14 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Chains) => Some(&page::CHAINS),
         Some(Part::Policies) => Some(&page::POLICIES),
         Some(Part::Sockets) => Some(&page::SOCKETS),
+        Some(Part::Endpoints) => Some(&page::ENDPOINTS),
         _ => None,
     };
     match arguments.part {
         None => files.draw(chart::draw, &results),
         Some(Part::Chains) => files.draw(chart::draw_chains, &results),
         Some(Part::Policies) => files.draw(chart::draw_policies, &results),
+        Some(Part::Endpoints) => files.draw(chart::draw_endpoints, &results),
         _ => {}
     }
     match page.filter(|_| !arguments.quick) {
@@ -191,6 +198,7 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
                 ("policies, two hosts", policies::measure_two_hosts),
             ];
         }
+        Some(Part::Endpoints) => return vec![("endpoints", |results, effort, _| pools::measure(results, effort))],
         Some(Part::Sockets) => return vec![("sockets", |results, effort, _| sockets::measure(results, effort))],
         _ => {}
     }

@@ -3,7 +3,7 @@
 use crate::goals::Goal;
 use crate::report::number;
 use crate::results::Results;
-use crate::{chains, neighbours, policies, sockets};
+use crate::{chains, neighbours, policies, pools, sockets};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -37,8 +37,10 @@ pub(crate) const CHAINS: Page = Page { name: "chains", further: chains::page };
 pub(crate) const POLICIES: Page = Page { name: "policies", further: policies::page };
 /// That of accelerated sockets.
 pub(crate) const SOCKETS: Page = Page { name: "sockets", further: sockets::page };
+/// That of pools.
+pub(crate) const ENDPOINTS: Page = Page { name: "endpoints", further: pools::page };
 /// All pages.
-pub(crate) const PAGES: [Page; 5] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES, SOCKETS];
+pub(crate) const PAGES: [Page; 6] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES, SOCKETS, ENDPOINTS];
 
 impl Page {
     /// Writes the figures of the published results into the page.

@@ -19,6 +19,9 @@ pub(crate) enum Unit {
     /// 10^6 messages per second.
     #[serde(rename = "M/s")]
     MillionPerSecond,
+    /// Of many together.
+    #[serde(rename = "ms")]
+    Milliseconds,
     /// Of a packet.
     #[serde(rename = "ns")]
     Nanoseconds,
@@ -41,6 +44,7 @@ impl Unit {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Microseconds => "µs",
+            Self::Milliseconds => "ms",
             Self::Nanoseconds => "ns",
             Self::MegabytesPerSecond => "MB/s",
             Self::GigabitsPerSecond => "Gb/s",

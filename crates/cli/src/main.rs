@@ -17,6 +17,7 @@ mod linger;
 mod network;
 mod peer;
 mod policy;
+mod pool;
 mod program;
 #[cfg(test)]
 mod reference;
@@ -69,6 +70,9 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
         Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),
+        Command::Endpoint(EndpointCommand::Acquire(options)) => pool::acquire(&options, &client),
+        Command::Endpoint(EndpointCommand::Release(options)) => pool::release(&options, &client),
+        Command::Pool(command) => pool::execute(command, &client),
         Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
         Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),
         Command::Chain(ChainCommand::Top(options)) => chain::top(&options, &client),

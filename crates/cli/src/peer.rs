@@ -61,7 +61,7 @@ pub(crate) fn read_key(path: &Path) -> Result<TunnelKey, Failure> {
 /// Adds an endpoint of another host.
 pub(crate) fn add_endpoint(options: PeerEndpointOptions, client: &Client) -> Result<(), Failure> {
     let PeerEndpointOptions { host, net, vni, addresses } = options;
-    let added = client.add_peer_endpoint(&host, &PeerEndpoint { network: net, vni, addresses })?;
+    let added = client.add_peer_endpoint(&host, &PeerEndpoint { network: net, vni, addresses, link: None })?;
     print_line(format!("{} on network `{}` is on host `{host}`.", list_of(&added.addresses), added.network))
 }
 

@@ -3,7 +3,7 @@
 use crate::args::RunOptions;
 use crate::failure::Failure;
 use crate::program;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime};
+use rdmesh_fabric::api::{AcquireEndpoints, CreateEndpoint, EndpointInfo, Lifetime};
 use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation, Name, StateDir};
 use rdmesh_overlay::Sandbox;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,24 +16,7 @@ use std::process::Command;
 /// Makes an endpoint that is removed with this process, and executes the program: its process id, its signals and its exit
 /// status are this process's own.
 pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Result<(), Failure> {
-    let name = match options.name {
-        Some(name) => name,
-        None => format!("run-{}", std::process::id()).parse::<Name>()?,
-    };
-    let isolation = if options.host_network { Isolation::None } else { Isolation::Namespace };
-    let info = client.create_endpoint(&CreateEndpoint {
-        name,
-        network: options.place.net,
-        vni: options.place.vni,
-        addresses: options.place.ip,
-        quota: options.place.quota.with_linger(options.linger),
-        allowed_uid: None,
-        lifetime: Lifetime::Caller,
-        take_over: options.take_over,
-        isolation,
-        netns: None,
-        interface: None,
-    })?;
+    let info = obtain(&options, client)?;
     let directory = enter(info, client, state)?;
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
     if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
@@ -55,6 +38,34 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
     // As a shell does.
     let code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     Err(Failure::with_code(format!("{}: {error}", Path::new(program).display()), code))
+}
+
+/// An endpoint for this process: one of a pool, or a new one.
+fn obtain(options: &RunOptions, client: &Client) -> Result<EndpointInfo, Failure> {
+    if let Some(pool) = &options.pool {
+        let request = AcquireEndpoints { count: 1, lifetime: Lifetime::Caller };
+        let acquired = client.acquire_endpoints(&options.place.net, pool, &request)?.pop();
+        return acquired.ok_or_else(|| Failure::new(format!("the router has given no endpoint of pool `{pool}`")));
+    }
+    let place = options.place.clone();
+    let name = match &options.name {
+        Some(name) => name.clone(),
+        None => format!("run-{}", std::process::id()).parse::<Name>()?,
+    };
+    let isolation = if options.host_network { Isolation::None } else { Isolation::Namespace };
+    Ok(client.create_endpoint(&CreateEndpoint {
+        name,
+        network: place.net,
+        vni: place.vni,
+        addresses: place.ip,
+        quota: place.quota.with_linger(options.linger),
+        allowed_uid: None,
+        lifetime: Lifetime::Caller,
+        take_over: options.take_over,
+        isolation,
+        netns: None,
+        interface: None,
+    })?)
 }
 
 /// Moves this process into the endpoint; returns the endpoint's directory as it is seen there.

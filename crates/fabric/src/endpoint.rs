@@ -1,10 +1,10 @@
 //! Endpoints: name, network, addresses and limits.
 
 use crate::invalid::{InvalidField, Validate, require_one_of_each_family, require_unicast};
-use crate::{InterfaceName, Name, Quota};
+use crate::{InterfaceName, Name, PoolMember, Quota};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// A place where programs have a device: a name on a network, with addresses and limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,12 +28,29 @@ pub struct Endpoint {
     /// The interface with its addresses in that namespace, where the router makes it.
     #[serde(default)]
     pub interface: InterfaceName,
+    /// The pool that it is of; its programs share that pool's network namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolMember>,
 }
 
 impl Endpoint {
     /// The name of its directory, `<network>.<name>`; names hold no dots.
     pub fn directory_name(&self) -> String {
         format!("{}.{}", self.network, self.name)
+    }
+
+    /// The name of its network namespace: that of its directory, or one that all of its pool have.
+    pub fn namespace_name(&self) -> String {
+        match &self.pool {
+            Some(pool) => format!("{}.{}.pool", self.network, pool.name),
+            None => self.directory_name(),
+        }
+    }
+
+    /// The address from which the link-layer address of its interface follows.
+    pub fn link(&self) -> IpAddr {
+        let own = || self.addresses.first().copied();
+        self.pool.as_ref().map(|pool| pool.link).or_else(own).unwrap_or(Ipv4Addr::UNSPECIFIED.into())
     }
 }
 
@@ -53,6 +70,8 @@ pub enum Isolation {
     Namespace,
     /// They have a network namespace with the endpoint's address that the router was given.
     Given,
+    /// They share a network namespace, made by the router, with the other endpoints of their pool.
+    Pool,
     /// The router makes no namespace: they keep the one they have (the host's, or a container's own).
     None,
 }

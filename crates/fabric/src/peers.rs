@@ -54,6 +54,9 @@ pub struct PeerEndpoint {
     pub vni: Option<u32>,
     /// Its addresses, in the order that they have there; at least one, at most one of each family.
     pub addresses: Vec<IpAddr>,
+    /// The address from which the link-layer address of its interface follows, where it shares one with others of a pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<IpAddr>,
 }
 
 impl Peers {

@@ -1,6 +1,6 @@
 //! Topology: a copy of the registry, kept up to date through a watch.
 
-use crate::registry::{ENDPOINTS, GROUPS, HOSTS, NETWORKS};
+use crate::registry::{ACQUIRED, ENDPOINTS, GROUPS, HOSTS, NETWORKS, POOLS};
 use crate::store::{Cancel, Change, Entry, Revision, StoreError, Watch};
 use crate::{Endpoint, Host, Name, Network, NetworkGroups};
 use serde::de::DeserializeOwned;
@@ -63,6 +63,11 @@ fn set<T: DeserializeOwned>(map: &mut BTreeMap<String, T>, key: &str, value: Opt
     };
 }
 
+/// Whether a record matters to the router that wrote it only.
+fn is_private(key: &str) -> bool {
+    key.starts_with(ACQUIRED) || key.starts_with(POOLS)
+}
+
 /// A [`Topology`] that follows a store.
 pub struct TopologyWatch {
     topology: Topology,
@@ -89,12 +94,19 @@ impl TopologyWatch {
 
     /// Waits for a change, and applies those that have come with it. Returns whether there was one within `timeout`.
     pub fn follow(&mut self, timeout: Duration) -> Result<bool, StoreError> {
-        let Some(change) = self.changes.next(timeout)? else { return Ok(false) };
-        self.apply(&change);
-        while let Some(change) = self.changes.next(Duration::ZERO)? {
+        loop {
+            let Some(change) = self.changes.next(timeout)? else { return Ok(false) };
             self.apply(&change);
+            // Which endpoints of pools are acquired is nobody's business but the router's.
+            let mut is_news = !is_private(change.key());
+            while let Some(change) = self.changes.next(Duration::ZERO)? {
+                self.apply(&change);
+                is_news |= !is_private(change.key());
+            }
+            if is_news {
+                return Ok(true);
+            }
         }
-        Ok(true)
     }
 
     /// A handle by which another thread ends the waiting.

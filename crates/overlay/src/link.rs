@@ -245,19 +245,23 @@ impl<'a> Changes<'a> {
 
     /// Gives an interface an address, if it does not have it.
     pub(crate) fn set_address(self, index: Index, address: IpNet) -> Self {
-        let mut message = AddressMessage::default();
-        message.header.index = index.0;
-        message.header.prefix_len = address.prefix_len();
-        message.header.family = if address.addr().is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        message.attributes = vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
+        let mut message = address_message(index, address);
         if let IpNet::V4(v4) = address {
-            message.attributes.push(AddressAttribute::Broadcast(v4.broadcast()));
+            // The broadcast address of one address would be this one itself.
+            let broadcast = (v4.prefix_len() < 31).then(|| AddressAttribute::Broadcast(v4.broadcast()));
+            message.attributes.extend(broadcast);
         } else {
             // Addresses are unique by assignment; without this one could not be used for the first second.
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         let request = Request::new(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE);
         self.with(format!("adding address {address}"), request, None)
+    }
+
+    /// Takes an address from an interface, if it has it.
+    pub(crate) fn remove_address(self, index: Index, address: IpNet) -> Self {
+        let request = Request::new(RouteNetlinkMessage::DelAddress(address_message(index, address)), 0);
+        self.with(format!("removing address {address}"), request, Some(EADDRNOTAVAIL))
     }
 
     fn change(self, action: String, message: LinkMessage) -> Self {
@@ -273,6 +277,15 @@ impl<'a> Changes<'a> {
         self.changes.push(Change { action, request, needless });
         self
     }
+}
+
+fn address_message(index: Index, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.index = index.0;
+    message.header.prefix_len = address.prefix_len();
+    message.header.family = if address.addr().is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    message.attributes = vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
+    message
 }
 
 /// The interface in the answer to a question for `name`.
@@ -317,4 +330,5 @@ pub(crate) fn named(name: &str, attributes: Vec<LinkAttribute>) -> LinkMessage {
 /// The port that IANA gave to VXLAN; the kernel's own default is an older one.
 const VXLAN_PORT: u16 = 4789;
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+const EADDRNOTAVAIL: i32 = rustix::io::Errno::ADDRNOTAVAIL.raw_os_error();
 const EEXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();

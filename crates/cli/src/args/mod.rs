@@ -4,6 +4,7 @@ mod chain;
 mod file;
 mod group;
 mod policy;
+mod pool;
 mod router;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
@@ -11,6 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub(crate) use file::expand;
 pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
+pub(crate) use pool::{AcquireOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions};
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
 use std::ffi::OsString;
@@ -46,6 +48,9 @@ pub(crate) enum Command {
     /// Endpoints that stay until they are removed, for containers
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// Endpoints that are made before they are needed, a thousand at about the cost of one
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// The other hosts, and their endpoints
     #[command(subcommand)]
     Peer(PeerCommand),
@@ -179,6 +184,9 @@ pub(crate) struct RunOptions {
     /// without this option they are ended
     #[arg(long, requires = "name")]
     pub(crate) take_over: bool,
+    /// Take an endpoint of this pool instead of making one; it goes back when the program ends
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["name", "ip", "vni", "host_network", "linger"])]
+    pub(crate) pool: Option<Name>,
     /// Carry TCP connections to other accelerated programs of this endpoint over shared memory, as `rdmesh accel`
     #[arg(long)]
     pub(crate) accel: bool,
@@ -205,6 +213,10 @@ pub(crate) enum EndpointCommand {
     Rm(RemoveOptions),
     /// Move the devices of its programs to another worker of the router, while they go on
     Move(MoveOptions),
+    /// Take endpoints from a pool: they are ready at once
+    Acquire(AcquireOptions),
+    /// Give endpoints back to their pool
+    Release(ReleaseOptions),
     /// List endpoints
     Ls(OutputOptions),
 }

@@ -3,6 +3,7 @@
 mod chain;
 mod network;
 mod policy;
+mod pool;
 mod tunnel;
 
 pub use chain::{
@@ -11,6 +12,7 @@ pub use chain::{
 };
 pub use network::CreateNetwork;
 pub use policy::ScopePolicy;
+pub use pool::{AcquireEndpoints, PoolInfo, ReleaseEndpoints};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};

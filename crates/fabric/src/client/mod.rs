@@ -3,12 +3,13 @@
 mod records;
 
 use crate::api::{
-    ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep, ConnectionInfo, ContextInfo,
-    ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, FaultsText, MoveDevices,
-    MovedDevices, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
+    AcquireEndpoints, ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep,
+    ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest,
+    FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints, SetChainSteps, SetMeshKey, SetPeer,
+    StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
-use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, StateDir, StateError, TunnelKey};
+use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -108,6 +109,41 @@ impl Client {
     /// Removes an endpoint; returns what it was.
     pub fn remove_endpoint(&self, network: &Name, name: &Name) -> Result<EndpointInfo, ClientError> {
         self.call(Method::DELETE, &format!("/v1/endpoints/{network}/{name}"), NOTHING)
+    }
+
+    /// All pools.
+    pub fn pools(&self) -> Result<Vec<PoolInfo>, ClientError> {
+        self.get("/v1/pools")
+    }
+
+    /// Makes a pool, or changes one.
+    pub fn set_pool(&self, pool: &Pool) -> Result<PoolInfo, ClientError> {
+        self.call(Method::PUT, "/v1/pools", Some(pool))
+    }
+
+    /// Removes a pool with its endpoints; returns what it was.
+    pub fn remove_pool(&self, network: &Name, name: &Name) -> Result<PoolInfo, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/pools/{network}/{name}"), NOTHING)
+    }
+
+    /// Takes endpoints from a pool.
+    pub fn acquire_endpoints(
+        &self,
+        network: &Name,
+        pool: &Name,
+        request: &AcquireEndpoints,
+    ) -> Result<Vec<EndpointInfo>, ClientError> {
+        self.call(Method::POST, &format!("/v1/pools/{network}/{pool}/acquire"), Some(request))
+    }
+
+    /// Gives endpoints back to their pool; returns its state.
+    pub fn release_endpoints(
+        &self,
+        network: &Name,
+        pool: &Name,
+        request: &ReleaseEndpoints,
+    ) -> Result<PoolInfo, ClientError> {
+        self.call(Method::POST, &format!("/v1/pools/{network}/{pool}/release"), Some(request))
     }
 
     /// Moves the devices of an endpoint to another worker.

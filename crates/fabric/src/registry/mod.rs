@@ -6,17 +6,20 @@ mod groups;
 mod networks;
 mod peers;
 mod policies;
+mod pools;
 mod recovery;
 
 use addresses::NextFree;
 pub use error::RegistryError;
 pub(crate) use groups::GROUPS;
 pub(crate) use peers::host_key;
+pub(crate) use pools::{ACQUIRED, POOLS};
+pub use pools::{Acquisition, JoinPool};
 pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
 use crate::store::{Committed, Entry, Expect, LocalStore, Revision, StoreError, Transaction};
-use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, Quota};
+use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, PoolMember, Quota};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -29,6 +32,7 @@ use std::sync::Arc;
 /// * `hosts/<name>`: a [`Host`](crate::Host);
 /// * `endpoints/<network>/<name>`: an [`Endpoint`], on this host or another; `addresses/<network>/<address>`: the endpoint that has the address;
 /// * `policies/<scope>`: a [`Policy`](crate::Policy); `tenants/<name>`: a [`Tenant`](crate::Tenant);
+/// * `pools/<network>/<name>`: a [`Pool`](crate::Pool); `acquired/<network>/<name>`: the [`Acquisition`] of an endpoint of one;
 /// * `groups/<network>`: its security groups, as [`NetworkGroups`](crate::NetworkGroups);
 /// * `owners/<network>/<name>`: the [`Owner`] of an endpoint, `own-host`: the name of this host, for a router that comes after one that has died.
 ///
@@ -62,6 +66,8 @@ pub struct EndpointRequest {
     pub isolation: Isolation,
     /// See [`Endpoint::interface`].
     pub interface: InterfaceName,
+    /// See [`Endpoint::pool`].
+    pub pool: Option<JoinPool>,
 }
 
 /// Result of [`Registry::add_endpoint`].
@@ -78,8 +84,9 @@ pub struct Added {
 impl EndpointRequest {
     /// The endpoint that is asked for, with the addresses that it is given.
     fn at(&self, addresses: Vec<IpAddr>) -> Endpoint {
-        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, .. } = self.clone();
-        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface }
+        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, pool, .. } = self.clone();
+        let pool = pool.map(|JoinPool { name, link }| PoolMember { name, link: link.unwrap_or(addresses[0]) });
+        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface, pool }
     }
 }
 
@@ -183,7 +190,7 @@ impl Registry {
         let entry = self.store.get(&key)?.ok_or_else(|| no_such(network, name))?;
         let endpoint: Endpoint = decode(&entry)?;
         let removal = Transaction::default().expect(&key, Expect::Revision(entry.revision)).delete(&key);
-        let removal = removal.delete(&recovery::owner_key(network, name));
+        let removal = removal.delete(&recovery::owner_key(network, name)).delete(&pools::acquired_key(network, name));
         let addresses = endpoint.addresses.iter().map(|&address| address_key(network, address));
         match self.store.commit(&addresses.fold(removal, |removal, key| removal.delete(&key))) {
             Err(StoreError::Conflict(_)) => return Err(no_such(network, name)),

@@ -1,6 +1,6 @@
 //! Hosts, and endpoints on other hosts.
 
-use super::{Added, EndpointRequest, HOSTS, Registry, RegistryError, decode};
+use super::{Added, EndpointRequest, HOSTS, JoinPool, Registry, RegistryError, decode};
 use crate::store::{Expect, Revision};
 use crate::{
     DEFAULT_NETWORK, Endpoint, Host, InterfaceName, Isolation, Name, Network, Peer, PeerEndpoint, Quota, TopologyWatch,
@@ -42,10 +42,11 @@ impl Registry {
         self.host(host)?;
         let first = *wanted.addresses.first().ok_or(RegistryError::NoAddress)?;
         let network = self.peer_network(&wanted)?;
-        let existing = self
-            .endpoints_on(host)?
-            .into_iter()
-            .find(|endpoint| endpoint.network == network.name && endpoint.addresses == wanted.addresses);
+        let existing = self.endpoints_on(host)?.into_iter().find(|endpoint| {
+            endpoint.network == network.name
+                && endpoint.addresses == wanted.addresses
+                && link_of(endpoint) == wanted.link
+        });
         if let Some(endpoint) = existing {
             return Ok(Added { endpoint, network, revision: Revision::default() });
         }
@@ -60,13 +61,14 @@ impl Registry {
             owner_pid: None,
             isolation: Isolation::None,
             interface: InterfaceName::default(),
+            pool: wanted.link.map(|link| JoinPool { name: Network::name_for(link), link: Some(link) }),
         })
     }
 
     /// The network of another host's endpoint. One that is new here must come with the number that it has there: a free one
     /// would be another network's there.
     pub fn peer_network(&self, wanted: &PeerEndpoint) -> Result<Network, RegistryError> {
-        let PeerEndpoint { network, vni, addresses } = wanted;
+        let PeerEndpoint { network, vni, addresses, .. } = wanted;
         let is_known = vni.is_some() || network.as_str() == DEFAULT_NETWORK;
         if !is_known && !self.networks()?.iter().any(|known| known.name == *network) {
             return Err(RegistryError::VniUnknown(network.clone()));
@@ -87,7 +89,7 @@ impl Registry {
         let missing = || RegistryError::NoSuchAddress { host: host.clone(), network: network.clone(), address };
         let removed = self.remove_endpoint(network, &found.ok_or_else(missing)?.name)?;
         let vni = Some(self.network(network, None, &[])?.vni);
-        Ok(PeerEndpoint { network: removed.network, vni, addresses: removed.addresses })
+        Ok(told(removed, vni))
     }
 
     /// A copy of the registry's contents, which follows changes.
@@ -108,10 +110,20 @@ impl Registry {
     fn peer(&self, host: Host) -> Result<Peer, RegistryError> {
         let networks = self.networks()?;
         let vni_of = |name: &Name| networks.iter().find(|network| network.name == *name).map(|network| network.vni);
-        let told = |e: Endpoint| PeerEndpoint { vni: vni_of(&e.network), network: e.network, addresses: e.addresses };
-        let endpoints = self.endpoints_on(&host.name)?.into_iter().map(told).collect();
+        let endpoints = self.endpoints_on(&host.name)?.into_iter();
+        let endpoints = endpoints.map(|endpoint| (vni_of(&endpoint.network), endpoint));
+        let endpoints = endpoints.map(|(vni, endpoint)| told(endpoint, vni)).collect();
         Ok(Peer { name: host.name, address: host.address, key: None, endpoints })
     }
+}
+
+/// An endpoint as other hosts are told of it.
+fn told(endpoint: Endpoint, vni: Option<u32>) -> PeerEndpoint {
+    PeerEndpoint { vni, link: link_of(&endpoint), network: endpoint.network, addresses: endpoint.addresses }
+}
+
+fn link_of(endpoint: &Endpoint) -> Option<IpAddr> {
+    endpoint.pool.as_ref().map(|pool| pool.link)
 }
 
 pub(crate) fn host_key(name: &Name) -> String {

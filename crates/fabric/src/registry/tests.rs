@@ -23,6 +23,7 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
         owner_pid: None,
         isolation: Isolation::Namespace,
         interface: InterfaceName::default(),
+        pool: None,
     }
 }
 
@@ -204,7 +205,7 @@ fn host(registry: &Registry, host: &str, address: &str) -> Result<Revision, Regi
 
 fn at_peer(network: &str, vni: Option<u32>, addresses: &[&str]) -> crate::PeerEndpoint {
     let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-    crate::PeerEndpoint { network: name(network), vni, addresses }
+    crate::PeerEndpoint { network: name(network), vni, addresses, link: None }
 }
 
 #[test]

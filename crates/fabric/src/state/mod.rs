@@ -162,7 +162,17 @@ impl StateDir {
 
     /// The network namespace of `endpoint`.
     pub fn endpoint_namespace(&self, endpoint: &Endpoint) -> PathBuf {
-        self.namespaces().join(endpoint.directory_name())
+        self.namespaces().join(endpoint.namespace_name())
+    }
+
+    /// The preload library that the endpoints of a pool share.
+    pub fn pool_library(&self, network: &Name, pool: &Name) -> PathBuf {
+        self.0.join(format!("{network}.{pool}.so"))
+    }
+
+    /// The network namespace that the endpoints of a pool share.
+    pub fn pool_namespace(&self, network: &Name, pool: &Name) -> PathBuf {
+        self.namespaces().join(format!("{network}.{pool}.pool"))
     }
 
     /// The network namespace that holds the bridge of `network`.

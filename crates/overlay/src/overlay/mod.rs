@@ -55,11 +55,44 @@ impl Overlay {
         let file = self.state.endpoint_namespace(endpoint);
         let made = self.ensure_bridge(network, &changing).and_then(|mut bridge| {
             let mtu = self.mtu(&mut bridge)?;
-            connect(&mut bridge, &file, network, endpoint, mtu)
+            connect(&mut bridge, &file, endpoint, mtu)?;
+            configure(&file, network, [endpoint])
         });
         let made = made.map_err(|error| Errors::join(error, self.remove(endpoint)));
         let action = if endpoint.isolation == Isolation::Given { "connecting" } else { "making" };
         made.map(|()| file).map_err(|e| failed(format!("{action} the network namespace of `{}`", endpoint.name), e))
+    }
+
+    /// Gives the namespace that `members`, endpoints of one pool, share all of their addresses; it is made if there is none.
+    /// Returns the namespace's file.
+    pub fn add_members(&self, network: &Network, members: &[Endpoint]) -> Result<PathBuf, OverlayError> {
+        let changing = self.changing();
+        let Some(first) = members.first() else { return Ok(PathBuf::new()) };
+        let file = self.state.endpoint_namespace(first);
+        let made = self.ensure_bridge(network, &changing).and_then(|mut bridge| {
+            let mtu = self.mtu(&mut bridge)?;
+            connect(&mut bridge, &file, first, mtu)?;
+            configure(&file, network, members)
+        });
+        made.map(|()| file).map_err(|e| failed(format!("preparing endpoints of network `{}`", network.name), e))
+    }
+
+    /// Takes the addresses of `members`, endpoints of one pool, from the namespace that they share, which stays, with the address
+    /// of the first one.
+    pub fn remove_members(&self, members: &[Endpoint]) -> Result<(), OverlayError> {
+        let _changing = self.changing();
+        let Some(first) = members.first() else { return Ok(()) };
+        let removed = Namespace::open(&self.state.endpoint_namespace(first)).and_then(|namespace| {
+            let Some(namespace) = namespace else { return Ok(()) };
+            let mut links = Links::of(&namespace)?;
+            let Some(interface) = links.find(first.interface.as_str())? else { return Ok(()) };
+            let all = members.iter().filter(|member| !is_first(member)).flat_map(|member| &member.addresses);
+            let remove = |changes: Changes<'static>, address: &IpAddr| {
+                changes.remove_address(interface.index, IpNet::from(*address))
+            };
+            links.apply_each(all.fold(Changes::default(), remove))
+        });
+        removed.map_err(|e| failed("removing endpoints of a pool".to_owned(), e))
     }
 
     /// Gives `endpoint`, which is to be added, the network namespace in `file` instead of a new one. It is held until the endpoint
@@ -132,7 +165,7 @@ impl Overlay {
         names.map_err(|e| failed(format!("listing the interfaces of network `{network}`"), e))
     }
 
-    /// Removes the interface of `endpoint` and its namespace, unless that was given, and the namespace of its network if this
+    /// Removes the interface of `endpoint` and its namespace, with all that share it, unless that was given, and the namespace of its network if this
     /// was its last endpoint here.
     pub fn remove_endpoint(&self, endpoint: &Endpoint) -> Result<(), OverlayError> {
         let _changing = self.changing();
@@ -145,7 +178,7 @@ impl Overlay {
     pub fn take_over(&self, networks: &[Network], endpoints: &[Endpoint]) -> Result<(), OverlayError> {
         let changing = self.changing();
         let directory = self.state.namespaces();
-        let kept: BTreeSet<String> = endpoints.iter().map(Endpoint::directory_name).collect();
+        let kept: BTreeSet<String> = endpoints.iter().map(Endpoint::namespace_name).collect();
         let take_over = |name: &String| match name.contains('.') {
             true if kept.contains(name) => Ok(()),
             true => Namespace::remove(&directory.join(name)),
@@ -290,7 +323,7 @@ impl Overlay {
 }
 
 /// Connects the namespace in `file`, which is made if there is none and none was given, to `bridge`.
-fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
+fn connect(bridge: &mut Bridge, file: &Path, endpoint: &Endpoint, mtu: u32) -> io::Result<()> {
     let namespace = match endpoint.isolation {
         Isolation::Given => {
             Namespace::open(file)?.ok_or_else(|| io::Error::other("the given namespace is held no longer"))?
@@ -311,21 +344,39 @@ fn connect(bridge: &mut Bridge, file: &Path, network: &Network, endpoint: &Endpo
         // ignored.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
         Ok(())
-    })?;
-    configure(&mut links, network, endpoint)
+    })
 }
 
-/// Gives the interface of `endpoint` its addresses, and switches it on.
-fn configure(links: &mut Links, network: &Network, endpoint: &Endpoint) -> io::Result<()> {
-    let name = endpoint.interface.as_str();
+/// Gives the interface that `endpoints` have in the namespace in `file` their addresses, and switches it on.
+fn configure<'a>(
+    file: &Path,
+    network: &Network,
+    endpoints: impl IntoIterator<Item = &'a Endpoint> + Clone,
+) -> io::Result<()> {
+    let Some(first) = endpoints.clone().into_iter().next() else { return Ok(()) };
+    let name = first.interface.as_str();
+    let mut links = Links::of(&Namespace::open(file)?.ok_or(io::ErrorKind::NotFound)?)?;
     let interface = links.find(name)?.ok_or(io::ErrorKind::NotFound)?.index;
-    let mut changes = Changes::default().set_up(LOOPBACK_NAME);
-    for &address in &endpoint.addresses {
-        let prefix_len = network.subnet_of(address).map_or(IpNet::from(address).max_prefix_len(), |s| s.prefix_len());
-        let address = IpNet::new(address, prefix_len).map_err(io::Error::other)?;
-        changes = changes.set_address(interface, address);
-    }
+    let changes = Changes::default().set_up(LOOPBACK_NAME);
+    let all = endpoints.into_iter().flat_map(|endpoint| addresses_of(network, endpoint));
+    let changes = all.fold(changes, |changes, address| changes.set_address(interface, address));
     links.apply(changes.set_up(name))
+}
+
+/// The addresses of `endpoint` as its interface has them. Only the first one of a pool is in the network's range: were all, the
+/// kernel would remove them together with the one that came first.
+fn addresses_of(network: &Network, endpoint: &Endpoint) -> impl Iterator<Item = IpNet> {
+    let is_first = is_first(endpoint);
+    let in_range = move |address: IpAddr| {
+        let range = network.subnet_of(address).filter(|_| is_first);
+        range.and_then(|range| IpNet::new(address, range.prefix_len()).ok()).unwrap_or(IpNet::from(address))
+    };
+    endpoint.addresses.iter().map(move |address| in_range(*address))
+}
+
+/// Whether the link-layer address of its interface is that of its own first address.
+fn is_first(endpoint: &Endpoint) -> bool {
+    endpoint.addresses.contains(&endpoint.link())
 }
 
 /// The namespace has another interface of that name.
@@ -341,7 +392,7 @@ fn port_name(mac: MacAddress) -> String {
 }
 
 fn mac_of(endpoint: &Endpoint) -> MacAddress {
-    MacAddress::of(endpoint.addresses.first().copied().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()))
+    MacAddress::of(endpoint.link())
 }
 
 /// A network's knowledge of `endpoint` on the host at `host`.

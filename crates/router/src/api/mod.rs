@@ -13,6 +13,7 @@ mod openapi;
 mod operation;
 mod peers;
 mod policies;
+mod pools;
 mod refusal;
 mod routes;
 mod state;

@@ -21,38 +21,19 @@ impl IntoResponse for Refusal {
 impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
         let status = match &error {
-            HostError::Registry(registry) => match registry {
-                RegistryError::EndpointExists { .. }
-                | RegistryError::AddressTaken { .. }
-                | RegistryError::VniDiffers { .. }
-                | RegistryError::VniTaken { .. }
-                | RegistryError::NetworkExists(_)
-                | RegistryError::TooManyNetworks(_)
-                | RegistryError::TooManyEndpoints(_)
-                | RegistryError::TenantInUse(_)
-                | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
-                RegistryError::NoSuchEndpoint { .. }
-                | RegistryError::NoSuchHost(_)
-                | RegistryError::NoSuchNetwork(_)
-                | RegistryError::NoSuchTenant(_)
-                | RegistryError::NoSuchAddress { .. } => StatusCode::NOT_FOUND,
-                RegistryError::NetworkFull(_) | RegistryError::NoVniLeft => StatusCode::INSUFFICIENT_STORAGE,
-                RegistryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-                RegistryError::NotInNetwork { .. }
-                | RegistryError::TooManyAddresses
-                | RegistryError::NoAddress
-                | RegistryError::InvalidVni(_)
-                | RegistryError::VniUnknown(_)
-                | RegistryError::Invalid(_)
-                | RegistryError::Scope(_)
-                | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
-            },
+            HostError::Registry(registry) => of_registry(registry),
             HostError::Cluster(cluster) => of_cluster(cluster),
             HostError::NotJoined => StatusCode::SERVICE_UNAVAILABLE,
-            HostError::NoSuchPolicy(_)
+            HostError::NoSuchPool { .. }
+            | HostError::NoSuchPolicy(_)
             | HostError::NoSuchGroup { .. }
             | HostError::Move(MoveError::NoDevice)
             | HostError::Chain(ChainError::NoSuchChain) => StatusCode::NOT_FOUND,
+            HostError::PoolEmpty { .. }
+            | HostError::PoolInUse { .. }
+            | HostError::PoolDiffers(_)
+            | HostError::OfPool { .. }
+            | HostError::NotAcquired { .. } => StatusCode::CONFLICT,
             HostError::Chain(ChainError::Ended | ChainError::NoRoom) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })
@@ -60,6 +41,7 @@ impl From<HostError> for Refusal {
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns
+            | HostError::MissingPool
             | HostError::NeedlessInterface
             | HostError::NoNamespaces
             | HostError::NoUnderlay
@@ -76,6 +58,35 @@ impl From<HostError> for Refusal {
             tracing::warn!(%error, "a request failed");
         }
         Self(status, error.to_string())
+    }
+}
+
+fn of_registry(registry: &RegistryError) -> StatusCode {
+    match registry {
+        RegistryError::EndpointExists { .. }
+        | RegistryError::AddressTaken { .. }
+        | RegistryError::VniDiffers { .. }
+        | RegistryError::VniTaken { .. }
+        | RegistryError::NetworkExists(_)
+        | RegistryError::TooManyNetworks(_)
+        | RegistryError::TooManyEndpoints(_)
+        | RegistryError::TenantInUse(_)
+        | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
+        RegistryError::NoSuchEndpoint { .. }
+        | RegistryError::NoSuchHost(_)
+        | RegistryError::NoSuchNetwork(_)
+        | RegistryError::NoSuchTenant(_)
+        | RegistryError::NoSuchAddress { .. } => StatusCode::NOT_FOUND,
+        RegistryError::NetworkFull(_) | RegistryError::NoVniLeft => StatusCode::INSUFFICIENT_STORAGE,
+        RegistryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RegistryError::NotInNetwork { .. }
+        | RegistryError::TooManyAddresses
+        | RegistryError::NoAddress
+        | RegistryError::InvalidVni(_)
+        | RegistryError::VniUnknown(_)
+        | RegistryError::Invalid(_)
+        | RegistryError::Scope(_)
+        | RegistryError::Name(_) => StatusCode::BAD_REQUEST,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::operation::{Content, Operation, done, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
-use super::{capture, chains, convert, groups, metrics, openapi, peers, policies, tunnel};
+use super::{capture, chains, convert, groups, metrics, openapi, peers, policies, pools, tunnel};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
@@ -22,6 +22,7 @@ pub(super) fn operations() -> Vec<Operation> {
     let mut operations = own_operations();
     operations.extend(device_operations());
     operations.extend(chains::operations());
+    operations.extend(pools::operations());
     operations.extend(groups::operations());
     operations.extend(policies::operations());
     operations.extend(peers::operations());

@@ -64,6 +64,63 @@ pub enum HostError {
         /// The cause.
         why: NotTakenOver,
     },
+    /// It is taken from a pool, and made with one.
+    #[error(
+        "an endpoint of a pool is not made alone: `rdmesh pool create` makes a pool, `rdmesh endpoint acquire` takes one from it"
+    )]
+    MissingPool,
+    /// It goes back to its pool, or with it.
+    #[error(
+        "endpoint `{name}` is one of pool `{pool}`: `rdmesh endpoint release {name}` gives it back, `rdmesh pool resize` and \
+         `rdmesh pool rm` remove endpoints"
+    )]
+    OfPool {
+        /// The endpoint.
+        name: Name,
+        /// Its pool.
+        pool: Name,
+    },
+    /// There is no such pool on this host.
+    #[error("there is no pool `{name}` on network `{network}` here: `rdmesh pool ls` lists those there are")]
+    NoSuchPool {
+        /// The name that was asked for.
+        name: Name,
+        /// The network that was asked for.
+        network: Name,
+    },
+    /// A pool that has fewer endpoints to give.
+    #[error(
+        "pool `{name}` has {ready} endpoints ready, and {resting} that rest: {asked} were asked for; `rdmesh pool resize` makes more"
+    )]
+    PoolEmpty {
+        /// The pool.
+        name: Name,
+        /// Endpoints that it could give.
+        ready: usize,
+        /// Endpoints that were released a moment ago.
+        resting: usize,
+        /// Endpoints that were asked for.
+        asked: usize,
+    },
+    /// A pool whose endpoints are in use.
+    #[error("{acquired} endpoints of pool `{name}` are acquired: `rdmesh endpoint release` gives them back")]
+    PoolInUse {
+        /// The pool.
+        name: Name,
+        /// Endpoints in use.
+        acquired: usize,
+    },
+    /// Limits of a pool that is there do not change.
+    #[error("pool `{0}` has other limits or another user: remove it with `rdmesh pool rm`, and make it anew")]
+    PoolDiffers(Name),
+    /// It is not in use.
+    #[error("endpoint `{name}` of pool `{pool}` is not acquired")]
+    NotAcquired {
+        /// The endpoint.
+        name: Name,
+        /// The pool.
+        pool: Name,
+    },
     /// There is no policy of that scope.
     #[error("there is no policy of `{0}`: `rdmesh policy ls` lists those there are")]
     NoSuchPolicy(PolicyScope),

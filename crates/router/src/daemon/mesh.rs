@@ -255,10 +255,11 @@ mod tests {
                 owner_pid: None,
                 isolation: Isolation::None,
                 interface: InterfaceName::default(),
+                pool: None,
             })
             .unwrap();
         let addresses = vec!["10.7.0.3".parse().unwrap(), "fd00::3".parse().unwrap()];
-        registry.add_peer_endpoint(&there, PeerEndpoint { network, vni: None, addresses }).unwrap();
+        registry.add_peer_endpoint(&there, PeerEndpoint { network, vni: None, addresses, link: None }).unwrap();
         let watch = registry.watch().unwrap();
         let routes = SharedRoutes::default();
         let targets = Targets {

@@ -81,7 +81,12 @@ impl PeerHosts {
         let added = self.registry.add_peer_endpoint(host, endpoint)?;
         self.mesh.wait_for(added.revision);
         let (endpoint, vni) = (added.endpoint, Some(added.network.vni));
-        Ok(PeerEndpoint { network: endpoint.network, vni, addresses: endpoint.addresses })
+        Ok(PeerEndpoint {
+            network: endpoint.network,
+            vni,
+            link: endpoint.pool.map(|pool| pool.link),
+            addresses: endpoint.addresses,
+        })
     }
 
     /// Removes the endpoint of another host that has `address`.

@@ -83,7 +83,7 @@ pub(super) fn user(pid: i32) -> Option<u32> {
 }
 
 /// The process `pid`, opened, if it still is the recorded one.
-fn living_owner(pid: i32, noted: Option<&Owner>) -> Option<OwnedFd> {
+pub(super) fn living_owner(pid: i32, noted: Option<&Owner>) -> Option<OwnedFd> {
     let process = Owners::open(pid).ok()?;
     // Checked after the opening, so that it applies to the opened process.
     let is_same = identity(pid).ok().as_ref() == noted && noted.is_some();

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Library {
     copy: PathBuf,
+    is_linked: bool,
 }
 
 /// Error of providing the library.
@@ -50,7 +51,7 @@ impl Library {
         let copy = directory.join(NAME);
         let failed = |source| LibraryError::Copy { from: from.to_owned(), to: copy.clone(), source };
         place(from, &copy).map_err(failed)?;
-        Ok(Self { copy })
+        Ok(Self { copy, is_linked: false })
     }
 
     /// The router's copy.
@@ -58,10 +59,17 @@ impl Library {
         &self.copy
     }
 
-    /// Puts a copy of the library at `path`. Not a link: root in a container may write to what is mounted there, and would
-    /// change the library of all endpoints.
+    /// A copy at `path` that endpoints of one pool share, by links: a copy for each would take longer than all else, and memory.
+    pub fn shared(&self, path: PathBuf) -> Result<Self, LibraryError> {
+        let failed = |source| LibraryError::Copy { from: self.copy.clone(), to: path.clone(), source };
+        place(&self.copy, &path).map_err(failed)?;
+        Ok(Self { copy: path, is_linked: true })
+    }
+
+    /// Puts the library at `path`: a copy, unless it is shared. A link is not enough where endpoints do not trust each other: root
+    /// in a container may write to what is mounted there, and would change the library of all.
     pub(super) fn copy_to(&self, path: &Path) -> io::Result<()> {
-        place(&self.copy, path)
+        if self.is_linked { fs::hard_link(&self.copy, path) } else { place(&self.copy, path) }
     }
 }
 

@@ -244,6 +244,7 @@ fn a_dead_routers_peers_are_restored_where_they_can_be_reached() {
         network: "blue".parse().unwrap(),
         vni: Some(7),
         addresses: vec![address.parse().unwrap()],
+        link: None,
     };
     let first = Host::start(config.clone()).unwrap();
     first.peers().set(there.clone(), "192.0.2.2".parse().unwrap(), None).unwrap();
@@ -344,6 +345,7 @@ fn peers_are_added_and_removed_by_the_api() {
         network: "blue".parse().unwrap(),
         vni: Some(7),
         addresses: vec!["10.7.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+        link: None,
     };
     assert_eq!(status_of(client.add_peer_endpoint(&there, &remote)), 404);
     client.set_peer(&there, address, None).unwrap();

@@ -59,6 +59,7 @@ pub(super) fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> En
         owner_pid: None,
         isolation: Isolation::None,
         interface: InterfaceName::default(),
+        pool: None,
     }
 }
 

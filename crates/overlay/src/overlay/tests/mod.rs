@@ -69,6 +69,7 @@ fn endpoint(network: &Network, name: &str, addresses: &[&str]) -> Endpoint {
         owner_pid: None,
         isolation: Isolation::Namespace,
         interface: InterfaceName::default(),
+        pool: None,
     }
 }
 

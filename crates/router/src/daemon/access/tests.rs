@@ -86,10 +86,11 @@ fn topology(groups: &[SecurityGroup]) -> Topology {
                 owner_pid: None,
                 isolation: Isolation::None,
                 interface: InterfaceName::default(),
+                pool: None,
             };
             registry.add_endpoint(request).unwrap();
         } else {
-            let peer = PeerEndpoint { network: name("blue"), vni: Some(7), addresses };
+            let peer = PeerEndpoint { network: name("blue"), vni: Some(7), addresses, link: None };
             others.push(Endpoint { name: own, ..registry.add_peer_endpoint(&name("there"), peer).unwrap().endpoint });
         }
     }

@@ -124,6 +124,7 @@ impl Allocator {
             owner_pid: None,
             isolation: Isolation::None,
             interface: InterfaceName::default(),
+            pool: None,
         });
     }
 

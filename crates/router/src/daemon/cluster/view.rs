@@ -141,7 +141,8 @@ fn wanted(views: &Views, own: &Name) -> Wanted {
         for (endpoint, host) in view.placed().filter(|(_, host)| host.name != *own) {
             let (network, addresses) = (endpoint.network.clone(), endpoint.addresses.clone());
             let (_, endpoints) = wanted.entry(host.name.clone()).or_insert((host.address, Vec::new()));
-            endpoints.push(PeerEndpoint { network, vni, addresses });
+            let link = endpoint.pool.as_ref().map(|pool| pool.link);
+            endpoints.push(PeerEndpoint { network, vni, addresses, link });
         }
     }
     wanted

@@ -13,6 +13,7 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
         owner_pid: None,
         isolation,
         interface: InterfaceName::default(),
+        pool: None,
     }
 }
 

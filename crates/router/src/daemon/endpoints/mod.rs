@@ -1,5 +1,8 @@
 //! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
+mod members;
+mod pools;
+
 use super::cluster::Allocator;
 use super::config::DaemonConfig;
 use super::error::{HostError, NotTakenOver};
@@ -9,6 +12,7 @@ use super::policies::Policies;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
+use members::Members;
 use rdmesh_fabric::api::{
     ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, ScopePolicy, SetChainSteps, TraceChain,
 };
@@ -39,6 +43,10 @@ pub struct Endpoints {
     sessions: Arc<SessionServer>,
     owners: Owners,
     attached: Mutex<Attached>,
+    /// Those that the endpoints of pools have, by network and pool.
+    pool_libraries: Mutex<BTreeMap<(Name, Name), Library>>,
+    /// Held by who changes the size of a pool.
+    resizing: Mutex<()>,
 }
 
 /// The endpoints that programs can use.
@@ -46,6 +54,7 @@ pub struct Endpoints {
 struct Attached {
     last_id: u32,
     endpoints: BTreeMap<(Name, Name), AttachedEndpoint>,
+    pools: BTreeMap<(Name, Name), Members>,
 }
 
 impl Attached {
@@ -83,8 +92,22 @@ impl Endpoints {
     ) -> Result<Self, HostError> {
         let policies = Policies::new(config.host.clone(), registry.clone())?;
         let started = |e: rustix::io::Errno| HostError::Start { what: "watch over owners", source: e.into() };
-        let (owners, attached) = (Owners::new().map_err(started)?, Mutex::default());
-        Ok(Self { config, library, registry, overlay, mesh, allocator, policies, sessions, owners, attached })
+        let pool_libraries = Mutex::default();
+        let (owners, attached, resizing) = (Owners::new().map_err(started)?, Mutex::default(), Mutex::default());
+        Ok(Self {
+            config,
+            library,
+            registry,
+            overlay,
+            mesh,
+            allocator,
+            policies,
+            sessions,
+            owners,
+            attached,
+            pool_libraries,
+            resizing,
+        })
     }
 
     /// All endpoints, by network and name.
@@ -121,7 +144,7 @@ impl Endpoints {
                 }
             }
         }
-        Ok(())
+        self.pools().restore()
     }
 
     /// Makes an endpoint for process `caller`.
@@ -168,6 +191,7 @@ impl Endpoints {
             owner_pid: owned.then_some(caller),
             isolation,
             interface: request.interface.unwrap_or_default(),
+            pool: None,
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
         if owned {
@@ -314,7 +338,11 @@ impl Endpoints {
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.
     pub fn remove(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
-        self.remove_attached(&mut self.attached(), &(network, name))
+        let (mut attached, key) = (self.attached(), (network, name));
+        if let Some(pool) = attached.endpoints.get(&key).and_then(|attached| attached.endpoint.pool.as_ref()) {
+            return Err(HostError::OfPool { name: key.1, pool: pool.name.clone() });
+        }
+        self.remove_attached(&mut attached, &key)
     }
 
     /// Removes endpoints as their owners end, or as the last devices there that outlive their programs do, until [`Endpoints::stop_watching`].
@@ -342,8 +370,12 @@ impl Endpoints {
         let Some(key) = key else { return Ok(()) };
         // Its file goes with the endpoint; the kernel's namespace stays as long as a process is in it.
         let namespace = attached.endpoints.get(&key).and_then(|e| NamespaceId::of(e.namespace.as_deref()?));
-        self.remove_attached(&mut attached, &key)?;
+        let is_of_pool = self.end(&mut attached, &key)?;
         drop(attached);
+        if is_of_pool {
+            // Others of the pool have processes there.
+            return Ok(());
+        }
         let left = namespace.map(NamespaceId::processes).unwrap_or_default();
         if !left.is_empty() {
             let (count, processes) = (left.len(), left.join(", "));
@@ -355,8 +387,10 @@ impl Endpoints {
     /// Removes all endpoints.
     pub(crate) fn clear(&self) -> Result<(), HostError> {
         let mut attached = self.attached();
+        let pools: Vec<_> = attached.pools.keys().cloned().collect();
+        let cleared = Errors::all(pools.iter().map(|key| self.pools().dissolve(&mut attached, key)));
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
-        Errors::all(keys.iter().map(|key| self.remove_attached(&mut attached, key).map(drop)))
+        Errors::all([cleared, Errors::all(keys.iter().map(|key| self.remove_attached(&mut attached, key).map(drop)))])
     }
 
     /// Removes endpoints whose owners have ended a moment ago.
@@ -370,7 +404,14 @@ impl Endpoints {
             |endpoint: &AttachedEndpoint| endpoint.is_orphan() && self.sessions.lingers_for(endpoint.id).is_none();
         let dead = attached.endpoints.iter().filter(|(_, endpoint)| is_dead(endpoint));
         let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
-        Errors::all(keys.iter().map(|key| self.remove_attached(attached, key).map(drop)))
+        Errors::all(keys.iter().map(|key| self.end(attached, key).map(drop)))
+    }
+
+    /// Removes an endpoint whose owner has ended; one of a pool is released instead. Whether it was one.
+    fn end(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<bool, HostError> {
+        let is_of_pool = attached.endpoints.get(key).is_some_and(|attached| attached.endpoint.pool.is_some());
+        if is_of_pool { self.pools().rest(attached, key) } else { self.remove_attached(attached, key).map(drop) }?;
+        Ok(is_of_pool)
     }
 
     /// Serves an endpoint that a router which has died had registered.
@@ -414,12 +455,24 @@ impl Endpoints {
         network: &Network,
         owner: Option<OwnedFd>,
     ) -> Result<AttachedEndpoint, HostError> {
-        let namespace = match (&self.overlay, endpoint.isolation) {
-            (Some(overlay), Isolation::Namespace | Isolation::Given) => Some(overlay.add_endpoint(network, endpoint)?),
+        let namespace = match (&self.overlay, endpoint.isolation.has_interface()) {
+            (Some(overlay), true) => Some(overlay.add_endpoint(network, endpoint)?),
             _ => None,
         };
+        self.open(id, endpoint, network, (namespace, owner))
+    }
+
+    /// Makes the device of an endpoint whose namespace is ready.
+    fn open(
+        &self,
+        id: EndpointId,
+        endpoint: &Endpoint,
+        network: &Network,
+        (namespace, owner): (Option<PathBuf>, Option<OwnedFd>),
+    ) -> Result<AttachedEndpoint, HostError> {
         let path = self.config.state.endpoint(endpoint);
-        let (directory, listener) = EndpointDir::create(&path, endpoint, &self.library)?;
+        let library = self.pools().library_of(endpoint)?;
+        let (directory, listener) = EndpointDir::create(&path, endpoint, &library)?;
         let spec = EndpointSpec {
             id,
             name: endpoint.name.to_string(),
@@ -450,6 +503,7 @@ impl Endpoints {
     /// Removes what is kept of an endpoint elsewhere: its namespace, and its place in the registry.
     fn forget(&self, endpoint: &Endpoint) -> Result<(), HostError> {
         let unlinked = match (&self.overlay, endpoint.isolation) {
+            (Some(overlay), Isolation::Pool) => overlay.remove_members(std::slice::from_ref(endpoint)),
             (Some(overlay), Isolation::Namespace | Isolation::Given) => overlay.remove_endpoint(endpoint),
             _ => Ok(()),
         };
@@ -493,6 +547,11 @@ impl AttachedEndpoint {
         (!left.is_empty()).then(|| NotTakenOver::Processes(left.join(", ")))
     }
 
+    /// It goes with process `pid`.
+    fn belong_to(&mut self, pid: i32, process: OwnedFd) {
+        (self.owner, self.owner_uid, self.endpoint.owner_pid) = (Some(process), restore::user(pid), Some(pid));
+    }
+
     /// Processes in its network namespace, by number and name.
     fn processes(&self) -> Vec<String> {
         self.namespace.as_deref().and_then(NamespaceId::of).map(NamespaceId::processes).unwrap_or_default()
@@ -512,6 +571,7 @@ fn isolation(request: &CreateEndpoint) -> Result<Isolation, HostError> {
         (Isolation::None, _) if request.interface.is_some() => Err(HostError::NeedlessInterface),
         (Isolation::None, Some(_)) => Err(HostError::NeedlessNetns),
         (Isolation::Given, None) => Err(HostError::MissingNetns),
+        (Isolation::Pool, _) => Err(HostError::MissingPool),
         (_, Some(_)) => Ok(Isolation::Given),
         (isolation, None) => Ok(isolation),
     }
