@@ -133,8 +133,14 @@ fn read_peers(path: &Path) -> Result<Peers, Failure> {
 /// The cluster's store, which is not connected to yet.
 fn open_store(options: &RouterOptions) -> Result<Option<SharedStore>, Failure> {
     let Some(url) = &options.store else { return Ok(None) };
-    let open = |url: &str| EtcdStore::new(&url.parse::<EtcdConfig>()?);
-    let store = open(url).map_err(|why| Failure::new(format!("--store: {why}")))?;
+    let refused = |why| Failure::new(format!("--store: {why}"));
+    let config = url.parse::<EtcdConfig>().map_err(refused)?;
+    if config.is_open() {
+        tracing::warn!(
+            "--store names no user: whoever reaches the store reads the hosts' secret, and may write: give etcd users and passwords"
+        );
+    }
+    let store = EtcdStore::new(&config).map_err(refused)?;
     Ok(Some(SharedStore::new(store, options.terms)))
 }
 

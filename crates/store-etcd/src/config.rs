@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// Address of an etcd cluster, and credentials.
 ///
 /// As text: `etcd://USER:PASSWORD@HOST:PORT,HOST:PORT/PREFIX?OPTION&OPTION`, all but one HOST of it optional. Options are `tls`,
-/// `ca=FILE` (of the certificates' issuer), `cert=FILE` and `key=FILE` (this client's own), `password-file=FILE`, and
+/// `insecure` (without it `tls` is needed, but for a member on this host), `ca=FILE` (of the certificates' issuer), `cert=FILE` and `key=FILE` (this client's own), `password-file=FILE`, and
 /// `timeout=SECONDS` of one request to one member.
 ///
 /// ```
@@ -48,11 +49,19 @@ pub enum ConfigError {
     #[error("user and password must be percent-encoded")]
     Encoding,
     /// An unknown option.
-    #[error("`{0}` is none of the options tls, ca=FILE, cert=FILE, key=FILE, password-file=FILE, timeout=SECONDS")]
+    #[error(
+        "`{0}` is none of the options tls, insecure, ca=FILE, cert=FILE, key=FILE, password-file=FILE, timeout=SECONDS"
+    )]
     Option(String),
     /// A path that another process would take for another one.
     #[error("`{0}` must be given an absolute path")]
     Relative(String),
+    /// Whoever is on the way to it could read the hosts' secret, and write.
+    #[error(
+        "`{0}` is asked without TLS, which shows the hosts' secret to everybody on the way: add tls&ca=FILE to its address, or \
+         `insecure` where nobody is"
+    )]
+    Plain(String),
     /// A time that is none.
     #[error("timeout must be a number of seconds from 1 to 60")]
     Timeout,
@@ -76,6 +85,7 @@ pub enum ConfigError {
 #[derive(Default)]
 struct Options {
     tls: bool,
+    insecure: bool,
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -93,6 +103,12 @@ impl EtcdConfig {
     /// The same cluster, with every key below another prefix.
     pub fn with_prefix(self, prefix: &str) -> Self {
         Self { prefix: prefix.to_owned(), ..self }
+    }
+
+    /// Whether it is to be asked without a user: whoever reaches it may write there.
+    pub fn is_open(&self) -> bool {
+        let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        self.user.is_none() && !has_certificate
     }
 
     pub(crate) fn user(&self) -> Option<&(String, String)> {
@@ -123,13 +139,14 @@ impl FromStr for EtcdConfig {
         let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = if prefix.is_empty() { DEFAULT_PREFIX } else { prefix };
-        Ok(Self {
-            hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
-            user: user.map(|user| credentials(user, options.password_file.as_ref())).transpose()?,
-            prefix: format!("{}/", prefix.trim_end_matches('/')),
-            timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
-            tls: options.tls()?,
-        })
+        let (is_plain, timeout) = (!options.tls && !options.insecure, options.timeout.unwrap_or(DEFAULT_TIMEOUT));
+        let user = user.map(|user| credentials(user, options.password_file.as_ref())).transpose()?;
+        let tls = options.tls()?;
+        let hosts = hosts.split(',').map(host).collect::<Result<Vec<_>, _>>()?;
+        if let Some(host) = hosts.iter().find(|host| is_plain && !is_own(host)) {
+            return Err(ConfigError::Plain(host.clone()));
+        }
+        Ok(Self { hosts, user, prefix: format!("{}/", prefix.trim_end_matches('/')), timeout, tls })
     }
 }
 
@@ -139,6 +156,7 @@ impl Options {
         for option in text.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=').unwrap_or((option, "")) {
                 ("tls", "") => options.tls = true,
+                ("insecure", "") => options.insecure = true,
                 ("ca" | "cert" | "key" | "password-file", file) if !file.starts_with('/') => {
                     return Err(ConfigError::Relative(option.to_owned()));
                 }
@@ -185,6 +203,13 @@ fn host(text: &str) -> Result<String, ConfigError> {
     }
 }
 
+/// Whether a member is on this host: what goes there passes nobody.
+fn is_own(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
 fn credentials(text: &str, password_file: Option<&PathBuf>) -> Result<(String, String), ConfigError> {
     let (name, password) = text.split_once(':').unwrap_or((text, ""));
     let password = match password_file {
@@ -224,18 +249,24 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 mod tests {
     use super::*;
 
+    const PASSWORD: &str = "pass-word";
+
     fn parse(text: &str) -> Result<EtcdConfig, ConfigError> {
         text.parse()
     }
 
     #[test]
     fn an_address_has_members_and_a_user() {
-        let config = parse("etcd://a:p%2Fq%40@10.0.0.1,[fd00::1],h.example:99/site/x?timeout=7").unwrap();
+        let config = parse("etcd://a:p%2Fq%40@10.0.0.1,[fd00::1],h.example:99/site/x?timeout=7&insecure").unwrap();
         assert_eq!(config.members(), ["http://10.0.0.1:2379", "http://[fd00::1]:2379", "http://h.example:99"]);
         assert_eq!(config.user(), Some(&("a".to_owned(), "p/q@".to_owned())));
         assert_eq!((config.prefix(), config.timeout().as_secs()), ("site/x/", 7));
         assert!(!format!("{config:?}").contains("p/q@"), "{config:?}");
         let secure = parse("etcd://h?tls&ca=/ca.pem&cert=/c.pem&key=/k.pem").unwrap();
+        assert!(
+            ["127.0.0.9", "[::1]:9", "localhost"].iter().all(|own| parse(&format!("etcd://{own}")).unwrap().is_open())
+        );
+        assert_eq!((secure.members()[0].as_str(), secure.is_open()), ("https://h:2379", false));
         assert_eq!((secure.members()[0].as_str(), secure.prefix()), ("https://h:2379", "rdmesh/"));
     }
 
@@ -243,9 +274,9 @@ mod tests {
     fn a_password_may_be_in_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "secret\n").unwrap();
-        let config = parse(&format!("etcd://a@h?password-file={}", file.path().display())).unwrap();
+        let config = parse(&format!("etcd://a@h?insecure&password-file={}", file.path().display())).unwrap();
         assert_eq!(config.user(), Some(&("a".to_owned(), "secret".to_owned())));
-        assert!(matches!(parse("etcd://a@h?password-file=/none"), Err(ConfigError::File { .. })));
+        assert!(matches!(parse("etcd://a@h?insecure&password-file=/none"), Err(ConfigError::File { .. })));
     }
 
     #[test]
@@ -253,8 +284,9 @@ mod tests {
         let cases = [
             ("http://h", "begins with `etcd://`"),
             ("etcd://", "is not HOST"),
-            ("etcd://a:secret@h:port", "`h:port` is not HOST"),
+            ("etcd://a:pass-word@h:port", "`h:port` is not HOST"),
             ("etcd://a:%s@h", "percent-encoded"),
+            ("etcd://127.0.0.1,h", "`h:2379` is asked without TLS"),
             ("etcd://h?tsl", "`tsl` is none of the options"),
             ("etcd://h?tls", "`tls` needs `ca=FILE`"),
             ("etcd://h?ca=/x", "needs `tls`"),
@@ -264,7 +296,7 @@ mod tests {
         ];
         for (text, error) in cases {
             let said = parse(text).unwrap_err().to_string();
-            assert!(said.contains(error) && !said.contains("secret"), "{text}: {said}");
+            assert!(said.contains(error) && !said.contains(PASSWORD), "{text}: {said}");
         }
     }
 }

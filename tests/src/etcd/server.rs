@@ -69,7 +69,7 @@ impl Etcd {
     pub fn url_of(&self, hosts: &str, user: &str) -> String {
         let file = |name: &str| self.file(name).display().to_string();
         match self.security {
-            Security::None => format!("etcd://{hosts}?timeout=1"),
+            Security::None => format!("etcd://{hosts}?timeout=1&insecure"),
             Security::TlsAndPassword => {
                 let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
                 format!("etcd://{user}@{hosts}?timeout=1&tls&ca={ca}&cert={cert}&key={key}")
