@@ -103,6 +103,9 @@ fn many_are_reachable_at_once_and_go_back() {
     let busy = lab.command(&["pool", "rm", "fn", "--net", "blue"]);
     assert!(!busy.status.success() && busy.text.contains("are acquired"), "{}", busy.text);
     let all_names = names(&acquired);
+    // One of them is named twice.
+    release(&lab, &[&all_names[..], &all_names[..1]].concat()).ok();
+    assert_eq!(acquire(&lab, "fn", count).iter().map(address).collect::<BTreeSet<_>>(), addresses);
     release(&lab, &all_names).ok();
     let twice = release(&lab, &all_names[..1]);
     assert!(!twice.status.success() && twice.text.contains("is not acquired"), "{}", twice.text);

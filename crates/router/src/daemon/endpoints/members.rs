@@ -46,9 +46,15 @@ impl Members {
         Some(taken)
     }
 
-    /// Lets one rest.
+    /// Lets one rest that was acquired.
     pub(super) fn rest(&mut self, name: Name, now: Instant) {
-        self.acquired.remove(&name);
+        if self.acquired.remove(&name) {
+            self.rest_anew(name, now);
+        }
+    }
+
+    /// Lets one rest that was not there yet.
+    pub(super) fn rest_anew(&mut self, name: Name, now: Instant) {
         self.resting.push_back((now + Duration::from_secs(self.pool.rest_seconds.into()), name));
     }
 
@@ -104,6 +110,8 @@ mod tests {
         let (mut members, now) = (members(1), Instant::now());
         let name = members.take(1, now).unwrap().remove(0);
         members.rest(name.clone(), now);
+        members.rest(name.clone(), now);
+        assert_eq!(members.count(), 1, "it rests once");
         let second = Duration::from_secs(1);
         assert_eq!(members.take(1, now + second * 9), None);
         assert_eq!(members.take(1, now + second * 10), Some(vec![name]));

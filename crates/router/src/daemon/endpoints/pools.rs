@@ -139,28 +139,39 @@ impl Pools<'_> {
 
     /// Gives endpoints of a pool back to it. Their devices are closed, and they rest for a while.
     pub fn release(&self, network: Name, pool: Name, request: ReleaseEndpoints) -> Result<PoolInfo, HostError> {
-        let (mut attached, key) = (self.endpoints.attached(), (network, pool));
-        let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
-        if let Some(name) = request.names.iter().find(|name| !members.acquired.contains(*name)) {
-            return Err(HostError::NotAcquired { name: name.clone(), pool: key.1 });
+        let key = (network, pool);
+        let refusal = {
+            let attached = self.endpoints.attached();
+            let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
+            request.names.iter().find(|name| !members.acquired.contains(*name)).cloned()
+        };
+        if let Some(name) = refusal {
+            return Err(HostError::NotAcquired { name, pool: key.1 });
         }
-        let released = request.names.into_iter().map(|name| self.rest(&mut attached, &(key.0.clone(), name)));
-        Errors::all(released)?;
+        // One by one: others must not wait for all of them.
+        let rest = |name| self.rest(&mut self.endpoints.attached(), &(key.0.clone(), name));
+        Errors::all(request.names.into_iter().map(rest))?;
+        let attached = self.endpoints.attached();
         let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
         Ok(self.pool_info(members))
     }
 
-    /// Ends what is left of the last user of an endpoint of a pool, and makes its device anew.
+    /// Ends what is left of the last user of an endpoint of a pool, and makes its device anew. One that is not acquired, by now,
+    /// stays as it is.
     pub(super) fn rest(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<(), HostError> {
+        let pool = attached.endpoints.get(key).and_then(|endpoint| endpoint.endpoint.pool.as_ref());
+        let pool = pool.map(|pool| (key.0.clone(), pool.name.clone()));
+        if !pool.as_ref().and_then(|pool| attached.pools.get(pool)).is_some_and(|of| of.acquired.contains(&key.1)) {
+            return Ok(());
+        }
         let Some(old) = attached.endpoints.remove(key) else { return Ok(()) };
         self.endpoints.sessions.remove_endpoint(old.id);
         let AttachedEndpoint { mut endpoint, network, namespace, directory, .. } = old;
         drop(directory);
         endpoint.owner_pid = None;
-        self.endpoints.registry.release(&key.0, &key.1)?;
+        let released = self.endpoints.registry.release(&key.0, &key.1).map_err(HostError::from);
         let id = EndpointId(attached.next_id());
-        let opened = self.endpoints.open(id, &endpoint, &network, (namespace, None));
-        let pool = endpoint.pool.as_ref().map(|pool| (key.0.clone(), pool.name.clone()));
+        let opened = released.and_then(|()| self.endpoints.open(id, &endpoint, &network, (namespace, None)));
         let members = pool.and_then(|pool| attached.pools.get_mut(&pool));
         match (opened, members) {
             (Ok(opened), Some(members)) => {
@@ -198,7 +209,7 @@ impl Pools<'_> {
                 members.first = Some((key.1.clone(), pool.link));
             }
             match self.endpoints.registry.acquisition(&endpoint.endpoint)? {
-                None => members.rest(key.1.clone(), now),
+                None => members.rest_anew(key.1.clone(), now),
                 Some(Acquisition { owner }) => {
                     members.acquired.insert(key.1.clone());
                     let Some((pid, identity)) = owner else { continue };
@@ -323,7 +334,11 @@ impl Pools<'_> {
             }
             Err(error) => {
                 let names: Vec<Name> = made.iter().map(|endpoint| endpoint.name.clone()).collect();
-                let unlinked = self.endpoints.overlay.as_ref().map_or(Ok(()), |overlay| overlay.remove_members(&made));
+                let unlinked = match (&self.endpoints.overlay, made.first()) {
+                    (Some(overlay), Some(first)) if link.is_none() => overlay.remove_endpoint(first),
+                    (Some(overlay), _) => overlay.remove_members(&made),
+                    (None, _) => Ok(()),
+                };
                 let removed = self.remove_members(&mut attached, &key.0, &names);
                 Err(Errors::join(error, Errors::all([unlinked.map_err(HostError::from), removed])))
             }
