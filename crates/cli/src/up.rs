@@ -106,8 +106,14 @@ pub(crate) fn down(client: &Client, state: &StateDir) -> Result<(), Failure> {
         Err(ClientError::Unreachable { source, .. }) if source.kind() != ErrorKind::PermissionDenied => {}
         result => drop(result?),
     }
-    let deadline = Instant::now() + START_TIMEOUT;
+    // As long as it gets on: thousands of endpoints take their time.
+    let count = || fs::read_dir(state.endpoints()).map(Iterator::count).unwrap_or_default();
+    let (mut left, mut deadline) = (count(), Instant::now() + START_TIMEOUT);
     while is_held(&lock) {
+        let now = count();
+        if now < left {
+            (left, deadline) = (now, Instant::now() + START_TIMEOUT);
+        }
         if Instant::now() > deadline {
             let log = state.log();
             return Err(Failure::new(format!("the router does not end; {} may say why", log.display())));
