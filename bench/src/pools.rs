@@ -155,7 +155,7 @@ fn turnover(results: &mut Results, bench: &Bench, rounds: usize) {
     }
 }
 
-/// What operators' scripts do: six commands for each endpoint.
+/// Endpoints made by `ip`, with six commands for each, as scripts do.
 fn by_ip(count: u32) -> Duration {
     let bridge = Namespace::new("bench");
     bridge.ip("link add br0 type bridge");

@@ -42,7 +42,7 @@ impl Endpoint {
     /// The name of its network namespace: that of its directory, or one that all of its pool have.
     pub fn namespace_name(&self) -> String {
         match &self.pool {
-            Some(pool) => format!("{}.{}.pool", self.network, pool.name),
+            Some(pool) => PoolMember::directory_name(&self.network, &pool.name),
             None => self.directory_name(),
         }
     }

@@ -39,6 +39,13 @@ pub struct PoolMember {
     pub link: IpAddr,
 }
 
+impl PoolMember {
+    /// The name of what a pool's endpoints share, `<network>.<pool>.pool`: no endpoint's, whose names hold one dot.
+    pub(crate) fn directory_name(network: &Name, pool: &Name) -> String {
+        format!("{network}.{pool}.pool")
+    }
+}
+
 /// The longest name of a pool: its endpoints' names must be names too.
 const LONGEST_NAME: usize = Name::MAX_LEN - 5;
 /// The kernel walks an interface's addresses: more take too long to change.

@@ -56,7 +56,7 @@ pub enum ConfigError {
     /// A path that another process would take for another one.
     #[error("`{0}` must be given an absolute path")]
     Relative(String),
-    /// Whoever is on the way to it could read the hosts' secret, and write.
+    /// A member on another host without TLS: the hosts' secret would be readable on the way.
     #[error(
         "`{0}` is asked without TLS, which shows the hosts' secret to everybody on the way: add tls&ca=FILE to its address, or \
          `insecure` where nobody is"

@@ -166,6 +166,24 @@ impl QuotaOptions {
     }
 }
 
+/// Options of a new endpoint, which mean nothing to one of a pool.
+const OF_NEW_ENDPOINTS: [&str; 14] = [
+    "name",
+    "ip",
+    "vni",
+    "host_network",
+    "linger",
+    "max_contexts",
+    "max_qps",
+    "max_cqs",
+    "max_mrs",
+    "max_pinned",
+    "max_mappings",
+    "max_linger",
+    "max_linger_bytes",
+    "max_chain_steps",
+];
+
 #[derive(ClapArgs)]
 pub(crate) struct RunOptions {
     /// Name of the endpoint [default: made from the process id]
@@ -185,7 +203,7 @@ pub(crate) struct RunOptions {
     #[arg(long, requires = "name")]
     pub(crate) take_over: bool,
     /// Take an endpoint of this pool instead of making one; it goes back when the program ends
-    #[arg(long, value_name = "POOL", conflicts_with_all = ["name", "ip", "vni", "host_network", "linger"])]
+    #[arg(long, value_name = "POOL", conflicts_with_all = OF_NEW_ENDPOINTS)]
     pub(crate) pool: Option<Name>,
     /// Carry TCP connections to other accelerated programs of this endpoint over shared memory, as `rdmesh accel`
     #[arg(long)]

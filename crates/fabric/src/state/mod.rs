@@ -6,7 +6,7 @@ mod trust;
 pub(crate) use trust::Owners;
 pub use trust::StateError;
 
-use crate::{Endpoint, Name};
+use crate::{Endpoint, Name, PoolMember};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, openat, statat};
 use rustix::io::Errno;
 use std::env;
@@ -165,14 +165,14 @@ impl StateDir {
         self.namespaces().join(endpoint.namespace_name())
     }
 
-    /// The preload library that the endpoints of a pool share.
+    /// The preload library that the endpoints of a pool share: on their file system, so that each can have a link to it.
     pub fn pool_library(&self, network: &Name, pool: &Name) -> PathBuf {
-        self.0.join(format!("{network}.{pool}.so"))
+        self.endpoints().join(PoolMember::directory_name(network, pool)).join(LIBRARY)
     }
 
     /// The network namespace that the endpoints of a pool share.
     pub fn pool_namespace(&self, network: &Name, pool: &Name) -> PathBuf {
-        self.namespaces().join(format!("{network}.{pool}.pool"))
+        self.namespaces().join(PoolMember::directory_name(network, pool))
     }
 
     /// The network namespace that holds the bridge of `network`.
@@ -191,6 +191,9 @@ fn is_runtime_dir_of(path: &Path, uid: u32) -> bool {
             FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == uid && is_private
         })
 }
+
+/// File name of a pool's preload library.
+const LIBRARY: &str = "librdmesh.so";
 
 /// Bytes of a Unix socket's address, without the final zero (`sun_path`).
 const SOCKET_ADDRESS_LEN: usize = 107;

@@ -58,7 +58,11 @@ impl Overlay {
             connect(&mut bridge, &file, endpoint, mtu)?;
             configure(&file, network, [endpoint])
         });
-        let made = made.map_err(|error| Errors::join(error, self.remove(endpoint)));
+        let made = made.map_err(|error| match endpoint.pool {
+            // Others of the pool are in the same namespace.
+            Some(_) => error,
+            None => Errors::join(error, self.remove(endpoint)),
+        });
         let action = if endpoint.isolation == Isolation::Given { "connecting" } else { "making" };
         made.map(|()| file).map_err(|e| failed(format!("{action} the network namespace of `{}`", endpoint.name), e))
     }
@@ -165,8 +169,8 @@ impl Overlay {
         names.map_err(|e| failed(format!("listing the interfaces of network `{network}`"), e))
     }
 
-    /// Removes the interface of `endpoint` and its namespace, with all that share it, unless that was given, and the namespace of its network if this
-    /// was its last endpoint here.
+    /// Removes the interface of `endpoint` and its namespace, with all that share it, unless that was given, and the namespace of
+    /// its network if this was its last endpoint here.
     pub fn remove_endpoint(&self, endpoint: &Endpoint) -> Result<(), OverlayError> {
         let _changing = self.changing();
         let action = format!("removing the network namespace of `{}`", endpoint.name);

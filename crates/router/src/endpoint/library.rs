@@ -62,7 +62,8 @@ impl Library {
     /// A copy at `path` that endpoints of one pool share, by links: a copy for each would take longer than all else, and memory.
     pub fn shared(&self, path: PathBuf) -> Result<Self, LibraryError> {
         let failed = |source| LibraryError::Copy { from: self.copy.clone(), to: path.clone(), source };
-        place(&self.copy, &path).map_err(failed)?;
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| place(&self.copy, &path)).map_err(failed)?;
         Ok(Self { copy: path, is_linked: true })
     }
 

@@ -52,13 +52,14 @@ impl Pools<'_> {
         let key = (pool.network.clone(), pool.name.clone());
         let is_new = {
             let mut attached = self.endpoints.attached();
-            let is_new = !attached.pools.contains_key(&key);
-            let members = attached.pools.entry(key.clone()).or_insert_with(|| Members::new(pool.clone()));
-            if (members.pool.quota, members.pool.allowed_uid) != (pool.quota, pool.allowed_uid) {
+            let known = attached.pools.get(&key).map(|members| (members.pool.quota, members.pool.allowed_uid));
+            let is_new = known.is_none();
+            if known.is_some_and(|known| known != (pool.quota, pool.allowed_uid)) {
                 return Err(HostError::PoolDiffers(pool.name));
             }
             // Before its endpoints: those without a pool are not restored.
             self.endpoints.registry.set_pool(&pool)?;
+            let members = attached.pools.entry(key.clone()).or_insert_with(|| Members::new(pool.clone()));
             members.pool = pool.clone();
             is_new
         };
@@ -410,7 +411,8 @@ impl Pools<'_> {
         let mut libraries = self.endpoints.pool_libraries.lock().unwrap_or_else(PoisonError::into_inner);
         if libraries.remove(key).is_some() {
             // What cannot be removed now is replaced with the next pool of that name.
-            let _ = std::fs::remove_file(self.endpoints.config.state.pool_library(&key.0, &key.1));
+            let library = self.endpoints.config.state.pool_library(&key.0, &key.1);
+            let _ = library.parent().map(std::fs::remove_dir_all);
         }
     }
 
