@@ -71,6 +71,8 @@ fn header(service: Service, op: Op, target: &Target) -> Header {
         becn: false,
         dest: Qpn::new(target.qpn),
         ack_request: true,
+        takes_selective: false,
+        is_repeated: false,
         psn: Psn::new(target.psn),
     }
 }

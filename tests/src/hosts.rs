@@ -45,6 +45,19 @@ impl Hosts {
         hosts
     }
 
+    /// Two hosts on an Ethernet, each with options of its own.
+    pub fn start_each(options: [Options; 2]) -> Self {
+        let peers = json!({ "hosts": [Self::description(0), Self::description(1)] });
+        let mut hosts =
+            Self { labs: Vec::new(), wire: Wire::new(1500), options: Options::default(), files: Vec::new() };
+        for options in options {
+            hosts.options = options;
+            hosts.add(&peers);
+        }
+        hosts.wait_for_sessions();
+        hosts
+    }
+
     /// Waits until the first two hosts have sessions with each other.
     pub fn wait_for_sessions(&self) {
         for lab in &self.labs[..2] {

@@ -74,7 +74,12 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         library: None,
         host: options.host.clone().unwrap_or_else(|| Name::of_host(&uname().nodename().to_string_lossy())),
         peers: options.peers.as_deref().map_or(Ok(Peers::default()), read_peers)?,
-        io: IoConfig { underlay: options.underlay, is_insecure: options.is_insecure(), faults: options.faults },
+        io: IoConfig {
+            underlay: options.underlay,
+            is_insecure: options.is_insecure(),
+            faults: options.faults,
+            recovery: options.loss_recovery.into(),
+        },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
         store: open_store(options)?,

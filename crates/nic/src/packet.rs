@@ -80,7 +80,7 @@ impl<M: Memory> Body<M> {
 impl Head {
     /// Whether it belongs to the reply to a request.
     pub(crate) fn is_reply(&self) -> bool {
-        matches!(self.header.op, Op::Acknowledge(_) | Op::AtomicAcknowledge { .. } | Op::ReadResponse { .. })
+        self.header.op.is_answer()
     }
 
     /// The head of the reply to a request with this head.

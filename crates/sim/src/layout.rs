@@ -17,7 +17,7 @@ pub const CELLS: Range<u64> = READABLE.end..READABLE.end + 0x100;
 /// Slots for received messages.
 pub const RECV: Range<u64> = CELLS.end..CELLS.end + BUFFER * BUFFERS;
 /// Bytes of a receive buffer.
-pub const BUFFER: u64 = 0x2000;
+pub const BUFFER: u64 = 0x8000;
 /// Receive buffers of a slot.
 pub const BUFFERS: u64 = 10;
 /// Bytes in front of a received datagram.

@@ -3,6 +3,7 @@
 
 use crate::chance::{Chance, Stream};
 use crate::link::LinkPlan;
+use rdmesh_nic::LossRecovery;
 use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,6 +39,8 @@ pub struct HostPlan {
     pub shards: u32,
     /// Nanoseconds between an input and the moment when the engines see it.
     pub service: u64,
+    /// Recovery from losses: some hosts have an older router.
+    pub recovery: LossRecovery,
 }
 
 /// A program.
@@ -143,7 +146,9 @@ impl Plan {
 
 fn host(chance: &mut Chance) -> HostPlan {
     let service = if chance.happens(0.5) { 0 } else { chance.scale(200, 20_000) };
-    HostPlan { shards: chance.between(1, 4) as u32, service }
+    let shards = chance.between(1, 4) as u32;
+    let recovery = if chance.happens(0.15) { LossRecovery::GoBackN } else { LossRecovery::Selective };
+    HostPlan { shards, service, recovery }
 }
 
 /// One or two tenant networks with a program on every host and two on one; the addresses repeat from network to network.

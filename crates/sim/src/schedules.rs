@@ -12,6 +12,7 @@ use crate::link::LinkPlan;
 use crate::model::{Check, Kind, Violation, violated};
 use crate::plan::{HostPlan, KINDS, NodePlan, PairPlan, Plan};
 use crate::world::{Flying, World};
+use rdmesh_nic::LossRecovery;
 use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -259,7 +260,7 @@ pub(crate) fn plan() -> Plan {
     let link = LinkPlan { delay: 1000, ..LinkPlan::default() };
     Plan {
         seed: 0,
-        hosts: vec![HostPlan { shards: 1, service: 0 }; 2],
+        hosts: vec![HostPlan { shards: 1, service: 0, recovery: LossRecovery::Selective }; 2],
         nodes: vec![node(0), node(1)],
         pairs: vec![pair],
         links: vec![vec![link; 2]; 2],

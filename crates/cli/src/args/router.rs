@@ -48,6 +48,9 @@ pub(crate) struct RouterOptions {
     /// Authentication of RDMA packets between hosts
     #[arg(long, value_enum, default_value_t = Security::Psk)]
     pub(crate) underlay_security: Security,
+    /// Recovery from the loss of packets between hosts whose routers can do both
+    #[arg(long, value_enum, default_value_t = LossRecovery::Selective)]
+    pub(crate) loss_recovery: LossRecovery,
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,
@@ -78,6 +81,23 @@ pub(crate) enum Security {
     Psk,
     /// Nothing: every sender that uses the address of a host is believed
     None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum LossRecovery {
+    /// Only what is lost is sent again
+    Selective,
+    /// Everything from the lost packet on is sent again, as to external peers
+    GoBackN,
+}
+
+impl From<LossRecovery> for rdmesh_router::io::LossRecovery {
+    fn from(recovery: LossRecovery) -> Self {
+        match recovery {
+            LossRecovery::Selective => Self::Selective,
+            LossRecovery::GoBackN => Self::GoBackN,
+        }
+    }
 }
 
 #[derive(ClapArgs)]

@@ -68,6 +68,10 @@ impl Controller for Dcqcn {
         }
     }
 
+    fn set_selective(&mut self, is_selective: bool) {
+        self.window.set_selective(is_selective);
+    }
+
     fn stop(&mut self) {
         self.rate = None;
     }

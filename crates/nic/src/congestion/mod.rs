@@ -44,6 +44,9 @@ pub(crate) trait Controller {
     /// A congestion notification packet arrived, on a path with packets of at most `mtu` bytes.
     fn on_cnp(&mut self, now: Time, rtt: &Rtt, mtu: u32);
 
+    /// A loss costs one packet, or all behind it.
+    fn set_selective(&mut self, is_selective: bool);
+
     /// Sending has ended: pacing begins anew with the next packet, if there is one.
     fn stop(&mut self);
 }

@@ -1,6 +1,7 @@
 //! Congestion window: the number of packets in flight to a peer without congestion control of its own.
 //!
-//! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again. Loss while
+//! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again, and not at all
+//! where only what is lost is sent again. Loss while
 //! answers take longer and longer narrows it further, and so do silence, and queues that are long against the ACK time-out:
 //! a peer whose time-out they exceed sends everything again, which makes them longer.
 
@@ -14,11 +15,13 @@ pub(crate) struct SendWindow {
     /// Packets acknowledged since the last loss.
     clean: u32,
     is_lossy: bool,
+    /// A loss costs one packet, and not all behind it.
+    is_selective: bool,
 }
 
 impl Default for SendWindow {
     fn default() -> Self {
-        Self { packets: STEADY, clean: 0, is_lossy: false }
+        Self { packets: STEADY, clean: 0, is_lossy: false, is_selective: false }
     }
 }
 
@@ -50,7 +53,7 @@ impl Controller for SendWindow {
     }
 
     fn on_loss(&mut self, rtt: &Rtt) {
-        let lossy = self.packets.min(STEADY);
+        let lossy = if self.is_selective { self.packets } else { self.packets.min(STEADY) };
         self.packets = if rtt.is_inflated() { (lossy - lossy / 4).max(LEAST) } else { lossy };
         self.on_probed_loss();
     }
@@ -66,6 +69,10 @@ impl Controller for SendWindow {
 
     fn on_cnp(&mut self, _: Time, _: &Rtt, _: u32) {}
 
+    fn set_selective(&mut self, is_selective: bool) {
+        self.is_selective = is_selective;
+    }
+
     fn stop(&mut self) {}
 }
 
@@ -74,7 +81,8 @@ impl SendWindow {
     /// grows.
     fn widen(&mut self, packets: u32, is_inflated: bool) {
         self.clean = self.clean.saturating_add(packets);
-        let most = if is_inflated || self.clean < CLEAN { STEADY } else { MOST };
+        let is_clean = self.is_selective || self.clean >= CLEAN;
+        let most = if is_clean && !is_inflated { MOST } else { STEADY };
         if self.packets < most {
             self.packets = (self.packets + packets).min(most);
         }

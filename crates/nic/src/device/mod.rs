@@ -2,12 +2,14 @@
 
 mod context;
 mod cq;
+mod held;
 mod inbox;
 mod output;
 mod slab;
 mod srq;
 
 pub use context::Context;
+pub(crate) use held::{HeldBytes, HeldCharge};
 pub(crate) use output::Outputs;
 pub use output::{AccessCounters, Event};
 pub(crate) use slab::Slab;

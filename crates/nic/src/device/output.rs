@@ -1,13 +1,14 @@
 //! Output queues of the engine: packets, events and queue pairs with work.
 
 use super::context::Context;
+use super::held::HeldBytes;
 use super::inbox::Inbox;
 use crate::capture::Captures;
 use crate::chain::Pending;
 use crate::command::ContextId;
 use crate::numbers::Numbers;
 use crate::packet::{Head, Packet};
-use crate::path::{Network, Routes, Verdicts};
+use crate::path::{LossRecovery, Network, Routes, Verdicts};
 use crate::platform::{Overrun, Platform};
 use crate::policy::Traffic;
 use crate::qp::Core;
@@ -88,10 +89,14 @@ pub(crate) struct Outputs<M> {
     /// Managed queues that others have woken or ended.
     pub(crate) chains: Pending,
     epoch: u32,
+    /// How connections to routers of this kind recover from losses.
+    pub(crate) recovery: LossRecovery,
+    /// Packets that wait behind gaps.
+    pub(crate) held: HeldBytes,
 }
 
 impl<M> Outputs<M> {
-    pub(crate) fn new(shard: u32, numbers: Numbers) -> Self {
+    pub(crate) fn new(shard: u32, numbers: Numbers, recovery: LossRecovery) -> Self {
         Self {
             shard,
             numbers,
@@ -110,6 +115,8 @@ impl<M> Outputs<M> {
             failed: NumberList::default(),
             chains: Pending::default(),
             epoch: 0,
+            recovery,
+            held: HeldBytes::default(),
         }
     }
 

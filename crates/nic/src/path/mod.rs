@@ -89,6 +89,16 @@ pub enum Target {
     },
 }
 
+/// Recovery from the loss of packets between routers. External peers know only go-back-N.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LossRecovery {
+    /// Only what is lost is sent again, where the other router can do so too.
+    #[default]
+    Selective,
+    /// Everything from the lost packet on is sent again (IBA 9.7.5.1).
+    GoBackN,
+}
+
 /// Network of a context: its tenant network and its addresses there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {

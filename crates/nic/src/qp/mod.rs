@@ -25,6 +25,8 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) recv: ReceiveSide<P>,
     /// Whether it is connected to a QP on another host.
     is_remote: bool,
+    /// How many times the READs and atomics that were agreed on its peer keeps.
+    reads_kept: u32,
     /// Tells its connections, one after the other, from each other: their packet numbers may be the same.
     connection: u32,
     /// Multicast groups that it is in.
@@ -151,6 +153,7 @@ impl<P: Platform> Core<P> {
             send: SendSide::new(init.send, window),
             recv: ReceiveSide::new(if init.srq.is_some() { None } else { init.recv }),
             is_remote: false,
+            reads_kept: 1,
             connection: 0,
             groups: Vec::new(),
         }
@@ -189,6 +192,17 @@ impl<P: Platform> Core<P> {
     /// Notes whether it is connected to a QP on another host.
     pub(crate) fn set_remote(&mut self, is_remote: bool) {
         self.is_remote = is_remote;
+        self.reads_kept = 1;
+    }
+
+    /// Its peer keeps the answers of so many times the READs and atomics that were agreed on.
+    pub(crate) fn set_reads_kept(&mut self, times: u32) {
+        self.reads_kept = times;
+    }
+
+    /// READs and atomics that it may have under way.
+    pub(crate) fn reads_limit(&self) -> u32 {
+        u32::from(self.attr.max_rd_atomic) * self.reads_kept
     }
 
     /// Its context has another name: both are on another engine now.
@@ -267,7 +281,7 @@ impl<P: Platform> Core<P> {
         if request.is_fenced {
             return earlier.any(|e| e.wr.op.is_read_or_atomic());
         }
-        let limit = usize::from(self.attr.max_rd_atomic.max(1));
+        let limit = self.reads_limit().max(1) as usize;
         request.is_read_or_atomic && earlier.filter(|e| e.wr.op.is_read_or_atomic()).count() >= limit
     }
 

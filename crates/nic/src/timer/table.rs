@@ -13,6 +13,8 @@ pub(crate) enum Timer {
     Rnr,
     /// Memory of a request could not be reached: nothing is sent until then.
     Slow,
+    /// Packets that are overdue may have been overtaken only: they count as lost then.
+    Reorder,
 }
 
 /// Times at which the timers of one connection expire.
@@ -20,7 +22,7 @@ pub(crate) enum Timer {
 pub(crate) struct TimerTable([Option<Time>; Timer::COUNT]);
 
 impl Timer {
-    const COUNT: usize = 4;
+    const COUNT: usize = 5;
 }
 
 impl TimerTable {
@@ -59,9 +61,9 @@ impl TimerTable {
         self.get(timer).is_some_and(|at| at > now)
     }
 
-    /// Expiry of the first of two timers that are set.
+    /// Expiry of the first of some timers that are set.
     #[inline]
-    pub(crate) fn first(&self, timers: [Timer; 2]) -> Option<Time> {
+    pub(crate) fn first<const N: usize>(&self, timers: [Timer; N]) -> Option<Time> {
         timers.into_iter().filter_map(|timer| self.get(timer)).min()
     }
 

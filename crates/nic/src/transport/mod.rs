@@ -1,11 +1,13 @@
 //! Transports: the ways in which a queue pair reaches its peer.
 //!
 //! * [`local`]: both on this host; datagrams to other hosts too.
-//! * [`roce`]: over the network, with a reliable or unreliable connection.
+//! * [`roce`]: over the network, with a reliable or unreliable connection; [`native`]: what of it differs between two routers of
+//!   this kind.
 //! * [`qp`]: a queue pair on its transport: everything that the engine asks of it; [`admission`]: packets that it takes.
 
 mod admission;
 pub(crate) mod local;
+mod native;
 mod qp;
 pub(crate) mod roce;
 

@@ -12,7 +12,7 @@ use crate::path::{Envelope, Opened, Transmits, flow};
 use crate::platform::Platform;
 use crate::qp::{Core, Wait};
 use crate::schedule::Order;
-use crate::wire::{Op, Service};
+use crate::wire::Service;
 use alloc::boxed::Box;
 use rdmesh_verbs::{Psn, QpState, QpType};
 
@@ -64,7 +64,7 @@ impl<P: Platform> Qp<P> {
         match (state, &mut self.transport) {
             (QpState::Rtr, _) => self.connect(&mut env),
             (QpState::Rts, Transport::Roce(connection)) if before == QpState::Rtr => {
-                connection.start(self.core.attr.sq_psn);
+                connection.start(self.core.attr.sq_psn, self.core.qp_type, env.out.recovery);
             }
             _ => {}
         }
@@ -131,8 +131,7 @@ impl<P: Platform> Qp<P> {
             Transport::Local(_) => {}
             Transport::Roce(connection) => {
                 let header = &opened.header;
-                let is_response =
-                    matches!(header.op, Op::ReadResponse { .. } | Op::AtomicAcknowledge { .. } | Op::Acknowledge(_));
+                let is_response = header.op.is_answer();
                 P::serve(Some(self.core.packet_id(is_response, header.psn)));
                 connection.handle_packet(exec(&mut self.core, &mut env), opened);
                 P::serve(None);
@@ -195,7 +194,8 @@ impl<P: Platform> Qp<P> {
         }
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
         if let Some(peer) = self.find_peer(env) {
-            self.transport = Transport::Roce(Box::new(Connection::new(peer, replies)));
+            self.transport =
+                Transport::Roce(Box::new(Connection::new(peer, replies, env.out.held.clone(), env.out.recovery)));
             self.core.set_remote(true);
         }
     }

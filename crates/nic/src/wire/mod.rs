@@ -7,6 +7,7 @@
 //! * `opcode`: the headers of each opcode.
 //! * [`ip`]: IPv4, IPv6 and UDP headers around a packet.
 //! * [`geneve`]: the tunnel between routers (RFC 8926).
+//! * [`selective`]: selective acknowledgements between routers.
 //! * [`icrc`]: the invariant CRC (IBA 7.8.1, annex A17.3.3).
 
 mod bytes;
@@ -17,9 +18,11 @@ pub mod icrc;
 pub mod ip;
 mod malformed;
 mod opcode;
+pub mod selective;
 
 pub use extension::{Aeth, NakCode, Reth, Syndrome};
 pub use header::{DEFAULT_PKEY, Header, Op, Part, Service, padded};
 pub use icrc::{ICRC_LEN, IdSolver};
 pub use ip::IpUdp;
 pub use malformed::Malformed;
+pub use selective::{SEQUENCE_WINDOW, SelectiveAck};

@@ -12,6 +12,7 @@ pub(super) enum Kind {
     ReadResponse(Part),
     Acknowledge,
     AtomicAcknowledge,
+    SelectiveAcknowledge,
     CompareSwap,
     FetchAdd,
     Flush,
@@ -31,7 +32,10 @@ pub(super) enum Tail {
 
 /// The opcode of an operation that the service has.
 pub(super) fn encode(service: Service, op: &Op) -> u8 {
-    let code = service_bits(service) | operation_bits(op);
+    let code = match op {
+        Op::SelectiveAcknowledge => SELECTIVE_ACKNOWLEDGE,
+        _ => service_bits(service) | operation_bits(op),
+    };
     debug_assert!(decode(code).is_some(), "{service:?} has no {op:?}");
     code
 }
@@ -39,6 +43,7 @@ pub(super) fn encode(service: Service, op: &Op) -> u8 {
 /// The service and headers of an opcode; none for an unknown one.
 pub(super) fn decode(code: u8) -> Option<(Service, Kind)> {
     Some(match (code & 0xe0, code & 0x1f) {
+        _ if code == SELECTIVE_ACKNOWLEDGE => (Service::Rc, Kind::SelectiveAcknowledge),
         (RC, low) => (Service::Rc, connected(low)?),
         (UC, low @ 0..=0xb) => (Service::Uc, connected(low)?),
         (UD, 0x04) => (Service::Ud, Kind::Datagram(false)),
@@ -98,7 +103,7 @@ fn operation_bits(op: &Op) -> u8 {
         Op::ReadResponse { part: Part::Middle, .. } => 0x0e,
         Op::ReadResponse { part: Part::Last, .. } => 0x0f,
         Op::ReadResponse { part: Part::Only, .. } => 0x10,
-        Op::Acknowledge(_) => 0x11,
+        Op::Acknowledge(_) | Op::SelectiveAcknowledge => 0x11,
         Op::AtomicAcknowledge { .. } => 0x12,
         Op::CompareSwap { .. } => 0x13,
         Op::FetchAdd { .. } => 0x14,
@@ -118,6 +123,8 @@ const fn service_bits(service: Service) -> u8 {
     }
 }
 
+/// Of the manufacturer's range, as MRC's.
+const SELECTIVE_ACKNOWLEDGE: u8 = 0xdc;
 const RC: u8 = 0x00;
 const UC: u8 = 0x20;
 const UD: u8 = 0x60;

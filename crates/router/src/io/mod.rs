@@ -38,6 +38,7 @@ pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;
 pub(crate) use tunnel::{Sessions, Table, Tunnel, pair_key};
 
+pub use rdmesh_nic::LossRecovery;
 use std::net::IpAddr;
 
 /// Network configuration of a router.
@@ -49,6 +50,8 @@ pub struct IoConfig {
     pub is_insecure: bool,
     /// Faults to begin with.
     pub faults: Option<Faults>,
+    /// Recovery from losses between routers.
+    pub recovery: LossRecovery,
 }
 
 #[cfg(test)]

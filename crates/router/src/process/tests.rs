@@ -68,7 +68,7 @@ fn config_with_underlay(directory: &TempDir) -> DaemonConfig {
     static NUMBER: AtomicU8 = AtomicU8::new(200);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let underlay = IpAddr::from([127, high, low, NUMBER.fetch_add(1, Ordering::Relaxed)]);
-    let io = IoConfig { underlay: Some(underlay), faults: None, is_insecure: true };
+    let io = IoConfig { underlay: Some(underlay), faults: None, is_insecure: true, ..IoConfig::default() };
     DaemonConfig { io, ..config(directory) }
 }
 
@@ -404,7 +404,12 @@ fn all_hosts_may_have_the_same_peers_file() {
 #[test]
 fn an_underlay_that_this_host_does_not_have_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let io = IoConfig { underlay: Some("192.0.2.1".parse().unwrap()), faults: None, is_insecure: true };
+    let io = IoConfig {
+        underlay: Some("192.0.2.1".parse().unwrap()),
+        faults: None,
+        is_insecure: true,
+        ..IoConfig::default()
+    };
     fs::create_dir_all(host_endpoints(&directory)).unwrap();
     let started = Host::start(DaemonConfig { io, ..config(&directory) });
     assert!(matches!(started, Err(HostError::Underlay(_))));

@@ -60,7 +60,7 @@ fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
 #[test]
 fn a_datagram_wakes_a_worker_that_sleeps() {
     for (number, mode) in [(100, Mode::Sleep), (101, Mode::Adaptive), (102, Mode::Spin)] {
-        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true, ..IoConfig::default() };
         let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
         let shard = &workers.shards()[0];
         let sender = std::net::UdpSocket::bind((underlay(99), 0)).unwrap();
@@ -75,7 +75,7 @@ fn a_datagram_wakes_a_worker_that_sleeps() {
 
 #[test]
 fn a_worker_without_traffic_sleeps_on() {
-    let io = IoConfig { underlay: Some(underlay(103)), faults: None, is_insecure: true };
+    let io = IoConfig { underlay: Some(underlay(103)), faults: None, is_insecure: true, ..IoConfig::default() };
     let config = WorkerConfig { count: 1, mode: Mode::Adaptive, limits: DeviceLimits::default(), io };
     let workers = Workers::start(config).unwrap();
     let shard = &workers.shards()[0];
@@ -119,14 +119,14 @@ fn a_datagram_for_another_worker_is_handed_over_or_counted() {
 
 #[test]
 fn an_underlay_address_that_is_not_ours_is_named() {
-    let io = IoConfig { underlay: Some([192, 0, 2, 1].into()), faults: None, is_insecure: true };
+    let io = IoConfig { underlay: Some([192, 0, 2, 1].into()), faults: None, is_insecure: true, ..IoConfig::default() };
     let config = WorkerConfig { count: 1, mode: Mode::Sleep, limits: DeviceLimits::default(), io };
     let error = Workers::start(config).err().unwrap();
     assert!(error.to_string().starts_with("UDP port 6081 of the underlay address 192.0.2.1: "), "{error}");
 }
 
 fn workers(count: usize, number: u8) -> Workers {
-    let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
+    let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true, ..IoConfig::default() };
     Workers::start(WorkerConfig { count, mode: Mode::Adaptive, limits: DeviceLimits::default(), io }).unwrap()
 }
 
@@ -219,6 +219,8 @@ fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
         becn: false,
         dest: rdmesh_verbs::Qpn::MULTICAST,
         ack_request: false,
+        takes_selective: false,
+        is_repeated: false,
         psn: rdmesh_verbs::Psn::new(0),
     };
     let mut bytes = vec![0; geneve::LEN + ip.len() + header.len() + 4];
@@ -265,7 +267,7 @@ fn a_command_for_a_worker_that_sleeps_runs_inline() {
 fn commands_run_one_at_a_time_and_in_order() {
     const CALLS: u64 = 3000;
     for (number, mode) in [(112, Mode::Sleep), (113, Mode::Adaptive), (114, Mode::Spin)] {
-        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true, ..IoConfig::default() };
         let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
         let total = AtomicU64::new(0);
         let total: &'static AtomicU64 = Box::leak(Box::new(total));
@@ -315,7 +317,7 @@ fn a_worker_beside_other_load_sleeps_and_is_woken_for_every_datagram() {
 #[test]
 fn a_dormant_context_is_served_again() {
     for (number, mode) in [(117, Mode::Spin), (118, Mode::Adaptive), (119, Mode::Sleep)] {
-        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true };
+        let io = IoConfig { underlay: Some(underlay(number)), faults: None, is_insecure: true, ..IoConfig::default() };
         let workers = Workers::start(WorkerConfig { count: 1, mode, limits: DeviceLimits::default(), io }).unwrap();
         let shard = &workers.shards()[0];
         let open = |_| {

@@ -81,7 +81,8 @@ impl Workers {
         let arrivals: Arc<[Arrivals]> = links.iter().map(|_| Arrivals::new()).collect();
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
-            let engine = Config { shard: number as u32, seed: seed()?, limits: config.limits };
+            let engine =
+                Config { shard: number as u32, seed: seed()?, limits: config.limits, recovery: config.io.recovery };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd(), contention.clone())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);

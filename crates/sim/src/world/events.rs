@@ -4,7 +4,7 @@ use super::serve::Host;
 use super::{Happening, World};
 use crate::coverage::Seen;
 use crate::model::{Check, violated};
-use crate::plan::FaultPlan;
+use crate::plan::{FaultPlan, HostPlan};
 use rdmesh_nic::{Engine, Time};
 use rdmesh_verbs::{AttrMask, Psn, QpAttr, QpState, ack_timeout};
 
@@ -44,14 +44,14 @@ impl World {
             }
         }
         let generation = self.hosts[host].generation + 1;
-        self.hosts[host] = Host::new(host, 0, 0, generation);
+        self.hosts[host] = Host::new(host, HostPlan { shards: 0, ..self.plan.hosts[host] }, 0, generation);
         self.hosts[host].alive = false;
     }
 
     fn revive(&mut self, host: usize) -> Check {
         self.model.seen.count(Seen::Revived);
         let generation = self.hosts[host].generation;
-        self.hosts[host] = Host::new(host, self.plan.hosts[host].shards, self.plan.seed, generation);
+        self.hosts[host] = Host::new(host, self.plan.hosts[host], self.plan.seed, generation);
         self.set_routes(host);
         for node in 0..self.nodes.len() {
             if self.plan.nodes[node].host == host {

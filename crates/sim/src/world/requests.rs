@@ -227,7 +227,7 @@ impl World {
         flags.set(SendFlags::SIGNALED, signaled);
         flags.set(SendFlags::INLINE, inline);
         flags.set(SendFlags::SOLICITED, self.workload.happens(0.1));
-        flags.set(SendFlags::FENCE, this.qp_type == QpType::Rc && self.workload.happens(0.1));
+        flags.set(SendFlags::FENCE, !self.steady && this.qp_type == QpType::Rc && self.workload.happens(0.1));
         let op = self.operation(end, wish);
         let sges = if place == 0 { Vec::new() } else { self.pieces(end, local, place, fault == Some(Fault::LocalKey)) };
         let inline_len = if inline { len as u32 } else { 0 };

@@ -3,6 +3,7 @@
 use super::{Flying, Happening, Incoming, World};
 use crate::coverage::Seen;
 use crate::model::{Check, violated};
+use crate::plan::HostPlan;
 use crate::platform::Sim;
 use crate::trace::digest;
 use rdmesh_nic::{Budget, Config, Datagram, Engine, ExternalId, Numbers, Origin, Owners, Target, Time, Transmits};
@@ -23,11 +24,12 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(index: usize, shards: u32, seed: u64, generation: u32) -> Self {
+    pub(super) fn new(index: usize, plan: HostPlan, seed: u64, generation: u32) -> Self {
+        let HostPlan { shards, recovery, .. } = plan;
         let limits = DeviceLimits::default();
         let seed = seed.wrapping_mul(31).wrapping_add(index as u64 + u64::from(generation) * 7919);
         let numbers = Numbers::new(shards.max(1));
-        let engine = |shard| Engine::new(Config { shard, seed, limits }, numbers.clone());
+        let engine = |shard| Engine::new(Config { shard, seed, limits, recovery }, numbers.clone());
         let engines = (0..shards).map(engine).collect();
         Self { engines, numbers, alive: true, wake: None, generation, inbox: VecDeque::new(), stalled_until: Time(0) }
     }

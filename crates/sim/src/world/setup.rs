@@ -47,7 +47,7 @@ pub(crate) const SOURCE_PORT: u16 = 0xc123;
 impl World {
     pub(super) fn build(&mut self) -> Check {
         for host in 0..self.plan.hosts.len() {
-            let started = Host::new(host, self.plan.hosts[host].shards, self.plan.seed, 0);
+            let started = Host::new(host, self.plan.hosts[host], self.plan.seed, 0);
             self.hosts.push(started);
             self.set_routes(host);
         }

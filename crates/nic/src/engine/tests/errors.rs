@@ -36,10 +36,10 @@ fn rnr_retries_run_out() {
         let (a, _b) = world.pair(Setup::default());
         world.post(&a, send(1));
         world.post(&a, send(2));
-        // Three retries at timer code 12: 0.64 ms each.
+        // Three retries at timer code 12: 0.64 ms each. A router looks for receive requests for half a millisecond before.
         world.run_until(Time(1000 + 3 * 640_000 - 1));
         assert!(a.poll().is_none());
-        world.run_until(Time(1000 + 3 * 640_000));
+        world.run_until(Time(500_000 + 1000 + 3 * 640_000));
         assert_eq!((a.done(), a.done()), (Some((1, WcStatus::RnrRetryExceeded)), Some((2, WcStatus::FlushError))));
         assert_eq!(world.state(&a), QpState::Error);
     }

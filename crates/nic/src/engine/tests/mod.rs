@@ -12,6 +12,7 @@ mod model;
 mod moving;
 mod operations;
 mod rates;
+mod selective;
 mod shares;
 mod slow;
 mod wire;

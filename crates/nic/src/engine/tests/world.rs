@@ -3,7 +3,7 @@
 use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
 use crate::numbers::Numbers;
-use crate::path::{AccessRules, Network};
+use crate::path::{AccessRules, LossRecovery, Network};
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::Time;
@@ -306,7 +306,9 @@ impl World {
         let limits = DeviceLimits::default();
         let numbers: Vec<_> = (0..hosts).map(|_| Numbers::new(shards)).collect();
         let engines = numbers.iter().zip(7..).flat_map(|(numbers, seed)| {
-            (0..shards).map(move |shard| Engine::new(Config { shard, seed, limits }, numbers.clone()))
+            (0..shards).map(move |shard| {
+                Engine::new(Config { shard, seed, limits, recovery: LossRecovery::default() }, numbers.clone())
+            })
         });
         Self {
             engines: engines.collect(),

@@ -1,8 +1,9 @@
 //! Transport state of a queue pair that is connected to a peer on another host.
 
 use super::requester::RequesterState;
-use super::responder::ResponderState;
-use crate::path::Envelope;
+use super::responder::{ResponderState, Selective};
+use crate::device::HeldBytes;
+use crate::path::{Envelope, LossRecovery};
 use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
@@ -15,14 +16,17 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(envelope: Envelope, replies: usize) -> Self {
-        let (requester, responder) = (RequesterState::default(), ResponderState::new(replies));
+    pub(crate) fn new(envelope: Envelope, replies: usize, held: HeldBytes, recovery: LossRecovery) -> Self {
+        let is_possible = recovery == LossRecovery::Selective && envelope.is_tunnel();
+        let selective = Selective::new(held, is_possible);
+        let (requester, responder) = (RequesterState::default(), ResponderState::new(replies, selective));
         Self { envelope, requester, responder, has_failed: false }
     }
 
-    /// Begins to send with `psn`.
-    pub(crate) fn start(&mut self, psn: Psn) {
-        self.requester.start(psn);
+    /// Begins to send with `psn`, where the peer takes it selectively.
+    pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType, recovery: LossRecovery) {
+        let may = recovery == LossRecovery::Selective && qp_type == QpType::Rc && self.envelope.is_tunnel();
+        self.requester.start(psn, may);
     }
 
     /// Oldest PSN that the peer has not acknowledged.

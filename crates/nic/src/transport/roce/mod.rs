@@ -25,6 +25,10 @@ use crate::qp::Core;
 use crate::wire::{Header, Op, Service};
 use rdmesh_verbs::{Psn, QpType};
 
+/// How many times the READs and atomics that a queue pair has agreed on are kept for a router of this kind: younger ones go on
+/// while the answer to an old one is sent again.
+const NATIVE_REPLIES: u32 = 4;
+
 /// Send side of a queue pair that is connected to another host, and what its packets may touch.
 struct Requester<'a, P: Platform> {
     /// The engine's index of the QP.

@@ -32,7 +32,7 @@ impl Connection {
                 exec.qp.counters.cnps_received += 1;
                 self.requester.on_notification(exec.out.now, exec.qp.attr.path_mtu.bytes());
             }
-            Op::Acknowledge(_) | Op::AtomicAcknowledge { .. } | Op::ReadResponse { .. } => {
+            op if op.is_answer() => {
                 Requester::new(exec, self).handle_answer(header, opened.payload);
             }
             _ => Responder::new(exec, self).handle_request(header, opened.payload),
@@ -40,7 +40,8 @@ impl Connection {
     }
 
     /// A deadline has passed that may be this queue pair's.
-    pub(crate) fn handle_timeout<P: Platform>(&mut self, exec: Exec<'_, P>) {
+    pub(crate) fn handle_timeout<P: Platform>(&mut self, mut exec: Exec<'_, P>) {
+        Responder::new(exec.reborrow(), self).handle_timeout();
         Requester::new(exec, self).handle_timeout();
     }
 }

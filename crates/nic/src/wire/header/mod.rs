@@ -26,6 +26,10 @@ pub struct Header {
     pub dest: Qpn,
     /// The responder is to acknowledge.
     pub ack_request: bool,
+    /// The sender takes selective acknowledgements, and sends them. Only between routers of this kind, with a reserved bit that others ignore.
+    pub takes_selective: bool,
+    /// It was sent before, or answers what was. Likewise.
+    pub is_repeated: bool,
     /// The packet's number.
     pub psn: Psn,
 }
@@ -152,6 +156,8 @@ pub enum Op {
     },
     /// An acknowledgement.
     Acknowledge(Aeth),
+    /// Selective acknowledgement, with its contents in the payload ([`super::SelectiveAck`]). Only between routers of this kind.
+    SelectiveAcknowledge,
     /// Response to an atomic operation.
     AtomicAcknowledge {
         /// The acknowledgement in it.
@@ -185,6 +191,8 @@ impl Header {
             becn: false,
             dest,
             ack_request: false,
+            takes_selective: false,
+            is_repeated: false,
             psn,
         }
     }
@@ -216,7 +224,9 @@ impl Header {
             dest_a,
             dest_b,
             dest_c,
-            flag(self.ack_request, ACK_REQUEST),
+            flag(self.ack_request, ACK_REQUEST)
+                | flag(self.takes_selective, TAKES_SELECTIVE)
+                | flag(self.is_repeated, REPEATED),
             psn_a,
             psn_b,
             psn_c,
@@ -250,6 +260,8 @@ impl Header {
             becn: congestion & BECN != 0,
             dest: Qpn::new(from_u24(dest)),
             ack_request: ack & ACK_REQUEST != 0,
+            takes_selective: ack & TAKES_SELECTIVE != 0,
+            is_repeated: ack & REPEATED != 0,
             psn: Psn::new(from_u24(psn)),
         };
         let rest = reader.rest();
@@ -266,6 +278,17 @@ pub const fn padded(len: usize) -> usize {
 }
 
 impl Op {
+    /// Whether a responder sends it.
+    pub const fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Acknowledge(_)
+                | Self::SelectiveAcknowledge
+                | Self::AtomicAcknowledge { .. }
+                | Self::ReadResponse { .. }
+        )
+    }
+
     /// Calls `put` with the bytes of each extension header, in order.
     #[inline(always)]
     fn extensions(&self, mut put: impl FnMut(&[u8])) {
@@ -297,6 +320,7 @@ impl Op {
                     put(&aeth.bytes());
                 }
             }
+            Self::SelectiveAcknowledge => {}
             Self::Acknowledge(aeth) => put(&aeth.bytes()),
             Self::AtomicAcknowledge { aeth, original } => {
                 put(&aeth.bytes());
@@ -336,6 +360,7 @@ impl Op {
                 let has_aeth = part != Part::Middle;
                 Self::ReadResponse { part, aeth: has_aeth.then(|| Aeth::read(reader)).transpose()? }
             }
+            Kind::SelectiveAcknowledge => Self::SelectiveAcknowledge,
             Kind::Acknowledge => Self::Acknowledge(Aeth::read(reader)?),
             Kind::AtomicAcknowledge => Self::AtomicAcknowledge { aeth: Aeth::read(reader)?, original: reader.u64()? },
             Kind::Datagram(has_imm) => Self::Datagram {
@@ -396,6 +421,8 @@ const VERSION_MASK: u8 = 0xf;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
+const TAKES_SELECTIVE: u8 = 0x40;
+const REPEATED: u8 = 0x20;
 
 #[cfg(test)]
 mod tests;

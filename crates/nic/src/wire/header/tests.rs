@@ -45,6 +45,7 @@ fn extension_len(code: u8) -> Option<usize> {
         0x64 => Some(8),
         0x65 => Some(8 + IMM),
         0x81 => Some(16),
+        0xdc => Some(0),
         _ => None,
     }
 }
@@ -83,14 +84,25 @@ fn every_field_lies_where_the_specification_says() {
         becn: true,
         dest: Qpn::new(0xa1_a2a3),
         ack_request: true,
+        takes_selective: true,
+        is_repeated: true,
         psn: Psn::new(0xb1_b2b3),
     };
     let mut bytes = [0; 32];
     header.encode(5, &mut bytes);
-    let expected = [0x0b, 0xf0, 0xff, 0xff, 0xc0, 0xa1, 0xa2, 0xa3, 0x80, 0xb1, 0xb2, 0xb3];
+    let expected = [0x0b, 0xf0, 0xff, 0xff, 0xc0, 0xa1, 0xa2, 0xa3, 0xe0, 0xb1, 0xb2, 0xb3];
     assert_eq!(bytes[..BTH], expected);
     assert_eq!(bytes[BTH..], std::array::from_fn::<u8, 20, _>(|at| at as u8 + 1));
-    let plain = Header { solicited: false, mig: false, fecn: false, becn: false, ack_request: false, ..header };
+    let plain = Header {
+        solicited: false,
+        mig: false,
+        fecn: false,
+        becn: false,
+        ack_request: false,
+        takes_selective: false,
+        is_repeated: false,
+        ..header
+    };
     plain.encode(8, &mut bytes);
     assert_eq!((bytes[1], bytes[4], bytes[8]), (0, 0, 0));
 }
@@ -127,7 +139,7 @@ fn reserved_bits_are_ignored() {
     packet[0] = 0x81;
     let clean = Header::decode(&packet).map(|(header, _)| header);
     packet[4] |= 0x3f;
-    packet[8] |= 0x7f;
+    packet[8] |= 0x1f;
     packet[BTH..].fill(0xff);
     assert_eq!(Header::decode(&packet).map(|(header, _)| header), clean);
 }
@@ -204,6 +216,7 @@ fn reliable() -> impl Strategy<Value = Op> {
             .prop_map(|(kind, selectivity, reth)| Op::Flush { kind, selectivity, reth }),
         1 => response,
         1 => aeth().prop_map(Op::Acknowledge),
+        1 => Just(Op::SelectiveAcknowledge),
         1 => (aeth(), any::<u64>()).prop_map(|(aeth, original)| Op::AtomicAcknowledge { aeth, original }),
     ]
 }
@@ -224,13 +237,14 @@ prop_compose! {
             2 => datagram().prop_map(|op| (Service::Ud, op)),
             1 => Just((Service::Cnp, Op::Notification)),
         ],
-        (solicited, mig, fecn, becn, ack_request) in any::<(bool, bool, bool, bool, bool)>(),
+        (solicited, mig, fecn, becn) in any::<(bool, bool, bool, bool)>(),
+        (ack_request, takes_selective, is_repeated) in any::<(bool, bool, bool)>(),
         pkey: u16,
         dest: u32,
         psn: u32,
     ) -> Header {
         let (dest, psn) = (Qpn::new(dest), Psn::new(psn));
-        Header { service, op, solicited, mig, pkey, fecn, becn, dest, ack_request, psn }
+        Header { service, op, solicited, mig, pkey, fecn, becn, dest, ack_request, takes_selective, is_repeated, psn }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Acknowledgements, READ responses and atomic responses at the requester.
 
+use super::RequesterState;
+use super::timers::timeout;
 use crate::congestion::{Acked, Controller};
 use crate::exec::failure;
 use crate::memory::{CopyError, scatter_bytes};
 use crate::platform::Platform;
-use crate::timer::Timer;
-use crate::transport::roce::Requester;
+use crate::timer::{Time, Timer};
+use crate::transport::roce::{NATIVE_REPLIES, Requester};
 use crate::wire::{Aeth, Header, NakCode, Op, Syndrome};
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpType, SendOp, WcStatus, rnr_delay};
@@ -15,19 +17,40 @@ impl<P: Platform> Requester<'_, P> {
     pub(in crate::transport::roce) fn handle_answer(&mut self, header: &Header, payload: &[u8]) {
         let requester = &self.connection.requester;
         let psn = header.psn;
+        let (behind, ahead) = (psn.since(requester.unacked), psn.since(requester.highest));
+        if !self.qp.is_sending() {
+            return;
+        }
+        if header.takes_selective && self.connection.requester.is_selective() {
+            self.qp.set_reads_kept(NATIVE_REPLIES);
+        }
+        if header.op == Op::SelectiveAcknowledge && behind >= 0 && ahead <= 0 {
+            return self.selective_ack(psn, payload);
+        }
         // An answer to a packet that was never sent, or was answered before, is stale.
-        let is_current = psn.since(requester.unacked) >= 0 && psn.since(requester.highest) < 0;
-        if !self.qp.is_sending() || !is_current {
+        if behind < 0 || ahead >= 0 {
+            if behind < 0 && matches!(header.op, Op::ReadResponse { .. }) {
+                let now = self.out.now;
+                self.connection.requester.on_late_answer(now);
+            }
             return;
         }
         if self.qp.qp_type == QpType::Uc {
             return self.let_go_on(psn);
         }
+        let is_selective = self.connection.requester.is_selective();
         match header.op {
-            Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }) => self.acknowledge(psn.add(1)),
+            Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }) => {
+                self.end_selection();
+                self.acknowledge(psn.add(1));
+            }
             Op::Acknowledge(Aeth { syndrome: Syndrome::Rnr { timer }, .. }) => self.peer_not_ready(psn, timer, true),
             Op::Acknowledge(Aeth { syndrome: Syndrome::Slow { timer }, .. }) => self.peer_memory_slow(psn, timer),
             Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(code), .. }) => self.refused(psn, code),
+            Op::ReadResponse { .. } if is_selective => self.answered_selectively(header, payload),
+            Op::AtomicAcknowledge { original, .. } if is_selective => {
+                self.answered_selectively(header, &original.to_ne_bytes());
+            }
             Op::ReadResponse { .. } => self.read_response(psn, payload),
             Op::AtomicAcknowledge { original, .. } => self.atomic_response(psn, original),
             _ => {}
@@ -45,6 +68,9 @@ impl<P: Platform> Requester<'_, P> {
     /// Acknowledges all packets before `end`. A READ or atomic among them without an answer has lost its answer (IBA
     /// 9.7.5.1.1).
     fn acknowledge(&mut self, end: Psn) {
+        if self.connection.requester.is_selective() {
+            return self.acknowledge_selectively(end);
+        }
         let requester = &mut self.connection.requester;
         // More than the probe has arrived: where nothing was lost lately, the others are late rather than lost.
         let was_late = requester.probing && end.since(requester.unacked) > 1 && requester.congestion.is_lossless();
@@ -69,7 +95,7 @@ impl<P: Platform> Requester<'_, P> {
     }
 
     /// The oldest request, up to `packets` more of it, is done.
-    fn advance(&mut self, packets: u32) {
+    pub(super) fn advance(&mut self, packets: u32) {
         let mtu = self.qp.attr.path_mtu.bytes();
         let send = &mut self.qp.send;
         let requester = &mut self.connection.requester;
@@ -78,6 +104,10 @@ impl<P: Platform> Requester<'_, P> {
         let total = entry.packets(mtu);
         let done_now = (done + packets).min(total);
         requester.unacked = entry.first_psn.add(done_now);
+        if requester.is_selective() {
+            // Its answers come in any order: these are the first of them that are all there.
+            entry.answered = (u64::from(done_now) * u64::from(mtu)).min(entry.total);
+        }
         let is_behind = requester.unacked.since(send.next_psn) > 0;
         if is_behind {
             // Sending had gone back without need.
@@ -95,9 +125,9 @@ impl<P: Platform> Requester<'_, P> {
         }
     }
 
-    fn on_progress(&mut self, packets: u32) {
+    pub(super) fn on_progress(&mut self, packets: u32) {
         let now = self.out.now;
-        let longest_queue = self.timeout().map_or(Duration::MAX, |timeout| timeout / QUEUE_SHARE);
+        let longest_queue = timeout(&self.qp.attr).map_or(Duration::MAX, |timeout| timeout / QUEUE_SHARE);
         self.qp.send.slow.end();
         self.qp.send.retries_left = self.qp.attr.retry_cnt;
         self.qp.send.rnr_left = self.qp.attr.rnr_retry;
@@ -117,12 +147,16 @@ impl<P: Platform> Requester<'_, P> {
     fn answer_lost(&mut self) {
         // Answers that were in flight behind the lost one report the same loss.
         let echo = self.connection.requester.rtt.echo().max(READ_ECHO);
-        if !self.went_back_within(echo) {
+        if !self.connection.requester.went_back_within(self.out.now, echo) {
             self.on_loss();
         }
     }
 
     fn refused(&mut self, psn: Psn, code: NakCode) {
+        if code == NakCode::Sequence {
+            // A peer of this kind would have kept what came behind.
+            self.end_selection();
+        }
         self.acknowledge(psn);
         let requester = &self.connection.requester;
         if requester.unacked != psn || self.qp.send.window.is_empty() {
@@ -133,15 +167,9 @@ impl<P: Platform> Requester<'_, P> {
         }
         // A retransmitted packet cannot have been refused sooner than this: the NAK is an echo of an earlier one.
         let echo = requester.rtt.echo();
-        if !requester.timers.is_set(Timer::Rnr) && !self.went_back_within(echo) {
+        if !requester.timers.is_set(Timer::Rnr) && !self.connection.requester.went_back_within(self.out.now, echo) {
             self.on_loss();
         }
-    }
-
-    /// Whether sending went back to where it is now less than `time` ago.
-    fn went_back_within(&self, time: Duration) -> bool {
-        let requester = &self.connection.requester;
-        requester.went_back.is_some_and(|(psn, at)| psn == requester.unacked && at.after(time) > self.out.now)
     }
 
     /// The peer's memory is slow. That is no retry, as long as the peer may believe so.
@@ -157,17 +185,24 @@ impl<P: Platform> Requester<'_, P> {
     fn peer_not_ready(&mut self, psn: Psn, timer: u8, counts: bool) {
         const FOREVER: u8 = 7;
         self.acknowledge(psn);
-        if self.connection.requester.unacked != psn || self.connection.requester.timers.is_set(Timer::Rnr) {
+        let requester = &self.connection.requester;
+        let (is_oldest, is_selective) = (requester.unacked == psn, requester.is_selective());
+        if !(is_oldest || is_selective) || requester.timers.is_set(Timer::Rnr) || !self.qp.is_sending() {
             return;
         }
         self.qp.counters.rnr_naks += 1;
-        if counts && self.qp.attr.rnr_retry != FOREVER {
+        // Earlier requests that wait for their answers complete first.
+        if counts && is_oldest && self.qp.attr.rnr_retry != FOREVER {
             if self.qp.send.rnr_left == 0 {
                 return self.exec().fail_oldest(WcStatus::RnrRetryExceeded);
             }
             self.qp.send.rnr_left -= 1;
         }
-        self.go_back();
+        if is_selective {
+            self.connection.requester.lose_from(psn);
+        } else {
+            self.go_back()
+        }
         let at = self.out.now.after(rnr_delay(timer));
         let requester = &mut self.connection.requester;
         requester.timers.set(Timer::Rnr, at);
@@ -267,6 +302,13 @@ impl<P: Platform> Requester<'_, P> {
             send.cursor += 1;
         }
         send.next_psn = requester.highest;
+    }
+}
+
+impl RequesterState {
+    /// Whether sending went back to where it is now less than `time` before `now`.
+    fn went_back_within(&self, now: Time, time: Duration) -> bool {
+        self.went_back.is_some_and(|(psn, at)| psn == self.unacked && at.after(time) > now)
     }
 }
 

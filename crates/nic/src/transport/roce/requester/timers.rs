@@ -6,7 +6,7 @@ use crate::platform::Platform;
 use crate::timer::{Time, Timer};
 use crate::transport::roce::Requester;
 use core::time::Duration;
-use rdmesh_verbs::{QpState, QpType, WcStatus, ack_timeout};
+use rdmesh_verbs::{QpAttr, QpState, QpType, WcStatus, ack_timeout};
 
 impl<P: Platform> Requester<'_, P> {
     /// A deadline has passed that may be this queue pair's.
@@ -18,6 +18,9 @@ impl<P: Platform> Requester<'_, P> {
         let requester = &mut self.connection.requester;
         requester.timers.expire(Timer::Rnr, now);
         requester.timers.expire(Timer::Slow, now);
+        if requester.timers.has_passed(Timer::Reorder, now) {
+            self.find_lost();
+        }
         // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
         self.out.make_wire_ready(self.index);
         let requester = &mut self.connection.requester;
@@ -57,10 +60,15 @@ impl<P: Platform> Requester<'_, P> {
 
     /// Sends one packet again: its acknowledgement tells what else was lost.
     fn probe(&mut self) {
-        // The other packets may only be late, and so may the one by which the round trip is measured.
-        let timed = self.connection.requester.timed;
-        self.go_back();
-        self.connection.requester.timed = timed;
+        if self.connection.requester.is_selective() {
+            let oldest = self.connection.requester.unacked;
+            self.connection.requester.lose(oldest);
+        } else {
+            // The other packets may only be late, and so may the one by which the round trip is measured.
+            let timed = self.connection.requester.timed;
+            self.go_back();
+            self.connection.requester.timed = timed;
+        }
         self.connection.requester.probing = true;
         self.connection.requester.probes += 1;
         self.watch_progress();
@@ -69,7 +77,7 @@ impl<P: Platform> Requester<'_, P> {
     /// Something was sent or answered: silence counts from now.
     pub(super) fn watch_progress(&mut self) {
         let now = self.out.now;
-        let timeout = self.timeout();
+        let timeout = timeout(&self.qp.attr);
         let requester = &mut self.connection.requester;
         if !requester.is_waiting() {
             return;
@@ -85,7 +93,7 @@ impl<P: Platform> Requester<'_, P> {
         self.rearm();
     }
 
-    fn rearm(&mut self) {
+    pub(super) fn rearm(&mut self) {
         // A deadline is never now: even a wrong one cannot keep the engine in a loop.
         let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
         let waits = self.connection.is_acknowledged(self.qp.qp_type);
@@ -93,11 +101,11 @@ impl<P: Platform> Requester<'_, P> {
             self.out.timers.set_by(index, at.max(soonest));
         }
     }
+}
 
-    /// The ACK time-out. Hardware has a least one too: shorter codes would expire while a processor is busy elsewhere.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        ack_timeout(self.qp.attr.timeout).map(|timeout| timeout.max(LEAST_TIMEOUT))
-    }
+/// The ACK time-out. Hardware has a least one too: shorter codes would expire while a processor is busy elsewhere.
+pub(super) fn timeout(attr: &QpAttr) -> Option<Duration> {
+    ack_timeout(attr.timeout).map(|timeout| timeout.max(LEAST_TIMEOUT))
 }
 
 impl RequesterState {
@@ -105,7 +113,7 @@ impl RequesterState {
         if self.is_held_back() {
             return self.timers.last([Timer::Rnr, Timer::Slow]);
         }
-        self.is_waiting().then(|| self.timers.first([Timer::Probe, Timer::Retry])).flatten()
+        self.is_waiting().then(|| self.timers.first([Timer::Probe, Timer::Retry, Timer::Reorder])).flatten()
     }
 
     /// Whether nothing may be sent for a while: the peer's silence means nothing.

@@ -3,11 +3,14 @@
 //! A request packet with the expected PSN is executed as on one host (see [`crate::exec`]). A later one is
 //! reported once by a NAK, an earlier one (a duplicate) is answered from the responses that are kept (IBA 9.7.5.1.2). Answers
 //! leave in PSN order with the queue pair's next packets: one acknowledgement covers all packets that arrived since the last.
+//! From a router of this kind later packets are kept until the gap is closed (see [`selective`]).
 
 mod execute;
 mod replies;
+mod selective;
 
 use replies::Replies;
+pub(super) use selective::Selective;
 
 use super::time_wait::MAX_FINAL_ACKS;
 use crate::exec::Refusal;
@@ -36,6 +39,8 @@ pub(super) struct ResponderState {
     /// The negative one that put the queue pair in error.
     fatal: Option<(Psn, Syndrome)>,
     gap: Gap,
+    /// Where the peer takes selective acknowledgements.
+    selective: Selective,
     /// Time at which a congestion notification was last sent, and whether one is due.
     notified_at: Option<Time>,
     notify: bool,
@@ -56,7 +61,7 @@ enum Gap {
 
 impl ResponderState {
     /// With room for `replies` READs and atomics.
-    pub(super) fn new(replies: usize) -> Self {
+    pub(super) fn new(replies: usize, selective: Selective) -> Self {
         Self {
             msn: 0,
             replies: Replies::new(replies),
@@ -66,6 +71,7 @@ impl ResponderState {
             nak_due: None,
             fatal: None,
             gap: Gap::None,
+            selective,
             notified_at: None,
             notify: false,
             final_acks_left: MAX_FINAL_ACKS,
@@ -81,6 +87,7 @@ impl ResponderState {
         }
         self.ack_due = false;
         self.notify = false;
+        self.selective.end();
     }
 
     /// Whether a positive acknowledgement is due.
@@ -110,12 +117,21 @@ impl<P: Platform> Responder<'_, P> {
     fn receive_in_order(&mut self, header: &Header, payload: &[u8]) {
         let expected = self.qp.recv.expected_psn;
         let ahead = header.psn.since(expected);
-        if ahead > 0 {
+        self.connection.follow_peer(header);
+        self.connection.responder.selective.count_repeat(header);
+        if ahead > 0 && self.connection.responder.selective.is_on() {
+            self.hold(header, payload);
+        } else if ahead > 0 {
             self.out_of_order(header.psn, expected);
         } else if ahead < 0 {
             self.duplicate(header);
         } else {
             self.receive_next(header, payload);
+            if self.qp.recv.expected_psn != expected {
+                self.receive_held();
+            } else if self.connection.responder.selective.is_parked() {
+                self.hold(header, payload);
+            }
         }
         self.out.make_wire_ready(self.index);
     }
@@ -132,7 +148,9 @@ impl<P: Platform> Responder<'_, P> {
                     responder.acknowledgeable = Some(header.psn);
                 }
                 (responder.gap, responder.nak_due) = (Gap::None, None);
+                responder.selective.unpark();
             }
+            Err(Refusal::NotReady) if responder.selective.is_on() => self.park(header.psn),
             Err(Refusal::NotReady) => {
                 self.qp.counters.rnr_naks += 1;
                 responder.nak_due = Some((header.psn, Syndrome::Rnr { timer: self.qp.attr.min_rnr_timer }));
@@ -184,7 +202,12 @@ impl<P: Platform> Responder<'_, P> {
         let mtu = self.qp.attr.path_mtu.bytes();
         let responder = &mut self.connection.responder;
         match header.op {
-            Op::Send { .. } | Op::Write { .. } => responder.ack_due = true,
+            Op::Send { .. } | Op::Write { .. } => {
+                responder.ack_due = true;
+                responder.selective.count_duplicate();
+            }
+            // A copy: the request has been answered, or will be.
+            _ if responder.selective.is_on() && !header.is_repeated => {}
             _ => responder.replies.again(header, mtu),
         }
     }

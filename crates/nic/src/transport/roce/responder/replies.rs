@@ -13,9 +13,23 @@ use rdmesh_verbs::{Access, Psn, WcStatus};
 /// The newest replies, oldest first: as many as the queue pair has agreed to have under way.
 pub(super) struct Replies {
     ring: VecDeque<Reply>,
+    /// How many were agreed on, and how many times that are kept.
     size: usize,
+    times: usize,
     /// All before this one are sent.
     unsent: usize,
+    /// What a router of this kind has asked for again, piece by piece.
+    repeats: VecDeque<Repeat>,
+}
+
+/// Packets of a reply that are to be sent again.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    /// PSN of the reply.
+    psn: Psn,
+    first: u32,
+    next: u32,
+    end: u32,
 }
 
 /// A reply, and how much of it is still to be sent.
@@ -32,6 +46,8 @@ pub(super) struct Reply {
     end: u32,
     /// It was sent as a whole: a newer request proves that the peer has it, even if it asked for it again meanwhile.
     answered: bool,
+    /// It was asked for again.
+    is_repeated: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +62,28 @@ pub(super) enum Result {
 
 impl Reply {
     pub(super) fn read(psn: Psn, psns: u32, reth: Reth) -> Self {
-        Self { psn, psns, result: Result::Read(reth), first: 0, next: 0, end: psns, answered: false }
+        Self {
+            psn,
+            psns,
+            result: Result::Read(reth),
+            first: 0,
+            next: 0,
+            end: psns,
+            answered: false,
+            is_repeated: false,
+        }
     }
 
     pub(super) fn stored(psn: Psn, result: Result) -> Self {
-        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false }
+        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false, is_repeated: false }
     }
 
     fn is_sent(&self) -> bool {
         self.next == self.end
     }
 
-    /// Schedules it again for the duplicate request `header`, if that asks for nothing else than the original did.
-    fn again(&mut self, header: &Header, mtu: u32) {
+    /// The packets that the duplicate request `header` asks for, if that is nothing else than the original did.
+    fn asked_again(&self, header: &Header, mtu: u32) -> Option<(u32, u32)> {
         let from = header.psn.after(self.psn);
         let end = match (header.op, self.result) {
             (Op::ReadRequest(again), Result::Read(reth)) => {
@@ -66,24 +91,29 @@ impl Reply {
                 let same = again.rkey == reth.rkey
                     && again.addr == reth.addr.wrapping_add(skipped)
                     && skipped + u64::from(again.len) <= u64::from(reth.len);
-                if same { from + again.len.div_ceil(mtu).max(1) } else { return }
+                if same { from + again.len.div_ceil(mtu).max(1) } else { return None }
             }
             (Op::CompareSwap { .. } | Op::FetchAdd { .. }, Result::Original(_)) => 1,
             (Op::AtomicWrite { .. } | Op::Flush { .. }, Result::Done) => 1,
-            _ => return,
+            _ => return None,
         };
-        (self.first, self.next, self.end) = (from, from, end.min(self.psns));
+        Some((from, end.min(self.psns)))
     }
 }
 
 impl Replies {
     pub(super) fn new(size: usize) -> Self {
         let size = size.max(1);
-        Self { ring: VecDeque::with_capacity(size), size, unsent: 0 }
+        Self { ring: VecDeque::new(), size, times: 1, unsent: 0, repeats: VecDeque::new() }
+    }
+
+    /// Keeps so many times as many as were agreed on.
+    pub(super) fn keep(&mut self, times: u32) {
+        self.times = times as usize;
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.ring.len() < self.size || self.ring.front().is_some_and(|oldest| oldest.answered)
+        self.ring.len() < self.size * self.times || self.ring.front().is_some_and(|oldest| oldest.answered)
     }
 
     /// Keeps `reply`; false where the oldest was never sent as a whole.
@@ -91,7 +121,7 @@ impl Replies {
         if !self.has_room() {
             return false;
         }
-        if self.ring.len() == self.size {
+        while self.ring.len() >= self.size * self.times {
             self.ring.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
@@ -103,14 +133,36 @@ impl Replies {
     pub(super) fn again(&mut self, header: &Header, mtu: u32) {
         // The newest first: PSNs come round.
         let asked = self.ring.iter_mut().enumerate().rev().find(|(_, reply)| header.psn.after(reply.psn) < reply.psns);
-        if let Some((i, reply)) = asked {
-            reply.again(header, mtu);
+        let Some((i, reply)) = asked else { return };
+        let Some((first, end)) = reply.asked_again(header, mtu) else { return };
+        if !header.takes_selective {
+            // Such a peer takes replies in order, and asks for all that it has not got.
+            (reply.first, reply.next, reply.end, reply.is_repeated) = (first, first, end, true);
             self.unsent = self.unsent.min(i);
+        } else if self.repeats.len() < MAX_REPEATS {
+            self.repeats.push_back(Repeat { psn: reply.psn, first, next: first, end });
+        }
+    }
+
+    /// The next packet that is to be sent again: its reply, and its place there.
+    fn next_repeat(&mut self) -> Option<(Reply, u32)> {
+        loop {
+            let repeat = self.repeats.front_mut()?;
+            let Repeat { psn, first, next, end } = *repeat;
+            repeat.next += 1;
+            if repeat.next >= end {
+                self.repeats.pop_front();
+            }
+            // One that has left the ring was answered: a younger request proves it.
+            if let Some(reply) = self.ring.iter().rev().find(|reply| reply.psn == psn) {
+                return Some((Reply { first, end, is_repeated: true, ..*reply }, next));
+            }
         }
     }
 
     /// The rest is sent when the peer requests it again.
     fn put_off(&mut self) {
+        self.repeats.clear();
         for reply in self.ring.range_mut(self.unsent..) {
             (reply.first, reply.next) = (reply.end, reply.end);
         }
@@ -120,6 +172,7 @@ impl Replies {
     /// Nothing is to be sent any more.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
+        self.repeats.clear();
         self.unsent = 0;
     }
 
@@ -144,14 +197,20 @@ impl<P: Platform> Responder<'_, P> {
                 self.send_notification(to);
                 continue;
             }
+            if let Some((reply, at)) = responder.replies.next_repeat() {
+                self.send_reply_packet(to, &reply, at);
+                continue;
+            }
             if let Some(i) = responder.replies.oldest_unsent() {
                 self.send_reply(to, i);
                 continue;
             }
             let ack_due = core::mem::take(&mut responder.ack_due);
             let acknowledged = responder.acknowledgeable.filter(|_| ack_due);
+            let is_selective = ack_due && responder.selective.is_on();
             match responder.nak_due.take() {
                 Some((psn, syndrome)) => self.send_ack(to, psn, syndrome),
+                None if is_selective => self.send_selective_ack(to),
                 None => match acknowledged {
                     Some(psn) => self.send_ack(to, psn, Syndrome::ACK),
                     None => return false,
@@ -162,28 +221,33 @@ impl<P: Platform> Responder<'_, P> {
     }
 
     fn send_reply(&mut self, to: &mut Transmits, i: usize) {
-        let msn = self.connection.responder.msn;
         let reply = &mut self.connection.responder.replies.ring[i];
         let at = reply.next;
-        let psn = reply.psn.add(at);
         reply.next += 1;
-        let (this, aeth) = (*reply, Aeth { syndrome: Syndrome::ACK, msn });
-        let reply = this;
-        let is_sent = match reply.result {
-            Result::Read(reth) => self.send_read_data(to, &reply, reth, at, aeth),
+        let this = *reply;
+        if self.send_reply_packet(to, &this, at)
+            && let Some(reply) = self.connection.responder.replies.ring.get_mut(i)
+        {
+            reply.answered |= reply.is_sent();
+        }
+    }
+
+    /// Sends a packet of a reply; false where its data could not be read.
+    fn send_reply_packet(&mut self, to: &mut Transmits, reply: &Reply, at: u32) -> bool {
+        let psn = reply.psn.add(at);
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.connection.responder.msn };
+        match reply.result {
+            Result::Read(reth) => self.send_read_data(to, reply, reth, at, aeth),
             Result::Original(original) => {
-                self.send_plain(to, Op::AtomicAcknowledge { aeth, original }, psn);
+                self.send_answer(to, Op::AtomicAcknowledge { aeth, original }, psn, reply.is_repeated);
                 true
             }
             // Annex A19 asks for the response of an empty READ.
             Result::Done => {
                 let part = Part::Only;
-                self.send_plain(to, Op::ReadResponse { part, aeth: Some(aeth) }, psn);
+                self.send_answer(to, Op::ReadResponse { part, aeth: Some(aeth) }, psn, reply.is_repeated);
                 true
             }
-        };
-        if is_sent && let Some(reply) = self.connection.responder.replies.ring.get_mut(i) {
-            reply.answered |= reply.is_sent();
         }
     }
 
@@ -196,7 +260,11 @@ impl<P: Platform> Responder<'_, P> {
         let place = self.exec().reach(&range, Access::REMOTE_READ);
         let part = Part::of(at == reply.first, at + 1 == reply.end);
         let aeth = Some(aeth).filter(|_| part.is_first() || part.is_last());
-        let header = crate::transport::roce::header(self.qp, Op::ReadResponse { part, aeth }, reply.psn.add(at));
+        let header = Header {
+            takes_selective: self.connection.responder.selective.is_on(),
+            is_repeated: reply.is_repeated,
+            ..crate::transport::roce::header(self.qp, Op::ReadResponse { part, aeth }, reply.psn.add(at))
+        };
         let sent = place.and_then(|place| {
             self.connection.envelope.emit(to, &header, len as usize, |bytes| match place {
                 Some((memory, offset)) => memory.read(offset, bytes).map_err(unreadable),
@@ -239,12 +307,14 @@ impl<P: Platform> Responder<'_, P> {
 
     fn send_ack(&mut self, to: &mut Transmits, psn: Psn, syndrome: Syndrome) {
         let aeth = Aeth { syndrome, msn: self.connection.responder.msn };
-        self.send_plain(to, Op::Acknowledge(aeth), psn);
+        self.send_answer(to, Op::Acknowledge(aeth), psn, false);
     }
 
-    fn send_plain(&self, to: &mut Transmits, op: Op, psn: Psn) {
+    fn send_answer(&self, to: &mut Transmits, op: Op, psn: Psn, is_repeated: bool) {
         // Only the reliable service has an opcode for it.
-        let header = Header { service: Service::Rc, ..crate::transport::roce::header(self.qp, op, psn) };
+        let header = crate::transport::roce::header(self.qp, op, psn);
+        let takes_selective = self.connection.responder.selective.is_on();
+        let header = Header { service: Service::Rc, takes_selective, is_repeated, ..header };
         let Ok(()) = self.connection.envelope.emit(to, &header, 0, |_| Ok::<_, core::convert::Infallible>(()));
     }
 
@@ -277,3 +347,6 @@ fn unreadable(fault: Fault) -> Refusal {
         Fault::Slow => Refusal::Slow(nak, status),
     }
 }
+
+/// Pieces of replies that a peer may have asked for again.
+const MAX_REPEATS: usize = 256;

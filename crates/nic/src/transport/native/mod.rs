@@ -1,0 +1,15 @@
+//! Selective retransmission between routers of this kind: a loss costs one packet, not all behind it.
+//!
+//! The packets are RoCEv2's, so that all that [`super::roce`] says of order, duplicates and errors holds. What differs is what
+//! follows a loss: the responder keeps what comes behind the gap ([`Reordering`]) and says so in selective acknowledgements; the
+//! requester knows of each packet whether it has arrived ([`Scoreboard`]) and sends again only what has not. Which packets are
+//! lost is told by time, as RACK does (RFC 8985), so that reordering is not taken for loss and a retransmission may be lost too.
+//!
+//! Requests are executed in the order in which they were posted, and memory is written in that order: a program that polls the
+//! last byte of a WRITE sees no difference. The data of a READ is placed as it comes.
+
+mod reordering;
+mod scoreboard;
+
+pub(crate) use reordering::Reordering;
+pub(crate) use scoreboard::{Losses, Scoreboard, Sending};
