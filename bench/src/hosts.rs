@@ -27,6 +27,8 @@ pub(crate) const VXLAN: &str = "kernel TCP over VXLAN";
 pub(crate) const AUTHENTICATED_WRITE: &str = "rdmesh WRITE, 1 MB, by authentication";
 pub(crate) const AUTHENTICATED_LATENCY: &str = "rdmesh WRITE, 2 B, half round trip, by authentication";
 pub(crate) const GOODPUT: &str = "rdmesh WRITE, 64 KB, by lost packets";
+pub(crate) const READ_GOODPUT: &str = "rdmesh READ, 64 KB, by lost packets";
+pub(crate) const GOODPUT_BACK: &str = "rdmesh WRITE, 64 KB, by lost packets, with go-back-N";
 
 /// Names of their figures.
 pub(crate) const WITH: &str = "with";
@@ -74,6 +76,20 @@ pub(crate) fn measure_authentication(results: &mut Results, effort: f64, mode: &
     }
 }
 
+/// Measures only what lost packets cost, once.
+pub(crate) fn measure_losses(results: &mut Results, effort: f64, mode: &str) {
+    let hosts = Hosts::start_with(ETHERNET.mtu, Options { up: device::up(mode), ..Options::default() });
+    Bench { hosts, wire: ETHERNET, effort }.losses(results);
+    losses_with_go_back_n(results, effort, mode);
+}
+
+/// The same WRITEs between routers that go back to the first packet lost.
+fn losses_with_go_back_n(results: &mut Results, effort: f64, mode: &str) {
+    let up = device::up(mode).into_iter().chain(["--loss-recovery", "go-back-n"].map(str::to_owned)).collect();
+    let hosts = Hosts::start_with(ETHERNET.mtu, Options { up, ..Options::default() });
+    Bench { hosts, wire: ETHERNET, effort }.goodput(results, GOODPUT_BACK, "ib_write_bw");
+}
+
 /// The same WRITEs through a tunnel with and one without authentication, by turns.
 fn authentication(results: &mut Results, wire: Wire, effort: f64, mode: &str) {
     let start = |further: &[&str]| {
@@ -104,6 +120,9 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
         if bench.wire == ETHERNET {
             bench.connections(results);
             bench.losses(results);
+            if effort >= 1.0 {
+                losses_with_go_back_n(results, effort, mode);
+            }
         }
         let Bench { wire, .. } = bench;
         authentication(results, wire, effort, mode);
@@ -169,12 +188,17 @@ impl Bench {
     }
 
     fn losses(&self, results: &mut Results) {
-        let (perftest, group) = (self.perftest(), self.wire.group(GOODPUT));
+        self.goodput(results, GOODPUT, "ib_write_bw");
+        self.goodput(results, READ_GOODPUT, "ib_read_bw");
+    }
+
+    fn goodput(&self, results: &mut Results, group: &str, program: &str) {
+        let (perftest, group) = (self.perftest(), self.wire.group(group));
         for loss in LOSSES {
             self.hosts.set_faults(&format!("loss={loss},seed=1"));
             // perftest counts whole seconds.
             let seconds = (3.0 * self.effort).max(1.0) as u64;
-            results.add(&group, loss, Unit::MegabytesPerSecond, perftest.goodput(seconds));
+            results.add(&group, loss, Unit::MegabytesPerSecond, perftest.goodput(program, seconds));
         }
         self.hosts.set_faults("off");
     }

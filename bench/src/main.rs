@@ -57,6 +57,9 @@ struct Arguments {
     /// Only what authentication of the tunnel costs.
     #[arg(long, conflicts_with_all = ["publish", "setup", "hosts"])]
     authentication: bool,
+    /// Only what lost packets between two hosts cost.
+    #[arg(long, conflicts_with_all = ["publish", "setup", "hosts", "authentication"])]
+    losses: bool,
     /// Waiting strategy of the router's workers: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive", global = true)]
     mode: String,
@@ -207,6 +210,9 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
     }
     if arguments.authentication {
         return vec![("authentication", hosts::measure_authentication)];
+    }
+    if arguments.losses {
+        return vec![("losses", hosts::measure_losses)];
     }
     let one: [(&str, Measure); 7] = [
         ("shared memory", |results, effort, _| pingpong::measure(results, effort)),

@@ -72,8 +72,8 @@ impl Perftest<'_> {
     }
 
     /// MB/s of WRITEs of 64 KB within so many seconds.
-    pub(crate) fn goodput(&self, seconds: u64) -> f64 {
-        self.pair.bandwidth("ib_write_bw", &format!("-s 65536 -D {seconds} {}", self.options))[0].figures[1] * MIB
+    pub(crate) fn goodput(&self, program: &str, seconds: u64) -> f64 {
+        self.pair.bandwidth(program, &format!("-s 65536 -D {seconds} {}", self.options))[0].figures[1] * MIB
     }
 
     /// MB/s and million messages per second.
