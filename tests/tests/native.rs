@@ -82,8 +82,11 @@ fn a_router_that_goes_back_works_with_one_that_does_not() {
         for kind in ["write", "send", "read"] {
             let (mut a, mut b) = connected(&hosts);
             exchange(&mut a, &mut b, kind);
+            let again = count(&queue_pair(&hosts, 0), "retransmitted");
+            assert!(kind != "write" || again > MESSAGES * MESSAGE / 1024 / 10, "only {again} packets sent again");
             a.quit();
             b.quit();
+            (0..2).for_each(|number| hosts.lab(number).wait_until_empty());
         }
     }
 }

@@ -204,6 +204,8 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     if let Some(faults) = options.faults {
         command.args(["--faults", &faults.to_string()]);
     }
+    let recovery = clap::ValueEnum::to_possible_value(&options.loss_recovery).map(|value| value.get_name().to_owned());
+    command.arg("--loss-recovery").args(recovery);
     let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
     command.arg("--mode").args(mode);
     command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -44,6 +44,11 @@ impl Rtt {
         self.smoothed.is_some_and(|smoothed| smoothed > 2 * self.least + SLACK)
     }
 
+    /// Whether packets wait in queues for so long that neither a full window nor a busy processor explains it.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.queueing() > Duration::from_nanos(4 * self.least.max(LEAST_CONGESTION))
+    }
+
     /// Queueing delay: the part of the round trip that packets spend in queues.
     pub(crate) fn queueing(&self) -> Duration {
         Duration::from_nanos(self.smoothed.map_or(0, |smoothed| smoothed - self.least.min(smoothed)))
@@ -62,6 +67,8 @@ const FIRST_PROBE: u64 = 5_000_000;
 const MAX_VARIATION: u64 = 300_000;
 /// A router that shares its processor answers late without anything being lost.
 const LEAST_PROBE: u64 = 200_000;
+/// A quarter of the least queueing delay that is taken for congestion: a window of large packets takes that long to process.
+const LEAST_CONGESTION: u64 = 200_000;
 /// Differences below this say nothing about queues.
 const SLACK: u64 = 50_000;
 

@@ -46,7 +46,7 @@ impl Controller for SendWindow {
 
     fn on_ack(&mut self, acked: Acked, rtt: &Rtt) {
         match (rtt.queueing() > acked.longest_queue, acked.is_timed) {
-            (false, _) => self.widen(acked.packets, rtt.is_inflated()),
+            (false, _) => self.widen(acked.packets, self.is_delayed(rtt)),
             (true, true) => self.narrow(),
             (true, false) => {}
         }
@@ -54,7 +54,7 @@ impl Controller for SendWindow {
 
     fn on_loss(&mut self, rtt: &Rtt) {
         let lossy = if self.is_selective { self.packets } else { self.packets.min(STEADY) };
-        self.packets = if rtt.is_inflated() { (lossy - lossy / 4).max(LEAST) } else { lossy };
+        self.packets = if self.is_delayed(rtt) { (lossy - lossy / 4).max(LEAST) } else { lossy };
         self.on_probed_loss();
     }
 
@@ -77,6 +77,11 @@ impl Controller for SendWindow {
 }
 
 impl SendWindow {
+    /// Whether a loss means that there is too much on the way. Where it costs no more than itself, only a long delay says so.
+    fn is_delayed(&self, rtt: &Rtt) -> bool {
+        if self.is_selective { rtt.is_congested() } else { rtt.is_inflated() }
+    }
+
     /// A window's worth of acknowledged packets doubles it. Beyond the usual it grows only where nothing is lost and no queue
     /// grows.
     fn widen(&mut self, packets: u32, is_inflated: bool) {

@@ -23,6 +23,8 @@ pub(crate) struct Scoreboard {
     newest: Option<Arrived>,
     /// Whether packets may be known to be lost, or have been sent again: the entries have to be looked through.
     is_disturbed: bool,
+    /// When to look through them next: not at each arrival.
+    look_at: Time,
     /// Transmissions up to this one have narrowed the window already, if they are lost.
     counted: u64,
     reordering: ReorderWindow,
@@ -252,7 +254,12 @@ impl Scoreboard {
     /// 6.2).
     pub(crate) fn find_lost(&mut self, now: Time, round_trip: Duration) -> Losses {
         let Some(newest) = self.newest.filter(|_| self.is_disturbed) else { return Losses::default() };
-        let allowance = newest.round_trip + self.reordering.span(round_trip);
+        if now < self.look_at {
+            return Losses { is_new: false, again_at: Some(self.look_at) };
+        }
+        let span = self.reordering.span(round_trip);
+        self.look_at = now.after(span / LOOKS);
+        let allowance = newest.round_trip + span;
         let (mut losses, mut is_disturbed) = (Losses::default(), false);
         for i in 0..self.entries.len() {
             let entry = self.entries[i];
@@ -345,6 +352,8 @@ impl ReorderWindow {
 /// Least time by which packets may overtake each other: an acknowledgement may have been sent amid a batch.
 const LEAST_SPAN: Duration = Duration::from_micros(5);
 const MOST_SPAN: Duration = Duration::from_millis(100);
+/// Looks for lost packets in the least time by which a loss is noticed: each costs as much as many arrivals.
+const LOOKS: u32 = 4;
 /// Two round trips.
 const MOST_QUARTERS: u32 = 7;
 /// Round trips without a spurious retransmission after which the window is the least again.

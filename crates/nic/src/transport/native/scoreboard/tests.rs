@@ -44,7 +44,7 @@ fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
     board.find_lost(micros(1000), ROUND_TRIP);
     assert_eq!(board.oldest_lost(), Some(psn(0)));
     board.repeat(micros(1000), psn(0), 1);
-    assert_eq!(board.find_lost(micros(5000), ROUND_TRIP), Losses::default());
+    assert!(!board.find_lost(micros(1010), ROUND_TRIP).is_new && !board.has_lost());
     board.push(micros(1001), REQUEST);
     board.hold(micros(1101), psn(3), true);
     let losses = board.find_lost(micros(1200), ROUND_TRIP);

@@ -123,8 +123,9 @@ impl<P: Platform> Packets<'_, P> {
         let requester = &self.connection.requester;
         let window = requester.congestion.window();
         match plan.op {
-            _ if requester.is_selective() => window,
-            _ if requester.probing => 1,
+            _ if requester.probing && !requester.is_selective() => 1,
+            // What follows a loss until it is made good has to fit the sequence window.
+            _ if requester.is_selective() && !requester.congestion.is_lossless() => window,
             // The peer's answers to READs are not held up by receive queues that are made for requests.
             Op::ReadRequest(_) => window * 2,
             _ => window,
