@@ -321,8 +321,8 @@ fn a_capture_shows_requests_and_answers() {
     hosts.lab(1).command(&["capture", "e", "--net", "blue", "--seconds", "0.5", "-w", &path]).ok();
     let opcodes = opcodes(&std::fs::read(file.path()).expect("the file is ours"));
     const WRITE_MIDDLE: u8 = 7;
-    const ACKNOWLEDGE: u8 = 0x11;
-    assert!(opcodes.contains(&WRITE_MIDDLE) && opcodes.contains(&ACKNOWLEDGE), "{opcodes:x?}");
+    const SELECTIVE_ACKNOWLEDGE: u8 = 0xdc;
+    assert!(opcodes.contains(&WRITE_MIDDLE) && opcodes.contains(&SELECTIVE_ACKNOWLEDGE), "{opcodes:x?}");
     client.finish(LIMIT).ok();
     server.finish(LIMIT).ok();
 }

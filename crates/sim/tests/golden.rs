@@ -21,7 +21,7 @@ fn goodput_under_loss_is_what_it_was() {
 /// its answer again.
 #[test]
 fn native_goodput_under_loss_is_nearly_all() {
-    for (loss, most, least) in [(0.001, 0.995, 0.99), (0.01, 0.975, 0.97), (0.05, 0.92, 0.68)] {
+    for (loss, most, least) in [(0.001, 0.995, 0.99), (0.01, 0.975, 0.975), (0.05, 0.92, 0.9)] {
         for cell in measured().iter().filter(|cell| cell.is_native && cell.loss == loss) {
             let expected = if cell.operation == "READ" { least } else { most };
             assert!(cell.fraction >= expected, "{cell:?}, expected {expected}");

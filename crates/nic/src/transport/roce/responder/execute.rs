@@ -39,7 +39,7 @@ impl<P: Platform> Responder<'_, P> {
         }
         self.exec().reach(&Range { addr: reth.addr, rkey: reth.rkey, len }, Access::REMOTE_READ)?;
         let psns = reth.len.div_ceil(self.qp.attr.path_mtu.bytes()).max(1);
-        self.store(Reply::read(header.psn, psns, reth))?;
+        self.store(Reply::read(header, psns, reth))?;
         self.exec().count_read(len, true);
         Ok(psns)
     }
@@ -56,7 +56,7 @@ impl<P: Platform> Responder<'_, P> {
             Some(original) => Stored::Original(original),
             None => Stored::Done,
         };
-        self.store(Reply::stored(header.psn, result))
+        self.store(Reply::stored(header, result))
     }
 
     /// A QP that takes no READs and atomics (`max_dest_rd_atomic`) refuses them, as rxe does.

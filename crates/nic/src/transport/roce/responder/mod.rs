@@ -204,7 +204,7 @@ impl<P: Platform> Responder<'_, P> {
         match header.op {
             Op::Send { .. } | Op::Write { .. } => {
                 responder.ack_due = true;
-                responder.selective.count_duplicate();
+                responder.selective.count_duplicate(header);
             }
             // A copy: the request has been answered, or will be.
             _ if responder.selective.is_on() && !header.is_repeated => {}

@@ -46,7 +46,7 @@ pub(super) struct Reply {
     end: u32,
     /// It was sent as a whole: a newer request proves that the peer has it, even if it asked for it again meanwhile.
     answered: bool,
-    /// It was asked for again.
+    /// The request was sent before, or the answer is asked for again.
     is_repeated: bool,
 }
 
@@ -61,21 +61,15 @@ pub(super) enum Result {
 }
 
 impl Reply {
-    pub(super) fn read(psn: Psn, psns: u32, reth: Reth) -> Self {
-        Self {
-            psn,
-            psns,
-            result: Result::Read(reth),
-            first: 0,
-            next: 0,
-            end: psns,
-            answered: false,
-            is_repeated: false,
-        }
+    /// To a READ request, which may have been sent before and lost.
+    pub(super) fn read(request: &Header, psns: u32, reth: Reth) -> Self {
+        Self { psns, end: psns, ..Self::stored(request, Result::Read(reth)) }
     }
 
-    pub(super) fn stored(psn: Psn, result: Result) -> Self {
-        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false, is_repeated: false }
+    /// To another request, likewise.
+    pub(super) fn stored(request: &Header, result: Result) -> Self {
+        let Header { psn, is_repeated, .. } = *request;
+        Self { psn, psns: 1, result, first: 0, next: 0, end: 1, answered: false, is_repeated }
     }
 
     fn is_sent(&self) -> bool {

@@ -58,9 +58,9 @@ impl Selective {
         self.is_on
     }
 
-    /// A request has arrived again.
-    pub(super) fn count_duplicate(&mut self) {
-        self.duplicates = self.duplicates.wrapping_add(1);
+    /// A request has arrived that was here before. Only what was sent again says that too much is: not copies.
+    pub(super) fn count_duplicate(&mut self, header: &Header) {
+        self.duplicates = self.duplicates.wrapping_add(header.is_repeated.into());
     }
 
     /// A request has arrived that may have been sent before.
@@ -109,7 +109,7 @@ impl<P: Platform> Responder<'_, P> {
         let begins_gap = selective.reordering.begins_gap(header.psn);
         let is_kept = selective.reordering.hold(expected, header, payload, &selective.held);
         if !is_kept {
-            selective.count_duplicate();
+            selective.count_duplicate(header);
         }
         selective.unreported += 1;
         if begins_gap || !is_kept || header.ack_request || selective.unreported >= REPORT_AFTER {
