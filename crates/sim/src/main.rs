@@ -1,7 +1,7 @@
 //! Command line of the simulator.
 
 use clap::{Parser, Subcommand};
-use rdmesh_sim::schedules::{Exchange, explore, replay};
+use rdmesh_sim::schedules::{Exchange, Wire, explore, replay};
 use rdmesh_sim::{golden, run_many, run_seed};
 use std::process::ExitCode;
 
@@ -68,12 +68,12 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Schedules => {
-            for exchange in Exchange::ALL {
-                match explore(exchange) {
-                    Ok(schedules) => println!("{exchange:?}: {schedules} schedules hold"),
+            for (exchange, wire) in Exchange::ALL.into_iter().flat_map(|e| Wire::ALL.map(|wire| (e, wire))) {
+                match explore(exchange, wire) {
+                    Ok(schedules) => println!("{exchange:?}, {wire:?}: {schedules} schedules hold"),
                     Err(broken) => {
-                        println!("{exchange:?}: {}; choices {:?}", broken.violation, broken.choices);
-                        let _ = replay(exchange, &broken.choices);
+                        println!("{exchange:?}, {wire:?}: {}; choices {:?}", broken.violation, broken.choices);
+                        let _ = replay(exchange, wire, &broken.choices);
                         return ExitCode::FAILURE;
                     }
                 }

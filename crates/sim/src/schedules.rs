@@ -58,6 +58,21 @@ impl Exchange {
     }
 }
 
+/// The transport between the two engines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Wire {
+    /// Through the tunnel: only what is lost is sent again.
+    Native,
+    /// As external peers: go-back-N.
+    Plain,
+}
+
+impl Wire {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Plain];
+}
+
 /// A schedule that fails.
 #[derive(Clone, Debug)]
 pub struct Broken {
@@ -68,11 +83,11 @@ pub struct Broken {
 }
 
 /// Runs every schedule of an exchange. Returns how many there are, or one that fails.
-pub fn explore(exchange: Exchange) -> Result<u64, Broken> {
+pub fn explore(exchange: Exchange, wire: Wire) -> Result<u64, Broken> {
     let mut choices = Choices::default();
     let mut schedules = 0;
     loop {
-        if let Err(violation) = run(exchange, &mut choices, false) {
+        if let Err(violation) = run(exchange, wire, &mut choices, false) {
             return Err(Broken { choices: choices.taken(), violation });
         }
         schedules += 1;
@@ -83,9 +98,9 @@ pub fn explore(exchange: Exchange) -> Result<u64, Broken> {
 }
 
 /// Runs one schedule and writes what happens.
-pub fn replay(exchange: Exchange, choices: &[u32]) -> Check {
+pub fn replay(exchange: Exchange, wire: Wire, choices: &[u32]) -> Check {
     let trail = choices.iter().map(|choice| (*choice, u32::MAX)).collect();
-    run(exchange, &mut Choices { trail, next: 0 }, true)
+    run(exchange, wire, &mut Choices { trail, next: 0 }, true)
 }
 
 /// Faults that a schedule may still inject.
@@ -98,9 +113,11 @@ struct Budget {
     flight: bool,
 }
 
-fn run(exchange: Exchange, choices: &mut Choices, verbose: bool) -> Check {
+fn run(exchange: Exchange, wire: Wire, choices: &mut Choices, verbose: bool) -> Check {
     choices.next = 0;
-    let mut world = World::by_hand(plan(), verbose)?;
+    let mut plan = plan();
+    plan.nodes.iter_mut().for_each(|node| node.plain = wire == Wire::Plain);
+    let mut world = World::by_hand(plan, verbose)?;
     for (kind, len) in exchange.requests() {
         world.ask(0, kind, len)?;
     }
