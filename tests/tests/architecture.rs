@@ -1,4 +1,4 @@
-//! Conformance of the code to the tables of ARCHITECTURE.md.
+//! Conformance of the code to the lists of `tests/allow`, and of the pages about it to the code.
 
 use rdmesh_tests::methods::methods;
 use rdmesh_tests::modules::Modules;
@@ -8,24 +8,54 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use toml::Table;
 
 /// No source file grows past this many lines.
 const MAX_LINES: usize = 600;
 /// No type has more methods of its own than this.
 const MAX_METHODS: usize = 40;
+/// The page about the architecture has no more words than this.
+const MAX_WORDS: usize = 1800;
 /// Packages beside the crates of the import table: nothing imports them, and they may import what they like.
 const BESIDE: [&str; 2] = ["rdmesh-tests", "rdmesh-bench"];
 
-fn document() -> String {
-    fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md")
+/// A file of `tests/allow`: what is allowed.
+fn allowed(file: &str) -> Table {
+    let text = read(&format!("tests/allow/{file}"));
+    text.parse().unwrap_or_else(|error| panic!("tests/allow/{file}: {error}"))
 }
 
-/// Rows of the first table under the heading `title`, cell by cell.
-fn table(document: &str, title: &str) -> Vec<Vec<String>> {
-    let (_, section) = document.split_once(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
-    let lines = section.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|'));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect();
-    lines.skip(2).map(cells).collect()
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The strings of a list.
+fn strings(list: &toml::Value) -> BTreeSet<String> {
+    let list = list.as_array().unwrap_or_else(|| panic!("no list: {list:?}"));
+    list.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
+}
+
+/// What each part may import, of a file of `tests/allow`; a part that may import all has every one.
+fn imports(file: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let table = allowed(file);
+    let all: BTreeSet<String> = table.keys().cloned().collect();
+    let of = |part: &toml::Value| match part["imports"].as_str() {
+        Some("all") => all.clone(),
+        _ => strings(&part["imports"]),
+    };
+    table.iter().map(|(name, part)| (name.clone(), of(part))).collect()
+}
+
+/// All names in the lists of a file of `tests/allow`.
+fn listed(file: &str, key: &str) -> BTreeSet<String> {
+    let table = allowed(file);
+    let entries = table["allow"].as_array().expect("entries").iter();
+    entries
+        .flat_map(|entry| {
+            assert!(entry["for"].as_str().is_some_and(|reason| !reason.is_empty()), "{file}: {entry:?} has no reason");
+            strings(&entry[key])
+        })
+        .collect()
 }
 
 /// The words in backquotes.
@@ -79,9 +109,8 @@ fn sources() -> Vec<(String, String)> {
 
 #[test]
 fn crates_import_only_what_the_table_allows() {
-    let rows = table(&document(), "Crates");
     let allowed: BTreeMap<String, BTreeSet<String>> =
-        rows.iter().map(|row| (format!("rdmesh-{}", row[0].trim_matches('`')), names(&row[2]))).collect();
+        imports("crates.toml").into_iter().map(|(name, imports)| (format!("rdmesh-{name}"), imports)).collect();
     let actual = dependencies();
     for (package, imports) in actual.iter().filter(|(p, _)| !BESIDE.contains(&p.as_str())) {
         let allowed = allowed.get(package).unwrap_or_else(|| panic!("{package} is missing in the table"));
@@ -105,9 +134,7 @@ fn imported_rooms(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn rooms_of_the_engine_import_only_what_the_table_allows() {
-    let rows = table(&document(), "Rooms of `nic`");
-    let rooms: BTreeMap<String, BTreeSet<String>> =
-        rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), names(&row[2]))).collect();
+    let rooms = imports("nic.toml");
     let mut seen = BTreeSet::new();
     for (file, text) in sources() {
         let Some(path) = file.strip_prefix("crates/nic/src/") else { continue };
@@ -138,15 +165,19 @@ fn rooms_of_the_engine_import_only_what_the_table_allows() {
 
 #[test]
 fn every_dependency_has_its_reason() {
-    let listed: BTreeSet<String> = table(&document(), "Dependencies").iter().flat_map(|row| names(&row[0])).collect();
+    let listed = listed("dependencies.toml", "crates");
     let used: BTreeSet<String> = dependencies().into_values().flatten().filter(|d| !d.starts_with("rdmesh-")).collect();
-    assert_eq!(used.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new(), "not listed in ARCHITECTURE.md");
+    assert_eq!(
+        used.difference(&listed).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "not listed in tests/allow/dependencies.toml"
+    );
     assert_eq!(listed.difference(&used).collect::<Vec<_>>(), Vec::<&String>::new(), "listed but not used");
 }
 
 #[test]
 fn unsafe_code_lies_only_in_the_named_modules() {
-    let named: BTreeSet<String> = table(&document(), "Unsafe code").iter().flat_map(|row| names(&row[0])).collect();
+    let named = listed("unsafe.toml", "files");
     let has_unsafe = |text: &str| {
         let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
         code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_')).any(|word| word == "unsafe")
@@ -180,9 +211,7 @@ fn the_engine_touches_no_clock_and_no_unsafe_code() {
 #[test]
 fn the_routers_parts_import_only_what_the_table_allows() {
     let modules = Modules::read(&root().join("crates/router/src"));
-    let rows = table(&document(), "Parts of the router");
-    let allowed: BTreeMap<String, BTreeSet<String>> =
-        rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), names(&row[2]))).collect();
+    let allowed = imports("router.toml");
     let actual = modules.parts();
     for (part, imports) in actual {
         let allowed = allowed.get(part).unwrap_or_else(|| panic!("{part} is missing in the table"));
@@ -204,7 +233,6 @@ fn the_base_of_preload_libraries_replaces_nothing() {
 
 #[test]
 fn what_libraries_read_from_the_environment_is_documented() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
     let (settings, page) = (read("crates/preload/src/settings.rs"), read("docs/settings.md"));
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     let variables: BTreeSet<&str> = settings.split(|c| !is_name(c)).filter(|w| w.starts_with("RDMESH_")).collect();
@@ -249,10 +277,17 @@ fn modules_with_children_are_folders() {
     }
 }
 
+/// Pages about the code: the map, and the folder with the rest.
+fn pages() -> Vec<String> {
+    let internals = fs::read_dir(root().join("docs/internals")).expect("the folder").flatten();
+    let internals = internals.map(|page| format!("docs/internals/{}", page.file_name().to_string_lossy()));
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned).into_iter().chain(internals).collect()
+}
+
 #[test]
 fn the_documents_name_files_that_exist() {
-    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        let text = fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for name in pages() {
+        let text = read(&name);
         let folders = ["crates/", "tests/", "bench/", "docs/", "scripts/", "fuzz/", "examples/"];
         for path in names(&text.replace("```", ""))
             .iter()
@@ -263,9 +298,21 @@ fn the_documents_name_files_that_exist() {
     }
 }
 
+/// The page is a map: it is read in ten minutes, and its table of crates is that of `tests/allow`.
+#[test]
+fn the_architecture_page_is_short_and_names_every_crate() {
+    let page = read("ARCHITECTURE.md");
+    let words = page.split_whitespace().count();
+    assert!(words <= MAX_WORDS, "ARCHITECTURE.md has {words} words: what is more than a map belongs in docs/internals");
+    for (name, krate) in allowed("crates.toml") {
+        let row = format!("| `{name}` | {} |", krate["holds"].as_str().expect("a description"));
+        assert!(page.contains(&row), "ARCHITECTURE.md lacks the row {row}");
+    }
+}
+
 /// The walks through the code, each with its title and the functions that it names: file and name.
 fn walks(document: &str) -> Vec<(String, Vec<(String, String)>)> {
-    let (_, section) = document.split_once("\n## Walks\n").expect("a section of walks");
+    let (_, section) = document.split_once("\n## From function to function\n").expect("a section of walks");
     let section = section.split("\n## ").next().unwrap_or_default();
     let functions = |text: &str| {
         let names = text.split('`').skip(1).step_by(2);
@@ -285,7 +332,7 @@ fn defines(text: &str, function: &str) -> bool {
 #[test]
 fn the_walks_name_functions_that_exist() {
     let sources: BTreeMap<String, String> = sources().into_iter().collect();
-    let walks = walks(&document());
+    let walks = walks(&read("docs/internals/walks.md"));
     assert!(walks.len() >= 5, "{:?}", walks.iter().map(|(title, _)| title).collect::<Vec<_>>());
     for (title, functions) in walks {
         assert!(functions.len() >= 10, "{title} names {} functions", functions.len());
@@ -302,7 +349,6 @@ fn the_walks_name_functions_that_exist() {
 /// Programs that attack the router with messages of their own are let in: they have the version of the present library.
 #[test]
 fn attackers_speak_the_present_session_protocol() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
     let session = read("crates/uverbs/src/session/mod.rs");
     let (_, rest) = session.split_once("pub const VERSION: u32 = ").expect("the version");
     let (version, _) = rest.split_once(';').expect("the end of the statement");
