@@ -40,9 +40,11 @@ part_sim() {
 
 part_lint() {
     need build test
+    need_packages g++
     step "formatting" cargo fmt --all --check &&
         step "clippy" cargo clippy --workspace --all-targets -- -D warnings &&
         step "documentation" env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items &&
+        step "fuzz targets" env CARGO_TARGET_DIR=target cargo check --manifest-path fuzz/Cargo.toml &&
         step "shell scripts" shellcheck -x dev .ci/run scripts/*.sh &&
         cargo test --quiet -p rdmesh-tests --test architecture --test mutants --test watchdog
 }

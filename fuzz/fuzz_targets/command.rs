@@ -50,7 +50,8 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         network: "fuzz".into(),
         vni: Vni(1),
         gids: vec![Gid([0xfe; 16])],
-        quota: Quota { contexts: 8, qps: 64, cqs: 64, mrs: 64, pinned_bytes: 1 << 30, mappings: 512 },
+        quota: Quota { contexts: 8, qps: 64, cqs: 64, mrs: 64, mappings: 512, ..Quota::default() },
+        policy: Default::default(),
         allowed_uid: None,
     };
     server.add_endpoint(spec, listener);

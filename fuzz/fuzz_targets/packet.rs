@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rdmesh_nic::wire::{Header, IdSolver, IpUdp, geneve, icrc, padded};
+use rdmesh_nic::wire::{Header, IdSolver, IpUdp, Op, SelectiveAck, geneve, icrc, padded};
 use rdmesh_verbs::{Gid, Vni};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,6 +55,9 @@ fn packet(ip: &IpUdp, bytes: &[u8]) {
         assert!(!icrc::check(ip, bytes));
     }
     let Ok((header, payload)) = Header::decode(bytes) else { return };
+    if header.op == Op::SelectiveAcknowledge {
+        selective(payload);
+    }
     let mut again = vec![0; header.len() + padded(payload.len())];
     header.encode(payload.len(), &mut again);
     again[header.len()..][..payload.len()].copy_from_slice(payload);
@@ -63,4 +66,14 @@ fn packet(ip: &IpUdp, bytes: &[u8]) {
     assert_eq!(Header::decode(&again), Ok((header, payload)));
     assert!(icrc::check(ip, &again));
     assert_eq!(solver.solve(&IpUdp { id: 0, ..*ip }, &again), Some(ip.id));
+}
+
+fn selective(bytes: &[u8]) {
+    let Ok(ack) = SelectiveAck::decode(bytes) else { return };
+    let mut again = SelectiveAck::new(ack.duplicates, ack.repeats);
+    ack.marked().for_each(|mark| again.mark(mark));
+    assert!(again.marked().eq(ack.marked()));
+    let mut encoded = vec![0; ack.len()];
+    ack.encode(&mut encoded);
+    assert_eq!(encoded, bytes);
 }
