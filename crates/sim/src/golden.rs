@@ -10,7 +10,7 @@ use crate::link::LinkPlan;
 use crate::model::{Check, Kind};
 use crate::plan::{MESSAGE, Plan};
 use crate::schedules;
-use crate::world::World;
+use crate::world::{Streamed, World};
 use rdmesh_verbs::Mtu;
 use std::fmt::Write;
 
@@ -66,6 +66,30 @@ pub fn measure() -> Check<Vec<Cell>> {
     Ok(cells)
 }
 
+/// A stream of WRITEs through a queue that drops what does not fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Bottleneck {
+    /// Bytes of the queue.
+    pub queue: u64,
+    /// Fraction of the link's rate that is payload.
+    pub used: f64,
+    /// Fraction of the packets that are dropped.
+    pub dropped: f64,
+}
+
+/// Measures a link of 1 Gb/s with a round trip of 200 µs and a short queue: a window that only random loss leaves alone would fill
+/// it for ever.
+pub fn bottleneck(queue: u64) -> Check<Bottleneck> {
+    let link = LinkPlan { delay: 100_000, rate: FAR.rate, queue, ..LinkPlan::default() };
+    let mut plan = Plan { seed: 1, links: vec![vec![link; 2]; 2], ..schedules::plan() };
+    plan.pairs[0].mtu = Mtu::B1024;
+    let messages = (BYTES[0] / MESSAGE) as usize;
+    let kind = Kind::Write { target: SLOT + TARGET.start, imm: None };
+    let Streamed { took, sent, dropped } = World::stream(plan, (kind, MESSAGE), OUTSTANDING, messages)?;
+    let used = (messages as u64 * MESSAGE) as f64 * 1e9 / took.0 as f64 / FAR.rate as f64;
+    Ok(Bottleneck { queue, used, dropped: dropped as f64 / sent as f64 })
+}
+
 /// The table as text.
 pub fn table(cells: &[Cell]) -> String {
     let mut text = "transport  operation  round trip   loss  goodput Gb/s  fraction\n".to_owned();
@@ -92,8 +116,8 @@ fn goodput(is_native: bool, operation: &str, network: Network, loss: f64) -> Che
         _ => (Kind::Read { target: SLOT + READABLE.start }, MESSAGE),
     };
     let messages = (BYTES[usize::from(!is_native)] / len) as usize;
-    let took = World::stream(plan, (kind, len), OUTSTANDING, messages)?;
-    Ok((messages as u64 * len * 8) as f64 / took.0 as f64)
+    let streamed = World::stream(plan, (kind, len), OUTSTANDING, messages)?;
+    Ok((messages as u64 * len * 8) as f64 / streamed.took.0 as f64)
 }
 
 /// Bytes of a measurement, native and RoCEv2: enough for the last round trip not to count.

@@ -1,6 +1,6 @@
 //! Test of the golden table: throughput under loss.
 
-use rdmesh_sim::golden::{Cell, GOLDEN, NEAR, measure, table};
+use rdmesh_sim::golden::{Bottleneck, Cell, GOLDEN, NEAR, bottleneck, measure, table};
 use std::sync::OnceLock;
 
 fn measured() -> &'static [Cell] {
@@ -21,7 +21,7 @@ fn goodput_under_loss_is_what_it_was() {
 /// its answer again.
 #[test]
 fn native_goodput_under_loss_is_nearly_all() {
-    for (loss, most, least) in [(0.001, 0.995, 0.99), (0.01, 0.975, 0.975), (0.05, 0.92, 0.9)] {
+    for (loss, most, least) in [(0.001, 0.995, 0.99), (0.01, 0.975, 0.975), (0.05, 0.92, 0.88)] {
         for cell in measured().iter().filter(|cell| cell.is_native && cell.loss == loss) {
             let expected = if cell.operation == "READ" { least } else { most };
             assert!(cell.fraction >= expected, "{cell:?}, expected {expected}");
@@ -38,5 +38,16 @@ fn goodput_outside_is_that_of_go_back_n() {
         for cell in outside.filter(|cell| cell.network == NEAR && cell.loss == loss) {
             assert!(cell.fraction > 0.9 * expected, "{cell:?}, expected {expected}");
         }
+    }
+}
+
+/// The link carries what it can, and little is sent in vain: less than goes on where only delay narrows the window.
+#[test]
+fn a_short_queue_is_not_kept_full() {
+    for queue in [16 << 10, 64 << 10, 256 << 10] {
+        let measured @ Bottleneck { used, dropped, .. } =
+            bottleneck(queue).unwrap_or_else(|violation| panic!("{violation}"));
+        println!("{measured:?}");
+        assert!(used > 0.75 && dropped < 0.12, "{measured:?}");
     }
 }

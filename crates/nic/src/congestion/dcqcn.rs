@@ -44,8 +44,8 @@ impl Controller for Dcqcn {
         self.window.on_ack(acked, rtt);
     }
 
-    fn on_loss(&mut self, rtt: &Rtt) {
-        self.window.on_loss(rtt);
+    fn on_loss(&mut self, lost: u32, rtt: &Rtt) {
+        self.window.on_loss(lost, rtt);
     }
 
     fn on_probed_loss(&mut self) {

@@ -32,8 +32,8 @@ pub(crate) trait Controller {
     /// Packets were acknowledged.
     fn on_ack(&mut self, acked: Acked, rtt: &Rtt);
 
-    /// A packet was lost, as the peer reports.
-    fn on_loss(&mut self, rtt: &Rtt);
+    /// So many packets were lost, as the peer reports: at most once in a round trip.
+    fn on_loss(&mut self, lost: u32, rtt: &Rtt);
 
     /// A packet was lost, as the answer to a probe shows.
     fn on_probed_loss(&mut self);

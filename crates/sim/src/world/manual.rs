@@ -2,6 +2,7 @@
 
 use super::requests::Wish;
 use super::{Incoming, World};
+use crate::coverage::Seen;
 use crate::model::{Check, Kind, RECEIVE, violated};
 use crate::plan::Plan;
 use crate::trace::dissect;
@@ -15,6 +16,14 @@ pub struct Flying {
     /// Destination.
     pub host: usize,
     pub(super) incoming: Incoming,
+}
+
+/// What a stream of requests took.
+pub(crate) struct Streamed {
+    pub(crate) took: Time,
+    /// Datagrams, and those of them that a full queue has dropped.
+    pub(crate) sent: u64,
+    pub(crate) dropped: u64,
 }
 
 impl Flying {
@@ -75,8 +84,8 @@ impl World {
         Ok(true)
     }
 
-    /// Keeps `outstanding` requests under way until `count` are done. Returns how long that took.
-    pub(crate) fn stream(plan: Plan, (kind, len): (Kind, u64), outstanding: usize, count: usize) -> Check<Time> {
+    /// Keeps `outstanding` requests under way until `count` are done.
+    pub(crate) fn stream(plan: Plan, (kind, len): (Kind, u64), outstanding: usize, count: usize) -> Check<Streamed> {
         let mut world = Self::new(plan, false);
         world.steady = true;
         world.build()?;
@@ -92,7 +101,8 @@ impl World {
                 world.model.ends[0].next_data = 0;
             }
             if world.model.ends[0].flow.completed >= count {
-                return Ok(world.now);
+                let dropped = world.model.seen.of(Seen::QueueDrop);
+                return Ok(Streamed { took: world.now, sent: world.sent, dropped });
             }
             let Some(happening) = world.next() else { return violated("P9", world.unfinished()) };
             world.happen(happening)?;

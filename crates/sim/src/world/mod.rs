@@ -9,6 +9,7 @@ mod setup;
 mod snoop;
 
 pub use manual::Flying;
+pub(crate) use manual::Streamed;
 pub use setup::Node;
 
 use crate::chance::{Chance, Stream};

@@ -27,6 +27,8 @@ pub(crate) struct Scoreboard {
     look_at: Time,
     /// Transmissions up to this one have narrowed the window already, if they are lost.
     counted: u64,
+    /// Packets lost since.
+    uncounted: u32,
     reordering: ReorderWindow,
 }
 
@@ -86,8 +88,8 @@ struct ReorderWindow {
 /// What became of the packets in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Losses {
-    /// Whether a packet is lost that no loss counted before could have made one with.
-    pub(crate) is_new: bool,
+    /// Packets lost since the last time that this said so, if one of them was sent since: what one round trip has lost.
+    pub(crate) counted: Option<u32>,
     /// Time at which to look again.
     pub(crate) again_at: Option<Time>,
 }
@@ -255,12 +257,12 @@ impl Scoreboard {
     pub(crate) fn find_lost(&mut self, now: Time, round_trip: Duration) -> Losses {
         let Some(newest) = self.newest.filter(|_| self.is_disturbed) else { return Losses::default() };
         if now < self.look_at {
-            return Losses { is_new: false, again_at: Some(self.look_at) };
+            return Losses { counted: None, again_at: Some(self.look_at) };
         }
         let span = self.reordering.span(round_trip);
         self.look_at = now.after(span / LOOKS);
         let allowance = newest.round_trip + span;
-        let (mut losses, mut is_disturbed) = (Losses::default(), false);
+        let (mut losses, mut is_disturbed, mut is_new) = (Losses::default(), false, false);
         for i in 0..self.entries.len() {
             let entry = self.entries[i];
             is_disturbed |= entry.is_repeated || entry.state != State::InFlight;
@@ -274,13 +276,15 @@ impl Scoreboard {
             let deadline = entry.at.after(allowance);
             if deadline <= now {
                 self.set(i, State::Lost);
-                losses.is_new |= entry.transmission > self.counted;
+                self.uncounted += 1;
+                is_new |= entry.transmission > self.counted;
             } else {
                 losses.again_at = Some(losses.again_at.map_or(deadline, |at| at.min(deadline)));
             }
         }
-        if losses.is_new {
+        if is_new {
             self.counted = self.transmissions;
+            losses.counted = Some(core::mem::take(&mut self.uncounted));
         }
         self.is_disturbed = is_disturbed;
         losses

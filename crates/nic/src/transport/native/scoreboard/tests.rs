@@ -28,10 +28,10 @@ fn a_packet_is_lost_when_a_later_one_has_arrived_long_enough_before() {
     assert!(board.hold(micros(105), psn(5), true).0);
     // The allowance is the round trip of the packet that arrived, and a quarter of the usual one.
     let losses = board.find_lost(micros(105), ROUND_TRIP);
-    assert_eq!(losses, Losses { is_new: false, again_at: Some(micros(125)) });
+    assert_eq!(losses, Losses { counted: None, again_at: Some(micros(125)) });
     assert!(!board.has_lost());
     let losses = board.find_lost(micros(126), ROUND_TRIP);
-    assert_eq!((losses.is_new, board.oldest_lost(), board.lost_from(psn(0), 100)), (true, Some(psn(0)), 2));
+    assert_eq!((losses.counted.is_some(), board.oldest_lost(), board.lost_from(psn(0), 100)), (true, Some(psn(0)), 2));
     // Packets behind the one that arrived say nothing of themselves.
     board.find_lost(micros(10_000), ROUND_TRIP);
     assert_eq!((board.lost_from(psn(0), 100), board.lost_from(psn(6), 100), board.in_flight()), (5, 0, 4));
@@ -44,11 +44,11 @@ fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
     board.find_lost(micros(1000), ROUND_TRIP);
     assert_eq!(board.oldest_lost(), Some(psn(0)));
     board.repeat(micros(1000), psn(0), 1);
-    assert!(!board.find_lost(micros(1010), ROUND_TRIP).is_new && !board.has_lost());
+    assert!(!board.find_lost(micros(1010), ROUND_TRIP).counted.is_some() && !board.has_lost());
     board.push(micros(1001), REQUEST);
     board.hold(micros(1101), psn(3), true);
     let losses = board.find_lost(micros(1200), ROUND_TRIP);
-    assert!(losses.is_new && board.oldest_lost() == Some(psn(0)), "{losses:?}");
+    assert!(losses.counted.is_some() && board.oldest_lost() == Some(psn(0)), "{losses:?}");
 }
 
 #[test]
@@ -62,17 +62,17 @@ fn the_late_arrival_of_what_was_sent_again_says_nothing_of_what_was_sent_before(
     board.lose(psn(1));
     board.repeat(micros(9000), psn(1), 1);
     board.acknowledge(micros(9100), psn(2), true);
-    assert!(board.find_lost(micros(9100), ROUND_TRIP).is_new && board.lost_from(psn(2), 9) == 3);
+    assert!(board.find_lost(micros(9100), ROUND_TRIP).counted.is_some() && board.lost_from(psn(2), 9) == 3);
 }
 
 #[test]
 fn losses_of_one_round_trip_narrow_the_window_once() {
     let mut board = board(20);
     board.hold(micros(100), psn(10), true);
-    assert!(board.find_lost(micros(1000), ROUND_TRIP).is_new);
+    assert!(board.find_lost(micros(1000), ROUND_TRIP).counted.is_some());
     board.hold(micros(1001), psn(19), true);
     let losses = board.find_lost(micros(2000), ROUND_TRIP);
-    assert!(!losses.is_new && board.lost_from(psn(11), 20) == 8);
+    assert!(!losses.counted.is_some() && board.lost_from(psn(11), 20) == 8);
 }
 
 #[test]

@@ -119,7 +119,9 @@ impl<P: Platform> Requester<'_, P> {
             send.cursor = send.cursor.max(1);
             (entry.complete, entry.outstanding) = (true, 0);
         }
-        self.on_progress(done_now - done);
+        // Packets that arrive in any order are counted when they do.
+        let counted = if self.connection.requester.is_selective() { 0 } else { done_now - done };
+        self.on_progress(counted);
         if done_now == total {
             self.exec().complete_oldest();
         }
@@ -258,7 +260,7 @@ impl<P: Platform> Requester<'_, P> {
     /// A packet was lost: sends again from there.
     fn on_loss(&mut self) {
         let requester = &mut self.connection.requester;
-        requester.congestion.on_loss(&requester.rtt);
+        requester.congestion.on_loss(1, &requester.rtt);
         self.go_back();
         self.out.make_wire_ready(self.index);
     }

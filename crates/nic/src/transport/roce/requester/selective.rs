@@ -97,9 +97,9 @@ impl<P: Platform> Requester<'_, P> {
         let requester = &mut self.connection.requester;
         let round_trip = requester.round_trip();
         let Some(board) = &mut requester.board else { return };
-        let Losses { is_new, again_at } = board.find_lost(now, round_trip);
-        if is_new {
-            requester.congestion.on_loss(&requester.rtt);
+        let Losses { counted, again_at } = board.find_lost(now, round_trip);
+        if let Some(lost) = counted {
+            requester.congestion.on_loss(lost, &requester.rtt);
         }
         match again_at {
             Some(at) => requester.timers.set(Timer::Reorder, at),
@@ -167,8 +167,8 @@ impl<P: Platform> Requester<'_, P> {
         if done != 0 && requester.timers.is_set(Timer::Rnr) {
             requester.timers.stop(Timer::Rnr);
         }
-        if done == 0 && news != 0 {
-            self.on_progress(0);
+        if news != 0 {
+            self.on_progress(news);
         }
         // Request by request: each completes with its own last packet.
         while done != 0
