@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_WORDS = 64, MAX_LINE = 8192, MONTH = 60 * 60 * 24 * 30 };
+enum { MAX_WORDS = 64, MAX_LINE = 8192, MAX_ANSWER = 8 << 20, MONTH = 60 * 60 * 24 * 30 };
 
 /* A command line, word by word. */
 struct line {
@@ -72,11 +72,16 @@ static void get(struct session *session, const struct line *line, int with_cas) 
     for (size_t i = 1; i < line->count; i++) {
         if (!is_key(line->words[i])) return output_print(&session->output, "CLIENT_ERROR bad command line format\r\n");
     }
+    size_t begin = session->output.length;
     for (size_t i = 1; i < line->count; i++) {
         struct item *item = store_find(line->words[i], strlen(line->words[i]));
         counts.gets++;
         if (!item) continue;
         counts.hits++;
+        if (session->output.length - begin + item->length > MAX_ANSWER) {
+            session->output.length = begin;
+            return output_print(&session->output, "SERVER_ERROR out of memory writing get response\r\n");
+        }
         output_print(&session->output, "VALUE %s %u %zu", line->words[i], item->flags, item->length);
         if (with_cas) output_print(&session->output, " %" PRIu64, item->cas);
         output_print(&session->output, "\r\n");
@@ -95,18 +100,22 @@ static const char *store(const char *command, const char *key, struct item *item
                          : strcmp(command, "set") != 0 && strcmp(command, "add") != 0 && !old ? "NOT_STORED"
                          : "STORED";
     if (strcmp(answer, "STORED") != 0) {
-        free(item);
+        store_drop(item);
         return answer;
     }
     int is_append = strcmp(command, "append") == 0;
     if (is_append || strcmp(command, "prepend") == 0) {
         struct item *more = item;
+        if (old->length + more->length > KV_MAX_VALUE) {
+            store_drop(more);
+            return "SERVER_ERROR object too large for cache";
+        }
         item = store_make(key, strlen(key), old->flags, old->expires, old->length + more->length);
         if (item) {
             memcpy(item_value(item) + (is_append ? 0 : more->length), item_value(old), old->length);
             memcpy(item_value(item) + (is_append ? old->length : 0), item_value(more), more->length);
         }
-        free(more);
+        store_drop(more);
         if (!item) return "SERVER_ERROR out of memory storing object";
     }
     store_put(item);
@@ -207,7 +216,7 @@ static void stats(struct session *session, const struct line *line) {
     output_print(output, "STAT pid %d\r\nSTAT uptime %lld\r\nSTAT time %lld\r\n", getpid(), (long long)(time(NULL) - started),
                  (long long)time(NULL));
     output_print(output, "STAT version " KV_VERSION "\r\nSTAT pointer_size %zu\r\n", sizeof(void *) * 8);
-    output_print(output, "STAT curr_items %zu\r\nSTAT cmd_get %" PRIu64 "\r\nSTAT get_hits %" PRIu64 "\r\n", store_count(), counts.gets,
+    output_print(output, "STAT curr_items %zu\r\nSTAT bytes %zu\r\nSTAT cmd_get %" PRIu64 "\r\nSTAT get_hits %" PRIu64 "\r\n", store_count(), store_bytes(), counts.gets,
                  counts.hits);
     output_print(output, "STAT get_misses %" PRIu64 "\r\nSTAT cmd_set %" PRIu64 "\r\nSTAT chain_clients %u\r\nEND\r\n",
                  counts.gets - counts.hits, counts.sets, serve_clients());

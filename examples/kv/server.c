@@ -1,4 +1,4 @@
-/* server [PORT]: a key-value server with memcached's text protocol, of which gets are served by chains too.
+/* server [PORT [MEGABYTES]]: a key-value server with memcached's text protocol, of which gets are served by chains too.
  *
  * rdmesh run --name kv --net blue --ip 10.7.0.2 --linger 60s --take-over -- server
  *
@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "protocol.h"
 #include "serve.h"
+#include "store.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,7 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MOST = 256, ROOM = 2 << 20 };
+/* Answers that wait beyond ENOUGH keep a connection's further commands from being executed. */
+enum { MOST = 256, ROOM = 2 << 20, ENOUGH = 1 << 20 };
 
 struct connection {
     struct session session;
@@ -68,7 +70,7 @@ static void end(nfds_t i) {
 /* Executes what has come. */
 static void work(struct connection *connection) {
     size_t at = 0, used;
-    while (at < connection->length && !connection->session.is_over &&
+    while (at < connection->length && !connection->session.is_over && connection->session.output.length < ENOUGH &&
            (used = protocol_take(&connection->session, connection->input + at, connection->length - at)) > 0) {
         at += used;
     }
@@ -90,6 +92,12 @@ static int serve(struct pollfd *fd, struct connection *connection) {
         if (sent < 0 && errno != EAGAIN && errno != EINTR) return 0;
         output->length -= sent > 0 ? (size_t)sent : 0;
         if (sent > 0) memmove(output->bytes, output->bytes + sent, output->length);
+        /* What has come before is executed when its answers have room. */
+        if (!output->length) {
+            free(output->bytes);
+            *output = (struct output){0};
+            work(connection);
+        }
     }
     /* A client that does not read its answers is not heard meanwhile. */
     fd->events = output->length ? POLLOUT : POLLIN;
@@ -98,6 +106,7 @@ static int serve(struct pollfd *fd, struct connection *connection) {
 
 int main(int argc, char **argv) {
     uint16_t port = argc > 1 ? (uint16_t)atoi(argv[1]) : 11211;
+    if (argc > 2) store_limit((size_t)atoi(argv[2]) << 20);
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGPIPE, SIG_IGN);
     int has_chains = serve_start();

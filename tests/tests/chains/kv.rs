@@ -48,6 +48,53 @@ fn gets_by_chain_agree_with_gets_by_socket() {
     assert_eq!((ask(&mut other, "flush_all"), ask(&mut shell, "get key7")), ("OK".into(), "miss".into()));
 }
 
+/// Asks 300 times for a value of 1 MB, and reads the answers only when it is told.
+const GREEDY: &str = r#"
+import socket, sys
+s = socket.create_connection((sys.argv[1], 11211))
+f = s.makefile("rb")
+value = b"x" * (1 << 20)
+def ask(command):
+    s.sendall(command)
+    return f.readline()
+assert ask(b"set big 0 0 %d\r\n%s\r\n" % (len(value), value)) == b"STORED\r\n"
+assert ask(b"append big 0 0 1\r\ny\r\n") == b"SERVER_ERROR object too large for cache\r\n"
+assert ask(b"get" + b" big" * 20 + b"\r\n") == b"SERVER_ERROR out of memory writing get response\r\n"
+s.sendall(b"get big\r\n" * 300)
+print("asked", flush=True)
+sys.stdin.readline()
+for n in range(300):
+    assert f.readline() == b"VALUE big 0 1048576\r\n", n
+    assert f.read(len(value) + 2) == value + b"\r\n", n
+    assert f.readline() == b"END\r\n", n
+for n in range(200):
+    assert ask(b"set key%d 0 0 %d\r\n%s\r\n" % (n, len(value), value)) == b"STORED\r\n", n
+assert ask(b"get key0\r\n") == b"END\r\n"
+assert ask(b"get key199\r\n") == b"VALUE key199 0 1048576\r\n"
+print("read", flush=True)
+"#;
+
+#[test]
+fn answers_that_are_not_read_and_many_values_take_bounded_memory() {
+    const MOST: u64 = 120 << 20;
+    let lab = Lab::start();
+    let server = start_server(&lab);
+    let pid = find(server.pid(), "kv-server").expect("the server runs");
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server's status");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
+        line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("in KiB") << 10
+    };
+    let mut greedy = lab.start_in(&client(), &["python3", "-c", GREEDY, SERVER]);
+    assert_eq!(greedy.next_line(LIMIT), "asked");
+    let mut other = lab.start_in(&Endpoint::at("x", "blue", "10.7.0.4"), &command("kv-shell", &[SERVER]));
+    assert_eq!(ask(&mut other, "set a value"), "STORED");
+    assert!(resident() < MOST, "{} bytes while nothing is read", resident());
+    greedy.say("read");
+    assert_eq!(greedy.next_line(LIMIT), "read");
+    assert!(resident() < MOST, "{} bytes after 200 MB of values", resident());
+}
+
 #[test]
 fn a_busy_writer_leaves_no_reply_out() {
     let lab = Lab::start();
