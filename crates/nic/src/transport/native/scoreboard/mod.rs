@@ -225,9 +225,19 @@ impl Scoreboard {
         let transmission = entry.transmission;
         let rest = (i..self.entries.len()).take_while(|i| self.entries[*i].transmission == transmission).count();
         for i in i..i + rest {
-            self.set(i, State::Held);
+            if self.entries[i].state != State::Done {
+                self.set(i, State::Held);
+            }
         }
         (true, timed)
+    }
+
+    /// The peer has not got the request that it executes next. What it may have said before is sent again: it keeps things as long
+    /// as it can, but makes no promise.
+    pub(crate) fn take_back(&mut self, psn: Psn) {
+        if self.index(psn).is_some_and(|i| self.entries[i].state == State::Held) {
+            self.lose(psn);
+        }
     }
 
     /// The answer to `psn` has come, after the request was sent again if it `is_repeat`. Returns whether it was waited for, and a round trip that was measured.

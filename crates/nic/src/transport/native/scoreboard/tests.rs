@@ -118,6 +118,27 @@ fn a_read_that_waits_behind_a_gap_at_the_peer_is_not_lost() {
 }
 
 #[test]
+fn what_the_peer_no_longer_holds_is_sent_again() {
+    let mut board = board(3);
+    board.hold(micros(100), psn(1), true);
+    board.acknowledge(micros(101), psn(1), false);
+    assert_eq!(board.take_done(), 1);
+    board.take_back(psn(1));
+    assert_eq!((board.oldest_lost(), board.in_flight()), (Some(psn(1)), 1));
+    board.take_back(psn(2));
+    assert_eq!((board.lost_from(psn(2), 9), board.in_flight()), (0, 1));
+}
+
+#[test]
+fn an_old_report_of_a_read_takes_no_answer_back() {
+    let mut board = board(1);
+    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true });
+    assert_eq!(board.answer(micros(100), psn(2), false), (true, None));
+    board.hold(micros(101), psn(1), false);
+    assert!(!board.awaits(psn(2)) && board.awaits(psn(1)) && board.awaits(psn(3)));
+}
+
+#[test]
 fn a_refused_request_and_what_was_to_be_answered_behind_it_are_sent_again() {
     let mut board = board(2);
     board.push(micros(2), Sending { psns: 2, is_answered: true, is_timed: true });
@@ -145,6 +166,7 @@ proptest! {
                 2 => drop(board.hold(now, psn, psns % 2 == 0)),
                 3 => drop(board.answer(now, psn, psns % 2 == 0)),
                 4 => drop(board.find_lost(now, ROUND_TRIP)),
+                5 if psns == 4 => board.take_back(psn),
                 5 => board.repeat(now, psn, psns),
                 6 => board.lose(psn),
                 _ => board.lose_answers(psn),

@@ -24,6 +24,9 @@ impl<P: Platform> Requester<'_, P> {
         let has_repeats = ack.repeats != requester.repeats;
         requester.repeats = ack.repeats;
         let (mut news, mut timed) = board.acknowledge(now, end, has_repeats);
+        if ack.marked().next() != Some(0) {
+            board.take_back(end);
+        }
         for ahead in ack.marked() {
             let (is_news, held) = board.hold(now, end.add(ahead), has_repeats);
             (news, timed) = (news + u32::from(is_news), held.or(timed));
