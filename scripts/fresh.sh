@@ -7,7 +7,7 @@ FRESH_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/fresh
 # Of this machine only how it reaches the package registries is taken over: apt's sources, certificates, names, variables.
 FRESH_SETTINGS=(/etc/resolv.conf /etc/hosts /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources /etc/apt/auth.conf.d
     /etc/apt/trusted.gpg.d /etc/ssl/certs /usr/local/share/ca-certificates)
-FRESH_VARIABLES='^(CI|TERM|RDMESH_GUARD|RDMESH_TEST_ALL|[a-z]+_proxy|[A-Z]+_PROXY|PIP_.*|CARGO_(HTTP|NET|REGISTRIES|SOURCE)_.*|[A-Z_]*(CERT|CAINFO|CA_BUNDLE)[A-Z_]*)='
+FRESH_VARIABLES='^(CI|TERM|RDMESH_GUARD|RDMESH_TEST_ALL|RDMESH_BENCH_PROFILE|[a-z]+_proxy|[A-Z]+_PROXY|PIP_.*|CARGO_(HTTP|NET|REGISTRIES|SOURCE)_.*|[A-Z_]*(CERT|CAINFO|CA_BUNDLE)[A-Z_]*)='
 
 fresh_usage() {
     cat <<'END'
