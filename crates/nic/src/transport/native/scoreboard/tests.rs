@@ -44,7 +44,7 @@ fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
     board.find_lost(micros(1000), ROUND_TRIP);
     assert_eq!(board.oldest_lost(), Some(psn(0)));
     board.repeat(micros(1000), psn(0), 1);
-    assert!(!board.find_lost(micros(1010), ROUND_TRIP).counted.is_some() && !board.has_lost());
+    assert!(board.find_lost(micros(1010), ROUND_TRIP).counted.is_none() && !board.has_lost());
     board.push(micros(1001), REQUEST);
     board.hold(micros(1101), psn(3), true);
     let losses = board.find_lost(micros(1200), ROUND_TRIP);
@@ -72,7 +72,7 @@ fn losses_of_one_round_trip_narrow_the_window_once() {
     assert!(board.find_lost(micros(1000), ROUND_TRIP).counted.is_some());
     board.hold(micros(1001), psn(19), true);
     let losses = board.find_lost(micros(2000), ROUND_TRIP);
-    assert!(!losses.counted.is_some() && board.lost_from(psn(11), 20) == 8);
+    assert!(losses.counted.is_none() && board.lost_from(psn(11), 20) == 8);
 }
 
 #[test]
