@@ -7,11 +7,9 @@ build_libraries() {
     local built library
     built=$(scripts/build-shim.sh "$1")
     for library in librdmesh.so librdmesh-sockets.so; do
-        # What runs beside this may be looking at it.
-        if cmp -s "$built/$library" "target/$1/$library"; then continue; fi
         # Programs may have the old one mapped: it is replaced, not written over.
-        cp "$built/$library" "target/$1/$library.new.$BASHPID"
-        mv "target/$1/$library.new.$BASHPID" "target/$1/$library"
+        cp "$built/$library" "target/$1/$library.new"
+        mv "target/$1/$library.new" "target/$1/$library"
     done
 }
 

@@ -19,7 +19,7 @@ const MAX_WORDS: usize = 1800;
 /// Packages beside the crates of the import table: nothing imports them, and they may import what they like.
 const BESIDE: [&str; 2] = ["rdmesh-tests", "rdmesh-bench"];
 
-/// A file of `tests/allow`: what is allowed.
+/// A parsed file of `tests/allow`.
 fn allowed(file: &str) -> Table {
     let text = read(&format!("tests/allow/{file}"));
     text.parse().unwrap_or_else(|error| panic!("tests/allow/{file}: {error}"))
@@ -35,7 +35,7 @@ fn strings(list: &toml::Value) -> BTreeSet<String> {
     list.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
 }
 
-/// What each part may import, of a file of `tests/allow`; a part that may import all has every one.
+/// Allowed imports of each part, from a file of `tests/allow`; "all" stands for every part.
 fn imports(file: &str) -> BTreeMap<String, BTreeSet<String>> {
     let table = allowed(file);
     let all: BTreeSet<String> = table.keys().cloned().collect();

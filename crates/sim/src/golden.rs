@@ -2,15 +2,15 @@
 //!
 //! Between two routers only what is lost is sent again ("native"); external peers go back to the first packet lost ("RoCEv2").
 //! Packets of 1 KB are lost independently and with the same probability each way. 48 messages of 24 KB are outstanding, of one
-//! kind; for SENDs there are 10 receive buffers. The ACK time-out is code 14. A change of the engine
-//! that changes the table must be explained, then recorded with `cargo run -p rdmesh-sim -- golden --write`.
+//! kind; for SENDs there are 10 receive buffers. The ACK time-out is code 14. A change of the engine that changes the table must be
+//! explained, then recorded with `cargo run -p rdmesh-sim -- golden --write`.
 
 use crate::layout::{READABLE, SLOT, TARGET};
 use crate::link::LinkPlan;
 use crate::model::{Check, Kind};
 use crate::plan::{MESSAGE, Plan};
 use crate::schedules;
-use crate::world::{Streamed, World};
+use crate::world::{RequestStream, Streamed, World};
 use rdmesh_verbs::Mtu;
 use std::fmt::Write;
 
@@ -20,11 +20,11 @@ pub const GOLDEN: &str = include_str!("../golden/goodput.txt");
 /// A line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// Whether both ends are routers of this kind.
+    /// Whether both ends are rdmesh routers.
     pub is_native: bool,
     /// SEND, WRITE or READ.
     pub operation: &'static str,
-    /// The network.
+    /// Rate and round trip: [`NEAR`] or [`FAR`].
     pub network: Network,
     /// Probability of loss.
     pub loss: f64,
@@ -77,15 +77,16 @@ pub struct Bottleneck {
     pub dropped: f64,
 }
 
-/// Measures a link of 1 Gb/s with a round trip of 200 µs and a short queue: a window that only random loss leaves alone would fill
-/// it for ever.
+/// Measures a link of 1 Gb/s with a round trip of 200 µs and a tail-drop queue: its full queue delays packets so little that only the
+/// share of lost packets tells of congestion.
 pub fn bottleneck(queue: u64) -> Check<Bottleneck> {
     let link = LinkPlan { delay: 100_000, rate: FAR.rate, queue, ..LinkPlan::default() };
     let mut plan = Plan { seed: 1, links: vec![vec![link; 2]; 2], ..schedules::plan() };
     plan.pairs[0].mtu = Mtu::B1024;
     let messages = (BYTES[0] / MESSAGE) as usize;
     let kind = Kind::Write { target: SLOT + TARGET.start, imm: None };
-    let Streamed { took, sent, dropped } = World::stream(plan, (kind, MESSAGE), OUTSTANDING, messages)?;
+    let Streamed { took, sent, dropped } =
+        World::stream(plan, RequestStream { kind, len: MESSAGE, outstanding: OUTSTANDING, count: messages })?;
     let used = (messages as u64 * MESSAGE) as f64 * 1e9 / took.0 as f64 / FAR.rate as f64;
     Ok(Bottleneck { queue, used, dropped: dropped as f64 / sent as f64 })
 }
@@ -116,7 +117,7 @@ fn goodput(is_native: bool, operation: &str, network: Network, loss: f64) -> Che
         _ => (Kind::Read { target: SLOT + READABLE.start }, MESSAGE),
     };
     let messages = (BYTES[usize::from(!is_native)] / len) as usize;
-    let streamed = World::stream(plan, (kind, len), OUTSTANDING, messages)?;
+    let streamed = World::stream(plan, RequestStream { kind, len, outstanding: OUTSTANDING, count: messages })?;
     Ok((messages as u64 * len * 8) as f64 / streamed.took.0 as f64)
 }
 

@@ -1,9 +1,11 @@
 //! Congestion window: the number of packets in flight to a peer without congestion control of its own.
 //!
-//! Loss alone is no sign of congestion: it narrows the window only to what go-back-N can afford to send again, and not at all
-//! where only what is lost is sent again. Loss while
-//! answers take longer and longer narrows it further, and so do silence, and queues that are long against the ACK time-out:
-//! a peer whose time-out they exceed sends everything again, which makes them longer.
+//! With go-back-N, loss alone narrows the window to what can be sent again in whole. Loss while answers take longer and longer
+//! narrows it further, and so do silence, and queues that are long against the ACK time-out: a peer whose time-out they exceed
+//! sends everything again, which makes them longer.
+//!
+//! With selective retransmission, loss narrows the window only where packets also wait for long, or where the share of lost packets
+//! is greater than a bad wire's: a queue is full, and the window becomes what gets through it.
 
 use super::{Acked, Controller, Rtt};
 use crate::timer::Time;
@@ -15,11 +17,11 @@ pub(crate) struct SendWindow {
     /// Packets acknowledged since the last loss.
     clean: u32,
     is_lossy: bool,
-    /// What holds where a loss costs one packet, and not all behind it.
+    /// Growth and losses, where only lost packets are sent again; none with go-back-N.
     selective: Option<Selective>,
 }
 
-/// Growth and share of losses of a window where losses alone do not narrow it.
+/// Growth and losses of a window with selective retransmission.
 #[derive(Clone, Copy, Debug)]
 struct Selective {
     /// Up to here the window grows with each packet that is acknowledged, beyond much more slowly.

@@ -89,10 +89,8 @@ pub(crate) struct Outputs<M> {
     /// Managed queues that others have woken or ended.
     pub(crate) chains: Pending,
     epoch: u32,
-    /// How connections to routers of this kind recover from losses.
-    pub(crate) recovery: LossRecovery,
-    /// Packets that wait behind gaps.
-    pub(crate) held: HeldBytes,
+    /// Room for packets behind gaps; none where losses are recovered by go-back-N.
+    held: Option<HeldBytes>,
 }
 
 impl<M> Outputs<M> {
@@ -115,8 +113,7 @@ impl<M> Outputs<M> {
             failed: NumberList::default(),
             chains: Pending::default(),
             epoch: 0,
-            recovery,
-            held: HeldBytes::default(),
+            held: (recovery == LossRecovery::Selective).then(HeldBytes::default),
         }
     }
 
@@ -127,6 +124,11 @@ impl<M> Outputs<M> {
         } else {
             self.outbox.push_back(packet);
         }
+    }
+
+    /// Room for packets behind gaps, where connections to rdmesh routers recover from losses selectively.
+    pub(crate) fn held_bytes(&self) -> Option<HeldBytes> {
+        self.held.clone()
     }
 
     /// The number of this engine.

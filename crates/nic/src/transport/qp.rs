@@ -64,7 +64,7 @@ impl<P: Platform> Qp<P> {
         match (state, &mut self.transport) {
             (QpState::Rtr, _) => self.connect(&mut env),
             (QpState::Rts, Transport::Roce(connection)) if before == QpState::Rtr => {
-                connection.start(self.core.attr.sq_psn, self.core.qp_type, env.out.recovery);
+                connection.start(self.core.attr.sq_psn, self.core.qp_type);
             }
             _ => {}
         }
@@ -194,8 +194,7 @@ impl<P: Platform> Qp<P> {
         }
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
         if let Some(peer) = self.find_peer(env) {
-            self.transport =
-                Transport::Roce(Box::new(Connection::new(peer, replies, env.out.held.clone(), env.out.recovery)));
+            self.transport = Transport::Roce(Box::new(Connection::new(peer, replies, env.out.held_bytes())));
             self.core.set_remote(true);
         }
     }

@@ -18,7 +18,17 @@ pub struct Flying {
     pub(super) incoming: Incoming,
 }
 
-/// What a stream of requests took.
+/// A stream of equal requests.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestStream {
+    pub(crate) kind: Kind,
+    /// Bytes of each.
+    pub(crate) len: u64,
+    pub(crate) outstanding: usize,
+    pub(crate) count: usize,
+}
+
+/// Measurement of a stream of requests.
 pub(crate) struct Streamed {
     pub(crate) took: Time,
     /// Datagrams, and those of them that a full queue has dropped.
@@ -84,8 +94,9 @@ impl World {
         Ok(true)
     }
 
-    /// Keeps `outstanding` requests under way until `count` are done.
-    pub(crate) fn stream(plan: Plan, (kind, len): (Kind, u64), outstanding: usize, count: usize) -> Check<Streamed> {
+    /// Posts the requests of a stream until all are done.
+    pub(crate) fn stream(plan: Plan, stream: RequestStream) -> Check<Streamed> {
+        let RequestStream { kind, len, outstanding, count } = stream;
         let mut world = Self::new(plan, false);
         world.steady = true;
         world.build()?;

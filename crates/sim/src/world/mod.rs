@@ -9,7 +9,7 @@ mod setup;
 mod snoop;
 
 pub use manual::Flying;
-pub(crate) use manual::Streamed;
+pub(crate) use manual::{RequestStream, Streamed};
 pub use setup::Node;
 
 use crate::chance::{Chance, Stream};

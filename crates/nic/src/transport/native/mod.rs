@@ -1,4 +1,4 @@
-//! Selective retransmission between routers of this kind: a loss costs one packet, not all behind it.
+//! Selective retransmission between rdmesh routers: a loss costs one packet, not all behind it.
 //!
 //! The packets are RoCEv2's, so that all that [`super::roce`] says of order, duplicates and errors holds. What differs is what
 //! follows a loss: the responder keeps what comes behind the gap ([`Reordering`]) and says so in selective acknowledgements; the

@@ -3,7 +3,7 @@
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
 use crate::device::HeldBytes;
-use crate::path::{Envelope, LossRecovery};
+use crate::path::Envelope;
 use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
@@ -16,16 +16,15 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(envelope: Envelope, replies: usize, held: HeldBytes, recovery: LossRecovery) -> Self {
-        let is_possible = recovery == LossRecovery::Selective && envelope.is_tunnel();
-        let selective = Selective::new(held, is_possible);
+    pub(crate) fn new(envelope: Envelope, replies: usize, held: Option<HeldBytes>) -> Self {
+        let selective = Selective::new(held.filter(|_| envelope.is_tunnel()));
         let (requester, responder) = (RequesterState::default(), ResponderState::new(replies, selective));
         Self { envelope, requester, responder, has_failed: false }
     }
 
-    /// Begins to send with `psn`, where the peer takes it selectively.
-    pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType, recovery: LossRecovery) {
-        let may = recovery == LossRecovery::Selective && qp_type == QpType::Rc && self.envelope.is_tunnel();
+    /// Begins to send with `psn`; a reliable connection with selective retransmission, where both ends may have it.
+    pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType) {
+        let may = qp_type == QpType::Rc && self.responder.may_be_selective();
         self.requester.start(psn, may);
     }
 

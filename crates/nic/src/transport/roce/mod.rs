@@ -25,7 +25,7 @@ use crate::qp::Core;
 use crate::wire::{Header, Op, Service};
 use rdmesh_verbs::{Psn, QpType};
 
-/// How many times the READs and atomics that a queue pair has agreed on are kept for a router of this kind: younger ones go on
+/// How many times the READs and atomics that a queue pair has agreed on are kept for an rdmesh router: younger ones go on
 /// while the answer to an old one is sent again.
 const NATIVE_REPLIES: u32 = 4;
 

@@ -26,7 +26,7 @@ pub struct Header {
     pub dest: Qpn,
     /// The responder is to acknowledge.
     pub ack_request: bool,
-    /// The sender takes selective acknowledgements, and sends them. Only between routers of this kind, with a reserved bit that others ignore.
+    /// The sender takes selective acknowledgements, and sends them. Only between rdmesh routers, with a reserved bit that others ignore.
     pub takes_selective: bool,
     /// It was sent before, or answers what was. Likewise.
     pub is_repeated: bool,
@@ -156,7 +156,7 @@ pub enum Op {
     },
     /// An acknowledgement.
     Acknowledge(Aeth),
-    /// Selective acknowledgement, with its contents in the payload ([`super::SelectiveAck`]). Only between routers of this kind.
+    /// Selective acknowledgement, with its contents in the payload ([`super::SelectiveAck`]). Only between rdmesh routers.
     SelectiveAcknowledge,
     /// Response to an atomic operation.
     AtomicAcknowledge {

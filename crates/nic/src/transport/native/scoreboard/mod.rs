@@ -32,7 +32,7 @@ pub(crate) struct Scoreboard {
     reordering: ReorderWindow,
 }
 
-/// What is sent under consecutive PSNs in one transmission.
+/// A transmission: one packet, or a READ request with all packets of its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     /// PSNs that it takes.
@@ -85,7 +85,7 @@ struct ReorderWindow {
     raised: Time,
 }
 
-/// What became of the packets in flight.
+/// Result of a look for lost packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Losses {
     /// Packets lost since the last time that this said so, if one of them was sent since: what one round trip has lost.
@@ -95,10 +95,9 @@ pub(crate) struct Losses {
 }
 
 impl Scoreboard {
-    /// The next packet has this PSN, and none is in flight.
-    pub(crate) fn restart(&mut self, base: Psn) {
-        *self = Self { base, entries: core::mem::take(&mut self.entries), ..Self::default() };
-        self.entries.clear();
+    /// Nothing in flight, and `base` as the next PSN.
+    pub(crate) fn new(base: Psn) -> Self {
+        Self { base, ..Self::default() }
     }
 
     /// PSNs of which the peer may still send an answer, or that may be on their way.
@@ -232,15 +231,16 @@ impl Scoreboard {
         (true, timed)
     }
 
-    /// The peer has not got the request that it executes next. What it may have said before is sent again: it keeps things as long
-    /// as it can, but makes no promise.
+    /// The peer does not hold the request that it executes next. If it has acknowledged it before (reneging, RFC 2018, 8), it is sent
+    /// again.
     pub(crate) fn take_back(&mut self, psn: Psn) {
         if self.index(psn).is_some_and(|i| self.entries[i].state == State::Held) {
             self.lose(psn);
         }
     }
 
-    /// The answer to `psn` has come, after the request was sent again if it `is_repeat`. Returns whether it was waited for, and a round trip that was measured.
+    /// The answer to `psn` has come; `is_repeat` if the request was sent again before. Returns whether it was waited for, and a
+    /// round trip that was measured.
     pub(crate) fn answer(&mut self, now: Time, psn: Psn, is_repeat: bool) -> (bool, Option<Time>) {
         let Some(i) = self.index(psn).filter(|i| self.entries[*i].state != State::Done) else { return (false, None) };
         let timed = self.arrive(now, i, is_repeat);
@@ -300,7 +300,7 @@ impl Scoreboard {
         losses
     }
 
-    /// What was taken for lost has arrived after all: packets overtake each other by more than was thought.
+    /// A spurious retransmission: the packet was only late, so the reorder window widens.
     pub(crate) fn on_spurious(&mut self, now: Time, round_trip: Duration) {
         self.reordering.widen(now, round_trip);
     }

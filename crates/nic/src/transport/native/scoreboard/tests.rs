@@ -16,8 +16,7 @@ fn psn(n: u32) -> Psn {
 
 /// A board with `count` requests from PSN 0 on, sent a microsecond apart.
 fn board(count: u32) -> Scoreboard {
-    let mut board = Scoreboard::default();
-    board.restart(psn(0));
+    let mut board = Scoreboard::new(psn(0));
     (0..count).for_each(|n| board.push(micros(n.into()), REQUEST));
     board
 }
@@ -152,8 +151,7 @@ proptest! {
     /// Whatever the peer says: counts are those of the entries, and all that was sent is done, held, lost or in flight.
     #[test]
     fn any_answers_leave_it_whole(steps in prop::collection::vec((0..8_u8, 0..40_u32, 1..5_u32), 0..200)) {
-        let mut board = Scoreboard::default();
-        board.restart(psn(0xff_fff0));
+        let mut board = Scoreboard::new(psn(0xff_fff0));
         let (mut next, mut taken) = (psn(0xff_fff0), 0);
         for (at, (step, n, psns)) in steps.into_iter().enumerate() {
             let (now, psn) = (micros(at as u64 * 20), psn(0xff_fff0).add(taken + n).add(0u32.wrapping_sub(5)));

@@ -156,7 +156,7 @@ impl<P: Platform> Requester<'_, P> {
 
     fn refused(&mut self, psn: Psn, code: NakCode) {
         if code == NakCode::Sequence {
-            // A peer of this kind would have kept what came behind.
+            // An rdmesh router would have kept what came behind.
             self.end_selection();
         }
         self.acknowledge(psn);

@@ -6,7 +6,7 @@
 //! * after some round trips of silence one packet is sent again as a probe; its acknowledgement shows how far the peer is;
 //! * after each ACK time-out of the queue pair (IBA 9.7.6.1.3) a retry is counted, until there are none left.
 //!
-//! Between routers of this kind only what is lost is sent again instead (see [`crate::transport::native`]).
+//! Between rdmesh routers only what is lost is sent again instead (see [`crate::transport::native`]).
 //!
 //! Parts: [`packets`] is what is sent; [`answers`] handles received answers, [`timers`] the time-outs, [`selective`] what differs between two routers.
 
@@ -70,11 +70,7 @@ impl RequesterState {
     pub(super) fn start(&mut self, psn: Psn, is_selective: bool) {
         self.unacked = psn;
         self.highest = psn;
-        self.board = is_selective.then(|| {
-            let mut board = Box::<Scoreboard>::default();
-            board.restart(psn);
-            board
-        });
+        self.board = is_selective.then(|| Box::new(Scoreboard::new(psn)));
         self.congestion.set_selective(is_selective);
     }
 

@@ -1,4 +1,4 @@
-//! Requester towards a router of this kind: of the packets in flight, only those that are lost are sent again.
+//! Requester towards an rdmesh router: of the packets in flight, only those that are lost are sent again.
 //!
 //! Requests are acknowledged in order by selective acknowledgements, READs and atomics by their own answers, which may come in any
 //! order. Of a READ whose request has arrived, only the packets that are missing are asked for again.

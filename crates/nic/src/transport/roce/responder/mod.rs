@@ -3,7 +3,7 @@
 //! A request packet with the expected PSN is executed as on one host (see [`crate::exec`]). A later one is
 //! reported once by a NAK, an earlier one (a duplicate) is answered from the responses that are kept (IBA 9.7.5.1.2). Answers
 //! leave in PSN order with the queue pair's next packets: one acknowledgement covers all packets that arrived since the last.
-//! From a router of this kind later packets are kept until the gap is closed (see [`selective`]).
+//! From an rdmesh router later packets are kept until the gap is closed (see [`selective`]).
 
 mod execute;
 mod replies;
@@ -88,6 +88,11 @@ impl ResponderState {
         self.ack_due = false;
         self.notify = false;
         self.selective.end();
+    }
+
+    /// Whether packets behind a gap may be kept, as far as is known of the peer.
+    pub(super) fn may_be_selective(&self) -> bool {
+        self.selective.is_possible()
     }
 
     /// Whether a positive acknowledgement is due.

@@ -18,7 +18,7 @@ pub(super) struct Replies {
     times: usize,
     /// All before this one are sent.
     unsent: usize,
-    /// What a router of this kind has asked for again, piece by piece.
+    /// Packets of replies that an rdmesh router has asked for again.
     repeats: VecDeque<Repeat>,
 }
 

@@ -1,4 +1,4 @@
-//! Responder towards a router of this kind: what comes behind a gap is kept, and acknowledged selectively.
+//! Responder towards an rdmesh router: what comes behind a gap is kept, and acknowledged selectively.
 
 use crate::device::HeldBytes;
 use crate::path::Transmits;
@@ -13,11 +13,10 @@ use rdmesh_verbs::{Psn, QpState, QpType, rnr_delay};
 /// Packets behind a gap, and what the peer is to know of them.
 #[derive(Debug)]
 pub(in crate::transport::roce) struct Selective {
-    /// Whether the peer is a router, and this one may recover so.
-    is_possible: bool,
     is_on: bool,
     reordering: Reordering,
-    held: HeldBytes,
+    /// Room for packets behind gaps, where the peer is an rdmesh router and this one may recover so.
+    held: Option<HeldBytes>,
     /// Requests that have arrived again.
     duplicates: u32,
     /// Requests that were marked as sent again.
@@ -39,18 +38,22 @@ struct Parked {
 }
 
 impl Selective {
-    /// Off, and within the limits of `held`.
-    pub(in crate::transport::roce) fn new(held: HeldBytes, is_possible: bool) -> Self {
+    /// Off, and within the limits of `held`; for ever off without.
+    pub(in crate::transport::roce) fn new(held: Option<HeldBytes>) -> Self {
         Self {
-            is_possible,
+            held,
             is_on: false,
             reordering: Reordering::default(),
-            held,
             duplicates: 0,
             repeats: 0,
             parked: None,
             unreported: 0,
         }
+    }
+
+    /// Whether the peer is an rdmesh router, and this one may recover so.
+    pub(super) fn is_possible(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Whether the peer takes selective acknowledgements.
@@ -90,7 +93,7 @@ impl Connection {
     /// The peer declares in each request whether it takes selective acknowledgements.
     pub(super) fn follow_peer(&mut self, header: &Header) {
         let selective = &mut self.responder.selective;
-        let takes = header.takes_selective && selective.is_possible;
+        let takes = header.takes_selective && selective.is_possible();
         if takes != selective.is_on {
             selective.end();
             selective.is_on = takes;
@@ -107,7 +110,8 @@ impl<P: Platform> Responder<'_, P> {
         let responder = &mut self.connection.responder;
         let selective = &mut responder.selective;
         let begins_gap = selective.reordering.begins_gap(header.psn);
-        let is_kept = selective.reordering.hold(expected, header, payload, &selective.held);
+        let room = selective.held.as_ref();
+        let is_kept = room.is_some_and(|held| selective.reordering.hold(expected, header, payload, held));
         if !is_kept {
             selective.count_duplicate(header);
         }
