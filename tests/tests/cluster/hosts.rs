@@ -30,7 +30,14 @@ fn exchange(cluster: &Cluster, sites: &mut [Site], server: usize, client: usize)
     sites[client].run(&format!("timeout 60 iperf3 -c {ip} -p {} -n 2M", PORT + 1));
     let rping = format!("timeout 60 rping -p {} -C 10", PORT + 2);
     sites[server].serve_connections(&format!("{rping} -s -a {ip}"), cluster.lab(server));
-    sites[client].run(&format!("{rping} -c -a {ip}"));
+    let (is_ok, text) = sites[client].try_run(&format!("{rping} -c -a {ip}"));
+    assert!(is_ok || has_closed_its_channel(&text), "rping at {}:\n{text}", address(client));
+}
+
+/// Whether rping got through all the same: its thread for events may ask for the next one just after the program has closed their
+/// channel, and ends the program with EBADF. It does on kernel devices, too.
+fn has_closed_its_channel(text: &str) -> bool {
+    text.trim_end().ends_with("client DISCONNECT EVENT...\nrdma_get_cm_event: Bad file descriptor")
 }
 
 #[test]

@@ -114,13 +114,14 @@ impl Command<'_> {
     /// Takes the next event; waits for one, unless the descriptor is non-blocking. Another thread may take it first.
     fn next_event(&self, fd: RawFd) -> Result<(), Errno> {
         loop {
-            match self.take_event(fd) {
-                Err(Errno::AGAIN) => {}
+            let waited = match self.take_event(fd) {
+                Err(Errno::AGAIN) => wait(fd),
+                Err(Errno::BADF) => Err(Errno::BADF),
                 done => return done,
-            }
-            match wait(fd) {
-                // The program has closed it meanwhile: like the kernel, does not report that to a waiting thread.
-                Err(Errno::IO) if !is_channel(fd) => return Err(wait_for_a_signal()),
+            };
+            match waited {
+                // The program has closed it since the command began: like the kernel, does not report that to a waiting thread.
+                Err(Errno::IO | Errno::BADF) if !is_channel(fd) => return Err(wait_for_a_signal()),
                 waited => waited?,
             }
         }
