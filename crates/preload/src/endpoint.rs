@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::settings::settings;
-use rdmesh_uverbs::session::SOCKET_NAME;
-use rustix::fs::{Access, CWD, Mode, OFlags};
+use rdmesh_uverbs::session::{GUEST_NAME, SOCKET_NAME};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,7 @@ pub struct Endpoint {
     directory: PathBuf,
     real: OnceLock<PathBuf>,
     seen: AtomicBool,
+    is_in_guest: OnceLock<bool>,
 }
 
 /// The endpoint of this program; none where the router has not made one, or the settings exclude the program.
@@ -25,7 +26,7 @@ pub struct Endpoint {
 pub fn present() -> Option<&'static Endpoint> {
     let endpoint = find()?;
     if !endpoint.seen.load(Ordering::Relaxed) {
-        rustix::fs::accessat(CWD, endpoint.socket(), Access::EXISTS, rustix::fs::AtFlags::empty()).ok()?;
+        rustix::fs::accessat(CWD, endpoint.socket(), Access::EXISTS, AtFlags::empty()).ok()?;
         endpoint.seen.store(true, Ordering::Relaxed);
     }
     Some(endpoint)
@@ -46,7 +47,7 @@ pub fn find() -> Option<&'static Endpoint> {
 
 impl Endpoint {
     fn new(directory: PathBuf) -> Self {
-        Self { directory, real: OnceLock::new(), seen: AtomicBool::new(false) }
+        Self { directory, real: OnceLock::new(), seen: AtomicBool::new(false), is_in_guest: OnceLock::new() }
     }
 
     /// The endpoint in `directory`, for a test.
@@ -63,6 +64,13 @@ impl Endpoint {
     /// The directory itself.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Whether this is a virtual machine, whose programs share their memory or cannot register it: the router does not reach a
+    /// process of another kernel.
+    pub fn is_in_guest(&self) -> bool {
+        let marker = || rustix::fs::accessat(CWD, self.directory.join(GUEST_NAME), Access::EXISTS, AtFlags::empty());
+        *self.is_in_guest.get_or_init(|| marker().is_ok())
     }
 
     /// The kernel's path of the directory, without links.

@@ -6,8 +6,10 @@
 //! Read-only pages of the router say which of its workers sleep, and whether the processors are contended.
 
 use crate::shared::SharedMemory;
+use rustix::net::{SendFlags, send};
 use rustix::thread::futex;
 use rustix::time::Timespec;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -69,6 +71,8 @@ struct Counted {
     count: AtomicU32,
     /// Called with each arrival.
     notice: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Of a program of another kernel, a guest's: the socket by which its threads are woken.
+    waker: OnceLock<OwnedFd>,
 }
 
 impl ContextPage {
@@ -179,6 +183,22 @@ impl ContextPage {
         self.counted.count.load(Ordering::Relaxed)
     }
 
+    /// Router: the program belongs to another kernel, which cannot wake its threads from here: `waker`, a socket, gets a byte
+    /// instead, upon which the other side calls [`ContextPage::wake_here`].
+    pub fn set_waker(&self, waker: OwnedFd) {
+        let _ = self.counted.waker.set(waker);
+    }
+
+    /// Router: whether the program belongs to another kernel.
+    pub fn is_in_guest(&self) -> bool {
+        self.counted.waker.get().is_some()
+    }
+
+    /// Wakes all threads of this kernel in [`ContextPage::wait_arrival`].
+    pub fn wake_here(&self) {
+        let _ = futex::wake(&self.layout().sleepers, futex::Flags::empty(), i32::MAX.cast_unsigned());
+    }
+
     /// Router: wakes threads in [`ContextPage::wait_arrival`]. To be called after arrivals were counted. Returns whether
     /// there may have been some.
     pub fn wake_sleepers(&self) -> bool {
@@ -189,7 +209,10 @@ impl ContextPage {
             return false;
         }
         sleepers.store(seen.wrapping_add(1), Ordering::Relaxed);
-        if futex::wake(sleepers, futex::Flags::empty(), MOST_WOKEN) == Ok(MOST_WOKEN as usize) {
+        if let Some(waker) = self.counted.waker.get() {
+            // A full socket wakes it as well. Never waits, whatever the other side does to its end.
+            let _ = send(waker, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        } else if futex::wake(sleepers, futex::Flags::empty(), MOST_WOKEN) == Ok(MOST_WOKEN as usize) {
             // There may be more; the next arrival wakes them.
             sleepers.fetch_or(ASLEEP, Ordering::Relaxed);
         }

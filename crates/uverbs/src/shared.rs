@@ -6,7 +6,7 @@ use rustix::fs::{
     memfd_create,
 };
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -153,6 +153,37 @@ impl SharedMemory {
             mapping.watched = Some(watched);
         }
         Ok(memory)
+    }
+
+    /// Reserves `len` bytes of address space, none of which may be touched before [`SharedMemory::place`] has put pages there.
+    /// Where pages that were placed go missing, `alarm` is raised, as in [`SharedMemory::map_watched`].
+    #[allow(unsafe_code)]
+    pub fn reserve_watched(len: usize, alarm: &Alarm, keep: impl Keep + 'static) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+        let base = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags)?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
+        let mapping = Mapping { base, len, watched: None, keep: Some(Box::new(keep)) };
+        let mut memory = Self { mapping: Arc::new(mapping), at: 0, len };
+        let watched = Watched::new(base, len, alarm)?;
+        if let Some(mapping) = Arc::get_mut(&mut memory.mapping) {
+            mapping.watched = Some(watched);
+        }
+        Ok(memory)
+    }
+
+    /// Puts `len` bytes at `offset` of a memfd from the other side to offset `at` of a reservation, in place of what is there.
+    /// All three are multiples of the page size.
+    #[allow(unsafe_code)]
+    pub fn place(&self, at: usize, fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), MapError> {
+        check(fd, offset, len)?;
+        assert!(at.is_multiple_of(PAGE) && at.checked_add(len).is_some_and(|end| end <= self.len));
+        let to = self.as_ptr().wrapping_add(at);
+        // SAFETY: the range is within this value's own mapping (asserted), of which there are no references to plain memory.
+        unsafe { mmap(to.cast(), len, WRITABLE, MapFlags::SHARED | MapFlags::FIXED, fd, offset)? };
+        Ok(guard::protect(NonNull::new(to).ok_or(io::Errno::NOMEM)?, len)?)
     }
 
     /// The first byte.

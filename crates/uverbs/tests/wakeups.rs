@@ -88,7 +88,7 @@ fn a_completion_always_wakes_an_armed_program() {
     let file = QueueFile::create().unwrap();
     let made = CompletionRing::create(&file, 3).unwrap();
     let mut ring = made.ring;
-    let memory = SharedMemory::map(file.fd(), made.offset, made.len as usize, true).unwrap();
+    let memory = SharedMemory::map(file.fd().unwrap(), made.offset, made.len as usize, true).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for id in 0..ROUNDS {
@@ -121,7 +121,8 @@ fn a_completion_always_wakes_threads_that_polled_in_vain() {
     let mut made: Vec<_> = (0..2).map(|_| CompletionRing::create(&file, 3).unwrap()).collect();
     let polled = [AtomicU32::new(0), AtomicU32::new(0)];
     let sleeps = AtomicU32::new(0);
-    let memory = |at: usize| SharedMemory::map(file.fd(), made[at].offset, made[at].len as usize, true).unwrap();
+    let memory =
+        |at: usize| SharedMemory::map(file.fd().unwrap(), made[at].offset, made[at].len as usize, true).unwrap();
     let memories = [memory(0), memory(1)];
     let is_lost = AtomicBool::new(false);
     thread::scope(|scope| {

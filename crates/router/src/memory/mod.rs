@@ -18,6 +18,7 @@ pub use process::ProcessMemory;
 
 use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
+use rdmesh_uverbs::session::guest::MAX_SEGMENTS;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::{MapError, SharedMemory};
 use std::sync::atomic::AtomicU64;
@@ -161,7 +162,7 @@ fn join(start: u64, len: u64, segments: &[Segment]) -> Result<Vec<Segment>, Regi
             && is_next(last, segment)
         {
             last.len += segment.len;
-        } else if joined.len() < MAX_PARTS {
+        } else if joined.len() < MAX_SEGMENTS {
             joined.push(*segment);
         } else {
             return Err(RegionError::TooMany);
@@ -302,8 +303,6 @@ impl TenantMemory {
 
 const ARENA: u32 = SegmentKind::Arena as u32;
 const PRIVATE: u32 = SegmentKind::Private as u32;
-/// Pieces of one region.
-const MAX_PARTS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -338,10 +337,10 @@ mod tests {
 
     #[test]
     fn pieces_that_cannot_be_joined_are_limited() {
-        let segments: Vec<_> = (1..=MAX_PARTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
+        let segments: Vec<_> = (1..=MAX_SEGMENTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
         let region = |count: usize| register(&segments[..count], PAGE, count as u64 * PAGE);
-        assert!(region(MAX_PARTS).is_ok());
-        assert!(matches!(region(MAX_PARTS + 1), Err(RegionError::TooMany)));
+        assert!(region(MAX_SEGMENTS).is_ok());
+        assert!(matches!(region(MAX_SEGMENTS + 1), Err(RegionError::TooMany)));
     }
 
     #[test]

@@ -4,8 +4,10 @@ use super::account::{Account, CONNECTION_MEMORY, Charge};
 use super::lookups::Found;
 use super::program::Program;
 use super::reply::Reply;
+use crate::budget::{self, Resource};
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
+use rdmesh_uverbs::session::guest::MAX_SEGMENTS;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
 use rdmesh_verbs::Vni;
 use rustix::io::Errno;
@@ -27,6 +29,8 @@ pub(super) struct SessionConnection {
     found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     interface: Option<Option<(u32, String)>>,
+    /// Segments of the next registration, and their charge.
+    segments: Option<(Vec<Segment>, budget::Charge)>,
     /// Its charge.
     _charge: Charge,
 }
@@ -43,6 +47,7 @@ impl SessionConnection {
             tenant,
             found: None,
             interface: None,
+            segments: None,
             _charge: charge,
         }
     }
@@ -104,6 +109,32 @@ impl SessionConnection {
     /// The result of the lookup that it has waited for.
     pub(super) fn take_found(&mut self) -> Option<Found> {
         self.found.take()
+    }
+
+    /// Segments of the next registration that have come before it.
+    pub(super) fn segments(&self) -> &[Segment] {
+        self.segments.as_ref().map_or(&[], |(segments, _)| segments)
+    }
+
+    /// Adds segments of the next registration. ENOMEM where there are too many.
+    pub(super) fn add_segments(&mut self, more: &[Segment]) -> Result<(), Errno> {
+        if self.segments().len() + more.len() > MAX_SEGMENTS {
+            return Err(Errno::NOMEM);
+        }
+        let bytes = size_of_val(more) as u64;
+        match &mut self.segments {
+            Some((segments, charge)) => {
+                charge.grow(bytes)?;
+                segments.extend_from_slice(more);
+            }
+            None => self.segments = Some((more.to_vec(), self.account.share.take(Resource::Memory, bytes)?)),
+        }
+        Ok(())
+    }
+
+    /// The registration has been executed.
+    pub(super) fn forget_segments(&mut self) {
+        self.segments = None;
     }
 
     /// Remaining parts at its end: its socket, its object and its account.

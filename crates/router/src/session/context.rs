@@ -1,6 +1,7 @@
 //! Device context: the state of one opened device.
 
 use super::account::{Account, Item};
+use super::areas::{Areas, Opening};
 use super::completions::Completions;
 use super::device::OpenDevice;
 use super::groups::Groups;
@@ -13,7 +14,6 @@ use super::program::{Process, Program};
 use super::regions::Regions;
 use super::reply::Reply;
 use super::token::random_token;
-use crate::budget::{Charge, Exhausted, Resource};
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
 use crate::errands::Job;
@@ -22,20 +22,17 @@ use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::policy::Policy;
 use rdmesh_nic::{ContextId, ExternalPort, Network, ROCE_PORT, Time};
 use rdmesh_uverbs::guard::Alarm;
-use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::page::ContextPage;
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{OpenReply, Token};
-use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rdmesh_verbs::Mtu;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// The number that `stat` shows for the device: character device 231:192, as Linux encodes it.
 const RDEV: u64 = 231 << 8 | 192;
-
-const PAGE: u64 = 4096;
 
 /// An opened device.
 pub(super) struct Context {
@@ -104,25 +101,23 @@ impl Context {
     pub(super) fn open(
         account: &Account,
         program: &Program,
-        fds: &[OwnedFd],
+        (opening, fds): (&Opening, &[OwnedFd]),
         shard: &ShardHandle,
         uplink: Uplink,
     ) -> io::Result<(Self, Reply)> {
-        let [page, queues] = fds else { return Err(io::Errno::INVAL) };
         let holdings = Holdings::new(account.charge(Item::Context, 1)?);
         let alarm = Alarm::default();
-        let page = map_page(page.as_fd(), &alarm, &account.disposal)?;
-        let disposal = account.disposal.clone();
-        let queues = io::fcntl_dupfd_cloexec(queues, 0)?;
-        let queues = QueueFile::adopt(queues, &alarm, move |len| Ok(Box::new(Mapped::charge(&disposal, len)?)))?;
+        let Areas { page, queues, waker } = Areas::map(opening, fds, &alarm, &account.disposal)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
         // The program can make its descriptor block, and with it every copy: the router only ever waits for this one.
         let program_wake = io::fcntl_dupfd_cloexec(&wake, 0)?;
-        let reply = Reply::new(&OpenReply { token, rdev: RDEV })
-            .with_open(io::fcntl_dupfd_cloexec(shard.flags_fd(), 0)?)
-            .with_open(program_wake);
+        let reply = Reply::new(&OpenReply { token, rdev: RDEV });
+        let reply = match waker {
+            Some(waker) => reply.with_open(program_wake).with_open(waker),
+            None => reply.with_open(io::fcntl_dupfd_cloexec(shard.flags_fd(), 0)?).with_open(program_wake),
+        };
 
         let external = uplink.external.as_ref().ok().map(external_port);
         let mtu = active_mtu(uplink.interface);
@@ -403,41 +398,6 @@ impl<T: Send + 'static> Job for Closing<T> {
         }
         false
     }
-}
-
-/// Charge for a mapping of queues.
-struct Mapped {
-    _address_space: Charge,
-    _mapping: Charge,
-    _memory: Charge,
-    disposal: Disposal,
-}
-
-impl Mapped {
-    fn charge(disposal: &Disposal, len: usize) -> Result<Self, Exhausted> {
-        let (share, len) = (disposal.share(), len as u64);
-        Ok(Self {
-            _address_space: share.take(Resource::AddressSpace, len)?,
-            _mapping: share.take(Resource::Mappings, 1)?,
-            // For its pages of the page table, all of which are used if the queues are.
-            _memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
-            disposal: disposal.clone(),
-        })
-    }
-}
-
-impl Keep for Mapped {
-    fn unmap(self: Box<Self>, pages: UnusedMapping) {
-        self.disposal.clone().unmap(pages, self);
-    }
-}
-
-/// Maps a context page from the other side. EFAULT where it is not filled in.
-fn map_page(fd: BorrowedFd<'_>, alarm: &Alarm, disposal: &Disposal) -> io::Result<ContextPage> {
-    let keep = Mapped::charge(disposal, CONTEXT_PAGE_LEN)?;
-    let memory = SharedMemory::map_watched(fd, 0, CONTEXT_PAGE_LEN, alarm, keep)?;
-    memory.populate(0, CONTEXT_PAGE_LEN)?;
-    ContextPage::new(memory).ok_or(io::Errno::INVAL)
 }
 
 /// The same for the engine.

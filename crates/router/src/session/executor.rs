@@ -2,6 +2,7 @@
 
 use super::account::{Account, Item};
 use super::accounts::Accounts;
+use super::areas::Opening;
 use super::clients::Incoming;
 use super::commands::{self, Scope};
 use super::connection::{Answer, Attempt, Frame, SessionConnection, Subject, Until};
@@ -21,6 +22,7 @@ use crate::io::{Clock, ExternalPaths};
 use crate::memory::ProcessMemory;
 use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::ring::Extent;
+use rdmesh_uverbs::session::guest::Pages;
 use rdmesh_uverbs::session::linger::{Attached, LingerRequest};
 use rdmesh_uverbs::session::{RequestKind, Token};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -111,8 +113,21 @@ impl Executor {
         }
         let may_wait = *attempt == Attempt::First && frame.may_wait();
         let answer = match (frame.kind, connection.subject()) {
-            (RequestKind::Open, None) => {
-                self.with_room(connection, may_wait, |executor, connection| executor.open(connection, fds))?
+            (RequestKind::Open, None) => self.with_room(connection, may_wait, |executor, connection| {
+                executor.open(connection, &Opening::Here, fds)
+            })?,
+            (RequestKind::OpenGuest, None) => match Pages::parse(frame.body) {
+                Some(pages) => {
+                    let opening = Opening::InGuest(pages);
+                    self.with_room(connection, may_wait, |executor, connection| {
+                        executor.open(connection, &opening, fds)
+                    })?
+                }
+                None => Err(Errno::INVAL),
+            },
+            (RequestKind::GuestPages, Some(Subject::Context(context))) => self.add_guest_pages(context, frame.body),
+            (RequestKind::GuestSegments, Some(Subject::Context(_))) => {
+                connection.add_segments(&frame.segments()).map(|()| <_>::default())
             }
             (RequestKind::Attach, None) => self.attach(connection, frame.body),
             (RequestKind::Linger, None) => self.take_over(connection, frame.body),
@@ -130,13 +145,18 @@ impl Executor {
                 | RequestKind::Ioctl
                 | RequestKind::Chain
                 | RequestKind::Cm
-                | RequestKind::CmUnlessEvents,
+                | RequestKind::CmUnlessEvents
+                | RequestKind::GuestPages
+                | RequestKind::GuestSegments,
                 None,
             ) => {
                 return Ok(Executed::Broken("command before the device was opened"));
             }
             (_, Some(_)) => Err(Errno::INVAL),
         };
+        if frame.kind == RequestKind::Verbs {
+            connection.forget_segments();
+        }
         Ok(Executed::Answer(answer))
     }
 
@@ -272,7 +292,7 @@ impl Executor {
         account.exhausted(resource);
     }
 
-    fn open(&mut self, connection: &mut SessionConnection, fds: &[OwnedFd]) -> Answer {
+    fn open(&mut self, connection: &mut SessionConnection, opening: &Opening, fds: &[OwnedFd]) -> Answer {
         let Self { accounts, devices, cm, .. } = self;
         let number = connection.endpoint();
         let (endpoint, totals) = accounts.with_totals(number).ok_or(Errno::NODEV)?;
@@ -284,7 +304,7 @@ impl Executor {
         };
         account.report_external(uplink.external.as_ref().err());
         let worker = devices.least_loaded();
-        let (mut context, reply) = Context::open(account, connection.program(), fds, worker, *uplink)?;
+        let (mut context, reply) = Context::open(account, connection.program(), (opening, fds), worker, *uplink)?;
         context.set_number(devices.free_number(number));
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
@@ -302,12 +322,20 @@ impl Executor {
         }
         let (seeker, process, lookups) = (&account.seeker, connection.program().process(), &self.lookups);
         match (frame.kind, connection.subject()) {
-            (RequestKind::Open, None) if account.has_room_for(Item::Context) => {
+            (RequestKind::Open | RequestKind::OpenGuest, None) if account.has_room_for(Item::Context) => {
                 let shard = self.devices.least_loaded().number();
                 lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
             }
+            // A guest's pages are shared, or not to be had.
+            (RequestKind::Verbs, Some(Subject::Context(context)))
+                if connection.segments().is_empty() && commands::needs_memory(frame) && self.is_in_guest(context) =>
+            {
+                return Err(Errno::OPNOTSUPP);
+            }
             (RequestKind::Verbs, Some(Subject::Context(_)))
-                if commands::needs_memory(frame) && connection.program().memory().is_none() =>
+                if connection.segments().is_empty()
+                    && commands::needs_memory(frame)
+                    && connection.program().memory().is_none() =>
             {
                 lookups.open_memory(id, seeker, process);
             }
@@ -317,6 +345,16 @@ impl Executor {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn is_in_guest(&self, context: u32) -> bool {
+        self.devices.get(context).is_some_and(|context| context.page().is_in_guest())
+    }
+
+    fn add_guest_pages(&mut self, context: u32, body: &[u8]) -> Answer {
+        let context = self.devices.get(context).ok_or(Errno::INVAL)?;
+        context.queues().add_pages(&Pages::parse(body).ok_or(Errno::INVAL)?)?;
+        Ok(<_>::default())
     }
 
     fn attach(&mut self, connection: &mut SessionConnection, body: &[u8]) -> Answer {
@@ -334,7 +372,8 @@ impl Executor {
         let (number, context) = self.devices.find_leased(connection.endpoint(), &token).ok_or(Errno::ACCESS)?;
         let lease = context.tenure().lease().ok_or(Errno::ACCESS)?;
         let info = lease.info(self.clock.now());
-        let mut reply = Reply::default().with_open(fcntl_dupfd_cloexec(context.queues().fd(), 0)?);
+        let queues = context.queues().fd().ok_or(Errno::OPNOTSUPP)?;
+        let mut reply = Reply::default().with_open(fcntl_dupfd_cloexec(queues, 0)?);
         if let Some((_, arena)) = lease.arena() {
             reply = reply.with_open(fcntl_dupfd_cloexec(arena, 0)?);
         }
@@ -367,6 +406,7 @@ impl Executor {
         fds: &[OwnedFd],
     ) -> Answer {
         let memory = if commands::needs_memory(frame) { memory(connection) } else { None };
+        let segments = [connection.segments(), &frame.segments()].concat();
         let limits = self.accounts.limits();
         let (endpoint, totals) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
         let scope = Scope {
@@ -379,7 +419,8 @@ impl Executor {
             memory,
         };
         let answer = match frame.kind {
-            RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
+            RequestKind::Verbs => commands::write(scope, frame.body, &segments, fds),
+            RequestKind::Linger | RequestKind::Chain if scope.context.page().is_in_guest() => Err(Errno::OPNOTSUPP),
             RequestKind::Chain => commands::chain(scope, frame.body).map(|response| (Reply::default(), response)),
             RequestKind::Linger => {
                 commands::linger(scope, frame.body, fds).map(|response| (Reply::default(), response))

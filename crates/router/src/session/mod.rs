@@ -14,6 +14,7 @@
 
 mod account;
 mod accounts;
+mod areas;
 mod chain_orders;
 mod channels;
 mod clients;

@@ -105,6 +105,22 @@ impl Contexts {
         rang
     }
 
+    /// Has guests' programs write their eventfds from now on: they do not see that the worker is about to sleep. Returns whether
+    /// none of them has rung meanwhile.
+    pub(super) fn rest_guests(&mut self) -> bool {
+        let Self { places, awake, .. } = self;
+        let mut is_silent = true;
+        awake.retain(|(place, _)| {
+            let Some(context) = places[*place].as_ref().filter(|context| context.page.is_in_guest()) else {
+                return true;
+            };
+            let is_dormant = context.fall_dormant();
+            is_silent &= is_dormant;
+            !is_dormant
+        });
+        is_silent
+    }
+
     /// Takes the doorbells of all contexts, before a command that comes after them. Returns whether one rang.
     pub(super) fn take_all_doorbells(&mut self, mut ring: impl FnMut(ContextId, u32)) -> bool {
         let mut rang = false;
@@ -243,6 +259,25 @@ mod tests {
         // What is in use among them is all that costs something.
         contexts.awaken(LATER, ContextId(700));
         assert_eq!((rung(&mut contexts, LATER), contexts.awake.len()), (vec![(700, 1)], 1));
+    }
+
+    #[test]
+    fn guests_write_their_eventfds_to_a_worker_that_is_about_to_sleep() {
+        let (mut contexts, pages) = contexts(3);
+        pages[1..].iter().for_each(|page| page.set_waker(wait::new_eventfd().unwrap()));
+        // One has rung just now, and is polled on.
+        pages[2].ring(5);
+        assert!(!contexts.rest_guests());
+        assert_eq!((contexts.awake.len(), contexts.has_dormant()), (2, true));
+        assert_eq!(rung(&mut contexts, Time(1)), [(2, 5)]);
+        assert!(contexts.rest_guests());
+        assert_eq!(contexts.awake.len(), 1);
+        // To a program of this host nothing has changed.
+        pages[0].ring(1);
+        assert!(contexts.has_doorbell());
+        contexts.awaken(Time(2), ContextId(1));
+        pages[1].ring(2);
+        assert_eq!(rung(&mut contexts, Time(3)), [(0, 1), (1, 2)]);
     }
 
     #[test]

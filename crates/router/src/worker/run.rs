@@ -59,6 +59,7 @@ impl Worker {
         link.set_sleeping(true);
         // Packets that came before the announcement are seen here; later ones wake the worker.
         let is_quiet = link.packets.is_empty() && link.mailbox.is_empty() && link.waiting.load(Ordering::SeqCst) == 0;
+        let is_quiet = is_quiet && served.shard.contexts().rest_guests();
         if is_quiet && !served.has_work() && !served.shard.contexts().has_doorbell() {
             let now = served.shard.now();
             let limit = sleep_limit(&mut served.shard, now);

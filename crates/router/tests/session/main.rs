@@ -10,6 +10,7 @@ mod commands;
 mod counters;
 mod ending;
 mod fairness;
+mod guests;
 mod hostile;
 mod leases;
 mod netlink;

@@ -161,7 +161,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
 
     let file = QueueFile::create().unwrap();
     let cq = CompletionRing::create(&file, 16).unwrap();
-    writable.push(map(file.fd(), cq.offset, cq.len as usize));
+    writable.push(map(file.fd().unwrap(), cq.offset, cq.len as usize));
     let page = ContextPage::new(page).unwrap();
     let queue = HostCompletionQueue::new(cq.ring, page);
     let cq = engine.device(context).unwrap().create_cq(CqInit { queue, cqe: 16, ignores_overrun: false }).unwrap();
@@ -170,8 +170,8 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         let send = SendRing::create(&file, 7, 4, 64).unwrap();
         let recv = RecvRing::create(&file, 7, 4).unwrap();
-        writable.push(map(file.fd(), send.offset, send.len as usize));
-        writable.push(map(file.fd(), recv.offset, recv.len as usize));
+        writable.push(map(file.fd().unwrap(), send.offset, send.len as usize));
+        writable.push(map(file.fd().unwrap(), recv.offset, recv.len as usize));
         let (send, recv) = (HostSendQueue::new(send.ring), Some(HostRecvQueue::new(recv.ring)));
         let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false, send, recv };
         qps.push(engine.device(context).unwrap().create_qp(init).unwrap().0);

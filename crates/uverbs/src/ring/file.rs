@@ -1,9 +1,11 @@
 //! Queue file: the memfd in which all queues of a context lie.
 
 use crate::guard::Alarm;
+use crate::session::guest::Pages;
 use crate::shared::{Keep, MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,13 +26,30 @@ pub struct QueueFile(Arc<File>);
 pub type Charge = Box<dyn Keep>;
 
 struct File {
-    fd: OwnedFd,
+    source: Source,
     alarm: Alarm,
     charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
     /// Whether the pages are made here, because both ends are one process.
     fills: bool,
     place: Mutex<Tail>,
     bad_indices: AtomicU64,
+}
+
+/// Origin of the pages.
+enum Source {
+    /// A memfd in which they lie at their offsets.
+    File(OwnedFd),
+    /// The memory of a virtual machine, in which they lie anywhere.
+    Guest { memory: OwnedFd, places: Mutex<Places> },
+}
+
+/// The pages that a guest has named.
+#[derive(Default)]
+struct Places {
+    /// Place in the guest's memory, by offset in the file.
+    pages: BTreeMap<u64, u64>,
+    /// For mappings of single runs of them.
+    charges: Vec<Charge>,
 }
 
 /// Tail of the file: the place of the next queues.
@@ -71,7 +90,7 @@ impl QueueFile {
 
     /// An empty file, both ends of which are this process's.
     pub fn create() -> io::Result<Self> {
-        Ok(Self::new(Self::memfd()?, Alarm::default(), Box::new(|_| Ok(Box::new(()))), true))
+        Ok(Self::new(Source::File(Self::memfd()?), Alarm::default(), Box::new(|_| Ok(Box::new(()))), true))
     }
 
     /// A file that the other side has made. Each mapping of so many bytes is preceded by a call of `charge`. Where pages are
@@ -83,22 +102,43 @@ impl QueueFile {
     ) -> Result<Self, MapError> {
         // Errors are found now, not with the first queue.
         SharedMemory::map(fd.as_fd(), SIZE - PAGE, PAGE as usize, true)?;
-        Ok(Self::new(fd, alarm.clone(), Box::new(charge), false))
+        Ok(Self::new(Source::File(fd), alarm.clone(), Box::new(charge), false))
+    }
+
+    /// A file whose pages are those of `memory`, a virtual machine's, that [`QueueFile::add_pages`] names.
+    pub fn in_guest(
+        memory: OwnedFd,
+        alarm: &Alarm,
+        charge: impl Fn(usize) -> io::Result<Charge> + Send + Sync + 'static,
+    ) -> Self {
+        let source = Source::Guest { memory, places: Mutex::default() };
+        Self::new(source, alarm.clone(), Box::new(charge), false)
     }
 
     fn new(
-        fd: OwnedFd,
+        source: Source,
         alarm: Alarm,
         charge: Box<dyn Fn(usize) -> io::Result<Charge> + Send + Sync>,
         fills: bool,
     ) -> Self {
         let place = Tail { piece: None, taken: 0, end: PAGE, wanted: None, step: FIRST_STEP };
-        Self(Arc::new(File { fd, alarm, charge, fills, place: Mutex::new(place), bad_indices: AtomicU64::new(0) }))
+        Self(Arc::new(File { source, alarm, charge, fills, place: Mutex::new(place), bad_indices: AtomicU64::new(0) }))
     }
 
-    /// The memfd.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
+    /// The memfd; none of a virtual machine's.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        if let Source::File(fd) = &self.0.source { Some(fd.as_fd()) } else { None }
+    }
+
+    /// Names pages in a virtual machine's memory. EINVAL where it is not one's, ENOMEM where there are too many.
+    pub fn add_pages(&self, named: &Pages) -> io::Result<()> {
+        let Source::Guest { places, .. } = &self.0.source else { return Err(io::Errno::INVAL) };
+        let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.pages.len() + named.places.len() > MOST_GUEST_PAGES {
+            return Err(io::Errno::NOMEM);
+        }
+        places.pages.extend((named.offset..).step_by(PAGE as usize).zip(named.places.iter().copied()));
+        Ok(())
     }
 
     /// The extent that the program must populate before the queue that was refused just now can be made.
@@ -163,10 +203,19 @@ impl QueueFile {
 
     /// Makes sure that the first `room` bytes of `memory` have pages.
     fn require(&self, place: &mut Tail, memory: &SharedMemory, offset: u64, room: usize) -> io::Result<()> {
-        if self.0.fills {
-            Self::fill(self.fd(), Extent { offset, len: room as u64 })?;
-        }
-        match memory.populate(0, room) {
+        let populated = match &self.0.source {
+            Source::File(fd) => {
+                if self.0.fills {
+                    Self::fill(fd.as_fd(), Extent { offset, len: room as u64 })?;
+                }
+                memory.populate(0, room)
+            }
+            Source::Guest { memory: guest, places } => {
+                let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+                places.put(memory, (guest.as_fd(), offset, room), &self.0.charge)
+            }
+        };
+        match populated {
             Err(io::Errno::FAULT) => {
                 let len = (room as u64).max(place.step).min(memory.len() as u64);
                 place.wanted = Some(Extent { offset, len });
@@ -184,14 +233,51 @@ impl QueueFile {
             return Err(io::Errno::NOSPC);
         }
         let charge = (self.0.charge)(len)?;
-        Ok((SharedMemory::map_watched(self.fd(), offset, len, &self.0.alarm, charge)?, offset))
+        let memory = match &self.0.source {
+            Source::File(fd) => SharedMemory::map_watched(fd.as_fd(), offset, len, &self.0.alarm, charge)?,
+            Source::Guest { .. } => SharedMemory::reserve_watched(len, &self.0.alarm, charge)?,
+        };
+        Ok((memory, offset))
     }
 
     /// Gives the pages of a queue back.
     pub(super) fn release(&self, offset: u64, len: usize) {
         let room = (len as u64).next_multiple_of(PAGE);
-        // Pages that cannot be given back now are freed with the file.
-        let _ = fallocate(&self.0.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, room);
+        match &self.0.source {
+            // Pages that cannot be given back now are freed with the file.
+            Source::File(fd) => {
+                let _ = fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, room);
+            }
+            // They are the guest's: it gives them back with its own file.
+            Source::Guest { places, .. } => {
+                let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut rest = places.pages.split_off(&offset);
+                places.pages.append(&mut rest.split_off(&(offset + room)));
+            }
+        }
+    }
+}
+
+impl Places {
+    /// Puts the first `room` bytes of the file from `offset` on into `memory`, which is reserved for them. EFAULT where some of
+    /// them have not been named.
+    fn put(
+        &mut self,
+        memory: &SharedMemory,
+        (guest, offset, room): (BorrowedFd<'_>, u64, usize),
+        charge: &dyn Fn(usize) -> io::Result<Charge>,
+    ) -> io::Result<()> {
+        let named = self.pages.range(offset..offset + room as u64).map(|(_, place)| *place);
+        let pages = Pages { offset, places: named.collect() };
+        if pages.places.len() as u64 * PAGE != room as u64 {
+            return Err(io::Errno::FAULT);
+        }
+        for (index, place, count) in pages.runs() {
+            let len = count * PAGE as usize;
+            self.charges.push(charge(len)?);
+            memory.place(index * PAGE as usize, guest, place, len)?;
+        }
+        memory.populate(0, room)
     }
 }
 
@@ -202,6 +288,8 @@ const SIZE: u64 = 1 << 60;
 const PIECE: usize = 16 << 20;
 /// Bytes that a program populates first; doubled each time, up to a piece.
 const FIRST_STEP: u64 = 64 << 10;
+/// Pages of queues that one context of a guest's may have: 256 MiB.
+const MOST_GUEST_PAGES: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -225,7 +313,7 @@ mod tests {
             mappings.fetch_add(1, Ordering::Relaxed);
             Ok(Box::new(Counted(mappings.clone())))
         };
-        QueueFile::new(QueueFile::memfd().unwrap(), Alarm::default(), Box::new(charge), true)
+        QueueFile::new(Source::File(QueueFile::memfd().unwrap()), Alarm::default(), Box::new(charge), true)
     }
 
     #[test]
@@ -264,7 +352,7 @@ mod tests {
         let file = QueueFile::create().unwrap();
         drop(file.allocate(100).unwrap());
         let (memory, offset) = file.allocate(100).unwrap();
-        let seen = SharedMemory::map(file.fd(), offset, 100, true).unwrap();
+        let seen = SharedMemory::map(file.fd().unwrap(), offset, 100, true).unwrap();
         assert_ne!(memory.as_ptr(), seen.as_ptr());
         assert!(offset.is_multiple_of(PAGE) && memory.as_ptr().addr().is_multiple_of(PAGE as usize));
     }

@@ -5,6 +5,8 @@ use crate::abi::{
     RxeAtomicArgs, RxeDmaInfo, RxeFlushArgs, RxeMwArgs, RxeRdmaArgs, RxeRecvWqe, RxeSendWqe, RxeSendWr, RxeUdArgs,
     WorkCompletion, wr_opcode as opcode,
 };
+use crate::guard::Alarm;
+use crate::session::guest::Pages;
 use proptest::prelude::*;
 use rdmesh_verbs::chain::Ordering;
 use rdmesh_verbs::{
@@ -91,7 +93,7 @@ fn resizing_keeps_unpolled_entries() {
 #[test]
 fn a_queue_that_is_gone_keeps_no_pages() {
     let file = file();
-    let blocks = || rustix::fs::fstat(file.fd()).unwrap().st_blocks;
+    let blocks = || rustix::fs::fstat(file.fd().unwrap()).unwrap().st_blocks;
     let ring = CompletionRing::create(&file, 1000).unwrap();
     let other = CompletionRing::create(&file, 1).unwrap();
     assert_ne!(ring.offset, other.offset);
@@ -259,4 +261,35 @@ proptest! {
         }
         ring.release(1);
     }
+}
+
+#[test]
+fn queues_in_a_guest_lie_in_pages_anywhere_in_its_memory() {
+    const PAGE: u64 = 4096;
+    assert!(crate::guard::install(), "this kernel has no userfaultfd");
+    let (guest, fd) = SharedMemory::create("guest", 64 * PAGE as usize).unwrap();
+    let charge = |_| -> rustix::io::Result<file::Charge> { Ok(Box::new(())) };
+    let file = QueueFile::in_guest(fd, &Alarm::default(), charge);
+    assert_eq!(file.allocate(3 * PAGE as usize).err(), Some(rustix::io::Errno::NODATA));
+    let wanted = file.take_wanted().unwrap();
+    let places = vec![7 * PAGE, 3 * PAGE, 4 * PAGE];
+    file.add_pages(&Pages { offset: wanted.offset, places: places.clone() }).unwrap();
+    let (queue, offset) = file.allocate(3 * PAGE as usize).unwrap();
+    assert_eq!(offset, wanted.offset);
+    for (index, place) in places.iter().enumerate() {
+        let byte = |memory: &SharedMemory, at: usize| memory.as_ptr().wrapping_add(at);
+        let (from, to) = (byte(&guest, *place as usize), byte(&queue, index * PAGE as usize));
+        #[allow(unsafe_code)]
+        // SAFETY: both are within their mappings.
+        let seen = unsafe {
+            from.write_volatile(index as u8 + 1);
+            to.read_volatile()
+        };
+        assert_eq!(usize::from(seen), index + 1);
+    }
+    // Beyond what was named, and beyond the memory's end.
+    assert_eq!(file.allocate(100).err(), Some(rustix::io::Errno::NODATA));
+    let wanted = file.take_wanted().unwrap();
+    file.add_pages(&Pages { offset: wanted.offset, places: vec![64 * PAGE] }).unwrap();
+    assert_eq!(file.allocate(100).err(), Some(rustix::io::Errno::INVAL));
 }

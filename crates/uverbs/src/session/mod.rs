@@ -32,8 +32,10 @@
 //! * `Ioctl`: an [`IoctlHeader`] and the attributes' bytes. Reply: the method's response, if it has one.
 //! * `Chain`: a command on managed queues; see [`chain`].
 //! * `Linger`: a command on leases, or the first message of a process that takes one over; see [`linger`].
+//! * `OpenGuest`, `GuestPages`, `GuestSegments`: for programs in a virtual machine; see [`guest`].
 
 pub mod chain;
+pub mod guest;
 pub mod linger;
 
 use arrayvec::ArrayVec;
@@ -59,6 +61,8 @@ pub const SOCKET_NAME: &str = "verbs.sock";
 pub const SYSFS_NAME: &str = "sys";
 /// Name of the preload library in an endpoint's directory.
 pub const LIBRARY_NAME: &str = "librdmesh.so";
+/// Name of a file that is in an endpoint's directory in a virtual machine only.
+pub const GUEST_NAME: &str = "guest";
 /// Major and minor number of `/dev/infiniband/uverbs0`: the kernel's first.
 pub const VERBS_DEVICE: (u32, u32) = (231, 192);
 /// Major and minor number of `/dev/infiniband/rdma_cm`. The kernel picks a free one of its miscellaneous devices.
@@ -94,13 +98,35 @@ pub enum RequestKind {
     Chain = 22,
     /// A command on leases, by which a context outlives its program.
     Linger = 23,
+    /// First message: make a context for a program in a virtual machine.
+    OpenGuest = 24,
+    /// Names pages of the guest's queue memory.
+    GuestPages = 25,
+    /// Segments of the next registration.
+    GuestSegments = 26,
 }
 
 impl RequestKind {
     /// The kind with number `n`.
     pub fn from_number(n: u32) -> Option<Self> {
         use RequestKind::*;
-        let all = [Open, Attach, Verbs, Ioctl, OpenCm, AttachCm, Cm, Counter, Netlink, CmUnlessEvents, Chain, Linger];
+        let all = [
+            Open,
+            Attach,
+            Verbs,
+            Ioctl,
+            OpenCm,
+            AttachCm,
+            Cm,
+            Counter,
+            Netlink,
+            CmUnlessEvents,
+            Chain,
+            Linger,
+            OpenGuest,
+            GuestPages,
+            GuestSegments,
+        ];
         all.into_iter().find(|k| *k as u32 == n)
     }
 }

@@ -33,7 +33,7 @@ impl Subject {
 /// The subject of a program's message.
 pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
     match kind {
-        RequestKind::Open => Subject::Other("ibv_open_device"),
+        RequestKind::Open | RequestKind::OpenGuest => Subject::Other("ibv_open_device"),
         RequestKind::OpenCm => Subject::Other("rdma_create_event_channel"),
         RequestKind::Attach | RequestKind::AttachCm => Subject::Other("the device of the parent process"),
         RequestKind::Verbs => verbs(body),
@@ -46,6 +46,7 @@ pub(in crate::session) fn subject(kind: RequestKind, body: &[u8]) -> Subject {
             Subject::Registration
         }
         RequestKind::Linger => Subject::Other("a command on leases"),
+        RequestKind::GuestPages | RequestKind::GuestSegments => Subject::Other("pages of a guest's memory"),
         RequestKind::Counter => Subject::Other("a counter of the port"),
         RequestKind::Netlink => Subject::Other("a question to the device's netlink socket"),
     }
