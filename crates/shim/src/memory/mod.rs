@@ -46,6 +46,7 @@ use arena::ARENA;
 use convert::{Converted, Converter};
 use hold::Holds;
 use plan::Fate;
+use rdmesh_preload::Endpoint;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -134,6 +135,11 @@ pub(crate) fn arena_descriptor() -> Result<OwnedFd, Errno> {
 
 /// Prepares `len` bytes at `start` for a registration with `access` (`IB_ACCESS_*`).
 pub(crate) fn register(start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
+    if rdmesh_preload::endpoint::find().is_some_and(Endpoint::is_in_guest) {
+        // On another stack, so that this thread's own can be converted too.
+        stack::extend();
+        return stack::on_another(|| register_with(Holds::default(), start, len, access))?;
+    }
     register_with(Holds::default(), start, len, access)
 }
 

@@ -9,11 +9,14 @@
 use super::PAGE;
 use super::hold::for_each_thread;
 use super::maps::Vma;
+use super::stack;
 use std::sync::atomic::AtomicU32;
 
 /// Around the stack pointer of a thread whose stack is not known to libc (a coroutine's).
 const STACK_BELOW: u64 = 256 << 10;
 const STACK_ABOVE: u64 = 64 << 10;
+/// Below the main thread's stack, of what Linux leaves to it at least (128 MiB, `MIN_GAP`).
+const STACK_REACH: u64 = 96 << 20;
 /// Around the head of a thread's list of robust mutexes, which is in the middle of its thread area.
 const THREAD_AREA_BELOW: u64 = 4 << 10;
 const THREAD_AREA_ABOVE: u64 = 1 << 10;
@@ -30,9 +33,12 @@ pub(super) fn areas(start: u64, end: u64) -> Vec<(u64, u64)> {
     let here = 0u8;
     let stack_pointer = &raw const here as u64;
     let variable = &raw const VARIABLE as u64;
-    let stack = thread_stack().filter(|&(low, high)| (low..high).contains(&stack_pointer));
+    let own = || thread_stack().filter(|&(low, high)| (low..high).contains(&stack_pointer));
     let mut areas = vec![
-        stack.unwrap_or((stack_pointer.saturating_sub(STACK_BELOW), stack_pointer + STACK_ABOVE)),
+        stack::aside()
+            .map(|aside| aside.stack)
+            .or_else(own)
+            .unwrap_or((stack_pointer.saturating_sub(STACK_BELOW), stack_pointer + STACK_ABOVE)),
         (variable.saturating_sub(VARIABLES), variable + VARIABLES),
     ];
     for_each_thread(|thread| areas.extend(thread_area(thread)));
@@ -65,11 +71,18 @@ fn thread_area(thread: u32) -> Option<(u64, u64)> {
     (known && head != 0).then(|| (head.saturating_sub(THREAD_AREA_BELOW), head + THREAD_AREA_ABOVE))
 }
 
-/// Whether a mapping is the main thread's stack, which grows, and cannot any more with a piece of it replaced.
-pub(super) fn is_main_stack(vma: &Vma) -> bool {
+/// Whether the pages from `from` on are to stay because they are the main thread's stack. libc finds its bounds among the
+/// mappings, and not any more with a piece of it replaced; so that is done only where there is no other way, by that thread itself,
+/// and not at its lower end, where it grows.
+pub(super) fn keeps_main_stack(vma: &Vma, from: u64) -> bool {
     // SAFETY: asks for a value that the kernel put onto the stack at the start of the process.
     let on_stack = unsafe { libc::getauxval(libc::AT_RANDOM) };
-    (vma.start..vma.end).contains(&on_stack)
+    // With a piece replaced it is several mappings. The kernel places no others so close below it.
+    let is_in_stack = |address: u64| address <= on_stack && on_stack < address.saturating_add(STACK_REACH);
+    let is_stack = is_in_stack(vma.start);
+    // What this thread has left is above all that the stack will grow from.
+    let is_above = |aside: stack::Aside| is_in_stack(aside.left) && from >= aside.left & !(PAGE - 1);
+    is_stack && !stack::aside().is_some_and(is_above)
 }
 
 fn pages(low: u64, high: u64) -> (u64, u64) {

@@ -89,7 +89,7 @@ fn fate(vma: &Vma, from: u64, arena: &Arena) -> Fate {
         return Fate::Arena(vma.offset + (from - vma.start));
     }
     let of_lost_arena = arena::is_arena(vma);
-    if !vma.writable || vma.huge || (vma.shared && !of_lost_arena) || own::is_main_stack(vma) {
+    if !vma.writable || vma.huge || (vma.shared && !of_lost_arena) || own::keeps_main_stack(vma, from) {
         return Fate::Private;
     }
     let anonymous = vma.file.1 == 0;
