@@ -10,6 +10,7 @@
 //! * [`Firewall`]: rules that keep others from sending as this host.
 //! * [`NamespaceId`]: finds the processes in a network namespace.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
+//! * [`GuestNetwork`]: gives an endpoint's addresses to a virtual machine.
 //! * [`Errors`]: of operations that are all tried.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
 
@@ -19,6 +20,7 @@ mod bridge;
 mod errors;
 mod firewall;
 mod forwarding;
+mod guest;
 mod link;
 mod mac;
 mod namespace;
@@ -29,6 +31,7 @@ mod underlay;
 
 pub use errors::Errors;
 pub use firewall::{Firewall, FirewallError};
+pub use guest::GuestNetwork;
 pub use mac::MacAddress;
 pub use namespace::NamespaceId;
 pub use overlay::{Overlay, OverlayError};

@@ -123,6 +123,23 @@ impl Links {
         Ok(holder)
     }
 
+    /// All addresses, each with its interface.
+    pub(crate) fn addresses(&mut self) -> io::Result<Vec<(Index, IpNet)>> {
+        let messages = self.list(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let address = |message| {
+            let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+            let own = |attribute: &AddressAttribute| match attribute {
+                AddressAttribute::Local(own) | AddressAttribute::Address(own) => Some(*own),
+                _ => None,
+            };
+            let local = |attribute: &&AddressAttribute| matches!(attribute, AddressAttribute::Local(_));
+            let attributes = &message.attributes;
+            let address = attributes.iter().find(local).and_then(own).or_else(|| attributes.iter().find_map(own))?;
+            Some((Index(message.header.index), IpNet::new(address, message.header.prefix_len).ok()?))
+        };
+        Ok(messages.into_iter().filter_map(address).collect())
+    }
+
     /// Makes `changes` that build on each other. The error is the first one, as those after it may be its consequences.
     pub(crate) fn apply(&mut self, changes: Changes<'_>) -> io::Result<()> {
         self.make(changes)?.into_iter().collect()
@@ -217,7 +234,6 @@ impl<'a> Changes<'a> {
     }
 
     /// Gives the interface `name` another link-layer address.
-    #[cfg(test)]
     pub(crate) fn set_mac(self, name: &str, mac: MacAddress) -> Self {
         let attribute = LinkAttribute::Address(mac.octets().to_vec());
         self.change(format!("changing the address of `{name}`"), named(name, vec![attribute]))

@@ -14,6 +14,9 @@ impl MacAddress {
     /// That of every network's bridge, which sends no frames of its own.
     pub(crate) const BRIDGE: Self = Self([0x02, 0x5a, 0, 0, 0, 1]);
 
+    /// That of an endpoint's interface whose own address a virtual machine has.
+    pub(crate) const UPLINK: Self = Self([0x02, 0x5a, 0, 0, 0, 2]);
+
     /// The one that goes with `address`: a function of the address alone, locally administered, different for different
     /// IPv4 addresses.
     pub fn of(address: IpAddr) -> Self {
