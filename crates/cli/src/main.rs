@@ -28,6 +28,7 @@ mod tenant;
 mod top;
 mod tunnel;
 mod up;
+mod vm;
 
 use args::{
     Args, ChainCommand, Command, EndpointCommand, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand,
@@ -66,6 +67,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Router(options) => up::router(&options, state),
         Command::Down => up::down(&client, state),
         Command::Run(options) => run::run(options, &client, state),
+        Command::Vm(options) => return vm::vm(options, &client, state),
         Command::Accel(options) => accel::accel(options),
         Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
         Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),

@@ -1,6 +1,6 @@
 //! `rdmesh run`: starts a program on an endpoint.
 
-use crate::args::RunOptions;
+use crate::args::{PlaceOptions, RunOptions};
 use crate::failure::Failure;
 use crate::program;
 use rdmesh_fabric::api::{AcquireEndpoints, CreateEndpoint, EndpointInfo, Lifetime};
@@ -12,6 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Makes an endpoint that is removed with this process, and executes the program: its process id, its signals and its exit
 /// status are this process's own.
@@ -47,29 +48,41 @@ fn obtain(options: &RunOptions, client: &Client) -> Result<EndpointInfo, Failure
         let acquired = client.acquire_endpoints(&options.place.net, pool, &request)?.pop();
         return acquired.ok_or_else(|| Failure::new(format!("the router has given no endpoint of pool `{pool}`")));
     }
-    let place = options.place.clone();
-    let name = match &options.name {
+    let request = of_caller(options.name.as_ref(), options.place.clone(), options.linger)?;
+    Ok(client.create_endpoint(&CreateEndpoint {
+        take_over: options.take_over,
+        isolation: if options.host_network { Isolation::None } else { Isolation::Namespace },
+        ..request
+    })?)
+}
+
+/// A request for an endpoint that goes with this process, in a namespace of its own.
+pub(crate) fn of_caller(
+    name: Option<&Name>,
+    place: PlaceOptions,
+    linger: Option<Duration>,
+) -> Result<CreateEndpoint, Failure> {
+    let name = match name {
         Some(name) => name.clone(),
         None => format!("run-{}", std::process::id()).parse::<Name>()?,
     };
-    let isolation = if options.host_network { Isolation::None } else { Isolation::Namespace };
-    Ok(client.create_endpoint(&CreateEndpoint {
+    Ok(CreateEndpoint {
         name,
         network: place.net,
         vni: place.vni,
         addresses: place.ip,
-        quota: place.quota.with_linger(options.linger),
+        quota: place.quota.with_linger(linger),
         allowed_uid: None,
         lifetime: Lifetime::Caller,
-        take_over: options.take_over,
-        isolation,
+        take_over: false,
+        isolation: Isolation::Namespace,
         netns: None,
         interface: None,
-    })?)
+    })
 }
 
 /// Moves this process into the endpoint; returns the endpoint's directory as it is seen there.
-fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Result<PathBuf, Failure> {
+pub(crate) fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Result<PathBuf, Failure> {
     // A rootless router's files are its user's own, and so is the program. Root's are closed to all others, and the program
     // may drop its privileges: it finds its endpoint where it always is.
     if info.namespace.is_none() && client.status()?.rootless {

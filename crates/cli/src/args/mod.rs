@@ -43,6 +43,10 @@ pub(crate) enum Command {
     Down,
     /// Run a program on an endpoint of its own, which goes when the program ends
     Run(RunOptions),
+    /// Run a virtual machine on an endpoint of its own: its programs see the RDMA device, its interface has the endpoint's addresses
+    ///
+    /// Example: rdmesh vm --name a --memory 2G -- qemu-system-x86_64 -enable-kvm -drive file=debian.qcow2
+    Vm(VmOptions),
     /// Run a program whose TCP connections to other such programs of this host and user go over shared memory
     Accel(AccelOptions),
     /// Endpoints that stay until they are removed, for containers
@@ -209,6 +213,25 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) accel: bool,
     /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct VmOptions {
+    /// Name of the endpoint [default: made from the process id]
+    #[arg(long)]
+    pub(crate) name: Option<Name>,
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
+    /// Memory of the virtual machine, shared with the router, in QEMU's words (`512M`, `4G`)
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: String,
+    /// Context identifier of the guest in its vsock device
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
+    pub(crate) cid: u32,
+    /// QEMU and its arguments, to which are added: memory, the vsock device and the network interface. Any other program is told
+    /// their places by RDMESH_VM_SOCKET, RDMESH_VM_INTERFACE and RDMESH_VM_MAC
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }

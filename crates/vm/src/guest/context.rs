@@ -1,0 +1,97 @@
+//! Device contexts of programs, which forked children share.
+
+use super::events::EventChannel;
+use super::objects::Object;
+use super::pin::{Pin, PinTable};
+use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::session::Token;
+use rustix::io;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// A context.
+pub(super) struct Context {
+    table: Arc<PinTable>,
+    page: ContextPage,
+    page_pin: Pin,
+    queues: OwnedFd,
+    /// Connections of programs that use it.
+    users: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// What commands on any of its connections change.
+#[derive(Default)]
+pub(super) struct State {
+    /// Pins of queue memory.
+    pub(super) queue_pins: Vec<Pin>,
+    /// Pins of memory regions, by handle.
+    pub(super) regions: HashMap<u32, Vec<Pin>>,
+    /// Elements of the events of objects.
+    pub(super) elements: HashMap<(Object, u32), u64>,
+    pub(super) channels: Vec<EventChannel>,
+}
+
+impl Context {
+    /// The context of a program that has sent its page and its queue memory. It has one user.
+    pub(super) fn new(page: &OwnedFd, queues: OwnedFd) -> std::io::Result<Arc<Self>> {
+        let table = PinTable::new()?;
+        let page_pin = table.pin(page.as_fd(), 0, CONTEXT_PAGE_LEN)?;
+        let page = ContextPage::new(page_pin.memory().clone()).ok_or(io::Errno::INVAL)?;
+        let (users, state) = (AtomicUsize::new(1), Mutex::default());
+        Ok(Arc::new(Self { table, page, page_pin, queues, users, state }))
+    }
+
+    pub(super) fn table(&self) -> &Arc<PinTable> {
+        &self.table
+    }
+
+    pub(super) fn page(&self) -> &ContextPage {
+        &self.page
+    }
+
+    /// Guest-physical addresses of its page.
+    pub(super) fn page_addresses(&self) -> &[u64] {
+        self.page_pin.addresses()
+    }
+
+    /// Pins a range of the queue memory.
+    pub(super) fn pin_queues(&self, offset: u64, len: u64) -> std::io::Result<Pin> {
+        let len = usize::try_from(len).map_err(|_| io::Errno::INVAL)?;
+        self.table.pin(self.queues.as_fd(), offset, len)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn gain_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn lose_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_users(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Contexts by the token that lets forked children in.
+#[derive(Default)]
+pub(super) struct Contexts(Mutex<HashMap<[u8; 16], Weak<Context>>>);
+
+impl Contexts {
+    pub(super) fn add(&self, token: Token, context: &Arc<Context>) {
+        let mut contexts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|_, context| context.strong_count() > 0);
+        contexts.insert(token.0, Arc::downgrade(context));
+    }
+
+    pub(super) fn find(&self, token: &Token) -> Option<Arc<Context>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&token.0)?.upgrade()
+    }
+}
