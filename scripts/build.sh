@@ -1,4 +1,4 @@
-# Builds the product: rdmesh, librdmesh.so and librdmesh-sockets.so, in target/release or, for tests, in target/tested.
+# Builds the product: rdmesh, rdmesh-guest, librdmesh.so and librdmesh-sockets.so, in target/release or, for tests, in target/tested.
 # shellcheck shell=bash
 . scripts/setup.sh
 
@@ -22,7 +22,7 @@ build_product() {
         return
     fi
     need build
-    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli
+    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli -p rdmesh-vm
     step "building the libraries ($profile)" build_libraries "$profile"
     export RDMESH_BIN=$PWD/target/$profile
 }

@@ -5,9 +5,11 @@
 
 GUEST_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/guest
 GUEST_MODULES=(virtio_pci virtio_net virtio_console crc32_generic rdma_rxe ib_uverbs rdma_ucm sch_ingress act_gact cls_u32)
+# Of a guest without a device of its own, whose programs use the host's; its file system is the host's.
+VM_MODULES=(virtio_pci virtio_net virtio_console 9p 9pnet_virtio overlay vmw_vsock_virtio_transport)
 GUEST_PROGRAMS=(ip tc rdma ibv_devinfo ibv_{rc,uc,ud,srq}_pingpong ib_{send,write,read,atomic}_{bw,lat}
     rping ucmatose udaddy rdma_{server,client})
-GUEST_FILES=(target/test-programs/{agent,exchange,connect} tests/guest/init scripts/guest.sh)
+GUEST_FILES=(target/test-programs/{agent,exchange,connect} tests/guest/init tests/guest/vm-init scripts/guest.sh)
 
 guest_kernel_package() {
     apt-cache depends --important linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: //p' | head -n 1
@@ -21,7 +23,7 @@ guest_kernel_version() {
 unpack_guest_kernel() {
     local deb=$1 to=$2
     dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$to" --wildcards './boot/vmlinuz-*' \
-        './lib/modules/*/modules.*' './lib/modules/*/kernel/'{crypto,lib,net,fs/configfs,drivers/{char,infiniband,virtio}} \
+        './lib/modules/*/modules.*' './lib/modules/*/kernel/'{crypto,lib,net,fs/{configfs,9p,netfs,fscache,overlayfs},drivers/{char,infiniband,virtio}} \
         './lib/modules/*/kernel/drivers/net/'{virtio_net,net_failover}'.ko*'
 }
 
@@ -39,9 +41,9 @@ extract_vmlinux() {
 # The needed modules, decompressed, and `list`, their names in the order of loading.
 pick_guest_modules() {
     local from=$1 to=$2 release=$3 module path name
-    depmod -b "$from" "$release"
+    shift 3
     mkdir "$to"
-    for module in "${GUEST_MODULES[@]}"; do
+    for module in "$@"; do
         modprobe -d "$from" -S "$release" --show-depends "$module"
     done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r path; do
         name=$(basename "${path%.xz}")
@@ -61,7 +63,9 @@ fetch_guest_kernel() {
     }
     unpack_guest_kernel "$work/$package"_*.deb "$work/unpacked"
     extract_vmlinux "$work"/unpacked/boot/vmlinuz-* "$work/vmlinux"
-    pick_guest_modules "$work/unpacked" "$work/modules" "${package#linux-image-}"
+    depmod -b "$work/unpacked" "${package#linux-image-}"
+    pick_guest_modules "$work/unpacked" "$work/modules" "${package#linux-image-}" "${GUEST_MODULES[@]}"
+    pick_guest_modules "$work/unpacked" "$work/vm-modules" "${package#linux-image-}" "${VM_MODULES[@]}"
     rm -r "$work/unpacked" "$work/$package"_*.deb
     mv "$folder.new" "$folder"
 }
@@ -95,6 +99,21 @@ make_guest_initramfs() {
     mv "$to.new.$$" "$to"
 }
 
+# Of a guest whose file system is the host's.
+make_vm_initramfs() {
+    local kernel=$1 to=$2 root name
+    root=$(mktemp -d)
+    mkdir -p "$root"/{bin,proc,sys,dev,tmp,run,new}
+    cp target/test-programs/agent "$root/bin/"
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    busybox --list | while read -r name; do [[ -e $root/bin/$name ]] || ln -s busybox "$root/bin/$name"; done
+    cp tests/guest/vm-init "$root/init"
+    cp -r "$kernel/vm-modules" "$root/modules"
+    (cd "$root" && find . | cpio --quiet -o -H newc) >"$to.new.$$"
+    rm -r "$root"
+    mv "$to.new.$$" "$to"
+}
+
 # What the initramfs is made from: when anything of it changes, it is made anew.
 guest_recipe() {
     local packages=(busybox-static perftest ibverbs-utils ibverbs-providers libibverbs1 librdmacm1 rdmacm-utils iproute2 libc6)
@@ -112,14 +131,16 @@ prepare_guest() {
     package=$(guest_kernel_package)
     version=$(guest_kernel_version "$package")
     [[ -n $version ]] || die "apt knows no linux-image-amd64: the tests against a kernel's rdma_rxe need Debian (on x86-64) and its package lists (apt-get update)"
-    kernel=$GUEST_CACHE/${package}_$version
+    kernel=$GUEST_CACHE/${package}_${version}_2
     if [[ ! -d $kernel ]]; then step "downloading the guest's kernel, $package" fetch_guest_kernel "$package" "$kernel"; fi
     step "compiling the guest's programs" make_guest_programs
     initramfs=initramfs-$(guest_recipe)
     if [[ ! -e $kernel/$initramfs ]]; then
         rm -f "$kernel"/initramfs*
+        rm -f "$kernel"/vm-initramfs
         step "making the guest's file system" make_guest_initramfs "$kernel" "$kernel/$initramfs"
     fi
+    if [[ ! -e $kernel/vm-initramfs ]]; then make_vm_initramfs "$kernel" "$kernel/vm-initramfs"; fi
     ln -sfn "$initramfs" "$kernel/initramfs"
     export RDMESH_GUEST=$kernel
 }

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// Reason why no guest can run here; `None` where one can. In CI it is a failure.
 pub fn unavailable() -> Option<String> {
     let why = if std::env::var_os("RDMESH_GUEST").is_none() {
-        "no guest has been prepared: run this with `./dev test rxe`".to_owned()
+        "no guest has been prepared: run this with `./dev test rxe` or `./dev test vm`".to_owned()
     } else if !system::is_root() {
         "needs root, for a network namespace".to_owned()
     } else {
@@ -113,14 +113,19 @@ struct JobState {
 impl Guest {
     /// Begins to boot one on the [`Lan`] that the calling thread has entered, with its addresses `number` (2 to 254).
     pub fn boot(number: u8) -> Self {
-        let folder = tempfile::Builder::new().prefix("rdmesh-guest-").tempdir().expect("a temporary folder");
+        let folder = folder();
         let mut command = Command::new("sh");
         let script = format!(
             "ip tuntap add dev tap{number} mode tap && ip link set tap{number} master lan txqueuelen 10000 up && exec timeout {LIFETIME} \"$@\""
         );
         command.args(["-c", &script, "sh"]).args(qemu(number, folder.path()));
+        Self::start(command, number, folder)
+    }
+
+    /// Begins to boot one by a command that runs QEMU with [`machine_arguments`] for this folder.
+    pub(crate) fn start(mut command: Command, number: u8, folder: TempDir) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut qemu = command.spawn().expect("sh can be started");
+        let mut qemu = command.spawn().expect("the command can be started");
         let heard = Arc::new(Heard::default());
         let output = qemu.stdout.take().expect("piped");
         Self {
@@ -137,6 +142,18 @@ impl Guest {
     /// Waits until it can be told what to do. Panics when it does not come up.
     pub fn wait_ready(&self) {
         self.wait(Duration::from_secs(60), "the guest boots", |state| state.is_ready.then_some(()));
+    }
+
+    /// Waits until it has booted again. Its jobs before are forgotten.
+    pub fn wait_rebooted(&self) {
+        self.heard.lock().is_ready = false;
+        self.wait_ready();
+        self.heard.lock().jobs.clear();
+    }
+
+    /// The process that was started.
+    pub fn pid(&self) -> u32 {
+        self.qemu.id()
     }
 
     /// Its IPv4 address.
@@ -225,8 +242,9 @@ impl Job<'_> {
 
     /// Waits until a program in the guest listens on TCP `port`.
     pub fn wait_listening(&self, port: u16) {
-        let script =
-            format!("until grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done");
+        let script = format!(
+            "until grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do usleep 10000 2>/dev/null || sleep 0.01; done"
+        );
         self.guest.run(&["sh", "-c", &script], SHORT).ok();
     }
 
@@ -312,31 +330,55 @@ fn listen(output: ChildStdout, heard: Arc<Heard>) -> JoinHandle<()> {
     })
 }
 
+/// The folder with the guests' kernel and file systems.
+pub(crate) fn files() -> PathBuf {
+    PathBuf::from(std::env::var_os("RDMESH_GUEST").expect("a guest has been prepared"))
+}
+
 /// The command line of the guest `number`, which speaks with us through its standard input and output.
 fn qemu(number: u8, folder: &Path) -> Vec<String> {
-    let files = PathBuf::from(std::env::var_os("RDMESH_GUEST").expect("a guest has been prepared"));
-    // `tsc=reliable` and its like spare an emulated processor the calibration of its clocks.
-    let append = format!(
-        "console=ttyS0 panic=-1 quiet nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on \
-         IP4={}/24 IP6={}/64",
-        Lan::ipv4(number),
-        Lan::ipv6(number)
-    );
-    // With `-smp 1` alone QEMU leaves out the fences that the guest and its devices need between them.
-    let fixed = "qemu-system-x86_64 -accel tcg,thread=multi -M q35 -cpu qemu64 -smp 1,maxcpus=2 -m 512 -nodefaults \
-                 -no-reboot -display none -monitor none -device virtio-serial-pci \
-                 -chardev stdio,id=agent,signal=off -device virtserialport,chardev=agent,name=agent";
-    let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+    let files = files();
+    let settings = format!("IP4={}/24 IP6={}/64", Lan::ipv4(number), Lan::ipv6(number));
+    let mut words = vec!["qemu-system-x86_64".to_owned()];
+    words.extend(machine_arguments(&files.join("initramfs"), &settings, folder));
     let more = [
-        ("-kernel", files.join("vmlinux").display().to_string()),
-        ("-initrd", files.join("initramfs").display().to_string()),
-        ("-append", append),
-        ("-serial", format!("file:{}", folder.join(CONSOLE).display())),
+        ("-m", "512".to_owned()),
+        ("-no-reboot", String::new()),
         ("-netdev", format!("tap,id=lan,ifname=tap{number},script=no,downscript=no")),
         ("-device", format!("virtio-net-pci,netdev=lan,mac=52:54:00:00:00:{number:02x},romfile=")),
     ];
+    words.extend(
+        more.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).filter(|word| !word.is_empty()),
+    );
+    words
+}
+
+/// Arguments of a machine that boots the prepared kernel and `initramfs`, whose first process gets `settings`, and speaks with us
+/// through its standard input and output.
+pub(crate) fn machine_arguments(initramfs: &Path, settings: &str, folder: &Path) -> Vec<String> {
+    let kernel = initramfs.with_file_name("vmlinux");
+    // `tsc=reliable` and its like spare an emulated processor the calibration of its clocks.
+    let append = format!(
+        "console=ttyS0 panic=-1 quiet nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on {settings}"
+    );
+    // With `-smp 1` alone QEMU leaves out the fences that the guest and its devices need between them.
+    let fixed = "-accel tcg,thread=multi -M q35 -cpu qemu64 -smp 1,maxcpus=2 -nodefaults -display none -monitor none \
+                 -device virtio-serial-pci -chardev stdio,id=agent,signal=off \
+                 -device virtserialport,chardev=agent,name=agent";
+    let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+    let more = [
+        ("-kernel", kernel.display().to_string()),
+        ("-initrd", initramfs.display().to_string()),
+        ("-append", append),
+        ("-serial", format!("file:{}", folder.join(CONSOLE).display())),
+    ];
     words.extend(more.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
     words
+}
+
+/// A folder for a guest's console.
+pub(crate) fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("rdmesh-guest-").tempdir().expect("a temporary folder")
 }
 
 /// The index of `address` in the GID table that `ibv_devinfo -v` has printed.
@@ -353,7 +395,7 @@ pub fn gid_index(devinfo: &str, address: IpAddr) -> Option<u32> {
 }
 
 /// Seconds after which a guest ends in any case, so that none outlives a test that was killed.
-const LIFETIME: u32 = 600;
+pub(crate) const LIFETIME: u32 = 600;
 /// For commands that only look.
 const SHORT: Duration = Duration::from_secs(20);
 /// The file with what the kernel printed.

@@ -12,6 +12,7 @@ pub mod forge;
 pub mod guest;
 mod hosts;
 mod lab;
+pub mod machine;
 pub mod methods;
 pub mod modules;
 mod pair;
@@ -30,6 +31,7 @@ pub use compile::{chain_program, example, helper, mpi_programs, sanitized_helper
 pub use flow::{Flow, FlowOptions, Poured};
 pub use hosts::Hosts;
 pub use lab::{Endpoint, Lab, Options};
+pub use machine::Machine;
 pub use pair::Pair;
 pub use peer::Peer;
 pub use perftest::{Row, bandwidth_rows, latency_rows};
