@@ -1,7 +1,7 @@
 //! Virtual machines with a stock kernel: their programs use the router's device.
 
 use rdmesh_tests::guest::{self, Job};
-use rdmesh_tests::{Endpoint, Lab, Machine, machine, mpi_programs, system, until};
+use rdmesh_tests::{Endpoint, Hosts, Lab, Machine, machine, mpi_programs, system, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -106,6 +106,40 @@ fn mpi_ranks_in_two_guests_hold_to_what_mpi_promises() {
     }
     remotes.iter().for_each(Job::kill);
     no_device_is_open(&lab);
+}
+
+#[test]
+fn a_guest_reaches_another_host_and_outlives_its_router() {
+    let Some(_here) = lab() else { return };
+    let hosts = Hosts::start();
+    let machine = Machine::boot(hosts.lab(0), "e0", 2);
+    machine.wait_ready();
+    let _agent = machine.serve();
+    let other = Hosts::endpoint(1, machine::NETWORK);
+    let exchange = |command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        let job = machine.start(&words);
+        job.wait_listening(PORT);
+        let address = machine.address();
+        let words: Vec<&str> = words.into_iter().chain([address.as_str()]).collect();
+        hosts.lab(1).run_in(&other, LIMIT, &words).ok();
+        job.finish(LIMIT).ok();
+    };
+    let commands = [
+        format!("ibv_rc_pingpong -c -g 0 -n 200 -p {PORT}"),
+        format!("ib_write_bw -F -p {PORT} -s 262144 -n 100"),
+        format!("ib_read_bw -F -p {PORT} -s 262144 -n 100"),
+    ];
+    commands.iter().for_each(|command| exchange(command));
+    // A program has its device's error when the router dies; the next router serves the next program.
+    let job = machine.start(&["ib_write_bw", "-F", "-p", "18790"]);
+    job.wait_listening(18_790);
+    system::kill(hosts.lab(0).router_pid());
+    hosts.lab(0).up_again();
+    job.kill();
+    drop(job);
+    hosts.wait_for_sessions();
+    commands.iter().for_each(|command| exchange(command));
 }
 
 #[test]
