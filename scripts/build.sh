@@ -6,7 +6,7 @@
 build_libraries() {
     local built library
     built=$(scripts/build-shim.sh "$1")
-    for library in librdmesh.so librdmesh-sockets.so; do
+    for library in librdmesh.so librdmesh-sockets.so rdmesh-guest; do
         # Programs may have the old one mapped: it is replaced, not written over.
         cp "$built/$library" "target/$1/$library.new"
         mv "target/$1/$library.new" "target/$1/$library"
@@ -22,12 +22,12 @@ build_product() {
         return
     fi
     need build
-    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli -p rdmesh-vm
+    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli
     step "building the libraries ($profile)" build_libraries "$profile"
     export RDMESH_BIN=$PWD/target/$profile
 }
 
 dev_build() {
     build_product release
-    say "built: target/release/rdmesh target/release/librdmesh.so target/release/librdmesh-sockets.so"
+    say "built: target/release/rdmesh target/release/rdmesh-guest target/release/librdmesh.so target/release/librdmesh-sockets.so"
 }

@@ -17,6 +17,7 @@ REQUEST, OPEN, PAGES, RING = 1, 2, 3, 4
 REPLY, WELCOME = 19, 16
 VERSION = 6
 KEPT = []
+NAME = b"vsock".ljust(16, b"\0")
 
 
 def connect(privileged=False):
@@ -130,12 +131,12 @@ def addresses():
     # No memory there; not whole pages; too few, and none.
     for pages in [[1 << 50] * 21, [0x1008] * 21, [0x30000000] * 21, [0x100000] * 3, []]:
         stream = program(secret)
-        error = errno_of(stream, frame(OPEN, struct.pack(f"<{len(pages)}Q", *pages)))
+        error = errno_of(stream, frame(OPEN, NAME + struct.pack(f"<{len(pages)}Q", *pages)))
         assert error, (pages[:1], error)
     # A context on memory that there is: whatever is in it, it hurts this guest only. Its regions must be the guest's memory.
     stream = program(secret)
     pages = own_pages(22)
-    assert errno_of(stream, frame(OPEN, struct.pack("<21Q", *pages[:21]))) == 0
+    assert errno_of(stream, frame(OPEN, NAME + struct.pack("<21Q", *pages[:21]))) == 0
 
     def verbs(command, segments=()):
         header = struct.pack("<IIII", VERSION, 3, len(command), len(segments))

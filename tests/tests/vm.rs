@@ -38,7 +38,13 @@ fn no_device_is_open(lab: &Lab) {
 fn programs_in_two_guests_exchange_messages_and_memory() {
     let Some(lab) = lab() else { return };
     let machines = Machine::pair(&lab);
+    let doctor = [machine::program(), "doctor".into()];
+    let doctor: Vec<&str> = doctor.iter().map(String::as_str).collect();
+    let before = machines[0].run_plain(&doctor);
+    assert!(!before.status.success() && before.text.contains("missing  agent: "), "{}", before.text);
     let agents = [machines[0].serve(), machines[1].serve()];
+    let now = machines[0].run_plain(&doctor).ok();
+    assert!(!now.text.contains("missing") && now.text.contains("eth0 has 10.7.0.2"), "{}", now.text);
     // With their data checked.
     for pingpong in
         ["ibv_rc_pingpong", "ibv_rc_pingpong -e", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong -e"]
@@ -160,6 +166,15 @@ fn what_a_program_shared_goes_with_it() {
     };
     let kernel = "awk '/Shmem:/ { print $2 }' /proc/meminfo; ls /proc/$(pidof rdmesh-guest)/fd | wc -l";
     let before = numbers(server, kernel);
+    // The host sees which program of the guest it is.
+    let (job, other) = begin();
+    let contexts = lab.api("/v1/contexts");
+    assert!(
+        contexts.as_array().is_some_and(|all| all.iter().all(|one| one["command"] == "vm:ib_write_bw")),
+        "{contexts}"
+    );
+    drop((job, other));
+    no_device_is_open(&lab);
     // A program that is killed in the middle of a WRITE: its peer gets an error, and the agent keeps nothing.
     for _ in 0..3 {
         let (job, other) = begin();

@@ -5,7 +5,7 @@
 //! | to the host | payload |
 //! |---|---|
 //! | `Request` | a program's session message, with guest-physical addresses in place of arena offsets; any number of segments |
-//! | `Open` | guest-physical addresses of the context page's pages, 64 bits each |
+//! | `Open` | the program's name, 16 bytes, and guest-physical addresses of the context page's pages, 64 bits each |
 //! | `Pages` | an offset in the queue memory, and guest-physical addresses of the pages from there on |
 //! | `Ring` | none: the program has rung a doorbell of a context that is not polled |
 //!

@@ -5,7 +5,7 @@ use crate::disposal::Disposal;
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
-use rdmesh_uverbs::session::guest::Pages;
+use rdmesh_uverbs::session::guest::{Pages, ProgramName};
 use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rustix::io;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -15,8 +15,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(super) enum Opening {
     /// A process of this host, which shares its memory itself.
     Here,
-    /// A guest, with the pages of the context page in its memory.
-    InGuest(Pages),
+    /// A guest, with the program's name there, and the pages of the context page in its memory.
+    InGuest(ProgramName, Pages),
+}
+
+impl Opening {
+    /// The frame's; none where it is malformed.
+    pub(super) fn in_guest(body: &[u8]) -> Option<Self> {
+        let (name, pages) = body.split_first_chunk()?;
+        Some(Self::InGuest(*name, Pages::parse(pages)?))
+    }
 }
 
 /// Memory of a program that a context needs from the beginning.
@@ -41,7 +49,7 @@ impl Areas {
                     waker: None,
                 })
             }
-            (Opening::InGuest(pages), [memory]) => {
+            (Opening::InGuest(_, pages), [memory]) => {
                 let page = map_guest_page(memory.as_fd(), pages, alarm, disposal)?;
                 let (ours, waker) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
                 // Nothing comes back, no descriptor either.

@@ -80,6 +80,14 @@ impl Opener {
         Self { process, pid: program.pid, uid: program.uid, comm: program.comm() }
     }
 
+    /// The process that serves a guest, with the name that the guest gives its program.
+    fn of(opening: &Opening, program: &Program) -> Self {
+        let Opening::InGuest(name, _) = opening else { return Self::new(program) };
+        let name = String::from_utf8_lossy(name);
+        let comm = format!("vm:{}", rdmesh_fabric::printable(name.trim_end_matches('\0')));
+        Self { comm, ..Self::new(program) }
+    }
+
     /// The process, as long as its connection is there.
     pub(super) fn process(&self) -> Option<Arc<Process>> {
         self.process.upgrade()
@@ -155,7 +163,7 @@ impl Context {
             external: uplink.external,
             mtu,
             interface: uplink.interface.map_or(0, |interface| interface.index),
-            opener: Opener::new(program),
+            opener: Opener::of(opening, program),
             number: 0,
         };
         Ok((context, reply))

@@ -116,13 +116,9 @@ impl Executor {
             (RequestKind::Open, None) => self.with_room(connection, may_wait, |executor, connection| {
                 executor.open(connection, &Opening::Here, fds)
             })?,
-            (RequestKind::OpenGuest, None) => match Pages::parse(frame.body) {
-                Some(pages) => {
-                    let opening = Opening::InGuest(pages);
-                    self.with_room(connection, may_wait, |executor, connection| {
-                        executor.open(connection, &opening, fds)
-                    })?
-                }
+            (RequestKind::OpenGuest, None) => match Opening::in_guest(frame.body) {
+                Some(opening) => self
+                    .with_room(connection, may_wait, |executor, connection| executor.open(connection, &opening, fds))?,
                 None => Err(Errno::INVAL),
             },
             (RequestKind::GuestPages, Some(Subject::Context(context))) => self.add_guest_pages(context, frame.body),

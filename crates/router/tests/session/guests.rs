@@ -37,12 +37,18 @@ impl Guest {
     fn open(&mut self, path: &Path) -> Client {
         let mut client = Client::connect(path);
         let pages = self.pages(0, CONTEXT_PAGES);
-        let answer = client.call_once(RequestKind::OpenGuest, &pages.to_bytes(), &[], Some(self.file.as_fd())).unwrap();
+        let body = opening(&pages);
+        let answer = client.call_once(RequestKind::OpenGuest, &body, &[], Some(self.file.as_fd())).unwrap();
         // To wake the worker, and to be told to wake threads.
         assert_eq!(answer.fds.len(), 2);
         client.get_context().unwrap();
         client
     }
+}
+
+/// The body of `OpenGuest` for a program with a name that is no command to a terminal.
+fn opening(pages: &Pages) -> Vec<u8> {
+    [&b"ib_\x1b[2J\0\0\0\0\0\0\0\0\0"[..], &pages.to_bytes()].concat()
 }
 
 fn segment(addr: u64, offset: u64, kind: SegmentKind) -> Segment {
@@ -111,14 +117,14 @@ fn lists_of_pages_that_cannot_be_are_refused() {
     ];
     for list in lists {
         let mut client = Client::connect(&path);
-        let opened = client.call_once(RequestKind::OpenGuest, &list.to_bytes(), &[], Some(guest.file.as_fd()));
+        let opened = client.call_once(RequestKind::OpenGuest, &opening(&list), &[], Some(guest.file.as_fd()));
         assert_eq!(opened.err(), Some(Errno::INVAL), "{list:?}");
     }
     // Memory that could shrink, and none.
     let open_file = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     for fd in [Some(open_file.as_fd()), None] {
         let opened =
-            Client::connect(&path).call_once(RequestKind::OpenGuest, &places(0, CONTEXT_PAGES).to_bytes(), &[], fd);
+            Client::connect(&path).call_once(RequestKind::OpenGuest, &opening(&places(0, CONTEXT_PAGES)), &[], fd);
         assert_eq!(opened.err(), Some(Errno::INVAL));
     }
     // Lists and segments without end.

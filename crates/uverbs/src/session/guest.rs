@@ -3,7 +3,7 @@
 //! The process that serves a virtual machine opens one session for each program in the guest. It names memory by offsets in the
 //! memfd that is the guest's memory, because what is one range to a program lies in pages anywhere in it.
 //!
-//! * `OpenGuest`: a [`Pages`] list of the context page; descriptor: the guest's memory. Reply: `OpenReply`; descriptors: wake
+//! * `OpenGuest`: a [`ProgramName`], and a [`Pages`] list of the context page; descriptor: the guest's memory. Reply: `OpenReply`; descriptors: wake
 //!   eventfd, and a socket that gets a byte when sleeping threads of the program are to be woken. The workers' pages are not part of
 //!   it: to a guest's program all workers are awake, and its context falls dormant before its worker sleeps.
 //! * `GuestPages`: a [`Pages`] list of queue memory, to be sent before the command that needs it. Reply: none.
@@ -17,6 +17,9 @@ use zerocopy::IntoBytes;
 pub const PAGE: u64 = 4096;
 /// Most segments of one registration: 1 GiB if no two of its pages are neighbours.
 pub const MAX_SEGMENTS: usize = 1 << 18;
+
+/// Name of a program in a guest, which only the guest knows (`/proc/PID/comm`), padded with zeros.
+pub type ProgramName = [u8; 16];
 
 /// Pages of guest memory that stand one behind the other.
 #[derive(Clone, PartialEq, Eq, Debug)]

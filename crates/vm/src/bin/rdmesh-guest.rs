@@ -1,10 +1,10 @@
 //! `rdmesh-guest`: the agent of a virtual machine, and programs on its device.
 
 use clap::{Parser, Subcommand};
-use rdmesh_vm::guest::{Agent, DIRECTORY};
+use rdmesh_vm::guest::{Agent, DIRECTORY, doctor};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// RDMA device of the host's for programs in a virtual machine
@@ -25,6 +25,14 @@ enum Verb {
         #[arg(long, default_value = DIRECTORY)]
         directory: PathBuf,
     },
+    /// Examine what the device needs in this virtual machine, as root
+    ///
+    /// Example: rdmesh-guest doctor
+    Doctor {
+        /// Directory that the agent was given
+        #[arg(long, default_value = DIRECTORY)]
+        directory: PathBuf,
+    },
     /// Execute a program that sees the device
     ///
     /// Example: rdmesh-guest run ibv_devinfo
@@ -41,6 +49,7 @@ enum Verb {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Verb::Serve { directory } => serve(&directory),
+        Verb::Doctor { directory } => return examine(&directory),
         Verb::Run { directory, command } => run(&directory, &command),
     };
     match done {
@@ -52,14 +61,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(directory: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let agent = Agent::join(directory)?;
     println!("rdmesh-guest: the device is at {}", agent.directory().display());
     agent.serve()?;
     Err("the host has closed the device".into())
 }
 
-fn run(directory: &std::path::Path, command: &[OsString]) -> Result<(), Box<dyn std::error::Error>> {
+fn examine(directory: &Path) -> ExitCode {
+    let findings = doctor::examine(directory);
+    for finding in &findings {
+        match &finding.result {
+            Ok(text) => println!("ok       {}: {text}", finding.subject),
+            Err(text) => println!("missing  {}: {text}", finding.subject),
+        }
+    }
+    if findings.iter().all(|finding| finding.result.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(directory: &Path, command: &[OsString]) -> Result<(), Box<dyn std::error::Error>> {
     let library = directory.join("librdmesh.so");
     if !library.exists() {
         return Err(format!("{} does not exist: start `rdmesh-guest serve` as root", library.display()).into());

@@ -5,6 +5,7 @@
 //! longer touches it, also when the program is killed: the agent has it mapped and pinned itself.
 
 mod context;
+pub mod doctor;
 mod events;
 mod objects;
 mod pin;

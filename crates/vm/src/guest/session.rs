@@ -7,11 +7,13 @@ use super::pin::Pin;
 use super::{Shared, stream};
 use crate::wire::{Frames, Kind, WireError, frame};
 use rdmesh_uverbs::abi::{AsyncEventDesc, CompEventDesc};
+use rdmesh_uverbs::session::guest::ProgramName;
 use rdmesh_uverbs::session::{
     self, FdUse, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind, Segment, SegmentKind, Token,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -187,7 +189,7 @@ impl Session<'_> {
         let [page, queues] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| Errno::INVAL)?;
         let context = Context::new(&page, queues).map_err(|error| errno(&error))?;
         let addresses = context.page_addresses().as_bytes().to_vec();
-        self.send(&frame(Kind::Open, &[&addresses]), Pending::Open(context))
+        self.send(&frame(Kind::Open, &[&program_name(&self.program), &addresses]), Pending::Open(context))
     }
 
     /// A command of the program's, whose memory is pinned first.
@@ -448,6 +450,17 @@ fn take_back(channels: &mut [EventChannel], object: Object, element: u64, respon
         }
         Object::Qp | Object::Srq => subtract(0, asynchronous),
     }
+}
+
+/// Name of the process at the other end, for who looks at the host's list of programs.
+fn program_name(program: &OwnedFd) -> ProgramName {
+    let mut name = ProgramName::default();
+    let pid = socket_peercred(program).map(|peer| peer.pid).map_err(io::Error::from);
+    let comm = pid.and_then(|pid| std::fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())));
+    for (to, from) in name.iter_mut().zip(comm.iter().flatten().filter(|byte| **byte != b'\n')) {
+        *to = *from;
+    }
+    name
 }
 
 fn errno(error: &io::Error) -> Errno {

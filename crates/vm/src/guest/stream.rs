@@ -21,6 +21,11 @@ pub(super) fn connect_program(token: [u8; 16]) -> io::Result<OwnedFd> {
     greet(open()?, Purpose::Program, token)
 }
 
+/// Whether the host's device answers.
+pub(super) fn probe() -> io::Result<()> {
+    Ok(connect(open()?.as_raw_fd(), &VsockAddr::new(HOST_CID, PORT))?)
+}
+
 fn open() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Vsock, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?)
 }

@@ -2,7 +2,7 @@
 
 use super::memory::GuestMemory;
 use crate::wire::{Kind, frame, numbers};
-use rdmesh_uverbs::session::guest::{MAX_SEGMENTS, Pages};
+use rdmesh_uverbs::session::guest::{MAX_SEGMENTS, Pages, ProgramName};
 use rdmesh_uverbs::session::{
     self, FdUse, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, SOCKET_NAME, Segment, SegmentKind, VERSION,
 };
@@ -99,9 +99,14 @@ impl Session {
         }
         let messages = match kind {
             Kind::Request => request(payload, memory),
-            Kind::Open => pages(RequestKind::OpenGuest, 0, payload, memory),
+            Kind::Open => match payload.split_at_checked(size_of::<ProgramName>()) {
+                Some((name, rest)) => pages((RequestKind::OpenGuest, name), 0, rest, memory),
+                None => return Err(SessionError::Malformed),
+            },
             Kind::Pages => match payload.split_first_chunk::<8>() {
-                Some((offset, rest)) => pages(RequestKind::GuestPages, u64::from_ne_bytes(*offset), rest, memory),
+                Some((offset, rest)) => {
+                    pages((RequestKind::GuestPages, &[]), u64::from_ne_bytes(*offset), rest, memory)
+                }
                 None => return Err(SessionError::Malformed),
             },
             _ => return Err(SessionError::Malformed),
@@ -260,16 +265,17 @@ fn locate(segment: &Segment, memory: &GuestMemory, located: &mut Vec<Segment>) -
     Ok(())
 }
 
-/// A message with a list of pages.
+/// A message with a list of pages behind a head.
 fn pages(
-    kind: RequestKind,
+    (kind, head): (RequestKind, &[u8]),
     offset: u64,
     addresses: &[u8],
     memory: &GuestMemory,
 ) -> Result<VecDeque<Message>, Option<Errno>> {
     let addresses = numbers(addresses).ok_or(None)?;
     let places: Option<Vec<u64>> = addresses.into_iter().map(|address| memory.find_page(address)).collect();
-    let body = Pages { offset, places: places.ok_or(Some(Errno::FAULT))? }.to_bytes();
+    let pages = Pages { offset, places: places.ok_or(Some(Errno::FAULT))? };
+    let body = [head, &pages.to_bytes()].concat();
     if body.len() > MAX_COMMAND {
         return Err(Some(Errno::NOMEM));
     }
@@ -346,9 +352,9 @@ mod tests {
         let mut short = registration(&[segment(0, 1, 0)]);
         short.pop();
         assert_eq!(request(&short, &memory).err(), Some(None));
-        assert_eq!(pages(RequestKind::OpenGuest, 0, &[0; 12], &memory).err(), Some(None));
+        assert_eq!(pages((RequestKind::OpenGuest, &[]), 0, &[0; 12], &memory).err(), Some(None));
         let hole = (1u64 << 20).to_ne_bytes();
-        assert_eq!(pages(RequestKind::OpenGuest, 0, &hole, &memory).err(), Some(Some(Errno::FAULT)));
+        assert_eq!(pages((RequestKind::OpenGuest, &[]), 0, &hole, &memory).err(), Some(Some(Errno::FAULT)));
     }
 
     #[test]

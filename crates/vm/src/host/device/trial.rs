@@ -4,7 +4,7 @@ use super::super::memory::{GuestMemory, Region};
 use super::super::streams::{Header, Op, StreamId};
 use super::State;
 use crate::wire::{Hello, PORT, Purpose, frame};
-use rdmesh_uverbs::session::guest::Pages;
+use rdmesh_uverbs::session::guest::{Pages, ProgramName};
 use rdmesh_uverbs::session::{ReplyHeader, RequestHeader, RequestKind, SOCKET_NAME, Segment};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
@@ -109,9 +109,12 @@ fn check_message(message: &[u8]) {
         assert!(segment.offset.checked_add(segment.len).is_some_and(|end| end <= MEMORY), "{segment:?}");
     }
     let kind = RequestKind::from_number(header.kind);
-    if matches!(kind, Some(RequestKind::OpenGuest | RequestKind::GuestPages))
-        && let Some(pages) = Pages::parse(command)
-    {
+    let list = match kind {
+        Some(RequestKind::OpenGuest) => command.get(size_of::<ProgramName>()..).and_then(Pages::parse),
+        Some(RequestKind::GuestPages) => Pages::parse(command),
+        _ => None,
+    };
+    if let Some(pages) = list {
         assert!(pages.places.iter().all(|place| *place < MEMORY), "{pages:?}");
     }
 }
