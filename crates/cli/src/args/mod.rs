@@ -222,14 +222,14 @@ pub(crate) struct VmOptions {
     /// Name of the endpoint [default: made from the process id]
     #[arg(long)]
     pub(crate) name: Option<Name>,
-    #[command(flatten)]
-    pub(crate) place: PlaceOptions,
     /// Memory of the virtual machine, shared with the router, in QEMU's words (`512M`, `4G`)
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: String,
     /// Context identifier of the guest in its vsock device
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
     pub(crate) cid: u32,
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
     /// QEMU and its arguments, to which are added: memory, the vsock device and the network interface. Any other program is told
     /// their places by RDMESH_VM_SOCKET, RDMESH_VM_INTERFACE and RDMESH_VM_MAC
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
