@@ -33,6 +33,11 @@ struct Mapping {
 
 /// Holder of things that last as long as the mapping: a charge, and the choice of the thread that unmaps it.
 pub trait Keep: Send + Sync {
+    /// Called before one more mapping of the kernel's is made within this one.
+    fn divide(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Called once the last clone and the last part of the mapping have been dropped. Unmapping many pages takes long, and
     /// the thread that dropped the last of them may have others to serve: an implementation may hand `pages` to another
     /// thread, with itself.
@@ -44,6 +49,10 @@ pub trait Keep: Send + Sync {
 impl Keep for () {}
 
 impl Keep for Box<dyn Keep> {
+    fn divide(&self) -> io::Result<()> {
+        (**self).divide()
+    }
+
     fn unmap(self: Box<Self>, pages: UnusedMapping) {
         (*self).unmap(pages);
     }
@@ -175,11 +184,14 @@ impl SharedMemory {
     }
 
     /// Puts `len` bytes at `offset` of a memfd from the other side to offset `at` of a reservation, in place of what is there.
-    /// All three are multiples of the page size.
+    /// All three are multiples of the page size. The keeper is asked first ([`Keep::divide`]).
     #[allow(unsafe_code)]
     pub fn place(&self, at: usize, fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), MapError> {
         check(fd, offset, len)?;
         assert!(at.is_multiple_of(PAGE) && at.checked_add(len).is_some_and(|end| end <= self.len));
+        if let Some(keep) = &self.mapping.keep {
+            keep.divide()?;
+        }
         let to = self.as_ptr().wrapping_add(at);
         // SAFETY: the range is within this value's own mapping (asserted), of which there are no references to plain memory.
         unsafe { mmap(to.cast(), len, WRITABLE, MapFlags::SHARED | MapFlags::FIXED, fd, offset)? };

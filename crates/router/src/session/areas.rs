@@ -77,10 +77,7 @@ fn map_guest_page(fd: BorrowedFd<'_>, pages: &Pages, alarm: &Alarm, disposal: &D
     if pages.offset != 0 || len != CONTEXT_PAGE_LEN.next_multiple_of(PAGE as usize) {
         return Err(io::Errno::INVAL);
     }
-    let keep = Mapped::charge(disposal, len)?;
-    // As many as there can be.
-    keep.mapping.grow(pages.places.len() as u64)?;
-    let memory = SharedMemory::reserve_watched(len, alarm, keep)?;
+    let memory = SharedMemory::reserve_watched(len, alarm, Mapped::charge(disposal, len)?)?;
     for (index, place, count) in pages.runs() {
         memory.place(index * PAGE as usize, fd, place, count * PAGE as usize)?;
     }
@@ -110,6 +107,10 @@ impl Mapped {
 }
 
 impl Keep for Mapped {
+    fn divide(&self) -> io::Result<()> {
+        Ok(self.mapping.grow(1)?)
+    }
+
     fn unmap(self: Box<Self>, pages: UnusedMapping) {
         self.disposal.clone().unmap(pages, self);
     }

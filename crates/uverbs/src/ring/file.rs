@@ -43,14 +43,9 @@ enum Source {
     Guest { memory: OwnedFd, places: Mutex<Places> },
 }
 
-/// The pages that a guest has named.
+/// The pages that a guest has named: place of each in its memory, by offset in the file.
 #[derive(Default)]
-struct Places {
-    /// Place in the guest's memory, by offset in the file.
-    pages: BTreeMap<u64, u64>,
-    /// For mappings of single runs of them.
-    charges: Vec<Charge>,
-}
+struct Places(BTreeMap<u64, u64>);
 
 /// Tail of the file: the place of the next queues.
 struct Tail {
@@ -134,10 +129,10 @@ impl QueueFile {
     pub fn add_pages(&self, named: &Pages) -> io::Result<()> {
         let Source::Guest { places, .. } = &self.0.source else { return Err(io::Errno::INVAL) };
         let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.pages.len() + named.places.len() > MOST_GUEST_PAGES {
+        if places.0.len() + named.places.len() > MOST_GUEST_PAGES {
             return Err(io::Errno::NOMEM);
         }
-        places.pages.extend((named.offset..).step_by(PAGE as usize).zip(named.places.iter().copied()));
+        places.0.extend((named.offset..).step_by(PAGE as usize).zip(named.places.iter().copied()));
         Ok(())
     }
 
@@ -211,8 +206,8 @@ impl QueueFile {
                 memory.populate(0, room)
             }
             Source::Guest { memory: guest, places } => {
-                let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-                places.put(memory, (guest.as_fd(), offset, room), &self.0.charge)
+                let places = places.lock().unwrap_or_else(PoisonError::into_inner);
+                places.put(memory, (guest.as_fd(), offset, room))
             }
         };
         match populated {
@@ -251,8 +246,8 @@ impl QueueFile {
             // They are the guest's: it gives them back with its own file.
             Source::Guest { places, .. } => {
                 let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut rest = places.pages.split_off(&offset);
-                places.pages.append(&mut rest.split_off(&(offset + room)));
+                let mut rest = places.0.split_off(&offset);
+                places.0.append(&mut rest.split_off(&(offset + room)));
             }
         }
     }
@@ -261,21 +256,14 @@ impl QueueFile {
 impl Places {
     /// Puts the first `room` bytes of the file from `offset` on into `memory`, which is reserved for them. EFAULT where some of
     /// them have not been named.
-    fn put(
-        &mut self,
-        memory: &SharedMemory,
-        (guest, offset, room): (BorrowedFd<'_>, u64, usize),
-        charge: &dyn Fn(usize) -> io::Result<Charge>,
-    ) -> io::Result<()> {
-        let named = self.pages.range(offset..offset + room as u64).map(|(_, place)| *place);
+    fn put(&self, memory: &SharedMemory, (guest, offset, room): (BorrowedFd<'_>, u64, usize)) -> io::Result<()> {
+        let named = self.0.range(offset..offset + room as u64).map(|(_, place)| *place);
         let pages = Pages { offset, places: named.collect() };
         if pages.places.len() as u64 * PAGE != room as u64 {
             return Err(io::Errno::FAULT);
         }
         for (index, place, count) in pages.runs() {
-            let len = count * PAGE as usize;
-            self.charges.push(charge(len)?);
-            memory.place(index * PAGE as usize, guest, place, len)?;
+            memory.place(index * PAGE as usize, guest, place, count * PAGE as usize)?;
         }
         memory.populate(0, room)
     }

@@ -3,7 +3,9 @@
 use super::events::EventChannel;
 use super::objects::Object;
 use super::pin::{Pin, PinTable};
+use super::queues::Queues;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
+use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::Token;
 use rustix::io;
 use std::collections::HashMap;
@@ -25,13 +27,19 @@ pub(super) struct Context {
 /// What commands on any of its connections change.
 #[derive(Default)]
 pub(super) struct State {
-    /// Pins of queue memory.
-    pub(super) queue_pins: Vec<Pin>,
+    pub(super) queues: Queues<Pin>,
     /// Pins of memory regions, by handle.
     pub(super) regions: HashMap<u32, Vec<Pin>>,
-    /// Elements of the events of objects.
-    pub(super) elements: HashMap<(Object, u32), u64>,
+    /// Objects, by kind and handle.
+    pub(super) objects: HashMap<(Object, u32), Made>,
     pub(super) channels: Vec<EventChannel>,
+}
+
+/// An object.
+pub(super) struct Made {
+    /// That its events have.
+    pub(super) element: u64,
+    pub(super) queues: Vec<Extent>,
 }
 
 impl Context {
@@ -57,10 +65,18 @@ impl Context {
         self.page_pin.addresses()
     }
 
-    /// Pins a range of the queue memory.
-    pub(super) fn pin_queues(&self, offset: u64, len: u64) -> std::io::Result<Pin> {
-        let len = usize::try_from(len).map_err(|_| io::Errno::INVAL)?;
-        self.table.pin(self.queues.as_fd(), offset, len)
+    /// The queue memory.
+    pub(super) fn queues(&self) -> &OwnedFd {
+        &self.queues
+    }
+
+    /// Pins a range of the queue memory. Returns the addresses of its pages.
+    pub(super) fn pin_queues(&self, extent: Extent) -> std::io::Result<Vec<u64>> {
+        let len = usize::try_from(extent.len).map_err(|_| io::Errno::INVAL)?;
+        let pin = self.table.pin(self.queues.as_fd(), extent.offset, len)?;
+        let addresses = pin.addresses().to_vec();
+        self.state().queues.pinned(extent, pin);
+        Ok(addresses)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

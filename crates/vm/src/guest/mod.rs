@@ -9,6 +9,7 @@ pub mod doctor;
 mod events;
 mod objects;
 mod pin;
+mod queues;
 mod session;
 mod stream;
 mod tree;

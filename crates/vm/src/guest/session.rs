@@ -1,12 +1,13 @@
 //! A connection of a program: its messages as frames for the host, and back.
 
-use super::context::Context;
+use super::context::{Context, Made};
 use super::events::{EventChannel, LevelChannel};
-use super::objects::{Change, Object};
+use super::objects::{self, Change, Object};
 use super::pin::Pin;
 use super::{Shared, stream};
 use crate::wire::{Frames, Kind, WireError, frame};
 use rdmesh_uverbs::abi::{AsyncEventDesc, CompEventDesc};
+use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::guest::ProgramName;
 use rdmesh_uverbs::session::{
     self, FdUse, MAX_MESSAGE, OpenReply, ReplyHeader, RequestHeader, RequestKind, Segment, SegmentKind, Token,
@@ -72,7 +73,7 @@ struct Session<'a> {
     /// The memfd of the program's registered memory, once it has sent it.
     arena: Option<OwnedFd>,
     /// Queue memory that the program is filling in.
-    wanted: Option<(u64, u64)>,
+    wanted: Option<Extent>,
     /// The request that waits for its answer.
     pending: Option<Pending>,
     /// Places of its installed descriptors among the context's channels.
@@ -204,11 +205,10 @@ impl Session<'_> {
         let head = RequestHeader { segments: located.len() as u32, ..*header };
         let request = frame(Kind::Request, &[head.as_bytes(), command, located.as_bytes()]);
         let pending = Pending::Verbs(Change::of(command), pins);
-        let Some((offset, len)) = self.wanted.take() else { return self.send(&request, pending) };
+        let Some(wanted) = self.wanted.take() else { return self.send(&request, pending) };
         // The program has filled in what the router wants for the queue that it asks for again.
-        let pin = context.pin_queues(offset, len).map_err(|error| errno(&error))?;
-        let pages = frame(Kind::Pages, &[offset.as_bytes(), pin.addresses().as_bytes()]);
-        context.state().queue_pins.push(pin);
+        let addresses = context.pin_queues(wanted).map_err(|error| errno(&error))?;
+        let pages = frame(Kind::Pages, &[wanted.offset.as_bytes(), addresses.as_bytes()]);
         self.send(&pages, Pending::Pages(request, Box::new(pending)))
     }
 
@@ -302,7 +302,7 @@ impl Session<'_> {
         let header = ReplyHeader::read_from_prefix(&reply).map_err(|_| SessionError::Malformed)?.0;
         let pending = self.pending.take().ok_or(SessionError::Malformed)?;
         if header.errno == Errno::NODATA.raw_os_error().cast_unsigned() && header.wanted[1] > 0 {
-            self.wanted = Some((header.wanted[0], header.wanted[1]));
+            self.wanted = Some(Extent { offset: header.wanted[0], len: header.wanted[1] });
         }
         if header.errno != 0 {
             return self.answer(&reply, &[]);
@@ -331,7 +331,8 @@ impl Session<'_> {
 
     /// The effects of a command that has succeeded.
     fn apply(&mut self, pending: Pending, reply: &mut [u8]) -> Result<(), SessionError> {
-        let response = &mut reply[size_of::<ReplyHeader>()..];
+        let (header, response) = reply.split_at_mut(size_of::<ReplyHeader>());
+        let mminfo = ReplyHeader::read_from_bytes(header).map_err(|_| SessionError::Malformed)?.mminfo;
         let word = |at: usize| response.get(at..at + 4).and_then(|bytes| u32::read_from_bytes(bytes).ok());
         match pending {
             Pending::Open(context) => {
@@ -346,16 +347,28 @@ impl Session<'_> {
             Pending::Verbs(change, pins) => {
                 let Some(context) = &self.context else { return Err(SessionError::Malformed) };
                 let mut state = context.state();
+                let state = &mut *state;
                 match change {
                     Change::Register => drop(state.regions.insert(word(0).ok_or(SessionError::Malformed)?, pins)),
                     Change::Reregister(region) => state.regions.entry(region).or_default().extend(pins),
                     Change::Deregister(region) => drop(state.regions.remove(&region)),
-                    Change::Create(object, element) => {
-                        state.elements.insert((object, word(0).ok_or(SessionError::Malformed)?), element);
+                    Change::Create(object, element, at) => {
+                        let queues = objects::queues(response.get(at..).unwrap_or_default());
+                        state.queues.made(&queues);
+                        let handle = word(0).ok_or(SessionError::Malformed)?;
+                        state.objects.insert((object, handle), Made { element, queues });
+                    }
+                    Change::Resize(object, handle, at) => {
+                        let queues = objects::queues(response.get(at..).unwrap_or(&mminfo));
+                        if let Some(made) = state.objects.get_mut(&(object, handle)).filter(|_| !queues.is_empty()) {
+                            state.queues.made(&queues);
+                            state.queues.gone(context.queues(), &std::mem::replace(&mut made.queues, queues));
+                        }
                     }
                     Change::Destroy(object, handle) => {
-                        if let Some(element) = state.elements.remove(&(object, handle)) {
-                            take_back(&mut state.channels, object, element, response);
+                        if let Some(made) = state.objects.remove(&(object, handle)) {
+                            take_back(&mut state.channels, object, made.element, response);
+                            state.queues.gone(context.queues(), &made.queues);
                         }
                     }
                     Change::Other => {}

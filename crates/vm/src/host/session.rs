@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A connection.
@@ -67,7 +68,17 @@ impl Session {
     pub(super) fn connect(directory: &Path) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let router = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        connect(&router, &SocketAddrUnix::new(directory.join(SOCKET_NAME))?)?;
+        let address = SocketAddrUnix::new(directory.join(SOCKET_NAME))?;
+        // A burst of programs may find the router's backlog full for a moment.
+        for last in (0..CONNECTING).rev() {
+            match connect(&router, &address) {
+                Err(Errno::AGAIN) if last > 0 => std::thread::sleep(Duration::from_millis(1)),
+                connected => {
+                    connected?;
+                    break;
+                }
+            }
+        }
         Ok(Self { router, request: VecDeque::new(), wake: None, watched: Vec::new(), installed: 0 })
     }
 
@@ -302,6 +313,8 @@ const FORWARDED: [RequestKind; 9] = [
     RequestKind::Cm,
     RequestKind::CmUnlessEvents,
 ];
+/// Times that a connection to the router is tried, a millisecond apart.
+const CONNECTING: u32 = 50;
 const MAX_COMMAND: usize = MAX_MESSAGE - size_of::<RequestHeader>();
 
 #[cfg(test)]
