@@ -50,6 +50,10 @@ fn two_tenants_with_one_range_talk_among_themselves_only() {
             exchange(&cluster, sites, server, client);
         }
     }
+    // A network that no endpoint of this host is on yet.
+    cluster.lab(2).command(&["network", "add", "green", "--subnet", "10.9.0.0/16"]).ok();
+    let listed = cluster.lab(0).command(&["network", "ls"]).ok().text;
+    assert!(["blue", "green", "red"].iter().all(|name| listed.contains(name)), "{listed}");
     // One address that only one of them has, and servers of one at an address that both have.
     let mut only_blue = cluster.site(0, "blue", "only", Some("10.7.0.50"));
     cluster.wait_for(1, "blue", &[("10.7.0.2", 0), ("10.7.0.4", 2), ("10.7.0.50", 0)]);

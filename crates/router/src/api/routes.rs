@@ -102,7 +102,7 @@ async fn status(State(api): State<Api>) -> Result<Json<Status>, Refusal> {
 }
 
 async fn networks(State(api): State<Api>) -> Result<Json<Vec<Network>>, Refusal> {
-    Ok(Json(api.blocking(|host| host.networks()).await??))
+    Ok(Json(api.blocking(|host| host.records().networks()).await??))
 }
 
 async fn endpoints(State(api): State<Api>) -> Result<Json<Vec<EndpointInfo>>, Refusal> {

@@ -18,7 +18,7 @@ use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{Mode, Status, Tunnel};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Network, Registry};
+use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Registry};
 use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
@@ -225,11 +225,6 @@ impl Host {
             endpoints: self.endpoints.count(),
             contexts: self.sessions.snapshot().len(),
         }
-    }
-
-    /// All networks.
-    pub fn networks(&self) -> Result<Vec<Network>, HostError> {
-        Ok(self.registry.networks()?)
     }
 
     /// Counters of each worker.

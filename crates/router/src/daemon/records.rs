@@ -73,6 +73,19 @@ impl Records {
         })
     }
 
+    /// All networks, by name: this host's, and the cluster's as far as the store can be reached.
+    pub fn networks(&self) -> Result<Vec<Network>, HostError> {
+        let mut networks = self.registry.networks()?;
+        let shared = self.cluster.iter().map(|shared| shared.with_cluster(async |cluster| cluster.networks().await));
+        for network in shared.flat_map(Result::unwrap_or_default) {
+            if networks.iter().all(|known| known.name != network.name) {
+                networks.push(network);
+            }
+        }
+        networks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(networks)
+    }
+
     /// Adds a security group to a network, or changes one. Where the host is in no cluster, it holds when this returns.
     pub fn set_group(&self, group: &SecurityGroup) -> Result<(), HostError> {
         let name = &group.network;

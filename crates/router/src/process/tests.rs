@@ -219,7 +219,7 @@ fn what_a_killed_router_had_registered_is_restored() {
     assert_eq!(names, ["a", "owned"]);
     assert_eq!(second.endpoints().get("blue".parse().unwrap(), "a".parse().unwrap()).unwrap(), made);
     assert!(made.directory.join("verbs.sock").exists() && !stale.exists());
-    assert_eq!(second.networks().unwrap()[0].vni, 9);
+    assert_eq!(second.records().networks().unwrap()[0].vni, 9);
     let next = second.endpoints().create(request("b"), 0).unwrap();
     assert_eq!(next.endpoint.addresses.len(), 1);
     assert_ne!(next.endpoint.addresses, made.endpoint.addresses);
