@@ -18,7 +18,9 @@ pub(crate) fn vm(options: VmOptions, client: &Client, state: &StateDir) -> Resul
     let info = client.create_endpoint(&run::of_caller(options.name.as_ref(), options.place.clone(), None)?)?;
     // Else the addresses of the host itself would be given away.
     if info.namespace.is_none() {
-        return Err(Failure::new("this router makes no network namespaces: a virtual machine needs one started as root"));
+        return Err(Failure::new(
+            "this router makes no network namespaces: a virtual machine needs one started as root",
+        ));
     }
     let address = info.endpoint.addresses.first().copied();
     let name = info.endpoint.name.clone();

@@ -18,7 +18,6 @@ pub use process::ProcessMemory;
 
 use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::platform::Fault;
-use rdmesh_uverbs::session::guest::MAX_SEGMENTS;
 use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::{MapError, SharedMemory};
 use std::sync::atomic::AtomicU64;
@@ -55,6 +54,16 @@ enum Backing {
     },
     /// Of the NIC itself: no program sees it.
     Own(Box<[AtomicU64]>),
+    /// A stretch with parts of its own.
+    Stretch(Arc<Region>),
+}
+
+/// A stretch of a registration that comes in several messages, ready before the registration itself.
+#[derive(Clone)]
+pub struct Stretch {
+    start: u64,
+    len: u64,
+    region: Arc<Region>,
 }
 
 /// Error of registering a region.
@@ -118,6 +127,22 @@ impl TenantMemory {
         Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
+    /// A region of `len` bytes at `start` in the tenant: `stretches` behind one another, and `rest` behind these.
+    pub fn joined(start: u64, len: u64, stretches: &[Stretch], rest: Self) -> Result<Self, RegionError> {
+        let Self::Region(rest) = rest else { return Err(RegionError::Gap) };
+        let (mut parts, mut next) = (Vec::with_capacity(stretches.len() + 1), start);
+        for Stretch { start: begin, len, region } in stretches {
+            if *begin != next {
+                return Err(RegionError::Gap);
+            }
+            parts.push(Part { begin: begin - start, len: *len, backing: Backing::Stretch(Arc::clone(region)) });
+            next = begin.checked_add(*len).ok_or(RegionError::Gap)?;
+        }
+        let left = start.checked_add(len).and_then(|end| end.checked_sub(next)).ok_or(RegionError::Gap)?;
+        parts.push(Part { begin: next - start, len: left, backing: Backing::Stretch(rest) });
+        Ok(Self::Region(Arc::new(Region { parts, _charge: None })))
+    }
+
     /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.
     pub fn whole_process(process: ProcessMemory) -> Self {
         let backing = Backing::Private { process, addr: 0 };
@@ -162,7 +187,7 @@ fn join(start: u64, len: u64, segments: &[Segment]) -> Result<Vec<Segment>, Regi
             && is_next(last, segment)
         {
             last.len += segment.len;
-        } else if joined.len() < MAX_SEGMENTS {
+        } else if joined.len() < MAX_PARTS {
             joined.push(*segment);
         } else {
             return Err(RegionError::TooMany);
@@ -177,6 +202,19 @@ fn is_next(last: &Segment, segment: &Segment) -> bool {
     last.kind == segment.kind && (segment.kind == PRIVATE || follows())
 }
 
+impl Stretch {
+    /// The stretch that a region of `len` bytes at `start` is; none of other memory.
+    pub fn new(start: u64, len: u64, memory: TenantMemory) -> Option<Self> {
+        let TenantMemory::Region(region) = memory else { return None };
+        Some(Self { start, len, region })
+    }
+
+    /// The end of the last one; none where there is none.
+    pub fn end(stretches: &[Self]) -> Option<u64> {
+        stretches.last().map(|last| last.start + last.len)
+    }
+}
+
 impl Region {
     fn run(&self, offset: u64, len: usize) -> Result<(Run<'_>, usize), Fault> {
         let part = match &self.parts[..] {
@@ -188,6 +226,7 @@ impl Region {
         Ok(match &part.backing {
             Backing::Mapped(memory) => (Run::Mapped(memory.as_ptr().wrapping_add(within as usize)), left),
             Backing::Private { process, addr } => (Run::Private(process, addr + within), left),
+            Backing::Stretch(region) => return region.run(within, left),
             Backing::Own(words) => {
                 (Run::Mapped(words.as_ptr().cast_mut().cast::<u8>().wrapping_add(within as usize)), left)
             }
@@ -303,6 +342,8 @@ impl TenantMemory {
 
 const ARENA: u32 = SegmentKind::Arena as u32;
 const PRIVATE: u32 = SegmentKind::Private as u32;
+/// Pieces of one region, or of a stretch of one: as many as a message holds.
+const MAX_PARTS: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -337,10 +378,10 @@ mod tests {
 
     #[test]
     fn pieces_that_cannot_be_joined_are_limited() {
-        let segments: Vec<_> = (1..=MAX_SEGMENTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
+        let segments: Vec<_> = (1..=MAX_PARTS as u64 + 1).map(|i| arena(i * PAGE, 0)).collect();
         let region = |count: usize| register(&segments[..count], PAGE, count as u64 * PAGE);
-        assert!(region(MAX_SEGMENTS).is_ok());
-        assert!(matches!(region(MAX_SEGMENTS + 1), Err(RegionError::TooMany)));
+        assert!(region(MAX_PARTS).is_ok());
+        assert!(matches!(region(MAX_PARTS + 1), Err(RegionError::TooMany)));
     }
 
     #[test]

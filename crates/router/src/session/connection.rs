@@ -4,9 +4,8 @@ use super::account::{Account, CONNECTION_MEMORY, Charge};
 use super::lookups::Found;
 use super::program::Program;
 use super::reply::Reply;
-use crate::budget::{self, Resource};
 use crate::endpoint::EndpointId;
-use crate::memory::Evicted;
+use crate::memory::{Evicted, Stretch};
 use rdmesh_uverbs::session::guest::MAX_SEGMENTS;
 use rdmesh_uverbs::session::{RequestHeader, RequestKind, Segment, VERSION};
 use rdmesh_verbs::Vni;
@@ -29,8 +28,8 @@ pub(super) struct SessionConnection {
     found: Option<Found>,
     /// Index and name of the interface with the endpoint's address where the process is, once looked for.
     interface: Option<Option<(u32, String)>>,
-    /// Segments of the next registration, and their charge.
-    segments: Option<(Vec<Segment>, budget::Charge)>,
+    /// Stretches of the next registration, which have come before it, and the number of their pieces.
+    stretches: (Vec<Stretch>, usize),
     /// Its charge.
     _charge: Charge,
 }
@@ -47,7 +46,7 @@ impl SessionConnection {
             tenant,
             found: None,
             interface: None,
-            segments: None,
+            stretches: (Vec::new(), 0),
             _charge: charge,
         }
     }
@@ -111,30 +110,25 @@ impl SessionConnection {
         self.found.take()
     }
 
-    /// Segments of the next registration that have come before it.
-    pub(super) fn segments(&self) -> &[Segment] {
-        self.segments.as_ref().map_or(&[], |(segments, _)| segments)
+    /// Stretches of the next registration that have come before it.
+    pub(super) fn stretches(&self) -> &[Stretch] {
+        &self.stretches.0
     }
 
-    /// Adds segments of the next registration. ENOMEM where there are too many.
-    pub(super) fn add_segments(&mut self, more: &[Segment]) -> Result<(), Errno> {
-        if self.segments().len() + more.len() > MAX_SEGMENTS {
+    /// Adds a stretch of the next registration, of so many pieces. ENOMEM where there are too many.
+    pub(super) fn add_stretch(&mut self, stretch: Stretch, pieces: usize) -> Result<(), Errno> {
+        let (stretches, count) = &mut self.stretches;
+        if *count + pieces > MAX_SEGMENTS {
             return Err(Errno::NOMEM);
         }
-        let bytes = size_of_val(more) as u64;
-        match &mut self.segments {
-            Some((segments, charge)) => {
-                charge.grow(bytes)?;
-                segments.extend_from_slice(more);
-            }
-            None => self.segments = Some((more.to_vec(), self.account.share.take(Resource::Memory, bytes)?)),
-        }
+        stretches.push(stretch);
+        *count += pieces;
         Ok(())
     }
 
     /// The registration has been executed.
-    pub(super) fn forget_segments(&mut self) {
-        self.segments = None;
+    pub(super) fn forget_stretches(&mut self) {
+        self.stretches = (Vec::new(), 0);
     }
 
     /// Remaining parts at its end: its socket, its object and its account.

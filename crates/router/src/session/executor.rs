@@ -24,7 +24,7 @@ use rdmesh_nic::policy::Policy;
 use rdmesh_uverbs::ring::Extent;
 use rdmesh_uverbs::session::guest::Pages;
 use rdmesh_uverbs::session::linger::{Attached, LingerRequest};
-use rdmesh_uverbs::session::{RequestKind, Token};
+use rdmesh_uverbs::session::{RequestKind, Segment, Token};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -122,8 +122,10 @@ impl Executor {
                 None => Err(Errno::INVAL),
             },
             (RequestKind::GuestPages, Some(Subject::Context(context))) => self.add_guest_pages(context, frame.body),
-            (RequestKind::GuestSegments, Some(Subject::Context(_))) => {
-                connection.add_segments(&frame.segments()).map(|()| <_>::default())
+            (RequestKind::GuestSegments, Some(Subject::Context(context))) => {
+                self.with_room(connection, may_wait, |executor, connection| {
+                    executor.add_stretch(connection, context, (&frame.segments(), fds))
+                })?
             }
             (RequestKind::Attach, None) => self.attach(connection, frame.body),
             (RequestKind::Linger, None) => self.take_over(connection, frame.body),
@@ -151,7 +153,7 @@ impl Executor {
             (_, Some(_)) => Err(Errno::INVAL),
         };
         if frame.kind == RequestKind::Verbs {
-            connection.forget_segments();
+            connection.forget_stretches();
         }
         Ok(Executed::Answer(answer))
     }
@@ -324,12 +326,12 @@ impl Executor {
             }
             // A guest's pages are shared, or not to be had.
             (RequestKind::Verbs, Some(Subject::Context(context)))
-                if connection.segments().is_empty() && commands::needs_memory(frame) && self.is_in_guest(context) =>
+                if connection.stretches().is_empty() && commands::needs_memory(frame) && self.is_in_guest(context) =>
             {
                 return Err(Errno::OPNOTSUPP);
             }
             (RequestKind::Verbs, Some(Subject::Context(_)))
-                if connection.segments().is_empty()
+                if connection.stretches().is_empty()
                     && commands::needs_memory(frame)
                     && connection.program().memory().is_none() =>
             {
@@ -350,6 +352,20 @@ impl Executor {
     fn add_guest_pages(&mut self, context: u32, body: &[u8]) -> Answer {
         let context = self.devices.get(context).ok_or(Errno::INVAL)?;
         context.queues().add_pages(&Pages::parse(body).ok_or(Errno::INVAL)?)?;
+        Ok(<_>::default())
+    }
+
+    /// Makes a stretch of the next registration ready: a message's worth, so that others have their turns in between.
+    fn add_stretch(
+        &mut self,
+        connection: &mut SessionConnection,
+        context: u32,
+        (segments, fds): (&[Segment], &[OwnedFd]),
+    ) -> Answer {
+        let ([first, ..], true) = (segments, self.is_in_guest(context)) else { return Err(Errno::INVAL) };
+        let (endpoint, _) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
+        let stretch = commands::stretch(&mut endpoint.arenas, context, (first.addr, segments), fds)?;
+        connection.add_stretch(stretch, segments.len())?;
         Ok(<_>::default())
     }
 
@@ -402,7 +418,6 @@ impl Executor {
         fds: &[OwnedFd],
     ) -> Answer {
         let memory = if commands::needs_memory(frame) { memory(connection) } else { None };
-        let segments = [connection.segments(), &frame.segments()].concat();
         let limits = self.accounts.limits();
         let (endpoint, totals) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
         let scope = Scope {
@@ -412,10 +427,11 @@ impl Executor {
             totals,
             limits: &limits,
             program: connection.program(),
+            stretches: connection.stretches(),
             memory,
         };
         let answer = match frame.kind {
-            RequestKind::Verbs => commands::write(scope, frame.body, &segments, fds),
+            RequestKind::Verbs => commands::write(scope, frame.body, &frame.segments(), fds),
             RequestKind::Linger | RequestKind::Chain if scope.context.page().is_in_guest() => Err(Errno::OPNOTSUPP),
             RequestKind::Chain => commands::chain(scope, frame.body).map(|response| (Reply::default(), response)),
             RequestKind::Linger => {

@@ -83,7 +83,7 @@ fn memory_in_pages_anywhere_is_used_and_private_memory_is_out_of_reach() {
     };
     let (before, last) = pieces.split_at(2000);
     for part in before.chunks(1000) {
-        client.call_once(RequestKind::GuestSegments, &[], part, None).unwrap();
+        client.call_once(RequestKind::GuestSegments, &[], part, Some(guest.file.as_fd())).unwrap();
     }
     client.reg_mr(&request, last, Some(guest.file.as_fd())).unwrap();
     // They are of one registration only.
@@ -134,11 +134,22 @@ fn lists_of_pages_that_cannot_be_are_refused() {
         .map(|part| Pages { offset: part * 8000 * PAGE, ..many.clone() })
         .find_map(|list| client.call_once(RequestKind::GuestPages, &list.to_bytes(), &[], None).err());
     assert_eq!(refused, Some(Errno::NOMEM));
-    let part = vec![segment(0, 0, SegmentKind::Arena); 2000];
-    let refused =
-        (0..MAX_SEGMENTS / 2000 + 1).find_map(|_| client.call_once(RequestKind::GuestSegments, &[], &part, None).err());
+    // No two of them lie behind one another.
+    let part: Vec<_> = (0..2000).map(|page| segment(page * PAGE, page % 2 * PAGE * 9, SegmentKind::Arena)).collect();
+    let send =
+        |client: &mut Client, part: &[Segment], fd| client.call_once(RequestKind::GuestSegments, &[], part, fd).err();
+    let memory = Some(guest.file.as_fd());
+    let refused = (0..MAX_SEGMENTS / 2000 + 1).find_map(|_| send(&mut client, &part, memory));
     assert_eq!(refused, Some(Errno::NOMEM));
+    // Stretches with a gap, of nothing, without memory, and of private pages.
+    let one = [segment(0, 0, SegmentKind::Arena)];
+    let gap = [one[0], segment(2 * PAGE, 0, SegmentKind::Arena)];
+    for (part, fd) in [(&gap[..], memory), (&[], memory), (&one, None)] {
+        assert_eq!(send(&mut client, part, fd), Some(Errno::INVAL));
+    }
+    assert_eq!(send(&mut client, &[segment(0, 0, SegmentKind::Private)], memory), Some(Errno::FAULT));
     // And not for a context of this host's own programs.
     let mut own = Client::device(&path);
     assert_eq!(own.call_once(RequestKind::GuestPages, &many.to_bytes(), &[], None).err(), Some(Errno::INVAL));
+    assert_eq!(send(&mut own, &one, memory), Some(Errno::INVAL));
 }

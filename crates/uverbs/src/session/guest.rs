@@ -7,7 +7,8 @@
 //!   eventfd, and a socket that gets a byte when sleeping threads of the program are to be woken. The workers' pages are not part of
 //!   it: to a guest's program all workers are awake, and its context falls dormant before its worker sleeps.
 //! * `GuestPages`: a [`Pages`] list of queue memory, to be sent before the command that needs it. Reply: none.
-//! * `GuestSegments`: segments of the next registration that do not fit into one message with it. Reply: none.
+//! * `GuestSegments`: segments of the next registration that do not fit into one message with it, from its beginning on, a stretch
+//!   without gaps in each message; descriptor: the guest's memory. Reply: none.
 //!
 //! A registration has the guest's memory in place of the arena, and segments of it.
 

@@ -247,7 +247,7 @@ fn request(payload: &[u8], memory: &GuestMemory) -> Result<VecDeque<Message>, Op
             let header = RequestHeader { version: header.version, kind: kind as u32, command_len, segments: count };
             [header.as_bytes(), command, segments.as_bytes()].concat()
         },
-        has_memory: kind == RequestKind::Verbs && !segments.is_empty(),
+        has_memory: !segments.is_empty(),
     };
     let room = (MAX_MESSAGE - size_of::<RequestHeader>() - command.len()) / size_of::<Segment>();
     let (before, last) = located.split_at(located.len().saturating_sub(room));

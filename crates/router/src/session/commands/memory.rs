@@ -5,16 +5,16 @@ use super::super::objects::ObjectKind;
 use super::super::regions::{Pages, Region};
 use super::super::reply::Reply;
 use super::Call;
-use crate::memory::{ArenaFile, ProcessMemory, RegionError, TenantMemory};
+use crate::memory::{ArenaFile, Arenas, ProcessMemory, RegionError, Stretch, TenantMemory};
 use rdmesh_nic::MwType;
 use rdmesh_uverbs::abi::{
     AllocMw, AllocMwResponse, AllocPd, AllocPdResponse, DeallocMw, DeallocPd, DeregMr, RegMr, RegMrResponse,
 };
-use rdmesh_uverbs::session::SegmentKind;
+use rdmesh_uverbs::session::{Segment, SegmentKind};
 use rdmesh_uverbs::shared::MapError;
 use rdmesh_verbs::Access;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 const PAGE_MASK: u64 = 4095;
 
@@ -107,13 +107,33 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
         None => scope.program.arena().map(ArenaFile::known),
     };
     let arena = arena.filter(|_| call.segments.iter().any(|s| s.kind == SegmentKind::Arena as u32));
-    let made = scope.endpoint.arenas.region(scope.number, (start, len), call.segments, arena, process);
+    // Stretches of it may be there already; then the segments are of what is behind them.
+    let from = Stretch::end(scope.stretches).unwrap_or(start);
+    let left = start.checked_add(len).and_then(|end| end.checked_sub(from)).ok_or(Errno::INVAL)?;
+    let made = scope.endpoint.arenas.region(scope.number, (from, left), call.segments, arena, process);
+    let made = match scope.stretches {
+        [] => made,
+        stretches => made.and_then(|rest| TenantMemory::joined(start, len, stretches, rest)),
+    };
     if made.is_ok()
         && let Some(arena) = arena
     {
         scope.program.set_arena(arena.id());
     }
     made.map_err(region_errno)
+}
+
+/// A stretch of a guest's registration, from `start` on.
+pub(in super::super) fn stretch(
+    arenas: &mut Arenas,
+    user: u32,
+    (start, segments): (u64, &[Segment]),
+    fds: &[OwnedFd],
+) -> Result<Stretch, Errno> {
+    let arena = ArenaFile::sent(fds.first().ok_or(Errno::INVAL)?.as_fd()).map_err(region_errno)?;
+    let len = segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len)).ok_or(Errno::INVAL)?;
+    let memory = arenas.region(user, (start, len), segments, Some(arena), None).map_err(region_errno)?;
+    Stretch::new(start, len, memory).ok_or(Errno::INVAL)
 }
 
 fn region_errno(error: RegionError) -> Errno {

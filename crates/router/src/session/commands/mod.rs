@@ -13,6 +13,7 @@ mod rereg;
 mod srq;
 
 pub(super) use device::{CAPABILITIES, PORT_ACTIVE, PORT_LINK_UP};
+pub(super) use memory::stretch;
 
 use super::account::{Charge, Item};
 use super::connection::Frame;
@@ -23,7 +24,7 @@ use super::info::SessionTotals;
 use super::objects::ObjectKind;
 use super::program::Program;
 use super::reply::Reply;
-use crate::memory::ProcessMemory;
+use crate::memory::{ProcessMemory, Stretch};
 use crate::worker::Shard;
 use rdmesh_nic::{CommandError, ContextId, QpInfo};
 use rdmesh_uverbs::abi::{Attributes, Command, ParseError, number};
@@ -47,6 +48,8 @@ pub(super) struct Scope<'a> {
     pub(super) totals: &'a mut SessionTotals,
     pub(super) limits: &'a DeviceLimits,
     pub(super) program: &'a Program,
+    /// Stretches of the registration that have come before it.
+    pub(super) stretches: &'a [Stretch],
     /// The memory of the process, or why it cannot be opened, where it is known.
     pub(super) memory: Option<Result<ProcessMemory, Errno>>,
 }
