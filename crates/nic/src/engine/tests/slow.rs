@@ -114,6 +114,21 @@ fn requests_wait_for_slow_memory_and_are_executed_once() {
     }
 }
 
+/// A reply that was put off is one that its peer has, once it has been sent after all: it does not take up room for ever.
+#[test]
+fn reads_of_memory_that_is_slow_each_time_go_on() {
+    const READS: u64 = 40;
+    for (kind, mut world) in World::kinds().into_iter().enumerate() {
+        let (a, b) = pair(&mut world, Setup::default());
+        for number in 0..READS {
+            b.memory.be_slow(1);
+            world.post(&a, wr(number, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(TO, 5000)]));
+            world.run_until(Time(world.now.0 + SECOND));
+            assert_eq!(a.done(), Some((number, WcStatus::Success)), "world {kind}");
+        }
+    }
+}
+
 /// The one of the two that has slow memory, and how the request of `a` and the receive of `b` end where that lasts.
 type Lasting = (usize, bool, WcStatus);
 

@@ -154,6 +154,14 @@ impl Replies {
         }
     }
 
+    /// The last packet of a reply has been sent again: of one that was put off, which had never been sent as a whole, for the
+    /// first time.
+    fn on_answered(&mut self, psn: Psn) {
+        if let Some(reply) = self.ring.iter_mut().rev().find(|reply| reply.psn == psn) {
+            reply.answered = true;
+        }
+    }
+
     /// The rest is sent when the peer requests it again.
     fn put_off(&mut self) {
         self.repeats.clear();
@@ -192,7 +200,9 @@ impl<P: Platform> Responder<'_, P> {
                 continue;
             }
             if let Some((reply, at)) = responder.replies.next_repeat() {
-                self.send_reply_packet(to, &reply, at);
+                if self.send_reply_packet(to, &reply, at) && at + 1 == reply.psns {
+                    self.connection.responder.replies.on_answered(reply.psn);
+                }
                 continue;
             }
             if let Some(i) = responder.replies.oldest_unsent() {
