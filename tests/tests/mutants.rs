@@ -50,11 +50,15 @@ fn every_mutation_has_a_name_of_its_own_and_tests_that_exist() {
         assert!(!tests.is_empty(), "{name} names no test");
         for test in tests {
             let target = test.split("::").next().unwrap_or_default();
-            let path = match target.split_once('/') {
-                Some((krate, target)) => format!("crates/{krate}/tests/{target}.rs"),
-                None => format!("crates/{target}/src/lib.rs"),
+            let paths = match target.split_once('/') {
+                Some((krate, target)) => {
+                    let target = format!("crates/{krate}/tests/{target}");
+                    [format!("{target}.rs"), format!("{target}/main.rs")]
+                }
+                None => [format!("crates/{target}/src/lib.rs"), String::new()],
             };
-            assert!(root().join(&path).exists(), "{name}: {path} does not exist");
+            let exists = |path: &String| !path.is_empty() && root().join(path).exists();
+            assert!(paths.iter().any(exists), "{name}: {test} is in no file of {paths:?}");
         }
     }
 }
