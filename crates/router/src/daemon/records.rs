@@ -73,11 +73,15 @@ impl Records {
         })
     }
 
-    /// All networks, by name: this host's, and the cluster's as far as the store can be reached.
+    /// All networks, by name: this host's, and the cluster's. Without the store only the former, which the log says.
     pub fn networks(&self) -> Result<Vec<Network>, HostError> {
         let mut networks = self.registry.networks()?;
-        let shared = self.cluster.iter().map(|shared| shared.with_cluster(async |cluster| cluster.networks().await));
-        for network in shared.flat_map(Result::unwrap_or_default) {
+        let shared = self.cluster.as_ref().map(|shared| shared.with_cluster(async |cluster| cluster.networks().await));
+        let others = shared.unwrap_or_else(|| Ok(Vec::new())).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the store's networks, listing this host's only");
+            Vec::new()
+        });
+        for network in others {
             if networks.iter().all(|known| known.name != network.name) {
                 networks.push(network);
             }

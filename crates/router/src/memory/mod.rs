@@ -127,9 +127,12 @@ impl TenantMemory {
         Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
-    /// A region of `len` bytes at `start` in the tenant: `stretches` behind one another, and `rest` behind these.
-    pub fn joined(start: u64, len: u64, stretches: &[Stretch], rest: Self) -> Result<Self, RegionError> {
+    /// A region of `len` bytes at `start` in the tenant: `stretches` behind one another, and `rest` behind these. All of them are
+    /// charged to `share`, beside their pieces.
+    pub fn joined(start: u64, len: u64, stretches: &[Stretch], rest: Self, share: &Share) -> Result<Self, RegionError> {
         let Self::Region(rest) = rest else { return Err(RegionError::Gap) };
+        let size = (stretches.len() + 1) * (size_of::<Part>() + size_of::<Region>());
+        let charge = Some(share.take(Resource::Memory, size as u64)?);
         let (mut parts, mut next) = (Vec::with_capacity(stretches.len() + 1), start);
         for Stretch { start: begin, len, region } in stretches {
             if *begin != next {
@@ -140,7 +143,7 @@ impl TenantMemory {
         }
         let left = start.checked_add(len).and_then(|end| end.checked_sub(next)).ok_or(RegionError::Gap)?;
         parts.push(Part { begin: next - start, len: left, backing: Backing::Stretch(rest) });
-        Ok(Self::Region(Arc::new(Region { parts, _charge: None })))
+        Ok(Self::Region(Arc::new(Region { parts, _charge: charge })))
     }
 
     /// The whole address space of a process: implicit on-demand paging. Offsets are addresses.

@@ -5,7 +5,7 @@ use crate::disposal::Disposal;
 use rdmesh_uverbs::guard::Alarm;
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage};
 use rdmesh_uverbs::ring::QueueFile;
-use rdmesh_uverbs::session::guest::{Pages, ProgramName};
+use rdmesh_uverbs::session::guest::{MAX_PAGES, Pages, ProgramName};
 use rdmesh_uverbs::shared::{Keep, SharedMemory, UnusedMapping};
 use rustix::io;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -36,7 +36,7 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Maps them.
+    /// Maps what the opener sent: page and queue memory, or the guest's memory.
     pub(super) fn map(opening: &Opening, fds: &[OwnedFd], alarm: &Alarm, disposal: &Disposal) -> io::Result<Self> {
         let for_queues = disposal.clone();
         let charge = move |len| -> io::Result<Box<dyn Keep>> { Ok(Box::new(Mapped::charge(&for_queues, len)?)) };
@@ -77,7 +77,10 @@ fn map_guest_page(fd: BorrowedFd<'_>, pages: &Pages, alarm: &Alarm, disposal: &D
     if pages.offset != 0 || len != CONTEXT_PAGE_LEN.next_multiple_of(PAGE as usize) {
         return Err(io::Errno::INVAL);
     }
-    let memory = SharedMemory::reserve_watched(len, alarm, Mapped::charge(disposal, len)?)?;
+    let keep = Mapped::charge(disposal, len)?;
+    // For names of pages of queue memory.
+    keep.memory.grow((MAX_PAGES * NAME) as u64)?;
+    let memory = SharedMemory::reserve_watched(len, alarm, keep)?;
     for (index, place, count) in pages.runs() {
         memory.place(index * PAGE as usize, fd, place, count * PAGE as usize)?;
     }
@@ -89,7 +92,7 @@ fn map_guest_page(fd: BorrowedFd<'_>, pages: &Pages, alarm: &Alarm, disposal: &D
 struct Mapped {
     _address_space: Charge,
     mapping: Charge,
-    _memory: Charge,
+    memory: Charge,
     disposal: Disposal,
 }
 
@@ -100,7 +103,7 @@ impl Mapped {
             _address_space: share.take(Resource::AddressSpace, len)?,
             mapping: share.take(Resource::Mappings, 1)?,
             // For its pages of the page table, all of which are used if the queues are.
-            _memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
+            memory: share.take(Resource::Memory, (len >> 9) + PAGE)?,
             disposal: disposal.clone(),
         })
     }
@@ -116,4 +119,6 @@ impl Keep for Mapped {
     }
 }
 
+/// Bytes that the name of a page takes here.
+const NAME: usize = 32;
 const PAGE: u64 = 4096;

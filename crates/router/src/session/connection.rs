@@ -118,7 +118,7 @@ impl SessionConnection {
     /// Adds a stretch of the next registration, of so many pieces. ENOMEM where there are too many.
     pub(super) fn add_stretch(&mut self, stretch: Stretch, pieces: usize) -> Result<(), Errno> {
         let (stretches, count) = &mut self.stretches;
-        if *count + pieces > MAX_SEGMENTS {
+        if *count + pieces > MAX_SEGMENTS || stretches.len() == MOST_STRETCHES {
             return Err(Errno::NOMEM);
         }
         stretches.push(stretch);
@@ -234,6 +234,9 @@ impl<'a> Frame<'a> {
         chunks.filter_map(|bytes| Segment::read_from_bytes(bytes).ok()).collect()
     }
 }
+
+/// Stretches of one registration: enough where each is a full message.
+const MOST_STRETCHES: usize = 256;
 
 #[cfg(test)]
 mod tests {

@@ -109,7 +109,8 @@ impl Context {
     pub(super) fn open(
         account: &Account,
         program: &Program,
-        (opening, fds): (&Opening, &[OwnedFd]),
+        opening: &Opening,
+        fds: &[OwnedFd],
         shard: &ShardHandle,
         uplink: Uplink,
     ) -> io::Result<(Self, Reply)> {

@@ -124,7 +124,7 @@ impl Executor {
             (RequestKind::GuestPages, Some(Subject::Context(context))) => self.add_guest_pages(context, frame.body),
             (RequestKind::GuestSegments, Some(Subject::Context(context))) => {
                 self.with_room(connection, may_wait, |executor, connection| {
-                    executor.add_stretch(connection, context, (&frame.segments(), fds))
+                    executor.add_stretch(connection, context, &frame.segments(), fds)
                 })?
             }
             (RequestKind::Attach, None) => self.attach(connection, frame.body),
@@ -302,7 +302,7 @@ impl Executor {
         };
         account.report_external(uplink.external.as_ref().err());
         let worker = devices.least_loaded();
-        let (mut context, reply) = Context::open(account, connection.program(), (opening, fds), worker, *uplink)?;
+        let (mut context, reply) = Context::open(account, connection.program(), opening, fds, worker, *uplink)?;
         context.set_number(devices.free_number(number));
         // Before the program knows: what it does then finds the device there.
         cm.tell(CmControl::Opened(number, context.open_device()));
@@ -360,11 +360,14 @@ impl Executor {
         &mut self,
         connection: &mut SessionConnection,
         context: u32,
-        (segments, fds): (&[Segment], &[OwnedFd]),
+        segments: &[Segment],
+        fds: &[OwnedFd],
     ) -> Answer {
-        let ([first, ..], true) = (segments, self.is_in_guest(context)) else { return Err(Errno::INVAL) };
+        if !self.is_in_guest(context) {
+            return Err(Errno::INVAL);
+        }
         let (endpoint, _) = self.accounts.with_totals(connection.endpoint()).ok_or(Errno::NODEV)?;
-        let stretch = commands::stretch(&mut endpoint.arenas, context, (first.addr, segments), fds)?;
+        let stretch = commands::stretch(&mut endpoint.arenas, context, segments, fds)?;
         connection.add_stretch(stretch, segments.len())?;
         Ok(<_>::default())
     }

@@ -128,7 +128,7 @@ fn lists_of_pages_that_cannot_be_are_refused() {
         assert_eq!(opened.err(), Some(Errno::INVAL));
     }
     // Lists and segments without end.
-    let mut client = guest.open(&path);
+    let (mut client, other) = (guest.open(&path), guest.open(&path));
     let many = Pages { offset: 0, places: vec![0; 8000] };
     let refused = (0..20)
         .map(|part| Pages { offset: part * 8000 * PAGE, ..many.clone() })
@@ -141,6 +141,10 @@ fn lists_of_pages_that_cannot_be_are_refused() {
     let memory = Some(guest.file.as_fd());
     let refused = (0..MAX_SEGMENTS / 2000 + 1).find_map(|_| send(&mut client, &part, memory));
     assert_eq!(refused, Some(Errno::NOMEM));
+    // As many stretches of one piece each.
+    let mut client = other;
+    let single = [segment(0, 0, SegmentKind::Arena)];
+    assert_eq!((0..300).find(|_| send(&mut client, &single, memory) == Some(Errno::NOMEM)), Some(256));
     // Stretches with a gap, of nothing, without memory, and of private pages.
     let one = [segment(0, 0, SegmentKind::Arena)];
     let gap = [one[0], segment(2 * PAGE, 0, SegmentKind::Arena)];

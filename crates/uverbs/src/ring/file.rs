@@ -1,7 +1,7 @@
 //! Queue file: the memfd in which all queues of a context lie.
 
 use crate::guard::Alarm;
-use crate::session::guest::Pages;
+use crate::session::guest::{MAX_PAGES, Pages};
 use crate::shared::{Keep, MapError, SharedMemory};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
@@ -43,7 +43,7 @@ enum Source {
     Guest { memory: OwnedFd, places: Mutex<Places> },
 }
 
-/// The pages that a guest has named: place of each in its memory, by offset in the file.
+/// The pages that a guest has named and that no queue has yet: place of each in its memory, by offset in the file.
 #[derive(Default)]
 struct Places(BTreeMap<u64, u64>);
 
@@ -129,7 +129,7 @@ impl QueueFile {
     pub fn add_pages(&self, named: &Pages) -> io::Result<()> {
         let Source::Guest { places, .. } = &self.0.source else { return Err(io::Errno::INVAL) };
         let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.0.len() + named.places.len() > MOST_GUEST_PAGES {
+        if places.0.len() + named.places.len() > MAX_PAGES {
             return Err(io::Errno::NOMEM);
         }
         places.0.extend((named.offset..).step_by(PAGE as usize).zip(named.places.iter().copied()));
@@ -206,8 +206,8 @@ impl QueueFile {
                 memory.populate(0, room)
             }
             Source::Guest { memory: guest, places } => {
-                let places = places.lock().unwrap_or_else(PoisonError::into_inner);
-                places.put(memory, (guest.as_fd(), offset, room))
+                let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+                places.put(memory, guest.as_fd(), Extent { offset, len: room as u64 })
             }
         };
         match populated {
@@ -244,28 +244,27 @@ impl QueueFile {
                 let _ = fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, room);
             }
             // They are the guest's: it gives them back with its own file.
-            Source::Guest { places, .. } => {
-                let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut rest = places.0.split_off(&offset);
-                places.0.append(&mut rest.split_off(&(offset + room)));
-            }
+            Source::Guest { .. } => {}
         }
     }
 }
 
 impl Places {
-    /// Puts the first `room` bytes of the file from `offset` on into `memory`, which is reserved for them. EFAULT where some of
-    /// them have not been named.
-    fn put(&self, memory: &SharedMemory, (guest, offset, room): (BorrowedFd<'_>, u64, usize)) -> io::Result<()> {
-        let named = self.0.range(offset..offset + room as u64).map(|(_, place)| *place);
-        let pages = Pages { offset, places: named.collect() };
-        if pages.places.len() as u64 * PAGE != room as u64 {
+    /// Puts the pages of `extent` at the beginning of `memory`, which is reserved for them, and forgets their names. EFAULT where
+    /// some of them have not been named.
+    fn put(&mut self, memory: &SharedMemory, guest: BorrowedFd<'_>, extent: Extent) -> io::Result<()> {
+        let Extent { offset, len } = extent;
+        let named = self.0.range(offset..offset + len);
+        let pages = Pages { offset, places: named.map(|(_, place)| *place).collect() };
+        if pages.places.len() as u64 * PAGE != len {
             return Err(io::Errno::FAULT);
         }
         for (index, place, count) in pages.runs() {
             memory.place(index * PAGE as usize, guest, place, count * PAGE as usize)?;
         }
-        memory.populate(0, room)
+        memory.populate(0, len as usize)?;
+        self.0.retain(|at, _| !(offset..offset + len).contains(at));
+        Ok(())
     }
 }
 
@@ -276,8 +275,6 @@ const SIZE: u64 = 1 << 60;
 const PIECE: usize = 16 << 20;
 /// Bytes that a program populates first; doubled each time, up to a piece.
 const FIRST_STEP: u64 = 64 << 10;
-/// Pages of queues that one context of a guest's may have: 256 MiB.
-const MOST_GUEST_PAGES: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

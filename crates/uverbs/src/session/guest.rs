@@ -16,6 +16,8 @@ use zerocopy::IntoBytes;
 
 /// Bytes of a page, which is what guest memory is named by.
 pub const PAGE: u64 = 4096;
+/// Most pages of queue memory that are named before a queue has them: the largest queue has 32 MiB.
+pub const MAX_PAGES: usize = 1 << 13;
 /// Most segments of one registration: 1 GiB if no two of its pages are neighbours.
 pub const MAX_SEGMENTS: usize = 1 << 18;
 

@@ -113,7 +113,10 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     let made = scope.endpoint.arenas.region(scope.number, (from, left), call.segments, arena, process);
     let made = match scope.stretches {
         [] => made,
-        stretches => made.and_then(|rest| TenantMemory::joined(start, len, stretches, rest)),
+        stretches => {
+            let share = &scope.endpoint.account.share;
+            made.and_then(|rest| TenantMemory::joined(start, len, stretches, rest, share))
+        }
     };
     if made.is_ok()
         && let Some(arena) = arena
@@ -123,13 +126,14 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     made.map_err(region_errno)
 }
 
-/// A stretch of a guest's registration, from `start` on.
+/// A stretch of a guest's registration, for context `user`.
 pub(in super::super) fn stretch(
     arenas: &mut Arenas,
     user: u32,
-    (start, segments): (u64, &[Segment]),
+    segments: &[Segment],
     fds: &[OwnedFd],
 ) -> Result<Stretch, Errno> {
+    let start = segments.first().ok_or(Errno::INVAL)?.addr;
     let arena = ArenaFile::sent(fds.first().ok_or(Errno::INVAL)?.as_fd()).map_err(region_errno)?;
     let len = segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len)).ok_or(Errno::INVAL)?;
     let memory = arenas.region(user, (start, len), segments, Some(arena), None).map_err(region_errno)?;
