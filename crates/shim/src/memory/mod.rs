@@ -137,7 +137,9 @@ pub(crate) fn arena_descriptor() -> Result<OwnedFd, Errno> {
 pub(crate) fn register(start: u64, len: u64, access: u32) -> Result<Registration, Errno> {
     if rdmesh_preload::endpoint::find().is_some_and(Endpoint::is_in_guest) {
         // On another stack, so that this thread's own can be converted too.
-        stack::extend();
+        if own::is_on_main_stack() {
+            stack::extend();
+        }
         return stack::on_another(|| register_with(Holds::default(), start, len, access))?;
     }
     register_with(Holds::default(), start, len, access)

@@ -75,14 +75,22 @@ fn thread_area(thread: u32) -> Option<(u64, u64)> {
 /// mappings, and not any more with a piece of it replaced; so that is done only where there is no other way, by that thread itself,
 /// and not at its lower end, where it grows.
 pub(super) fn keeps_main_stack(vma: &Vma, from: u64) -> bool {
+    // The frame that this thread has left is above all that the stack will grow from.
+    let is_above = |aside: stack::Aside| is_in_main_stack(aside.left) && from >= aside.left & !(PAGE - 1);
+    is_in_main_stack(vma.start) && !stack::aside().is_some_and(is_above)
+}
+
+/// Whether the calling thread runs on the main thread's stack.
+pub(super) fn is_on_main_stack() -> bool {
+    let here = 0u8;
+    is_in_main_stack((&raw const here).addr() as u64)
+}
+
+/// With a piece replaced the stack is several mappings. The kernel places no others so close below it.
+fn is_in_main_stack(address: u64) -> bool {
     // SAFETY: asks for a value that the kernel put onto the stack at the start of the process.
     let on_stack = unsafe { libc::getauxval(libc::AT_RANDOM) };
-    // With a piece replaced it is several mappings. The kernel places no others so close below it.
-    let is_in_stack = |address: u64| address <= on_stack && on_stack < address.saturating_add(STACK_REACH);
-    let is_stack = is_in_stack(vma.start);
-    // What this thread has left is above all that the stack will grow from.
-    let is_above = |aside: stack::Aside| is_in_stack(aside.left) && from >= aside.left & !(PAGE - 1);
-    is_stack && !stack::aside().is_some_and(is_above)
+    address <= on_stack && on_stack < address.saturating_add(STACK_REACH)
 }
 
 fn pages(low: u64, high: u64) -> (u64, u64) {

@@ -49,7 +49,8 @@ pub(super) fn aside() -> Option<Aside> {
     ASIDE.get()
 }
 
-/// Makes the pages of the calling thread's stack below this frame: enough for it to grow from, whatever is above.
+/// Makes the pages of the main thread's stack below this frame, which is its own: enough for it to grow from, whatever is above.
+/// Not for other threads, whose stacks may be smaller than that, and do not grow.
 #[inline(never)]
 pub(super) fn extend() {
     let mut room = [0u8; 32 << 10];
