@@ -12,6 +12,7 @@
 //! addresses into offsets in the memfd that is the guest's memory, and is an ordinary program to the router. The router maps that
 //! memfd, and reads and writes the guest's buffers in place.
 
+mod closing;
 pub mod guest;
 pub mod host;
 pub mod wire;

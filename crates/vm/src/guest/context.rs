@@ -19,12 +19,12 @@ pub(super) struct Context {
     page: ContextPage,
     page_pin: Pin,
     queues: OwnedFd,
-    /// Connections of programs that use it.
+    /// Live [`User`]s.
     users: AtomicUsize,
     state: Mutex<State>,
 }
 
-/// What commands on any of its connections change.
+/// Objects and pinned memory of a context, which commands on any of its connections change.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) queues: Queues<Pin>,
@@ -35,20 +35,20 @@ pub(super) struct State {
     pub(super) channels: Vec<EventChannel>,
 }
 
-/// An object.
+/// A completion queue, queue pair or shared receive queue.
 pub(super) struct Made {
-    /// That its events have.
+    /// Identifies it in its events: the program's `user_handle`.
     pub(super) element: u64,
     pub(super) queues: Vec<Extent>,
 }
 
 impl Context {
-    /// The context of a program that has sent its page and its queue memory. It has one user.
+    /// The context of a program that has sent its page and its queue memory.
     pub(super) fn new(page: &OwnedFd, queues: OwnedFd) -> std::io::Result<Arc<Self>> {
         let table = PinTable::new()?;
         let page_pin = table.pin(page.as_fd(), 0, CONTEXT_PAGE_LEN)?;
         let page = ContextPage::new(page_pin.memory().clone()).ok_or(io::Errno::INVAL)?;
-        let (users, state) = (AtomicUsize::new(1), Mutex::default());
+        let (users, state) = (AtomicUsize::new(0), Mutex::default());
         Ok(Arc::new(Self { table, page, page_pin, queues, users, state }))
     }
 
@@ -65,7 +65,7 @@ impl Context {
         self.page_pin.addresses()
     }
 
-    /// The queue memory.
+    /// The memfd of its queues, which the program has made.
     pub(super) fn queues(&self) -> &OwnedFd {
         &self.queues
     }
@@ -83,16 +83,29 @@ impl Context {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn gain_user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn lose_user(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
-    }
-
+    /// Whether a program's connection uses it, or has asked to.
     pub(super) fn has_users(&self) -> bool {
-        self.users.load(Ordering::Relaxed) > 0
+        self.users.load(Ordering::Acquire) > 0
+    }
+}
+
+/// Use of a context by a connection, from the connection's request on; ends on drop.
+pub(super) struct User(Arc<Context>);
+
+impl User {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        context.users.fetch_add(1, Ordering::AcqRel);
+        Self(context)
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.0
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

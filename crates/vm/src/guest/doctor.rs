@@ -1,4 +1,4 @@
-//! What a guest needs for the device, and whether it is there.
+//! Diagnosis of a guest: vsock, io_uring, the agent, the library, the address.
 
 use super::pin::PinTable;
 use super::stream;
@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// A thing that is needed.
+/// Result of one examination.
 pub struct Finding {
-    /// Its name.
+    /// One word: `host`, `memory`, `agent`, `library` or `address`.
     pub subject: &'static str,
-    /// What there is, or what is missing and what to do.
+    /// Its state; or the fault, with its remedy.
     pub result: Result<String, String>,
 }
 

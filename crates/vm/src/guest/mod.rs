@@ -63,12 +63,8 @@ pub enum AgentError {
     Protocol(String),
     /// The directory cannot be made.
     #[error("{}: {source}", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[allow(missing_docs, reason = "the text says what each is")]
+    Directory { path: PathBuf, source: io::Error },
 }
 
 impl Agent {

@@ -15,7 +15,7 @@ pub(super) enum Object {
     Srq,
 }
 
-/// What a command does, if it succeeds.
+/// Effect of a command, if it succeeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// Makes a memory region, whose handle the response begins with.

@@ -103,7 +103,7 @@ impl Pin {
         &self.addresses
     }
 
-    /// The memory itself.
+    /// The agent's own mapping of the range.
     pub(super) fn memory(&self) -> &SharedMemory {
         &self.memory
     }

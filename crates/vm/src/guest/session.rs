@@ -1,10 +1,11 @@
 //! A connection of a program: its messages as frames for the host, and back.
 
-use super::context::{Context, Made};
+use super::context::{Context, Made, User};
 use super::events::{EventChannel, LevelChannel};
 use super::objects::{self, Change, Object};
 use super::pin::Pin;
 use super::{Shared, stream};
+use crate::closing::is_closed_by;
 use crate::wire::{Frames, Kind, WireError, frame};
 use rdmesh_uverbs::abi::{AsyncEventDesc, CompEventDesc};
 use rdmesh_uverbs::ring::Extent;
@@ -17,7 +18,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
@@ -31,6 +32,7 @@ pub(super) fn serve(shared: &Shared, program: OwnedFd) -> Result<(), SessionErro
         stream,
         frames: Frames::default(),
         context: None,
+        user: None,
         is_opener: false,
         wake: None,
         level: None,
@@ -65,6 +67,8 @@ struct Session<'a> {
     stream: OwnedFd,
     frames: Frames,
     context: Option<Arc<Context>>,
+    /// Its use of the context, as long as its program is there.
+    user: Option<User>,
     /// It has opened the context, and its stream has the context's events.
     is_opener: bool,
     /// The eventfd that the program writes to wake the worker.
@@ -82,8 +86,8 @@ struct Session<'a> {
 
 /// A request of the program's, by the answer that is awaited.
 enum Pending {
-    Open(Arc<Context>),
-    Attach(Arc<Context>),
+    Open(User),
+    Attach(User),
     OpenCm,
     Verbs(Change, Vec<Pin>),
     /// The answer to the pages that the program's own request, which follows, needs.
@@ -93,50 +97,49 @@ enum Pending {
 
 impl Session<'_> {
     fn run(&mut self) -> Result<(), SessionError> {
-        loop {
-            let ready = self.wait(None)?;
-            if ready.room {
-                let context = self.context.as_ref();
-                context
-                    .into_iter()
-                    .for_each(|context| context.state().channels.iter_mut().for_each(EventChannel::flush));
-            }
-            if ready.wake {
-                self.take_doorbell()?;
-            }
-            if ready.stream {
-                self.take_frames()?;
-            }
-            if ready.program && !self.take_message()? {
-                return Ok(());
-            }
-        }
+        while self.turn(true, None)? {}
+        Ok(())
     }
 
-    /// Waits for the next input, `limit` at most.
-    fn wait(&self, limit: Option<Duration>) -> Result<Ready, SessionError> {
+    /// Waits for the next inputs, `limit` at most, and takes them; of the program itself only where it `listens`. Returns whether
+    /// the program is still there.
+    fn turn(&mut self, listens: bool, limit: Option<&Timespec>) -> Result<bool, SessionError> {
+        let ready = self.wait(listens, limit)?;
+        if ready.room {
+            let flush = |context: &Arc<Context>| context.state().channels.iter_mut().for_each(EventChannel::flush);
+            self.context.iter().for_each(flush);
+        }
+        if ready.wake {
+            self.take_doorbell()?;
+        }
+        if ready.stream {
+            self.take_frames()?;
+        }
+        if ready.program { self.take_message() } else { Ok(true) }
+    }
+
+    fn wait(&self, listens: bool, limit: Option<&Timespec>) -> Result<Ready, SessionError> {
         let state = self.context.as_ref().map(|context| context.state());
-        let full: Vec<BorrowedFd<'_>> =
-            state.iter().flat_map(|state| state.channels.iter().filter_map(EventChannel::full)).collect();
+        let full = state.iter().flat_map(|state| state.channels.iter().filter_map(EventChannel::full));
         // Copies: the lock is not kept while this waits.
-        let full: Vec<OwnedFd> = full.into_iter().filter_map(|fd| fcntl_dupfd_cloexec(fd, 0).ok()).collect();
+        let full: Vec<OwnedFd> = full.filter_map(|fd| fcntl_dupfd_cloexec(fd, 0).ok()).collect();
         drop(state);
-        let mut fds = vec![PollFd::new(&self.program, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
-        fds.extend(self.wake.as_ref().map(|wake| PollFd::new(wake, PollFlags::IN)));
-        let rest = fds.len();
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![input(self.stream.as_fd())];
+        let program = Some(self.program.as_fd()).filter(|_| listens).map(|fd| push(&mut fds, input(fd)));
+        let wake = self.wake.as_ref().map(|wake| push(&mut fds, input(wake.as_fd())));
+        let rooms = fds.len();
         fds.extend(full.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
-        let limit =
-            limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
-        match poll(&mut fds, limit.as_ref()) {
+        match poll(&mut fds, limit) {
             Err(Errno::INTR) => return Ok(Ready::default()),
             other => other?,
         };
-        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let is_ready = |at: usize| !fds[at].revents().is_empty();
         Ok(Ready {
-            program: is_ready(0),
-            stream: is_ready(1),
-            wake: self.wake.is_some() && is_ready(2),
-            room: (rest..fds.len()).any(is_ready),
+            program: program.is_some_and(is_ready),
+            stream: is_ready(0),
+            wake: wake.is_some_and(is_ready),
+            room: (rooms..fds.len()).any(is_ready),
         })
     }
 
@@ -168,7 +171,7 @@ impl Session<'_> {
             RequestKind::Open => self.open(fds.into_iter().collect()),
             RequestKind::Attach => {
                 match Token::read_from_bytes(command).ok().and_then(|t| self.shared.contexts.find(&t)) {
-                    Some(context) => self.forward(message, Pending::Attach(context)),
+                    Some(context) => self.forward(message, Pending::Attach(User::new(context))),
                     None => Err(Errno::ACCESS),
                 }
             }
@@ -190,7 +193,7 @@ impl Session<'_> {
         let [page, queues] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| Errno::INVAL)?;
         let context = Context::new(&page, queues).map_err(|error| errno(&error))?;
         let addresses = context.page_addresses().as_bytes().to_vec();
-        self.send(&frame(Kind::Open, &[&program_name(&self.program), &addresses]), Pending::Open(context))
+        self.send(&frame(Kind::Open, &[&program_name(&self.program), &addresses]), Pending::Open(User::new(context)))
     }
 
     /// A command of the program's, whose memory is pinned first.
@@ -335,15 +338,13 @@ impl Session<'_> {
         let mminfo = ReplyHeader::read_from_bytes(header).map_err(|_| SessionError::Malformed)?.mminfo;
         let word = |at: usize| response.get(at..at + 4).and_then(|bytes| u32::read_from_bytes(bytes).ok());
         match pending {
-            Pending::Open(context) => {
+            Pending::Open(user) => {
                 let opened = OpenReply::read_from_prefix(response).map_err(|_| SessionError::Malformed)?.0;
-                self.shared.contexts.add(opened.token, &context);
-                (self.context, self.is_opener) = (Some(context), true);
+                self.shared.contexts.add(opened.token, user.context());
+                self.is_opener = true;
+                self.uses(user);
             }
-            Pending::Attach(context) => {
-                context.gain_user();
-                self.context = Some(context);
-            }
+            Pending::Attach(user) => self.uses(user),
             Pending::Verbs(change, pins) => {
                 let Some(context) = &self.context else { return Err(SessionError::Malformed) };
                 let mut state = context.state();
@@ -397,44 +398,31 @@ impl Session<'_> {
         Ok([fcntl_dupfd_cloexec(&self.shared.workers, 0)?, program])
     }
 
+    fn uses(&mut self, user: User) {
+        self.context = Some(Arc::clone(user.context()));
+        self.user = Some(user);
+    }
+
     /// The program has closed its connection, or was killed. What it shared stays pinned until the host has closed the stream,
     /// which it does when the router has closed the connection, and with the last one the context.
     fn end(&mut self) {
-        if let Some(context) = &self.context {
-            context.lose_user();
-        }
+        self.user = None;
         // The context's events and its wake-ups come by this stream: forked children need it.
         while self.is_opener && self.context.as_ref().is_some_and(|context| context.has_users()) {
-            let Ok(ready) = self.wait_for_children() else { break };
-            let done = if ready.wake { self.take_doorbell() } else { Ok(()) };
-            if done.and_then(|()| if ready.stream { self.take_frames() } else { Ok(()) }).is_err() {
+            if self.turn(false, Some(&CHILDREN)).is_err() {
                 break;
             }
         }
         let _ = shutdown(&self.stream, Shutdown::Write);
-        let deadline = Instant::now() + QUIESCENCE;
-        let mut buffer = [0; 4096];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&limit)) {
-                Err(Errno::INTR) => {}
-                Ok(1..) if matches!(recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT), Ok((1.., _))) => {}
-                Ok(1..) => return,
-                _ => return eprintln!("rdmesh-guest: the host does not say that it is done with a program's memory"),
-            }
+        if !is_closed_by(self.stream.as_fd(), Instant::now() + QUIESCENCE) {
+            eprintln!("rdmesh-guest: the host does not say that it is done with a program's memory");
         }
     }
+}
 
-    fn wait_for_children(&self) -> Result<Ready, SessionError> {
-        let mut fds = vec![PollFd::new(&self.stream, PollFlags::IN)];
-        fds.extend(self.wake.as_ref().map(|wake| PollFd::new(wake, PollFlags::IN)));
-        // The last child's end is told by no descriptor.
-        let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        poll(&mut fds, Some(&limit))?;
-        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready { stream: is_ready(0), wake: is_ready(1), ..Ready::default() })
-    }
+fn push<T>(items: &mut Vec<T>, item: T) -> usize {
+    items.push(item);
+    items.len() - 1
 }
 
 /// Inputs that there are.
@@ -490,3 +478,5 @@ const PAGE: u64 = 4096;
 const MOST_EVENTS: usize = 1 << 16;
 /// Time for the host to close a program's devices.
 const QUIESCENCE: Duration = Duration::from_secs(30);
+/// Interval at which the end of the last forked child is looked for: no descriptor tells of it.
+const CHILDREN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

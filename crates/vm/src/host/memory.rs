@@ -39,7 +39,7 @@ impl GuestMemory {
         Some(Self { file: file.try_clone_to_owned().ok()?, regions })
     }
 
-    /// The file.
+    /// The memfd, which the router maps.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -82,7 +82,7 @@ impl Session {
         Ok(Self { router, request: VecDeque::new(), wake: None, watched: Vec::new(), installed: 0 })
     }
 
-    /// The connection itself.
+    /// The session's socket: readable with an answer, or at its end.
     pub(super) fn router(&self) -> BorrowedFd<'_> {
         self.router.as_fd()
     }
@@ -95,7 +95,8 @@ impl Session {
     /// Takes a frame of the guest. Returns the frames that answer it at once.
     pub(super) fn handle_frame(
         &mut self,
-        (kind, payload): (Kind, &[u8]),
+        kind: Kind,
+        payload: &[u8],
         memory: &GuestMemory,
     ) -> Result<Vec<u8>, SessionError> {
         if kind == Kind::Ring {
@@ -111,13 +112,11 @@ impl Session {
         let messages = match kind {
             Kind::Request => request(payload, memory),
             Kind::Open => match payload.split_at_checked(size_of::<ProgramName>()) {
-                Some((name, rest)) => pages((RequestKind::OpenGuest, name), 0, rest, memory),
+                Some((name, rest)) => pages(RequestKind::OpenGuest, name, 0, rest, memory),
                 None => return Err(SessionError::Malformed),
             },
             Kind::Pages => match payload.split_first_chunk::<8>() {
-                Some((offset, rest)) => {
-                    pages((RequestKind::GuestPages, &[]), u64::from_ne_bytes(*offset), rest, memory)
-                }
+                Some((offset, rest)) => pages(RequestKind::GuestPages, &[], u64::from_ne_bytes(*offset), rest, memory),
                 None => return Err(SessionError::Malformed),
             },
             _ => return Err(SessionError::Malformed),
@@ -278,7 +277,8 @@ fn locate(segment: &Segment, memory: &GuestMemory, located: &mut Vec<Segment>) -
 
 /// A message with a list of pages behind a head.
 fn pages(
-    (kind, head): (RequestKind, &[u8]),
+    kind: RequestKind,
+    head: &[u8],
     offset: u64,
     addresses: &[u8],
     memory: &GuestMemory,
@@ -365,9 +365,9 @@ mod tests {
         let mut short = registration(&[segment(0, 1, 0)]);
         short.pop();
         assert_eq!(request(&short, &memory).err(), Some(None));
-        assert_eq!(pages((RequestKind::OpenGuest, &[]), 0, &[0; 12], &memory).err(), Some(None));
+        assert_eq!(pages(RequestKind::OpenGuest, &[], 0, &[0; 12], &memory).err(), Some(None));
         let hole = (1u64 << 20).to_ne_bytes();
-        assert_eq!(pages((RequestKind::OpenGuest, &[]), 0, &hole, &memory).err(), Some(Some(Errno::FAULT)));
+        assert_eq!(pages(RequestKind::OpenGuest, &[], 0, &hole, &memory).err(), Some(Some(Errno::FAULT)));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Op {
     }
 }
 
-/// What a packet of the guest meant.
+/// Effect of a packet of the guest.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Event {
     /// A stream was opened.

@@ -6,9 +6,10 @@ use super::memory::{GuestMemory, Region};
 use super::session::Session;
 use super::streams::{Event, Header, Op, StreamId, Streams};
 use super::tree;
+use crate::closing::is_closed_by;
 use crate::wire::{Frames, HOST_CID, Kind, PORT, PRIVILEGED, Purpose, frame};
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -43,13 +44,9 @@ pub struct Device {
 pub enum DeviceError {
     /// Its socket, or another resource, cannot be had.
     #[error("the device's socket {}: {source}", .path.display())]
-    Socket {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: vhost::vhost_user::Error,
-    },
-    /// The kernel refused.
+    #[allow(missing_docs, reason = "the text says what each is")]
+    Socket { path: PathBuf, source: vhost::vhost_user::Error },
+    /// A system call failed that offers or serves the device.
     #[error(transparent)]
     Os(#[from] io::Error),
     /// The machine monitor and this process do not understand each other.
@@ -342,7 +339,7 @@ impl State {
                     let next = connection.frames.take().map_err(|error| error.to_string())?;
                     let Some((kind, payload)) = next else { return Ok(()) };
                     let table = self.table.as_ref().ok_or("its memory is not shared")?;
-                    let answer = session.handle_frame((kind, &payload), table).map_err(|error| error.to_string())?;
+                    let answer = session.handle_frame(kind, &payload, table).map_err(|error| error.to_string())?;
                     self.streams.send(id, &answer);
                 }
             }
@@ -374,7 +371,7 @@ impl State {
     fn admit_program(&mut self, id: StreamId) -> Result<(), String> {
         let session = Session::connect(&self.directory).map_err(|errno| format!("the router: {errno}"))?;
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        let watched = watch(&self.epoll, session.router(), (connection.number, 0));
+        let watched = Watch { number: connection.number, slot: 0 }.add(&self.epoll, session.router());
         connection.peer = Peer::Program(session);
         watched.map_err(|errno| errno.to_string())
     }
@@ -387,8 +384,7 @@ impl State {
             return;
         }
         for event in events {
-            let name = event.data.u64();
-            let (number, slot) = (name >> SLOT_BITS, name & ((1 << SLOT_BITS) - 1));
+            let Watch { number, slot } = Watch::from_bits(event.data.u64());
             if let Some(id) = self.numbers.get(&number).copied()
                 && let Err(reason) = self.serve_session(id, slot as usize)
             {
@@ -412,8 +408,8 @@ impl State {
         })?;
         for fd in session.watched(connection.watched) {
             connection.watched += 1;
-            let name = (connection.number, connection.watched as u64);
-            watch(&self.epoll, fd, name).map_err(|errno| Some(errno.to_string()))?;
+            let watch = Watch { number: connection.number, slot: connection.watched as u64 };
+            watch.add(&self.epoll, fd).map_err(|errno| Some(errno.to_string()))?;
         }
         self.streams.send(id, &frames);
         if self.streams.unsent(id) > MOST_UNSENT { Err(Some("its events are not read".into())) } else { Ok(()) }
@@ -450,7 +446,7 @@ impl State {
             .collect();
         sessions.iter().for_each(Session::finish);
         let deadline = Instant::now() + QUIESCENCE;
-        let is_quiet = sessions.iter().all(|session| has_closed(session.router(), deadline));
+        let is_quiet = sessions.iter().all(|session| is_closed_by(session.router(), deadline));
         if !is_quiet {
             eprintln!(
                 "rdmesh vm: the router does not close the guest's devices; it may still write to the guest's memory"
@@ -462,29 +458,25 @@ impl State {
     }
 }
 
-/// Whether the other side closes a connection until `deadline`. Answers on the way are of no use any more.
-fn has_closed(router: BorrowedFd<'_>, deadline: Instant) -> bool {
-    let mut buffer = [0; 64];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&router, PollFlags::IN)], Some(&limit)) {
-            Ok(0) => return false,
-            Ok(_) => match rustix::net::recv(router, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT) {
-                Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
-                _ => return true,
-            },
-            Err(Errno::INTR) => {}
-            Err(_) => return true,
-        }
-    }
+/// Name of a descriptor in the set of those that are watched.
+#[derive(Clone, Copy)]
+struct Watch {
+    /// Of its connection.
+    number: u64,
+    /// 0 for the connection to the router, else one more than its place among the session's descriptors.
+    slot: u64,
 }
 
-/// Watches a descriptor; its name is the number of its connection and a slot.
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, (number, slot): (u64, u64)) -> Result<(), Errno> {
-    // Level-triggered would spin on an rdma_cm channel, whose bytes stay until the program has taken its events.
-    let flags = if slot == 0 { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::ET };
-    epoll::add(epoll, fd, epoll::EventData::new_u64(number << SLOT_BITS | slot), flags)
+impl Watch {
+    fn from_bits(bits: u64) -> Self {
+        Self { number: bits >> SLOT_BITS, slot: bits & ((1 << SLOT_BITS) - 1) }
+    }
+
+    fn add(self, epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        // Level-triggered would spin on an rdma_cm channel, whose bytes stay until the program has taken its events.
+        let flags = if self.slot == 0 { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::ET };
+        epoll::add(epoll, fd, epoll::EventData::new_u64(self.number << SLOT_BITS | self.slot), flags)
+    }
 }
 
 fn notify(vring: &VringRwLock, is_used: bool) {
