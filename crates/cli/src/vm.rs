@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 /// Makes an endpoint that is removed with this process, runs the machine monitor in it, and is the virtual machine's device until it
 /// ends. The exit status is the monitor's.
 pub(crate) fn vm(options: VmOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
-    let info = client.create_endpoint(&run::of_caller(options.name.as_ref(), options.place.clone(), None)?)?;
-    // Else the addresses of the host itself would be given away.
-    if info.namespace.is_none() {
+    // Without a namespace of the endpoint's the addresses would be the host's own.
+    if client.status()?.rootless {
         return Err(Failure::new(
-            "this router makes no network namespaces: a virtual machine needs one started as root",
+            "this router runs without root and makes no network namespaces: start one as root for virtual machines",
         ));
     }
+    let info = client.create_endpoint(&run::of_caller(options.name.as_ref(), options.place.clone(), None)?)?;
     let address = info.endpoint.addresses.first().copied();
     let name = info.endpoint.name.clone();
     let directory = run::enter(info, client, state)?;

@@ -13,7 +13,7 @@ pub struct GuestNetwork {
     pub mac: MacAddress,
     /// Addresses that it must give its interface.
     pub addresses: Vec<IpNet>,
-    /// Largest packet.
+    /// Largest packet of its interface, in bytes.
     pub mtu: u32,
 }
 
@@ -36,7 +36,7 @@ impl GuestNetwork {
             .addresses_of(index)?
             .into_iter()
             .fold(Changes::default(), |changes, found| changes.remove_address(index, found));
-        links.apply(changes.set_mac(&uplink.name, UPLINK).set_bridge(&uplink.name, bridge))?;
+        links.apply(changes.set_mac(&uplink.name, MacAddress::UPLINK).set_bridge(&uplink.name, bridge))?;
         Ok(Self { mac, addresses, mtu: uplink.mtu })
     }
 
@@ -64,5 +64,3 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 const BRIDGE: &str = "rdmesh-vm";
-/// Address of the endpoint's own interface, whose address before is the virtual machine's.
-const UPLINK: MacAddress = MacAddress::UPLINK;
