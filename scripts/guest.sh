@@ -131,6 +131,7 @@ prepare_guest() {
     package=$(guest_kernel_package)
     version=$(guest_kernel_version "$package")
     [[ -n $version ]] || die "apt knows no linux-image-amd64: the tests against a kernel's rdma_rxe need Debian (on x86-64) and its package lists (apt-get update)"
+    # The last number is that of the choice of modules, to be raised when that changes.
     kernel=$GUEST_CACHE/${package}_${version}_2
     if [[ ! -d $kernel ]]; then step "downloading the guest's kernel, $package" fetch_guest_kernel "$package" "$kernel"; fi
     step "compiling the guest's programs" make_guest_programs

@@ -144,11 +144,12 @@ impl Guest {
         self.wait(Duration::from_secs(60), "the guest boots", |state| state.is_ready.then_some(()));
     }
 
-    /// Waits until it has booted again. Its jobs before are forgotten.
-    pub fn wait_rebooted(&self) {
+    /// Resets it, without a word to what runs in it; its jobs are forgotten. [`Guest::wait_ready`] waits until it is there again.
+    pub fn reset(&self) {
         self.heard.lock().is_ready = false;
-        self.wait_ready();
+        let reset = self.start_command(&["sh", "-c", "echo b >/proc/sysrq-trigger"]);
         self.heard.lock().jobs.clear();
+        drop(reset);
     }
 
     /// The process that was started.

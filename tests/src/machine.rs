@@ -3,6 +3,7 @@
 
 use crate::guest::{self, Guest, Job};
 use crate::{Lab, Output, product};
+use std::process::Command;
 use std::time::Duration;
 
 /// A running virtual machine.
@@ -18,10 +19,9 @@ impl Machine {
     /// Begins to boot one on endpoint `name` of network `blue`, with the address that ends in `number`.
     pub fn boot(lab: &Lab, name: &str, number: u8) -> Self {
         let folder = guest::folder();
-        let mut command = lab.rdmesh();
+        let mut command = limited(&lab.rdmesh());
         command.args(["vm", "--name", name, "--net", NETWORK, "--ip", &address(number), "--memory", "512M", "--"]);
         let initramfs = guest::files().join("vm-initramfs");
-        // A child of `timeout` would not be told of the end of the device.
         command.arg("qemu-system-x86_64");
         command.args(guest::machine_arguments(&initramfs, &format!("IP4={}/24", address(number)), folder.path()));
         command.args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]);
@@ -89,6 +89,22 @@ impl Agent<'_> {
     pub fn kill(self) {
         self.0.kill();
     }
+}
+
+/// A command that ends in any case, so that none outlives a test that was killed.
+fn limited(command: &Command) -> Command {
+    let mut limited = Command::new("timeout");
+    limited.arg(guest::LIFETIME.to_string()).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        limited.current_dir(folder);
+    }
+    limited
 }
 
 /// The agent's program, which is where it is on the host.

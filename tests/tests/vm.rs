@@ -221,9 +221,9 @@ fn a_guest_that_boots_again_has_no_device_of_its_last_life() {
     // So many that the two no longer agree on something by TCP, which would not notice the end of the other side.
     until(LIMIT, "messages are on their way", || (lab.messages() > 2000).then_some(()));
     // The peer goes on to write while the machine is reset.
-    server.guest().start_command(&["sh", "-c", "echo b >/proc/sysrq-trigger"]);
+    server.guest().reset();
     assert!(!other.finish(LIMIT).status.success(), "the client has not noticed");
-    server.guest().wait_rebooted();
+    server.wait_ready();
     no_device_is_open(&lab);
     drop(job);
     let _again = server.serve();
