@@ -86,6 +86,7 @@ fn spec(number: u32, added: &Added) -> EndpointSpec {
         gids: gid_table(&added.endpoint),
         quota: added.endpoint.quota,
         allowed_uid: None,
+        namespace: None,
     }
 }
 

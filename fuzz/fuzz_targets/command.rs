@@ -53,6 +53,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         quota: Quota { contexts: 8, qps: 64, cqs: 64, mrs: 64, mappings: 512, ..Quota::default() },
         policy: Default::default(),
         allowed_uid: None,
+        namespace: None,
     };
     server.add_endpoint(spec, listener);
     World { server, path, _workers: workers, _directory: directory }

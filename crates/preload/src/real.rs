@@ -269,6 +269,7 @@ real! {
     fn accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int, else unsupported();
     fn accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int, else unsupported();
     fn connect(fd: c_int, to: *const sockaddr, to_len: socklen_t) -> c_int, else unsupported();
+    fn listen(fd: c_int, backlog: c_int) -> c_int, else unsupported();
     fn shutdown(fd: c_int, how: c_int) -> c_int, else unsupported();
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int, else unsupported();
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int,

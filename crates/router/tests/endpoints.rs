@@ -26,6 +26,7 @@ fn spec(number: u32) -> EndpointSpec {
         gids: vec![Gid::from_ip(Ipv4Addr::from_bits(0x0a07_0000 + number).into())],
         quota: Quota::default(),
         allowed_uid: None,
+        namespace: None,
     }
 }
 

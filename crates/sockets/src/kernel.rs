@@ -1,9 +1,9 @@
 //! Questions to the kernel about a TCP socket, and its own path of data.
 #![allow(unsafe_code)]
 
-use crate::ring::Piece;
 use libc::{c_int, c_void, iovec, msghdr, socklen_t};
 use rdmesh_preload::{errno, real};
+use rdmesh_streams::ring::Piece;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -124,6 +124,16 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 /// Whether a descriptor is open.
 pub(crate) fn is_open(fd: c_int) -> bool {
     real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut::<c_void>()) >= 0
+}
+
+/// Lets TCP queue so many bytes that the peer does not take, as far as the system allows.
+pub(crate) fn make_room(fd: c_int, bytes: usize) {
+    // The kernel doubles what is asked, and counts more than the bytes themselves.
+    let wanted = c_int::try_from(bytes * 2).unwrap_or(c_int::MAX);
+    if option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).is_some_and(|now| now < wanted) {
+        let len = size_of::<c_int>() as socklen_t;
+        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const wanted).cast(), len);
+    }
 }
 
 /// Makes the last close of the socket end the connection with a reset, as the close of one with unread data does.

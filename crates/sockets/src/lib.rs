@@ -6,7 +6,7 @@
 //!
 //! * [`interpose`]: the libc functions that are replaced.
 //! * [`table`]: which of the program's descriptors are of interest.
-//! * [`stream`]: a connection, its two directions, and its moves between TCP and rings; [`ring`]: shared memory.
+//! * [`stream`]: a connection, its two directions, and its moves between TCP and rings.
 //! * [`epoll`], [`poll`]: waiting for many descriptors.
 //! * [`process`]: this process among others: inboxes, links, the agent; [`registry`]: how they find each other.
 //! * [`wake`], [`spin`]: doorbells that are rung late, and polling before a sleep.
@@ -21,7 +21,6 @@ mod numbered;
 mod poll;
 mod process;
 mod registry;
-mod ring;
 mod signals;
 mod spin;
 mod start;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::process::{Waiter, as_stream};
-use crate::stream::{Deadline, ENDED, FIN, Stream, Way, own_waiter, spin};
+use crate::stream::{Channel, Deadline, ENDED, FIN, Stream, Way, own_waiter, spin};
 use crate::table::{self, Object};
 use crate::wake;
 use arrayvec::ArrayVec;
@@ -116,6 +116,10 @@ fn fill(list: &mut Vec<pollfd>, fds: &[pollfd], polled: &[Polled], waiter: Optio
         }
         // An end is to be seen also by those that wait for space only.
         entry.events |= libc::POLLRDHUP;
+        if one.stream().and_then(Stream::channel).is_some_and(Channel::has_early_end) {
+            // The relay tells when the end counts.
+            entry.events = 0;
+        }
     }
     list.push(pollfd {
         fd: waiter.map_or(-1, |waiter| waiter.doorbell().as_raw_fd()),

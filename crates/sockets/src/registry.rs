@@ -6,8 +6,8 @@
 //! needed: nothing here is more than what processes of one user can do to each other anyway.
 #![allow(unsafe_code)]
 
-use crate::address::Ends;
 use rdmesh_preload::OwnFd;
+use rdmesh_streams::ends::Ends;
 use rustix::fs::{CWD, Mode, OFlags, fstat, ftruncate, openat, stat};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, test_kill_process};

@@ -209,6 +209,17 @@ impl SharedMemory {
         Self { mapping: Arc::clone(&self.mapping), at: self.at + at, len }
     }
 
+    /// Copies its first words out: as many as `words` holds, which must be within.
+    #[allow(unsafe_code)]
+    pub fn load(&self, words: &mut [u64]) {
+        assert!(size_of_val(words) <= self.len && self.at.is_multiple_of(size_of::<u64>()));
+        for (n, word) in words.iter_mut().enumerate() {
+            // SAFETY: within the mapping, and aligned (asserted; a mapping begins with a page); volatile, because another process
+            // may write it.
+            *word = unsafe { self.as_ptr().cast::<u64>().add(n).read_volatile() };
+        }
+    }
+
     /// Whether there are other clones or parts of the mapping.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1

@@ -11,6 +11,6 @@ mod sysfs;
 pub(crate) use counters::{counter, hw_counters};
 pub(crate) use device::PORT;
 pub use device::{DEVICE_NAME, EndpointId};
-pub use directory::{EndpointDir, EndpointError};
+pub use directory::{EndpointDir, EndpointError, Listeners};
 pub use gids::{GID_TABLE_LEN, gid_table};
 pub use library::{Library, LibraryError};

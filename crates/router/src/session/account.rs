@@ -418,10 +418,11 @@ mod tests {
             gids: Vec::new(),
             quota,
             allowed_uid: None,
+            namespace: None,
         };
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
         let disposal = Disposal::new(share.clone(), &Reclaimer::new());
-        Account::new(spec, DeviceLimits::default(), disposal, Seeker::new(share, Vec::new()))
+        Account::new(spec, DeviceLimits::default(), disposal, Seeker::new(share, Vec::new(), None))
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Accounts {
     pub(super) fn add(&mut self, spec: EndpointSpec) -> &Endpoint {
         let share = self.budget.share(spec.quota.mappings);
         let disposal = Disposal::new(share.clone(), &self.reclaimer);
-        let (id, seeker) = (spec.id, Seeker::new(share, spec.addresses()));
+        let (id, seeker) = (spec.id, Seeker::new(share, spec.addresses(), spec.namespace.clone()));
         let account = Account::new(spec, self.limits, disposal, seeker);
         self.endpoints.entry(id).insert_entry(Endpoint::new(account)).into_mut()
     }

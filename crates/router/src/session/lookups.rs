@@ -6,13 +6,14 @@
 use super::program::Process;
 use crate::budget::{Exhausted, Resource, Share};
 use crate::errands::{Errands, Job};
-use crate::io::{ExternalPathError, ExternalPaths, Terms, Uplink, find_interface};
+use crate::io::{ExternalPathError, ExternalPaths, Terms, Uplink, find_interface, open_namespace};
 use crate::memory::{ProcessMemory, WaitAllowance};
 use rustix::io::{self, Errno};
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -42,6 +43,8 @@ pub(super) struct Seeker {
     allowance: WaitAllowance,
     share: Share,
     addresses: Vec<IpAddr>,
+    /// The endpoint's own network namespace.
+    namespace: Option<PathBuf>,
 }
 
 /// A lookup, until it is done.
@@ -124,15 +127,20 @@ impl Lookups {
 }
 
 impl Seeker {
-    /// For an endpoint with these addresses.
-    pub(super) fn new(share: Share, addresses: Vec<IpAddr>) -> Self {
-        Self { errands: Errands::new("rdmesh-lookup"), allowance: WaitAllowance::default(), share, addresses }
+    /// For an endpoint with these addresses, perhaps in a network namespace of its own.
+    pub(super) fn new(share: Share, addresses: Vec<IpAddr>, namespace: Option<PathBuf>) -> Self {
+        let (errands, allowance) = (Errands::new("rdmesh-lookup"), WaitAllowance::default());
+        Self { errands, allowance, share, addresses, namespace }
     }
 
     /// The network namespace of `process`. The tenant controls how long a search in it takes, so the number of slow ones is
     /// limited.
     fn namespace(&self, process: &Process) -> io::Result<OwnedFd> {
-        if self.allowance.is_used_up() { Err(Errno::TIMEDOUT) } else { process.network_namespace() }
+        match &self.namespace {
+            _ if self.allowance.is_used_up() => Err(Errno::TIMEDOUT),
+            Some(path) if process.is_router() => open_namespace(&path.display().to_string()),
+            _ => process.network_namespace(),
+        }
     }
 
     fn judge(&self, error: Option<&ExternalPathError>) {

@@ -106,6 +106,11 @@ impl Process {
         self.is_unchanged().map(|()| namespace)
     }
 
+    /// Whether it is this process, in which the relays of endpoints are.
+    pub(super) fn is_router(&self) -> bool {
+        self.pid == rustix::process::getpid().as_raw_nonzero().get()
+    }
+
     /// The process's name, which it chose itself: any bytes but zero.
     pub(super) fn comm(&self) -> String {
         let bytes = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();

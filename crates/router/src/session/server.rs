@@ -277,7 +277,7 @@ impl Server {
         let Some((endpoint, totals)) = self.executor.accounts_mut().with_totals(id) else { return };
         let account = &endpoint.account;
         let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
-        let is_welcome = account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
+        let is_welcome = program.is_router() || account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
                 endpoint = account.spec.name,

@@ -5,6 +5,7 @@ use rdmesh_fabric::Quota;
 use rdmesh_nic::policy::Policy;
 use rdmesh_verbs::{Gid, Vni};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// Configuration of an endpoint.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct EndpointSpec {
     pub policy: Policy,
     /// The only user who may connect; anyone who can reach the socket where none is named.
     pub allowed_uid: Option<u32>,
+    /// Its network namespace, where it has one of its own: its relay, a thread of this process, is taken to be there.
+    pub namespace: Option<PathBuf>,
 }
 
 impl EndpointSpec {
@@ -64,6 +67,7 @@ mod tests {
             quota: Quota::default(),
             policy: Policy::default(),
             allowed_uid: None,
+            namespace: None,
         }
     }
 

@@ -67,6 +67,7 @@ impl World {
             gids: vec![gid(n)],
             quota: Quota::default(),
             allowed_uid: None,
+            namespace: None,
         };
         let path = self.directory.path().join(format!("{n}.sock"));
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

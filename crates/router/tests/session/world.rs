@@ -64,6 +64,7 @@ impl World {
             gids: vec![link_local(n), gid(n)],
             quota: Quota { linger_seconds: 3600, ..Quota::default() },
             allowed_uid: None,
+            namespace: None,
         };
         change(&mut spec);
         let path = self.path(n);

@@ -13,7 +13,6 @@ mod wait;
 
 use crate::lock::{Guard, Spin};
 use crate::numbered::Numbered;
-use crate::process::inbox::Place;
 use crate::process::{Process, Waiter, as_stream};
 use crate::spin;
 use crate::stream::{Stream, Way};
@@ -21,6 +20,7 @@ use crate::table::{self, Object};
 use libc::epoll_event;
 use member::Member;
 use rdmesh_preload::{errno, gate, process, real};
+use rdmesh_streams::inbox::Place;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;

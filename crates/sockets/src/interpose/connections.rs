@@ -2,13 +2,15 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::address::{self, Ends};
+use crate::address;
 use crate::kernel;
+use crate::process::{Process, has_relay};
 use crate::stream::{Stream, known};
 use crate::table::{self, with_stream};
 use libc::{c_int, c_ulong, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rdmesh_preload::settings::settings;
 use rdmesh_preload::{errno, process, real};
+use rdmesh_streams::ends::Ends;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 
@@ -31,7 +33,19 @@ replace! {
         result
     }
 
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let result = real::listen(fd, backlog);
+        if result == 0 && is_wanted() && has_relay() && is_tcp(fd) {
+            // Its clients are in other endpoints, and their relays find this one's before the first connection.
+            errno::kept(|| Process::get().and_then(Process::relay));
+        }
+        result
+    }
+
     fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if how != libc::SHUT_RD {
+            with_stream(fd, |stream| stream.ending(fd));
+        }
         let result = real::shutdown(fd, how);
         if result == 0 {
             with_stream(fd, |stream| stream.shut(fd, how));
@@ -105,9 +119,9 @@ fn accepted(fd: c_int, peer: Option<SocketAddr>) {
     errno::kept(|| {
         let Some(own) = address::own(fd) else { return };
         let ends = Ends { connector: peer, acceptor: own };
-        if ends.are_local()
+        if (ends.are_local() || has_relay())
             && is_tcp(fd)
-            && let Some(stream) = Stream::new(Some(ends))
+            && let Some(stream) = Stream::new(Some(ends), ends.are_local())
         {
             let process = stream.process();
             let object = known(stream);
@@ -126,7 +140,9 @@ fn connected(fd: c_int, to: SocketAddr) {
     }
     let is_local =
         to.ip().is_loopback() || to.ip().is_unspecified() || address::own(fd).is_some_and(|own| own.ip() == to.ip());
-    if is_local && let Some(stream) = Stream::new(None) {
+    if (is_local || has_relay())
+        && let Some(stream) = Stream::new(None, is_local)
+    {
         table::set(fd, known(stream));
     }
 }

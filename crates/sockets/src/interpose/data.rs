@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::ring::Piece;
 use crate::stream::Stream;
 use crate::table::with_stream;
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rdmesh_preload::{errno, real};
+use rdmesh_streams::ring::Piece;
 use rustix::io::Errno;
 
 replace! {

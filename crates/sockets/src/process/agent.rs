@@ -1,15 +1,15 @@
 //! The agent: a thread that listens to linked processes.
 #![allow(unsafe_code)]
 
-use super::inbox::STREAMS;
-use super::message::{FDS, Received, VERSION};
-use super::{Link, Message, Process, as_stream};
-use crate::address::Ends;
+use super::{Link, Process, as_stream};
 use crate::stream::Stream;
 use arrayvec::ArrayVec;
 use rdmesh_preload::gate;
+use rdmesh_streams::ends::Ends;
+use rdmesh_streams::inbox::STREAMS;
+use rdmesh_streams::message::{FDS, Message, Received, VERSION};
 use rustix::event::epoll;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{SocketFlags, accept_with};
 use std::mem::MaybeUninit;
@@ -84,6 +84,9 @@ fn listen_to(process: &'static Process, key: u64) {
         }
     }
     link.die();
+    if link.is_relay() {
+        process.for_each_stream(|stream| stream.lose_relay(&link));
+    }
     let _ = epoll::delete(&process.watched, link.socket());
     process.links.lock().retain(|_, known| !Arc::ptr_eq(known, &link));
     // SAFETY: the count of the key, once.
@@ -110,6 +113,28 @@ fn handle(process: &'static Process, link: &Arc<Link>, Received { message, mut f
         Message::Accept { offer } => with_stream(process, offer, |stream| stream.offer_accepted(offer)),
         Message::Refuse { offer } => with_stream(process, offer, |stream| stream.offer_refused(offer)),
         Message::Down { index } => with_stream(process, index, |stream| stream.leave_ring(link)),
+        Message::Later { offer } => with_stream(process, offer, |stream| stream.offer_put_off(offer)),
+        Message::Want { index } if link.is_relay() => take_want(process, link, index),
+        Message::Lost { index } if link.is_relay() => with_stream(process, index, |stream| stream.lose_relay(link)),
+        Message::Want { .. } | Message::Lost { .. } => Err(Errno::PROTO),
+    }
+}
+
+/// The relay wants rings for connection `index`, which this process has accepted.
+fn take_want(process: &'static Process, link: &Arc<Link>, index: u32) -> Result<(), Errno> {
+    let object = process.stream(index);
+    let stream = object.as_deref().and_then(as_stream);
+    let offered = stream.and_then(|stream| {
+        let ends = *stream.ends()?;
+        let (fd, _) = process.accepted(&ends)?;
+        stream.offer_by(fd, link).map(|()| ends)
+    });
+    match offered {
+        Some(ends) => {
+            process.withdraw(&ends);
+            Ok(())
+        }
+        None => Process::refuse_relay(link, index),
     }
 }
 
@@ -126,7 +151,7 @@ fn with_stream(process: &Process, number: u32, call: impl FnOnce(&Stream)) -> Re
 /// write to the connection anyway.
 fn take_offer(process: &'static Process, link: &Arc<Link>, fds: &ArrayVec<OwnedFd, FDS>) -> Option<()> {
     let [socket, slot] = &fds[..] else { return None };
-    let ends = Ends::of(socket.as_raw_fd(), true)?;
+    let ends = Ends::of(socket.as_fd(), true)?;
     let (fd, object) = process.accepted(&ends)?;
     let stream = as_stream(&object)?;
     let is_same_namespace = netns(socket.as_raw_fd())? == netns(fd)?;

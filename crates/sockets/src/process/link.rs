@@ -1,25 +1,23 @@
 //! Links: this process and another that share accelerated connections.
 
 use super::Process;
-use super::inbox::{Inbox, PLACES};
-use super::message::{Message, VERSION};
-use crate::ring::layout::Waiting;
 use crate::wake;
 use rdmesh_preload::OwnFd;
+use rdmesh_streams::inbox::PLACES;
+use rdmesh_streams::message::{Message, VERSION};
+use rdmesh_streams::peer::Peer;
+use rdmesh_streams::ring::layout::Waiting;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
-/// A link, by a Unix socket between the two processes. Both run as the same user.
+/// A link, by a Unix socket between the two processes. Both run as the same user, or the other one is the relay.
 pub(crate) struct Link {
+    is_relay: bool,
     socket: OwnFd,
-    /// The other's inbox, once it has said hello.
-    inbox: OnceLock<Inbox>,
-    /// The other's doorbells, as far as it has sent them.
-    doorbells: [OnceLock<OwnFd>; PLACES],
-    /// Doorbells that were to be rung before they had arrived.
-    missed: [AtomicU64; PLACES / 64],
+    /// The other process.
+    peer: Peer<OwnFd>,
     /// Doorbells of this process that the other has been sent.
     sent: [AtomicU64; PLACES / 64],
     is_dead: AtomicBool,
@@ -27,13 +25,12 @@ pub(crate) struct Link {
 
 impl Link {
     /// A link by `socket`. Says hello.
-    pub(crate) fn new(socket: OwnedFd, process: &Process) -> Result<Self, Errno> {
+    pub(crate) fn new(socket: OwnedFd, process: &Process, is_relay: bool) -> Result<Self, Errno> {
         Message::Hello { version: VERSION }.send(socket.as_fd(), &[process.inbox_fd()])?;
         Ok(Self {
+            is_relay,
             socket: OwnFd::new(socket),
-            inbox: OnceLock::new(),
-            doorbells: [const { OnceLock::new() }; PLACES],
-            missed: [const { AtomicU64::new(0) }; PLACES / 64],
+            peer: Peer::default(),
             sent: [const { AtomicU64::new(0) }; PLACES / 64],
             is_dead: AtomicBool::new(false),
         })
@@ -42,6 +39,11 @@ impl Link {
     /// Its socket.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Whether the other process is the endpoint's relay.
+    pub(crate) fn is_relay(&self) -> bool {
+        self.is_relay
     }
 
     /// Whether the other process has ended, or broken the rules.
@@ -56,22 +58,12 @@ impl Link {
 
     /// The other process's inbox has come.
     pub(crate) fn take_inbox(&self, fd: &OwnedFd) -> Result<(), Errno> {
-        let inbox = Inbox::map(fd.as_fd()).ok_or(Errno::PROTO)?;
-        self.inbox.set(inbox).map_err(|_| Errno::PROTO)
+        self.peer.take_inbox(fd)
     }
 
     /// A doorbell of the other process has come.
     pub(crate) fn take_doorbell(&self, waiter: u32, fd: OwnedFd) -> Result<(), Errno> {
-        let place = self.doorbells.get(waiter as usize).ok_or(Errno::PROTO)?;
-        // It may be a descriptor of any kind: nothing that is done with it may wait.
-        let flags = rustix::fs::fcntl_getfl(&fd)?;
-        rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)?;
-        place.set(OwnFd::new(fd)).map_err(|_| Errno::PROTO)?;
-        let (word, bit) = (waiter as usize / 64, 1 << (waiter % 64));
-        if self.missed[word].fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
-            self.ring(waiter);
-        }
-        Ok(())
+        self.peer.take_doorbell(waiter, fd, OwnFd::new)
     }
 
     /// Sends the other process the doorbell of a waiter of this one, unless it has it.
@@ -89,32 +81,11 @@ impl Link {
     /// Tells the waiters of the other process in `waiting` to look at their connection. What they are to see has been stored,
     /// and a full fence after it.
     pub(crate) fn signal(self: &Arc<Self>, waiting: &Waiting) {
-        let Some(inbox) = self.inbox.get() else { return };
-        for waiter in &waiting.waiters {
-            let Some(id) = waiter.load(Ordering::Acquire).checked_sub(1) else { continue };
-            let index = waiting.index.load(Ordering::Relaxed);
-            if inbox.place(id as usize).is_some_and(|place| place.post(index)) {
-                wake::request(self, id);
-            }
-        }
+        self.peer.signal(waiting, |waiter| wake::request(self, waiter));
     }
 
     /// Wakes a waiter of the other process if it still sleeps.
     pub(crate) fn wake(&self, waiter: u32) {
-        let place = self.inbox.get().and_then(|inbox| inbox.place(waiter as usize));
-        if place.is_some_and(super::inbox::Place::claim_wake_up) {
-            self.ring(waiter);
-        }
-    }
-
-    fn ring(&self, waiter: u32) {
-        let Some(doorbell) = self.doorbells.get(waiter as usize) else { return };
-        if doorbell.get().is_none() {
-            self.missed[waiter as usize / 64].fetch_or(1 << (waiter % 64), Ordering::SeqCst);
-        }
-        // Looked at again: it may have come just now, and have found nothing missed.
-        if let Some(doorbell) = doorbell.get() {
-            let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
-        }
+        self.peer.wake(waiter);
     }
 }

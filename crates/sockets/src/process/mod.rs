@@ -2,30 +2,29 @@
 //!
 //! Everything here is made when the first connection between programs of this host is: a program that has none is left alone.
 //!
-//! * [`inbox`], [`waiter`]: how others say where there is something to be seen, and wake who waits for it.
-//! * [`link`], [`message`]: the other processes, and what is said to them.
+//! * [`waiter`]: who waits for connections, and is woken.
+//! * [`link`]: the other processes; [`relay`]: the one that stands for those of other endpoints.
 //! * [`agent`]: the thread that listens to them. The program's own threads may compute or sleep for as long as they like; an offer,
 //!   or a peer that asks for its bytes on TCP, does not wait for them. It sleeps as long as nothing is said.
 //!
 //! A fork's child begins anew with its first connection.
 
 pub(crate) mod agent;
-pub(crate) mod inbox;
 mod link;
-mod message;
+mod relay;
 mod waiter;
 
 pub(crate) use link::Link;
-pub(crate) use message::Message;
+pub(crate) use relay::is_present as has_relay;
 pub(crate) use waiter::Waiter;
 
-use crate::address::Ends;
 use crate::lock::Spin;
 use crate::registry::{ProcessName, Registry};
 use crate::stream::{Locks, LocksArea, Stream};
 use crate::table::{Object, TABLE};
-use inbox::{Inbox, STREAMS};
 use rdmesh_preload::{OwnFd, gate};
+use rdmesh_streams::ends::Ends;
+use rdmesh_streams::inbox::{Inbox, STREAMS};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -48,6 +47,7 @@ pub(crate) struct Process {
     /// Offers that have been made.
     offers: AtomicU32,
     links: Spin<HashMap<ProcessName, Arc<Link>>>,
+    relay: relay::Relay,
     /// Watched by the agent: the listening socket, and the links' sockets.
     watched: OwnFd,
     listener: OwnFd,
@@ -115,6 +115,7 @@ impl Process {
             streams: Spin::default(),
             offers: AtomicU32::new(0),
             links: Spin::default(),
+            relay: relay::Relay::default(),
             watched: OwnFd::new(watched),
             listener: OwnFd::new(listener),
         })))
@@ -162,6 +163,7 @@ impl Process {
 
     /// A connection has ended.
     pub(crate) fn release_index(&self, index: u32) {
+        self.inbox().withdraw(index);
         let mut streams = self.streams.lock();
         streams.list[index as usize] = Weak::new();
         streams.free.push(index);
@@ -186,7 +188,12 @@ impl Process {
     /// Tells others that it has accepted a connection, as descriptor `fd`. False where there is no room to.
     pub(crate) fn publish(&self, ends: Ends, fd: i32, stream: &Arc<Object>) -> bool {
         self.streams.lock().accepted.insert(ends, (fd, Arc::downgrade(stream)));
-        let published = self.registry.enter(&ends, self.name);
+        let published = if ends.are_local() {
+            self.registry.enter(&ends, self.name)
+        } else {
+            let index = as_stream(stream).map(Stream::index);
+            index.inspect(|index| self.inbox().accept(*index, ends.hash())).is_some() && self.relay().is_some()
+        };
         if !published {
             self.streams.lock().accepted.remove(&ends);
         }
@@ -195,8 +202,11 @@ impl Process {
 
     /// No offer is wanted for an accepted connection any more.
     pub(crate) fn withdraw(&self, ends: &Ends) {
-        if self.streams.lock().accepted.remove(ends).is_some() {
+        let Some((_, stream)) = self.streams.lock().accepted.remove(ends) else { return };
+        if ends.are_local() {
             self.registry.remove(ends, self.name);
+        } else if let Some(index) = stream.upgrade().and_then(|stream| as_stream(&stream).map(Stream::index)) {
+            self.inbox().withdraw(index);
         }
     }
 
@@ -210,6 +220,9 @@ impl Process {
 
     /// The link to the process that has accepted a connection; none where that is not accelerated.
     pub(crate) fn find_link(&self, ends: &Ends) -> Option<Arc<Link>> {
+        if !ends.are_local() {
+            return self.relay();
+        }
         let name = self.registry.find(ends)?;
         let known = self.links.lock().get(&name).cloned();
         if let Some(link) = known.filter(|link| !link.is_dead()) {
@@ -233,7 +246,16 @@ impl Process {
         if sockopt::socket_peercred(&socket)?.uid != rustix::process::geteuid() {
             return Err(Errno::PERM);
         }
-        let link = Arc::new(Link::new(socket, self)?);
+        self.watch_link(socket, false)
+    }
+
+    /// The link to the relay, likewise.
+    fn link_relay(&self, socket: OwnedFd) -> Result<Arc<Link>, Errno> {
+        self.watch_link(socket, true)
+    }
+
+    fn watch_link(&self, socket: OwnedFd, is_relay: bool) -> Result<Arc<Link>, Errno> {
+        let link = Arc::new(Link::new(socket, self, is_relay)?);
         let key = Arc::into_raw(Arc::clone(&link)).expose_provenance() as u64;
         epoll::add(&self.watched, link.socket(), epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
         Ok(link)

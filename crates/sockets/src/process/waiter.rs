@@ -1,9 +1,9 @@
 //! Waiters: epoll instances and threads that sleep until a connection has something for them.
 
 use super::Process;
-use super::inbox::{PLACES, Place};
 use crate::lock::Spin;
 use rdmesh_preload::OwnFd;
+use rdmesh_streams::inbox::{PLACES, Place};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -8,11 +8,12 @@
 //! ring is empty. So they mean what they mean without acceleration, also after `dup` and `fork`.
 //!
 //! * [`send`], [`receive`]: the two directions.
-//! * [`switch`]: moving to rings and back.
+//! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
 
 mod locks;
 mod receive;
+mod relayed;
 mod send;
 mod switch;
 mod wait;
@@ -20,15 +21,15 @@ mod wait;
 pub(crate) use locks::{Locks, LocksArea};
 pub(crate) use wait::{Deadline, Way, own_waiter, spin};
 
-use crate::address::Ends;
 use crate::epoll::Epoll;
 use crate::kernel;
 use crate::lock::Spin;
 use crate::process::{Link, Process, Waiter};
-use crate::ring::layout::WAITERS;
-use crate::ring::{Ring, Slot};
 use crate::table::Object;
 use rdmesh_preload::process;
+use rdmesh_streams::ends::Ends;
+use rdmesh_streams::ring::layout::WAITERS;
+use rdmesh_streams::ring::{Ring, Slot};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -55,6 +56,8 @@ pub(crate) struct Stream {
     is_shut: [AtomicBool; 2],
     /// Calls that could have carried data, while it is on TCP.
     calls: AtomicU32,
+    /// Offers to the relay, of a connection to another endpoint.
+    offers: Option<switch::Offers>,
     /// Descriptors of it in this process.
     descriptors: AtomicU32,
     /// A forked child may have it too.
@@ -80,6 +83,12 @@ pub(crate) struct Channel {
     full: AtomicU32,
     /// Time of the last look at TCP without being told.
     looked: AtomicU64,
+    /// Bytes of TCP that a ring has brought already.
+    skip: AtomicU64,
+    /// A record has come: this end leaves the ring too.
+    leaves: AtomicBool,
+    /// The relay has lost the way to the other end: nothing more comes into the ring.
+    is_lost: AtomicBool,
 }
 
 /// Bits of [`Channel::kernel`].
@@ -107,14 +116,14 @@ impl Channel {
 
     /// Events that the kernel has reported: bits of [`READY`] and the others.
     pub(crate) fn kernel(&self) -> u32 {
-        self.kernel.load(Ordering::Acquire)
+        self.kernel.load(Ordering::Acquire) & !self.early()
     }
 }
 
 impl Stream {
-    /// A connection that this process has made, or else accepted between `ends`. None where there are too many, or where it
+    /// A connection that this process has made, to another endpoint or within this one, or else accepted between `ends`. None where there are too many, or where it
     /// cannot be accelerated for another reason.
-    pub(crate) fn new(ends: Option<Ends>) -> Option<Self> {
+    pub(crate) fn new(ends: Option<Ends>, is_local: bool) -> Option<Self> {
         let process = Process::get()?;
         let (index, locks) = process.claim_index()?;
         locks.reset();
@@ -131,6 +140,7 @@ impl Stream {
             phase: Spin::default(),
             is_shut: Default::default(),
             calls: AtomicU32::new(0),
+            offers: (!is_local).then(switch::Offers::default),
             descriptors: AtomicU32::new(0),
             is_shared: AtomicBool::new(false),
             waiters: Default::default(),
@@ -146,6 +156,11 @@ impl Stream {
     /// Its index in that.
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Of an accepted connection, the ends.
+    pub(crate) fn ends(&self) -> Option<&Ends> {
+        self.ends.as_ref()
     }
 
     /// Its rings, where it has some.
@@ -204,9 +219,11 @@ impl Stream {
             && channel.input().readable().is_ok_and(|unread| unread != 0)
         {
             kernel::reset_on_close(fd);
+        } else if is_end {
+            self.ending(fd);
         }
         if let Some(channel) = self.channel().filter(|_| is_end) {
-            channel.out().header.path.is_final.store(1, Ordering::SeqCst);
+            finish(channel);
         }
     }
 
@@ -270,7 +287,7 @@ impl Stream {
     }
 
     /// This end's waiters as the other end sees them.
-    fn waiting<'a>(&self, channel: &'a Channel, way: Way) -> &'a crate::ring::layout::Waiting {
+    fn waiting<'a>(&self, channel: &'a Channel, way: Way) -> &'a rdmesh_streams::ring::layout::Waiting {
         match way {
             Way::In => &channel.input().header.reader,
             Way::Out => &channel.out().header.writer,
@@ -325,6 +342,16 @@ impl Drop for Stream {
         if !self.is_inherited() {
             self.process.release_index(self.index);
         }
+    }
+}
+
+/// Nothing more is written to the ring of a channel.
+fn finish(channel: &Channel) {
+    let ring = channel.out();
+    ring.header.path.is_final.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if channel.is_relayed() {
+        channel.link.signal(&ring.header.reader);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Receiving from a stream.
 
+use super::relayed::Look;
 use super::send::rest_of;
 use super::wait::{Deadline, Way};
 use super::{Channel, ENDED, FIN, READY, Stream};
 use crate::kernel;
-use crate::ring::{Corrupt, Piece};
 use crate::spin::now;
 use rdmesh_preload::real;
+use rdmesh_streams::ring::{Corrupt, Piece};
 use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,9 @@ impl Stream {
         let wants_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         let (mut done, mut deadline) = (0, None);
         loop {
-            let failed = match rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags)) {
+            let received = rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags));
+            self.leave_after_record(fd);
+            let failed = match received {
                 Ok(received) => {
                     done += received;
                     if received == 0 || done == total || !wants_all {
@@ -88,15 +91,28 @@ impl Stream {
             }
             None => {
                 channel.kernel.fetch_and(!READY, Ordering::AcqRel);
-                match kernel::receive(fd, pieces, flags & PASSED) {
+                let most = pieces.iter().map(|piece| piece.len).sum();
+                let received = match self.look_for_record(fd, channel, most)? {
+                    Look::Taken => return self.receive_behind_ring(fd, channel, pieces, flags),
+                    Look::Bytes(len) => return self.receive_at_most(fd, pieces, flags, len as u64),
+                    Look::End(end) => end.map(|()| 0),
+                    Look::Never => kernel::receive(fd, pieces, flags & PASSED),
+                };
+                // An end that is no longer early comes after the switch.
+                let is_early = channel.early() != 0;
+                match received {
                     // The switch, and bytes behind it, may have come since the look.
-                    Err(Errno::AGAIN) if channel.input().header.path.up_at.load(Ordering::Acquire) != 0 => {
+                    Err(Errno::AGAIN) | Ok(0) if channel.input().header.path.up_at.load(Ordering::Acquire) != 0 => {
                         drop(held);
                         return self.receive_some(fd, pieces, flags);
                     }
+                    Ok(0) if is_early => return Err(Errno::AGAIN),
                     received => return note(channel, received),
                 }
             }
+        }
+        if channel.input().header.path.down_at.load(Ordering::Acquire) != 0 && channel.is_relayed() {
+            return self.receive_behind_ring(fd, channel, pieces, flags);
         }
         match self.receive_from_ring(fd, channel, pieces, flags)? {
             0 => self.receive_behind_ring(fd, channel, pieces, flags),
@@ -138,17 +154,21 @@ impl Stream {
     }
 
     fn receive_before_switch(&self, fd: c_int, pieces: &[Piece], flags: c_int, left: u64) -> Result<usize, Errno> {
-        let mut room = usize::try_from(left).unwrap_or(usize::MAX);
+        let received = self.receive_at_most(fd, pieces, flags, left)?;
+        if flags & libc::MSG_PEEK == 0 {
+            self.locks.set_left(left - received as u64);
+        }
+        Ok(received)
+    }
+
+    fn receive_at_most(&self, fd: c_int, pieces: &[Piece], flags: c_int, most: u64) -> Result<usize, Errno> {
+        let mut room = usize::try_from(most).unwrap_or(usize::MAX);
         let limited = pieces.iter().map(|piece| {
             let len = piece.len.min(room);
             room -= len;
             Piece { base: piece.base, len }
         });
-        let received = kernel::receive(fd, &limited.collect::<Vec<_>>(), flags & PASSED)?;
-        if flags & libc::MSG_PEEK == 0 {
-            self.locks.set_left(left - received as u64);
-        }
-        Ok(received)
+        kernel::receive(fd, &limited.collect::<Vec<_>>(), flags & PASSED)
     }
 
     /// Nothing is in the ring: TCP has an end, an error, or bytes that came round the ring.
@@ -162,6 +182,7 @@ impl Stream {
         let ring = channel.input();
         if ring.header.path.down_at.load(Ordering::Acquire) != 0 {
             channel.kernel.fetch_and(!READY, Ordering::AcqRel);
+            self.skip_known(fd, channel)?;
             let received = kernel::receive(fd, pieces, flags & PASSED);
             self.settle(channel);
             return received;
@@ -169,21 +190,32 @@ impl Stream {
         if self.is_shut[Way::In as usize].load(Ordering::Acquire) {
             return Ok(0);
         }
-        let told = channel.kernel.fetch_and(!READY, Ordering::AcqRel) & READY != 0;
+        let told = channel.kernel.fetch_and(!READY, Ordering::AcqRel) & READY != 0
+            || channel.is_relayed() && ring.header.path.is_final.load(Ordering::Acquire) != 0;
         if !told && now().saturating_sub(channel.looked.load(Ordering::Relaxed)) < LOOK_NS {
             return Err(Errno::AGAIN);
         }
         channel.looked.store(now(), Ordering::Relaxed);
-        let received = kernel::receive(fd, pieces, flags & PASSED | libc::MSG_PEEK);
+        let received = match self.look_for_record(fd, channel, 0)? {
+            Look::Taken => return self.receive_behind_ring(fd, channel, pieces, flags),
+            Look::Bytes(len) => Ok(len),
+            Look::End(end) => end.map(|()| 0),
+            Look::Never => kernel::receive(fd, pieces, flags & PASSED | libc::MSG_PEEK),
+        };
+        let (is_early, is_complete) = (channel.early() != 0, ring.header.path.is_final.load(Ordering::Acquire) != 0);
         // What was written before the end is in the ring by now.
         if ring.readable() != Ok(0) {
             channel.note_kernel(READY);
             return self.receive_from_ring(fd, channel, pieces, flags);
         }
         match received {
+            // The end has overtaken bytes that are on their way.
+            Ok(0) if is_early => Err(Errno::AGAIN),
+            // They do not come any more.
+            Ok(0) if channel.is_relayed() && !is_complete => Err(self.cut_off(fd, channel)),
             Ok(length) if length != 0 && flags & libc::MSG_PEEK == 0 => {
                 channel.note_kernel(READY);
-                kernel::receive(fd, pieces, flags & PASSED)
+                self.receive_at_most(fd, pieces, flags, length as u64)
             }
             received => note(channel, received),
         }
@@ -235,7 +267,7 @@ impl Stream {
         }
         // Taken back first: what the kernel reports from here on is news.
         channel.kernel.fetch_and(!READY, Ordering::AcqRel);
-        if kernel::has_something(fd) {
+        if kernel::has_something(fd) && !self.is_only_early(fd, channel) {
             channel.note_kernel(READY);
             return true;
         }

@@ -3,8 +3,8 @@
 use super::wait::{Deadline, Way};
 use super::{Channel, Stream};
 use crate::kernel;
-use crate::ring::{Corrupt, Piece};
 use rdmesh_preload::real;
+use rdmesh_streams::ring::{Corrupt, Piece};
 use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -117,7 +117,7 @@ impl Stream {
         }
         if let Some(channel) = self.channel() {
             if how != libc::SHUT_RD {
-                channel.out().header.path.is_final.store(1, Ordering::SeqCst);
+                super::finish(channel);
             }
             let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
             real::poll(&raw mut poll, 1, 0);

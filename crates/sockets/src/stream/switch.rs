@@ -1,20 +1,55 @@
 //! Moving a stream to rings, and back to TCP.
 
 use super::{Channel, FIN, Stream};
-use crate::address::Ends;
 use crate::kernel;
-use crate::process::{Link, Message};
-use crate::ring::layout::{RING, SLOT};
-use crate::ring::{Piece, Ring, Slot};
+use crate::process::Link;
 use crate::spin::now;
 use rdmesh_preload::settings::settings;
 use rdmesh_preload::{gate, real};
+use rdmesh_streams::ends::Ends;
+use rdmesh_streams::message::Message;
+use rdmesh_streams::ring::layout::{RING, SLOT};
+use rdmesh_streams::ring::{Piece, Ring, Slot};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Offers of a connection to the relay: the other end may not have been accepted, or linked to its own relay, at first.
+#[derive(Default)]
+pub(crate) struct Offers {
+    made: AtomicU32,
+    /// Time before which the next one is not made.
+    next: AtomicU64,
+}
+
+/// Whether an offer is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    NotNow,
+    Try,
+    Never,
+}
+
+impl Offers {
+    fn next(&self, is_due: bool) -> Next {
+        let (made, time) = (self.made.load(Ordering::Relaxed), now());
+        if !is_due || time < self.next.load(Ordering::Relaxed) {
+            return Next::NotNow;
+        }
+        if made == OFFERS {
+            return Next::Never;
+        }
+        // Another thread may be faster.
+        if self.made.compare_exchange(made, made + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Next::NotNow;
+        }
+        self.next.store(time + (FIRST_PAUSE_NS << (2 * made)), Ordering::Relaxed);
+        Next::Try
+    }
+}
 
 impl Stream {
     /// Counts a call on a stream that is on TCP, and offers rings to the other end when it is time. Called without locks.
@@ -23,8 +58,20 @@ impl Stream {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.has_connected {
             // The other end has had its chance: it is not accelerated, or does not want to be.
-            if calls >= ACCEPTORS_PATIENCE {
+            let patience = if self.offers.is_some() { RELAYED_PATIENCE } else { ACCEPTORS_PATIENCE };
+            if calls >= patience {
                 self.pin();
+            }
+            return;
+        }
+        if let Some(offers) = &self.offers {
+            match offers.next(calls >= after) {
+                Next::NotNow => {}
+                Next::Try => {
+                    let _gate = gate::enter();
+                    let _ = self.offer(fd);
+                }
+                Next::Never => self.pin(),
             }
             return;
         }
@@ -45,11 +92,19 @@ impl Stream {
         if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() {
             return None;
         }
-        let ends = Ends::of(fd, true)?;
+        let ends = Ends::of(borrow(fd), true)?;
         let link = self.process.find_link(&ends)?;
-        let (memory, slot_fd) = SharedMemory::create_sparse("rdmesh-stream", SLOT).ok()?;
+        self.offer_by(fd, &link)
+    }
+
+    /// Offers rings by a link.
+    pub(crate) fn offer_by(&self, fd: c_int, link: &Arc<Link>) -> Option<()> {
+        // The router does not make pages of a program's memory.
+        let create = if link.is_relay() { SharedMemory::create } else { SharedMemory::create_sparse };
+        let (memory, slot_fd) = create("rdmesh-stream", SLOT).ok()?;
         let offer = self.process.offer_number(self.index);
-        self.install(Slot::new(memory)?, Arc::clone(&link), 0, offer)?;
+        let tx = usize::from(!self.has_connected);
+        self.install(Slot::new(memory)?, Arc::clone(link), tx, offer)?;
         if (Message::Offer { offer }).send(link.socket(), &[borrow(fd), slot_fd.as_fd()]).is_err() {
             self.offer_refused(offer);
         }
@@ -80,6 +135,9 @@ impl Stream {
             kernel: AtomicU32::new(0),
             full: AtomicU32::new(0),
             looked: AtomicU64::new(0),
+            skip: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
         });
         channel.input().header.reader.index.store(self.index, Ordering::Relaxed);
         channel.out().header.writer.index.store(self.index, Ordering::Relaxed);
@@ -130,9 +188,19 @@ impl Stream {
         }
     }
 
+    /// The relay has found no process at the other end, yet.
+    pub(crate) fn offer_put_off(&self, offer: u32) {
+        let Some(channel) = self.offered(offer).filter(|channel| !channel.is_accepted.load(Ordering::Acquire)) else {
+            return;
+        };
+        if channel.is_relayed() {
+            self.uninstall();
+        }
+    }
+
     /// The rings that this end has offered by this number. The answer to an earlier connection's offer may come late.
     fn offered(&self, offer: u32) -> Option<&Channel> {
-        self.channel().filter(|channel| self.has_connected && channel.offer == offer)
+        self.channel().filter(|channel| (self.has_connected || channel.is_relayed()) && channel.offer == offer)
     }
 
     /// Whether the next bytes go to the ring. The caller has the lock of the direction. Moves the direction up where that is
@@ -172,11 +240,17 @@ impl Stream {
         let path = &ring.header.path;
         if path.up_at.load(Ordering::Acquire) == 0 {
             channel.is_accepted.store(false, Ordering::Release);
-            return;
+            // A relayed reader waits for a record, even where no byte has gone by the ring.
+            if !channel.is_relayed() || path.is_frozen.load(Ordering::Acquire) == 0 {
+                return;
+            }
         }
         if path.is_final.load(Ordering::Acquire) != 0 {
             // Nothing follows by TCP, and what is in the ring is read there.
             return;
+        }
+        if channel.is_relayed() {
+            return self.send_record(fd, channel);
         }
         let (tail, mut left) = (ring.header.producer.tail.load(Ordering::Relaxed), vec![0; RING]);
         let is_frozen = path.is_frozen.load(Ordering::Acquire) != 0;
@@ -222,7 +296,7 @@ impl Stream {
         }
         {
             let _rx = self.locks.rx.lock();
-            freeze(channel);
+            self.freeze(fd, channel);
         }
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
     }
@@ -231,45 +305,55 @@ impl Stream {
     pub(super) fn settle(&self, channel: &Channel) {
         let (out, input) = (channel.out(), channel.input());
         let is_down = |ring: &Ring<'_>| ring.header.path.down_at.load(Ordering::Acquire) != 0;
-        if is_down(&out) && is_down(&input) && input.readable() == Ok(0) && self.locks.left() == Some(0) {
+        if is_down(&out)
+            && is_down(&input)
+            && input.readable() == Ok(0)
+            && self.locks.left() == Some(0)
+            && channel.skip.load(Ordering::Acquire) == 0
+        {
             self.uninstall();
         }
     }
-}
 
-/// Asks the writer at the other end to go back to TCP, and waits until it has, as long as it is alive. The caller is the reader.
-fn freeze(channel: &Channel) {
-    let ring = channel.input();
-    let path = &ring.header.path;
-    path.is_frozen.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if path.is_final.load(Ordering::SeqCst) != 0 {
-        path.is_frozen.store(0, Ordering::SeqCst);
-        return;
-    }
-    if path.up_at.load(Ordering::SeqCst) == 0 {
-        // It has not moved up, and will not without going down at once.
-        return;
-    }
-    let index = ring.header.writer.index.load(Ordering::Relaxed);
-    let told = Message::Down { index }.send(channel.link.socket(), &[]);
-    let begin = now();
-    while path.down_at.load(Ordering::Acquire) == 0 {
-        if told.is_err()
-            || path.is_final.load(Ordering::Acquire) != 0
-            || channel.link.is_dead()
-            || now() - begin > FREEZE_NS
-        {
-            // It is dead, or stopped: what is in the ring can still be read here.
+    /// Asks the writer at the other end to go back to TCP, and waits until it has, as long as it is alive. The caller is the reader.
+    fn freeze(&self, fd: c_int, channel: &Channel) {
+        let ring = channel.input();
+        let path = &ring.header.path;
+        path.is_frozen.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if path.is_final.load(Ordering::SeqCst) != 0 {
             path.is_frozen.store(0, Ordering::SeqCst);
             return;
         }
-        std::thread::sleep(std::time::Duration::from_micros(50));
+        if path.up_at.load(Ordering::SeqCst) == 0 && !channel.is_relayed() {
+            // It has not moved up, and will not without going down at once.
+            return;
+        }
+        let index = ring.header.writer.index.load(Ordering::Relaxed);
+        let told = Message::Down { index }.send(channel.link.socket(), &[]);
+        let begin = now();
+        while path.down_at.load(Ordering::Acquire) == 0 {
+            let is_cut = told.is_err() || channel.link.is_dead();
+            if is_cut && !channel.is_relayed()
+                || path.is_final.load(Ordering::Acquire) != 0
+                || now() - begin > FREEZE_NS
+            {
+                // It is dead, or stopped: what is in the ring can still be read here.
+                path.is_frozen.store(0, Ordering::SeqCst);
+                return;
+            }
+            // A relayed writer's record comes by TCP.
+            let _ = self.look_for_record(fd, channel, 0);
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        while self.skip_known(fd, channel) == Err(Errno::AGAIN) && now() - begin < FREEZE_NS {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
     }
 }
 
 /// Sends all of `bytes` on TCP, within a second.
-fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
+pub(super) fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
     let (mut done, begin) = (0, now());
     while done < bytes.len() {
         let rest = &mut bytes[done..];
@@ -295,5 +379,11 @@ fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
 const PATIENCE: u32 = 64;
 /// Likewise of the end that accepts, which waits for the other one's offer.
 const ACCEPTORS_PATIENCE: u32 = 1000;
+/// And of one whose other end is in another endpoint, and offers for a third of a second.
+const RELAYED_PATIENCE: u32 = 100_000;
+/// Offers to the relay, after which the other end is taken to be without this library; and the pause after the first of them. Each
+/// pause is four times as long: the last offer comes after a third of a second.
+const OFFERS: u32 = 6;
+const FIRST_PAUSE_NS: u64 = 1_000_000;
 /// Longest wait for a peer to go back to TCP.
 const FREEZE_NS: u64 = 1_000_000_000;

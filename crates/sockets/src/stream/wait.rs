@@ -1,6 +1,6 @@
 //! Threads that wait for a stream in a blocking call.
 
-use super::Stream;
+use super::{Channel, Stream};
 use crate::kernel;
 use crate::process::{Process, Waiter};
 use crate::signals;
@@ -124,6 +124,8 @@ impl Stream {
     fn sleep_once(&self, fd: c_int, way: Way, deadline: Deadline, waiter: Option<&Waiter>) -> Result<(), Errno> {
         let ends = self.channel().is_some_and(|channel| way == Way::Out && self.writes_to_ring(channel));
         let events = match way {
+            // The relay tells when the end counts.
+            Way::In if self.channel().is_some_and(Channel::has_early_end) => 0,
             Way::In => libc::POLLIN | libc::POLLRDHUP,
             Way::Out if ends => libc::POLLRDHUP,
             Way::Out => libc::POLLOUT,

@@ -10,7 +10,7 @@ use super::mesh::Mesh;
 use super::owners::Owners;
 use super::policies::Policies;
 use super::restore::{self, Survivor};
-use crate::endpoint::{EndpointDir, EndpointId, Library, gid_table};
+use crate::endpoint::{EndpointDir, EndpointError, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
 use members::Members;
 use rdmesh_fabric::api::{
@@ -20,6 +20,8 @@ use rdmesh_fabric::{
     Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
 };
 use rdmesh_overlay::{Errors, NamespaceId, Overlay};
+use rdmesh_relay::{Relay, Relays};
+use rdmesh_uverbs::session::SOCKET_NAME;
 use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -39,6 +41,7 @@ pub struct Endpoints {
     /// None where the host is in no cluster.
     allocator: Option<Arc<Allocator>>,
     policies: Policies,
+    relays: Relays,
     /// Dropped before the directories: fields are dropped in this order.
     sessions: Arc<SessionServer>,
     owners: Owners,
@@ -79,6 +82,7 @@ struct AttachedEndpoint {
     owner: Option<OwnedFd>,
     /// User of the process that it goes with, as it was when it made the endpoint.
     owner_uid: Option<u32>,
+    _relay: Relay,
     directory: EndpointDir,
 }
 
@@ -92,6 +96,7 @@ impl Endpoints {
     ) -> Result<Self, HostError> {
         let policies = Policies::new(config.host.clone(), registry.clone())?;
         let started = |e: rustix::io::Errno| HostError::Start { what: "watch over owners", source: e.into() };
+        let relays = Relays::start().map_err(|e| HostError::Start { what: "relays", source: e.into() })?;
         let pool_libraries = Mutex::default();
         let (owners, attached, resizing) = (Owners::new().map_err(started)?, Mutex::default(), Mutex::default());
         Ok(Self {
@@ -102,6 +107,7 @@ impl Endpoints {
             mesh,
             allocator,
             policies,
+            relays,
             sessions,
             owners,
             attached,
@@ -472,7 +478,7 @@ impl Endpoints {
     ) -> Result<AttachedEndpoint, HostError> {
         let path = self.config.state.endpoint(endpoint);
         let library = self.pools().library_of(endpoint)?;
-        let (directory, listener) = EndpointDir::create(&path, endpoint, &library)?;
+        let (directory, listeners) = EndpointDir::create(&path, endpoint, &library)?;
         let spec = EndpointSpec {
             id,
             name: endpoint.name.to_string(),
@@ -482,11 +488,14 @@ impl Endpoints {
             quota: endpoint.quota,
             policy: self.policies.of(network, endpoint),
             allowed_uid: endpoint.allowed_uid,
+            namespace: namespace.clone(),
         };
-        self.sessions.add_endpoint(spec, listener);
+        self.sessions.add_endpoint(spec, listeners.verbs);
+        let failed = |e: rustix::io::Errno| EndpointError::Io { path: path.clone(), source: e.into() };
+        let relay = self.relays.add(&path.join(SOCKET_NAME), listeners.streams).map_err(failed)?;
         let owner_uid = endpoint.owner_pid.and_then(restore::user);
         let (endpoint, network) = (endpoint.clone(), network.clone());
-        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, directory })
+        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, _relay: relay, directory })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {

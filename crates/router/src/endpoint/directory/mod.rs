@@ -2,6 +2,7 @@
 
 use super::{Library, gids::gid_table, sysfs};
 use rdmesh_fabric::Endpoint;
+use rdmesh_streams::RELAY_NAME;
 use rdmesh_uverbs::session::{LIBRARY_NAME, SOCKET_NAME, SYSFS_NAME};
 use rustix::fs::{Gid as Group, Mode, Uid, chmod, chown};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -15,6 +16,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct EndpointDir {
     path: PathBuf,
+}
+
+/// The listening sockets in an endpoint's directory: non-blocking sequenced packet sockets.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Of programs that open the device.
+    pub verbs: OwnedFd,
+    /// Of programs with accelerated connections.
+    pub streams: OwnedFd,
 }
 
 /// Error of making a directory.
@@ -35,17 +45,17 @@ pub enum EndpointError {
 
 impl EndpointDir {
     /// Makes the directory `path` for `endpoint`; one that a router which has died left there stays, with its inode, because
-    /// containers may have it mounted, and gets new contents. Returns it and the listening socket in it: non-blocking, a
-    /// sequenced packet socket, open to the endpoint's user only if it has one. One directory is made at a time.
-    pub fn create(path: &Path, endpoint: &Endpoint, library: &Library) -> Result<(Self, OwnedFd), EndpointError> {
-        SocketAddrUnix::new(path.join(SOCKET_NAME)).map_err(|_| EndpointError::PathTooLong(path.join(SOCKET_NAME)))?;
+    /// containers may have it mounted, and gets new contents. Returns it and the listening sockets in it, which are
+    /// open to the endpoint's user only if it has one. One directory is made at a time.
+    pub fn create(path: &Path, endpoint: &Endpoint, library: &Library) -> Result<(Self, Listeners), EndpointError> {
+        SocketAddrUnix::new(path.join(RELAY_NAME)).map_err(|_| EndpointError::PathTooLong(path.join(RELAY_NAME)))?;
         let failed = |source| EndpointError::Io { path: path.to_owned(), source };
         make(path).map_err(failed)?;
         let directory = Self { path: path.to_owned() };
         let contents = Contents { path: path.with_file_name(STAGING) };
-        let listener = contents.fill(endpoint, library).map_err(failed)?;
+        let listeners = contents.fill(endpoint, library).map_err(failed)?;
         directory.take(&contents).map_err(failed)?;
-        Ok((directory, listener))
+        Ok((directory, listeners))
     }
 
     /// Its path.
@@ -63,7 +73,7 @@ impl EndpointDir {
             fs::rename(entry.path(), old.join(entry.file_name()))?;
         }
         // The socket comes last: a program that can connect finds the rest.
-        let names = [SYSFS_NAME, DEVICES_NAME, LIBRARY_NAME, SOCKET_NAME];
+        let names = [SYSFS_NAME, DEVICES_NAME, LIBRARY_NAME, RELAY_NAME, SOCKET_NAME];
         names.iter().try_for_each(|name| fs::rename(contents.path.join(name), self.path.join(name)))
     }
 }
@@ -74,16 +84,21 @@ struct Contents {
 }
 
 impl Contents {
-    fn fill(&self, endpoint: &Endpoint, library: &Library) -> io::Result<OwnedFd> {
+    fn fill(&self, endpoint: &Endpoint, library: &Library) -> io::Result<Listeners> {
         remove(&self.path)?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
         sysfs::write(&self.path.join(SYSFS_NAME), endpoint, &gid_table(endpoint))?;
         self.list_devices()?;
         library.copy_to(&self.path.join(LIBRARY_NAME))?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let listen = |name| self.listen(name, endpoint.allowed_uid);
+        Ok(Listeners { verbs: listen(SOCKET_NAME)?, streams: listen(RELAY_NAME)? })
+    }
+
+    fn listen(&self, name: &str, allowed_uid: Option<u32>) -> io::Result<OwnedFd> {
+        let (path, flags) = (self.path.join(name), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        bind(&socket, &SocketAddrUnix::new(self.path.join(SOCKET_NAME))?)?;
-        self.admit(endpoint.allowed_uid)?;
+        bind(&socket, &SocketAddrUnix::new(&path)?)?;
+        admit(&path, allowed_uid)?;
         listen(&socket, BACKLOG)?;
         Ok(socket)
     }
@@ -93,17 +108,6 @@ impl Contents {
         let folder = self.path.join(DEVICES_NAME).join("infiniband");
         fs::create_dir_all(&folder)?;
         ["uverbs0", "rdma_cm"].iter().try_for_each(|name| fs::write(folder.join(name), ""))
-    }
-
-    /// Lets `uid`, or every user who sees the socket, connect to it.
-    fn admit(&self, uid: Option<u32>) -> io::Result<()> {
-        let socket = self.path.join(SOCKET_NAME);
-        let Some(uid) = uid else { return Ok(chmod(&socket, Mode::from_raw_mode(0o666))?) };
-        chmod(&socket, Mode::from_raw_mode(0o600))?;
-        if rustix::process::geteuid().as_raw() != uid {
-            chown(&socket, Some(Uid::from_raw(uid)), None::<Group>)?;
-        }
-        Ok(())
     }
 }
 
@@ -121,6 +125,16 @@ impl Drop for EndpointDir {
             tracing::warn!(path = %self.path.display(), %error, "an endpoint's directory stays");
         }
     }
+}
+
+/// Lets `uid`, or every user who sees the socket, connect to it.
+fn admit(socket: &Path, uid: Option<u32>) -> io::Result<()> {
+    let Some(uid) = uid else { return Ok(chmod(socket, Mode::from_raw_mode(0o666))?) };
+    chmod(socket, Mode::from_raw_mode(0o600))?;
+    if rustix::process::geteuid().as_raw() != uid {
+        chown(socket, Some(Uid::from_raw(uid)), None::<Group>)?;
+    }
+    Ok(())
 }
 
 /// Makes a directory, if there is none.

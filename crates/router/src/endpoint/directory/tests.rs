@@ -171,7 +171,7 @@ fn a_directory_that_a_dead_router_left_stays_the_same_with_new_contents() {
     connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
     let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["dev", "librdmesh.so", "sys", "verbs.sock"]);
+    assert_eq!(names, ["dev", "librdmesh.so", "streams.sock", "sys", "verbs.sock"]);
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
     drop(directory);
     assert!(!path.exists());

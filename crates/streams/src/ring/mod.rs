@@ -2,11 +2,11 @@
 //!
 //! One end writes, the other reads; the callers' locks see to it that each is one thread at a time. The copy of bytes and the
 //! store of the position behind it are ordered (release, acquire), and a full fence stands between the store of a position and
-//! the look at who sleeps (`crate::process::Link::signal`), so that either the other end sees the position or this end sees that
+//! the look at who sleeps ([`crate::peer::Peer::signal`]), so that either the other end sees the position or this end sees that
 //! it sleeps.
 #![allow(unsafe_code)]
 
-pub(crate) mod layout;
+pub mod layout;
 
 use layout::{Direction, HEADER, Header, RING, SLOT};
 use rdmesh_uverbs::shared::SharedMemory;
@@ -14,54 +14,69 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// The shared slot of a connection.
 #[derive(Clone)]
-pub(crate) struct Slot(SharedMemory);
+pub struct Slot(SharedMemory);
 
 /// A direction of a slot.
-pub(crate) struct Ring<'a> {
+pub struct Ring<'a> {
     /// Its header.
-    pub(crate) header: &'a Direction,
+    pub header: &'a Direction,
     bytes: *mut u8,
 }
 
 /// The other end has written positions that no correct program writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Corrupt;
+pub struct Corrupt;
 
 /// A piece of a program's memory, as `writev` and `readv` take it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Piece {
-    pub(crate) base: *mut u8,
-    pub(crate) len: usize,
+pub struct Piece {
+    /// Its first byte.
+    pub base: *mut u8,
+    /// Bytes.
+    pub len: usize,
 }
 
 impl Slot {
     /// A slot in mapped memory; none where that is too small.
-    pub(crate) fn new(memory: SharedMemory) -> Option<Self> {
+    pub fn new(memory: SharedMemory) -> Option<Self> {
         (memory.len() >= SLOT).then_some(Self(memory))
     }
 
+    /// The random number of a relayed connection.
+    pub fn nonce(&self) -> [u64; 2] {
+        self.header().nonce.each_ref().map(|word| word.load(Relaxed))
+    }
+
+    /// Sets it.
+    pub fn set_nonce(&self, nonce: [u64; 2]) {
+        self.header().nonce.iter().zip(nonce).for_each(|(word, value)| word.store(value, Relaxed));
+    }
+
     /// Direction `n`, 0 or 1.
-    pub(crate) fn ring(&self, n: usize) -> Ring<'_> {
+    pub fn ring(&self, n: usize) -> Ring<'_> {
         let n = n & 1;
+        let bytes = self.0.as_ptr().wrapping_add(HEADER + n * RING);
+        Ring { header: &self.header().directions[n], bytes }
+    }
+
+    fn header(&self) -> &Header {
         // SAFETY: the memory is mapped as long as this value, as long as a slot, aligned to a page, and the header consists of
         // atomics, for which every content is valid.
-        let header: &Header = unsafe { &*self.0.as_ptr().cast() };
-        let bytes = self.0.as_ptr().wrapping_add(HEADER + n * RING);
-        Ring { header: &header.directions[n], bytes }
+        unsafe { &*self.0.as_ptr().cast() }
     }
 }
 
 impl Ring<'_> {
     /// Bytes in the ring.
-    pub(crate) fn used(&self) -> Result<usize, Corrupt> {
+    pub fn used(&self) -> Result<usize, Corrupt> {
         let tail = self.header.producer.tail.load(Acquire);
         let used = tail.wrapping_sub(self.header.consumer.head.load(Acquire));
         if used <= RING as u64 { Ok(used as usize) } else { Err(Corrupt) }
     }
 
     /// Bytes that can be read: those before the switch to TCP, where there is one.
-    pub(crate) fn readable(&self) -> Result<usize, Corrupt> {
+    pub fn readable(&self) -> Result<usize, Corrupt> {
         let used = self.used()?;
         let down_at = self.header.path.down_at.load(Acquire);
         if down_at == 0 {
@@ -72,12 +87,12 @@ impl Ring<'_> {
     }
 
     /// Bytes that can be written.
-    pub(crate) fn free(&self) -> Result<usize, Corrupt> {
+    pub fn free(&self) -> Result<usize, Corrupt> {
         self.used().map(|used| RING - used)
     }
 
     /// Copies as much of the pieces as fits; returns how much. The caller is the only writer.
-    pub(crate) fn write(&self, pieces: &[Piece]) -> Result<usize, Corrupt> {
+    pub fn write(&self, pieces: &[Piece]) -> Result<usize, Corrupt> {
         let free = self.free()?;
         let tail = self.header.producer.tail.load(Relaxed);
         let mut done = 0;
@@ -96,7 +111,7 @@ impl Ring<'_> {
 
     /// Lets `fill` put bytes where the next ones go: into one piece, at most `most` long. What it returns is how many it has put
     /// there. The caller is the only writer.
-    pub(crate) fn write_by<E>(
+    pub fn write_by<E>(
         &self,
         most: usize,
         fill: impl FnOnce(Piece) -> Result<usize, E>,
@@ -114,7 +129,7 @@ impl Ring<'_> {
     }
 
     /// Copies bytes into the pieces; returns how many. With `keep` they stay in the ring. The caller is the only reader.
-    pub(crate) fn read(&self, pieces: &[Piece], keep: bool) -> Result<usize, Corrupt> {
+    pub fn read(&self, pieces: &[Piece], keep: bool) -> Result<usize, Corrupt> {
         let available = self.readable()?;
         let head = self.header.consumer.head.load(Relaxed);
         let mut done = 0;
@@ -132,15 +147,26 @@ impl Ring<'_> {
         Ok(done)
     }
 
+    /// Copies what has been written from position `from` on, which the reader had come to a moment ago, to `to`, which has room for a
+    /// ring; returns how many bytes. The caller is the only writer.
+    pub fn copy_from(&self, from: u64, to: *mut u8) -> Result<usize, Corrupt> {
+        let len = self.header.producer.tail.load(Relaxed).wrapping_sub(from);
+        if len > RING as u64 {
+            return Err(Corrupt);
+        }
+        self.copy_out(from, to, len as usize);
+        Ok(len as usize)
+    }
+
     /// Takes bytes out without copying them; returns how many.
-    pub(crate) fn discard(&self, most: usize) -> Result<usize, Corrupt> {
+    pub fn discard(&self, most: usize) -> Result<usize, Corrupt> {
         let len = self.readable()?.min(most);
         self.advance(self.header.consumer.head.load(Relaxed), len);
         Ok(len)
     }
 
     /// Whether the writer waits for space and there is enough for it to go on, which is said once.
-    pub(crate) fn take_wish_for_space(&self) -> bool {
+    pub fn take_wish_for_space(&self) -> bool {
         let wish = &self.header.producer.wants_space;
         if wish.load(Relaxed) == 0 || self.free().is_ok_and(|free| free < RING / 4) {
             return false;
@@ -149,7 +175,7 @@ impl Ring<'_> {
     }
 
     /// Asks the reader to tell of space. The caller looks once more whether there is some.
-    pub(crate) fn wish_for_space(&self) {
+    pub fn wish_for_space(&self) {
         self.header.producer.wants_space.store(1, SeqCst);
     }
 

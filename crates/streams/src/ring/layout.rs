@@ -6,66 +6,71 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes of a ring; a power of two. Small enough that both rings of a busy connection stay in a level 2 cache.
-pub(crate) const RING: usize = 128 << 10;
+pub const RING: usize = 128 << 10;
 /// Bytes of the header, a page.
-pub(crate) const HEADER: usize = 4096;
+pub const HEADER: usize = 4096;
 /// Bytes of a slot.
-pub(crate) const SLOT: usize = HEADER + 2 * RING;
+pub const SLOT: usize = HEADER + 2 * RING;
 /// Threads and epoll instances that can wait for one direction of a connection at its end.
-pub(crate) const WAITERS: usize = 4;
+pub const WAITERS: usize = 4;
 
 /// Header of a slot.
 #[repr(C)]
-pub(crate) struct Header {
+pub struct Header {
     /// From the connecting to the accepting end, and back.
-    pub(crate) directions: [Direction; 2],
+    pub directions: [Direction; 2],
+    /// Random; both ends of a relayed connection have the same. Tells that bytes on TCP are the other end's way back to it.
+    pub nonce: [AtomicU64; 2],
 }
 
 /// Header of one direction. The lines are written by: the writer, the reader, rarely anyone, each end for itself.
 #[repr(C)]
-pub(crate) struct Direction {
-    pub(crate) producer: Producer,
-    pub(crate) consumer: Consumer,
-    pub(crate) path: Path,
-    pub(crate) reader: Waiting,
-    pub(crate) writer: Waiting,
+#[allow(missing_docs, reason = "the names are those of the types")]
+pub struct Direction {
+    pub producer: Producer,
+    pub consumer: Consumer,
+    pub path: Path,
+    pub reader: Waiting,
+    pub writer: Waiting,
 }
 
 /// Written by the writer for each message. The reader looks at all of it, so that its wish for space costs it no further line.
 #[repr(C, align(64))]
-pub(crate) struct Producer {
+pub struct Producer {
     /// Bytes that have ever been written.
-    pub(crate) tail: AtomicU64,
+    pub tail: AtomicU64,
     /// Whether the writer waits for space.
-    pub(crate) wants_space: AtomicU32,
+    pub wants_space: AtomicU32,
 }
 
 /// Written by the reader for each message.
 #[repr(C, align(64))]
-pub(crate) struct Consumer {
+pub struct Consumer {
     /// Bytes that have ever been read.
-    pub(crate) head: AtomicU64,
+    pub head: AtomicU64,
 }
 
 /// Path of the bytes of a direction: TCP, the ring from an offset on, and TCP again from another one on. Offsets are stored
 /// plus one; zero means that there is no switch yet.
 #[repr(C, align(64))]
-pub(crate) struct Path {
+pub struct Path {
     /// Bytes of the TCP stream before the first byte of the ring.
-    pub(crate) up_at: AtomicU64,
+    pub up_at: AtomicU64,
     /// Bytes of the ring before TCP goes on.
-    pub(crate) down_at: AtomicU64,
+    pub down_at: AtomicU64,
     /// Whether the reader takes nothing more from the ring and asks the writer to go back to TCP, with what is left there.
-    pub(crate) is_frozen: AtomicU32,
+    pub is_frozen: AtomicU32,
     /// Whether the writer has shut the direction down, or closed its socket: what is in the ring cannot go by TCP any more.
-    pub(crate) is_final: AtomicU32,
+    pub is_final: AtomicU32,
 }
 
 /// Waiters at one end of a direction: the connection's index there, and the waiters' numbers plus one.
 #[repr(C, align(64))]
-pub(crate) struct Waiting {
-    pub(crate) index: AtomicU32,
-    pub(crate) waiters: [AtomicU32; WAITERS],
+pub struct Waiting {
+    /// Index of the connection in the inbox of this end's process.
+    pub index: AtomicU32,
+    /// Numbers of the waiters plus one; 0 for none.
+    pub waiters: [AtomicU32; WAITERS],
 }
 
 const _: () = assert!(size_of::<Direction>() == 5 * 64 && size_of::<Header>() <= HEADER);

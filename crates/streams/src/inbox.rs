@@ -12,17 +12,17 @@ use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Waiters of a process.
-pub(crate) const PLACES: usize = 256;
+pub const PLACES: usize = 256;
 /// Accelerated connections of a process.
-pub(crate) const STREAMS: usize = WORDS * 64;
+pub const STREAMS: usize = WORDS * 64;
 const WORDS: usize = 256;
 
 /// A mapped inbox, this process's own or another's.
-pub(crate) struct Inbox(SharedMemory);
+pub struct Inbox(SharedMemory);
 
 /// A waiter's place in an inbox.
 #[repr(C, align(64))]
-pub(crate) struct Place {
+pub struct Place {
     /// Whether the waiter sleeps, or is about to.
     sleeping: AtomicU32,
     /// A bit for each word of `bits` that is not zero.
@@ -32,18 +32,42 @@ pub(crate) struct Place {
 
 impl Inbox {
     /// A new inbox, and the descriptor that others map it by.
-    pub(crate) fn create() -> io::Result<(Self, OwnedFd)> {
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (memory, fd) = SharedMemory::create_sparse("rdmesh-inbox", LEN)?;
         Ok((Self(memory), fd))
     }
 
     /// Another process's inbox.
-    pub(crate) fn map(fd: BorrowedFd<'_>) -> Option<Self> {
+    pub fn map(fd: BorrowedFd<'_>) -> Option<Self> {
         SharedMemory::map(fd, 0, LEN, true).ok().map(Self)
     }
 
+    /// Connection `index` of this process is one that it has accepted, with `key` (not 0) as the hash of its ends: rings are wanted
+    /// for it.
+    pub fn accept(&self, index: u32, key: u64) {
+        if let Some(place) = self.accepted().get(index as usize) {
+            place.store(key, Release);
+        }
+    }
+
+    /// None are wanted for connection `index` any more.
+    pub fn withdraw(&self, index: u32) {
+        self.accept(index, 0);
+    }
+
+    /// The accepted connection whose ends have the hash `key`.
+    pub fn find_accepted(&self, key: u64) -> Option<u32> {
+        let found = self.accepted().iter().position(|place| place.load(Acquire) == key);
+        found.filter(|_| key != 0).map(|index| index as u32)
+    }
+
+    fn accepted(&self) -> &[AtomicU64; STREAMS] {
+        // SAFETY: behind the places, within the mapping, aligned, and of atomics only.
+        unsafe { &*self.0.as_ptr().add(PLACES * size_of::<Place>()).cast() }
+    }
+
     /// The place of waiter `n`; none where there is no such place.
-    pub(crate) fn place(&self, n: usize) -> Option<&Place> {
+    pub fn place(&self, n: usize) -> Option<&Place> {
         let at = n.checked_mul(size_of::<Place>()).filter(|_| n < PLACES)?;
         // SAFETY: within the mapping, aligned like a page, and of atomics only, for which every content is valid.
         Some(unsafe { &*self.0.as_ptr().add(at).cast() })
@@ -53,7 +77,7 @@ impl Inbox {
 impl Place {
     /// Says that connection `index` is to be looked at. Returns whether the waiter sleeps. The caller has stored what there is to
     /// be seen, and a full fence after that.
-    pub(crate) fn post(&self, index: u32) -> bool {
+    pub fn post(&self, index: u32) -> bool {
         let index = index as usize % STREAMS;
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.bits[word].load(Relaxed) & bit == 0 {
@@ -64,7 +88,7 @@ impl Place {
     }
 
     /// Calls `visit` with every connection that is to be looked at, and forgets them.
-    pub(crate) fn take(&self, mut visit: impl FnMut(u32)) {
+    pub fn take(&self, mut visit: impl FnMut(u32)) {
         for (high, summary) in self.summary.iter().enumerate() {
             let mut words = if summary.load(Relaxed) == 0 { 0 } else { summary.swap(0, SeqCst) };
             while words != 0 {
@@ -81,28 +105,28 @@ impl Place {
     }
 
     /// Whether a connection is to be looked at.
-    pub(crate) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.summary.iter().any(|summary| summary.load(Acquire) != 0)
     }
 
     /// The waiter is about to sleep: it looks once more at everything, and then at its doorbell.
-    pub(crate) fn fall_asleep(&self) {
+    pub fn fall_asleep(&self) {
         self.sleeping.store(1, SeqCst);
         fence(SeqCst);
     }
 
     /// The waiter is awake.
-    pub(crate) fn wake_up(&self) {
+    pub fn wake_up(&self) {
         self.sleeping.store(0, Relaxed);
     }
 
     /// Whether the doorbell is to be rung: one of those that find the waiter asleep does it.
-    pub(crate) fn claim_wake_up(&self) -> bool {
+    pub fn claim_wake_up(&self) -> bool {
         self.sleeping.load(Relaxed) != 0 && self.sleeping.swap(0, SeqCst) != 0
     }
 }
 
-const LEN: usize = PLACES * size_of::<Place>();
+const LEN: usize = PLACES * size_of::<Place>() + STREAMS * size_of::<AtomicU64>();
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +144,17 @@ mod tests {
         assert_eq!(taken, posted);
         place.take(|index| panic!("{index} again"));
         assert!(!place.has_any() && inbox.place(PLACES).is_none());
+    }
+
+    #[test]
+    fn accepted_connections_are_found_until_they_are_withdrawn() {
+        let (inbox, _) = Inbox::create().unwrap();
+        assert_eq!(inbox.find_accepted(0), None);
+        inbox.accept(STREAMS as u32 - 1, 77);
+        inbox.accept(STREAMS as u32, 78);
+        assert_eq!((inbox.find_accepted(77), inbox.find_accepted(78)), (Some(STREAMS as u32 - 1), None));
+        inbox.withdraw(STREAMS as u32 - 1);
+        assert_eq!(inbox.find_accepted(77), None);
     }
 
     #[test]

@@ -11,13 +11,14 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
 /// Version of the messages and of all shared memory. Processes with different ones stay on TCP.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most descriptors of a message.
-pub(crate) const FDS: usize = 2;
+pub const FDS: usize = 2;
 
 /// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Message {
+#[allow(missing_docs, reason = "the fields are in the variants' docs")]
+pub enum Message {
     /// The first: the sender's version. With its inbox.
     Hello { version: u32 },
     /// Doorbell of a waiter of the sender. With an eventfd.
@@ -31,12 +32,20 @@ pub(crate) enum Message {
     Refuse { offer: u32 },
     /// The sender reads its connection from TCP only: the receiver, whose index is given, is to go back there.
     Down { index: u32 },
+    /// Of a relay: the receiver's offer does not hold now, and may later.
+    Later { offer: u32 },
+    /// Of a relay: the receiver has accepted connection `index`, whose other end wants rings. It answers with an offer.
+    Want { index: u32 },
+    /// Of a relay: the way to the other end of connection `index` has broken; what is under way in the rings may be lost.
+    Lost { index: u32 },
 }
 
 /// A message that has arrived, with its descriptors.
-pub(crate) struct Received {
-    pub(crate) message: Message,
-    pub(crate) fds: ArrayVec<OwnedFd, FDS>,
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// Descriptors; one message has [`FDS`] at most.
+    pub fds: ArrayVec<OwnedFd, FDS>,
 }
 
 impl Message {
@@ -48,6 +57,9 @@ impl Message {
             Self::Accept { offer } => [4, offer],
             Self::Refuse { offer } => [5, offer],
             Self::Down { index } => [6, index],
+            Self::Later { offer } => [7, offer],
+            Self::Want { index } => [8, index],
+            Self::Lost { index } => [9, index],
         }
     }
 
@@ -59,12 +71,15 @@ impl Message {
             4 => Self::Accept { offer: value },
             5 => Self::Refuse { offer: value },
             6 => Self::Down { index: value },
+            7 => Self::Later { offer: value },
+            8 => Self::Want { index: value },
+            9 => Self::Lost { index: value },
             _ => return None,
         })
     }
 
     /// Sends it. A full socket is EAGAIN: its reader is not to be waited for.
-    pub(crate) fn send(self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    pub fn send(self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let [kind, value] = self.words().map(u32::to_ne_bytes);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -76,7 +91,7 @@ impl Message {
     }
 
     /// The next message; none where the other end has closed the socket. What is no message is EPROTO.
-    pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>, Errno> {
+    pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>, Errno> {
         let (mut kind, mut value) = ([0; 4], [0; 4]);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -113,8 +128,11 @@ mod tests {
             Message::Accept { offer: u32::MAX },
             Message::Refuse { offer: 0 },
             Message::Down { index: 5 },
+            Message::Later { offer: 9 },
+            Message::Want { index: 0 },
+            Message::Lost { index: 3 },
         ];
-        for (count, message) in [0, 1, 2, 0, 1, 2].into_iter().zip(all) {
+        for (count, message) in [0, 1, 2, 0, 1, 2, 0, 0, 0].into_iter().zip(all) {
             message.send(a.as_fd(), &[a.as_fd(), b.as_fd()][..count]).unwrap();
             let received = Message::receive(b.as_fd()).unwrap().unwrap();
             assert_eq!((received.message, received.fds.len()), (message, count));

@@ -1,0 +1,301 @@
+//! The relay's thread: what it waits for, and whose turn it is.
+//!
+//! * [`processes`]: what the endpoint's processes say.
+//! * [`trunks`]: connections to other relays, and what those say.
+
+mod processes;
+mod spin;
+mod trunks;
+
+use crate::device::Device;
+use crate::device::cm::Cm;
+use crate::process::Process;
+use crate::stream::{Stream, Streams};
+use crate::trunk::Trunk;
+use crate::wire::Message;
+use rdmesh_streams::ends::Ends;
+use rdmesh_streams::message::Message as Said;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The state of the thread.
+pub(crate) struct Server {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Rung by processes while the relay sleeps.
+    doorbell: OwnedFd,
+    device: Device,
+    cm: Cm,
+    processes: HashMap<u64, Process>,
+    next_process: u64,
+    trunks: HashMap<u32, Trunk>,
+    next_trunk: u32,
+    streams: Streams,
+    /// Streams of other relays that wait for a process's offer.
+    asked: HashMap<Ends, Asked>,
+    /// Addresses without a relay, and the time until which that is taken for granted.
+    unreachable: HashMap<IpAddr, Instant>,
+}
+
+/// A stream that another relay has asked for.
+struct Asked {
+    trunk: u32,
+    remote: crate::stream::Remote,
+    nonce: [u64; 2],
+    process: u64,
+    /// Index in the process.
+    index: u32,
+    until: Instant,
+}
+
+/// Source of an event.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Doorbell,
+    Stop,
+    Completions,
+    Connections,
+    Process(u64),
+}
+
+impl Source {
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Self::Listener => 0,
+            Self::Doorbell => 1,
+            Self::Stop => 2,
+            Self::Completions => 3,
+            Self::Connections => 4,
+            Self::Process(number) => number + PROCESSES,
+        })
+    }
+
+    fn of(data: epoll::EventData) -> Self {
+        match data.u64() {
+            0 => Self::Listener,
+            1 => Self::Doorbell,
+            2 => Self::Stop,
+            3 => Self::Completions,
+            4 => Self::Connections,
+            number => Self::Process(number - PROCESSES),
+        }
+    }
+}
+
+impl Server {
+    /// A relay for the processes that connect to `listener`, by the device whose session socket is at `device`. It ends when `stop`
+    /// is readable.
+    pub(crate) fn new(listener: OwnedFd, device: &Path, stop: &OwnedFd) -> Result<Self, Errno> {
+        let mut cm = Cm::open(device)?;
+        let device = Device::open(device)?;
+        // One of the two families may have no address here.
+        let wildcards = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+        let listening = wildcards.map(|address| cm.listen(SocketAddr::new(address, PORT)));
+        if let [Err(errno), Err(_)] = listening {
+            return Err(errno);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let sources = [
+            (listener.as_fd(), Source::Listener),
+            (doorbell.as_fd(), Source::Doorbell),
+            (stop.as_fd(), Source::Stop),
+            (device.channel(), Source::Completions),
+            (cm.events(), Source::Connections),
+        ];
+        for (fd, source) in sources {
+            epoll::add(&epoll, fd, source.data(), epoll::EventFlags::IN)?;
+        }
+        Ok(Self {
+            epoll,
+            listener,
+            doorbell,
+            device,
+            cm,
+            processes: HashMap::new(),
+            next_process: 0,
+            trunks: HashMap::new(),
+            next_trunk: 0,
+            streams: Streams::default(),
+            asked: HashMap::new(),
+            unreachable: HashMap::new(),
+        })
+    }
+
+    /// Serves until it is told to stop, or its device has gone.
+    pub(crate) fn run(mut self) -> Result<(), Errno> {
+        let mut spin = spin::Spin::default();
+        loop {
+            if self.look() {
+                spin.has_found();
+            } else if spin.is_over() {
+                self.fall_asleep();
+                let limit = if self.has_work() { Some(Duration::ZERO) } else { self.limit() };
+                let is_over = self.wait(limit);
+                self.wake_up();
+                if is_over? {
+                    return Ok(());
+                }
+                spin = spin::Spin::default();
+                continue;
+            }
+            // Sockets are looked at now and then while there is work.
+            if spin.is_time_for_sockets() && self.wait(Some(Duration::ZERO))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at all shared memory once. Returns whether there was something.
+    fn look(&mut self) -> bool {
+        let mut has_some = false;
+        while let Some(completion) = self.device.poll() {
+            self.take_completion(&completion);
+            has_some = true;
+        }
+        let mut noted = Vec::new();
+        for process in self.processes.values().filter(|process| process.place().has_any()) {
+            process.place().take(|index| noted.push(index));
+        }
+        for index in &noted {
+            if let Some(number) = self.streams.at(*index).map(|stream| stream.number) {
+                self.pump(number);
+            }
+        }
+        has_some || !noted.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.device.has_completion() || self.processes.values().any(|process| process.place().has_any())
+    }
+
+    fn fall_asleep(&self) {
+        self.processes.values().for_each(|process| process.place().fall_asleep());
+        self.device.arm();
+    }
+
+    fn wake_up(&self) {
+        self.processes.values().for_each(|process| process.place().wake_up());
+    }
+
+    /// Longest sleep.
+    fn limit(&self) -> Option<Duration> {
+        let next = self.asked.values().map(|asked| asked.until).min()?;
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    /// Waits for events, and handles them. Returns whether it is to stop.
+    fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Errno> {
+        let limit =
+            limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+        let mut events = [MaybeUninit::uninit(); EVENTS];
+        let events = match epoll::wait(&self.epoll, &mut events, limit.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(errno),
+        };
+        for event in &*events {
+            match Source::of(event.data) {
+                Source::Listener => self.accept(),
+                Source::Doorbell => {
+                    let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+                }
+                Source::Stop => return Ok(true),
+                Source::Completions => {
+                    let flags = event.flags;
+                    if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                        return Err(Errno::NODEV);
+                    }
+                    self.device.silence();
+                }
+                Source::Connections => {
+                    while let Some((id, event)) = self.cm.event()? {
+                        self.take_event(id, event);
+                    }
+                }
+                Source::Process(number) => self.listen_to(number),
+            }
+        }
+        self.forget_late();
+        Ok(false)
+    }
+
+    /// Streams that no process has offered in time are refused.
+    fn forget_late(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let late: Vec<Ends> =
+            self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(ends, _)| *ends).collect();
+        late.into_iter().for_each(|ends| self.refuse_asked(&ends));
+    }
+
+    fn refuse_asked(&mut self, ends: &Ends) {
+        if let Some(asked) = self.asked.remove(ends)
+            && let Some(trunk) = self.trunks.get_mut(&asked.trunk)
+        {
+            trunk.send(&self.device, Message::Unknown { asked: asked.remote.stream });
+        }
+    }
+
+    /// Hands what is new in a stream's slot to its trunk, and ends the stream where nothing more is to come.
+    fn pump(&mut self, number: u32) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let Some(trunk) = self.trunks.get_mut(&stream.trunk) else { return };
+        match stream.pump(&self.device, trunk) {
+            Ok(()) if stream.remote.is_some() && stream.mirror.is_over() && !stream.is_ending => {
+                let remote = stream.remote.expect("looked at above").stream;
+                trunk.send(&self.device, Message::End { stream: remote });
+                self.end(number);
+            }
+            Ok(()) => {}
+            Err(_) => {
+                tracing::debug!(stream = number, "a process has written wrong positions; its connection ends");
+                self.lose(number);
+            }
+        }
+    }
+
+    /// The process's connection goes back to TCP, as far as it can. The other end is told that there is nothing more.
+    fn lose(&mut self, number: u32) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let (index, process, remote, trunk) = (stream.index_in_process(), stream.process, stream.remote, stream.trunk);
+        if let Some(process) = self.processes.get(&process) {
+            process.say(Said::Lost { index });
+        }
+        if let (Some(remote), Some(trunk)) = (remote, self.trunks.get_mut(&trunk)) {
+            trunk.send(&self.device, Message::End { stream: remote.stream });
+        }
+        self.end(number);
+    }
+
+    /// A stream goes as soon as none of its bytes is in flight.
+    fn end(&mut self, number: u32) {
+        let Some(stream) = self.streams.get(number) else { return };
+        stream.is_ending = true;
+        if stream.in_flight == 0
+            && let Some(stream) = self.streams.remove(number)
+        {
+            // It has gone with the device, or goes with it.
+            let _ = self.device.deregister(stream.region);
+        }
+    }
+
+    /// Has `stream` as its stream with the number that was claimed for it.
+    fn add_stream(&mut self, stream: Stream) {
+        self.streams.add(stream);
+    }
+}
+
+/// Port of relays in the rdma_cm port space of TCP: below those that programs take.
+pub(crate) const PORT: u16 = 4;
+const PROCESSES: u64 = 16;
+const EVENTS: usize = 64;

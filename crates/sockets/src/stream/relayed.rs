@@ -1,0 +1,282 @@
+//! Streams to other endpoints and hosts, whose slot a relay copies.
+//!
+//! What a relay copies arrives when it arrives: an end on TCP may overtake the bytes of the ring, and the relay may end with
+//! bytes on the way. So two things differ from a slot that both processes share.
+//!
+//! * A program's orderly end goes by TCP, and so does everything that the other end may lack. The end (FIN) of a program that was
+//!   killed counts once the relay has said that all bytes are there (`is_final`).
+//! * Back on TCP, a writer sends a *record* first: the connection's nonce and a position of the ring. All bytes from that position
+//!   on follow it, also those that the ring has brought already; the reader leaves those out. The writer keeps what the reader has
+//!   not said to have read, so no byte is lost whatever has become of the relays.
+
+use super::{Channel, ENDED, FIN, READY, Stream};
+use crate::kernel;
+use rdmesh_preload::real;
+use rdmesh_streams::ring::Piece;
+use rdmesh_streams::ring::layout::RING;
+use rustix::io::Errno;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Bytes of a record.
+pub(super) const RECORD: usize = 24;
+
+/// A record in bytes of TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    /// It begins here, and names this position.
+    Whole { at: usize, position: u64 },
+    /// What may be its beginning is here; the rest has not come.
+    Part { at: usize },
+}
+
+/// What TCP has of a relayed stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    /// No record can come.
+    Never,
+    /// An end, or an error: EAGAIN where there is nothing.
+    End(Result<(), Errno>),
+    /// So many bytes that are no record.
+    Bytes(usize),
+    /// There was a record, which has been taken.
+    Taken,
+}
+
+/// The record of a channel with this nonce for a position.
+fn record(nonce: [u64; 2], position: u64) -> [u8; RECORD] {
+    let mut bytes = [0; RECORD];
+    for (place, word) in bytes.chunks_exact_mut(8).zip([nonce[0], nonce[1], position]) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn find(bytes: &[u8], nonce: [u64; 2]) -> Option<Found> {
+    let wanted = record(nonce, 0);
+    let name = &wanted[..16];
+    let is_there = |at: &usize| {
+        let here = &bytes[*at..bytes.len().min(at + 16)];
+        here == &name[..here.len()]
+    };
+    let at = (0..bytes.len()).find(is_there)?;
+    match bytes[at..].get(16..RECORD) {
+        Some(position) => {
+            let position = u64::from_le_bytes(position.try_into().unwrap_or_default());
+            Some(Found::Whole { at, position })
+        }
+        None => Some(Found::Part { at }),
+    }
+}
+
+impl Channel {
+    /// Whether a relay copies the slot.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.link.is_relay()
+    }
+
+    /// Bits of the kernel's events that do not count yet: an end that has overtaken bytes of the ring.
+    pub(super) fn early(&self) -> u32 {
+        let path = &self.input().header.path;
+        let is_complete = path.is_final.load(Ordering::Acquire) != 0 || path.down_at.load(Ordering::Acquire) != 0;
+        let is_coming = !self.link.is_dead() && !self.is_lost.load(Ordering::Acquire);
+        let is_early = self.is_relayed() && !is_complete && is_coming;
+        if is_early && self.is_whole() { FIN | libc::POLLHUP as u32 } else { 0 }
+    }
+
+    /// Whether TCP has an end that has overtaken bytes of the ring: the kernel would go on to report it.
+    pub(crate) fn has_early_end(&self) -> bool {
+        self.early() & self.kernel.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the other end has the slot too, or has had it.
+    fn is_whole(&self) -> bool {
+        self.is_accepted.load(Ordering::Acquire) || self.input().header.path.up_at.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Stream {
+    /// Looks for a record in what TCP has, up to `most` bytes of it; the caller has the reader's lock. A record at the very beginning
+    /// is taken: the ring ends, and what follows is TCP's. EAGAIN where one has come in part.
+    pub(super) fn look_for_record(&self, fd: c_int, channel: &Channel, most: usize) -> Result<Look, Errno> {
+        // Before the relay has asked the other end there is none.
+        let nonce = channel.slot.nonce();
+        let has_come = channel.input().header.path.down_at.load(Ordering::Acquire) != 0;
+        if !channel.is_relayed() || has_come || nonce == [0; 2] {
+            return Ok(Look::Never);
+        }
+        let mut bytes = vec![0; most.min(LOOK) + RECORD];
+        let piece = [Piece { base: bytes.as_mut_ptr(), len: bytes.len() }];
+        let len = match kernel::receive(fd, &piece, libc::MSG_PEEK) {
+            Ok(0) => return Ok(Look::End(Ok(()))),
+            Ok(len) => len,
+            Err(errno) => return Ok(Look::End(Err(errno))),
+        };
+        match find(&bytes[..len], nonce) {
+            None => Ok(Look::Bytes(len)),
+            Some(Found::Part { at: 0 }) => Err(Errno::AGAIN),
+            Some(Found::Part { at } | Found::Whole { at, .. }) if at > 0 => Ok(Look::Bytes(at)),
+            Some(Found::Whole { position, .. }) => self.take_record(fd, channel, position).map(|()| Look::Taken),
+            Some(Found::Part { .. }) => Err(Errno::AGAIN),
+        }
+    }
+
+    /// The ring ends here: bytes from `position` on follow on TCP.
+    fn take_record(&self, fd: c_int, channel: &Channel, position: u64) -> Result<(), Errno> {
+        let mut record = [0; RECORD];
+        kernel::receive(fd, &[Piece { base: record.as_mut_ptr(), len: RECORD }], 0)?;
+        let input = channel.input();
+        let head = input.header.consumer.head.load(Ordering::Relaxed);
+        let known = head.wrapping_sub(position);
+        if known > RING as u64 {
+            return Err(self.give_up(fd));
+        }
+        channel.skip.store(known, Ordering::Release);
+        self.locks.set_left(0);
+        input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
+        // The other end has left, or has lost its relay: this one goes too, with its next call or by the agent.
+        channel.out().header.path.is_frozen.store(1, Ordering::SeqCst);
+        channel.leaves.store(true, Ordering::Release);
+        self.is_pinned.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes bytes out of TCP that the ring has brought already; EAGAIN where they have not all come.
+    pub(super) fn skip_known(&self, fd: c_int, channel: &Channel) -> Result<(), Errno> {
+        let mut left = channel.skip.load(Ordering::Acquire);
+        let mut bytes = if left == 0 { Vec::new() } else { vec![0; RING] };
+        while left != 0 {
+            let len = bytes.len().min(left as usize);
+            match kernel::receive(fd, &[Piece { base: bytes.as_mut_ptr(), len }], 0)? {
+                0 => return Err(self.give_up(fd)),
+                taken => left -= taken as u64,
+            }
+            channel.skip.store(left, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// After a record has come: the direction that this end writes goes back to TCP, too. Called without locks.
+    pub(super) fn leave_after_record(&self, fd: c_int) {
+        let leaves =
+            |channel: &&Channel| channel.leaves.load(Ordering::Relaxed) && channel.leaves.swap(false, Ordering::AcqRel);
+        let Some(channel) = self.channel().filter(leaves) else { return };
+        {
+            let _tx = self.locks.tx.lock();
+            let ring = channel.out();
+            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+                self.move_down(fd, channel, &ring);
+            }
+        }
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        self.wake_own_waiters();
+    }
+
+    /// Moves the direction that this end writes back to TCP: a record, and all bytes that the other end has not said to have read.
+    /// The caller has the lock.
+    pub(super) fn send_record(&self, fd: c_int, channel: &Channel) {
+        let ring = channel.out();
+        let path = &ring.header.path;
+        let mut bytes = vec![0; RECORD + RING];
+        // The relay may move the position meanwhile: the record and the bytes are of one.
+        let head = ring.header.consumer.head.load(Ordering::Acquire);
+        let Ok(kept) = ring.copy_from(head, bytes[RECORD..].as_mut_ptr()) else {
+            self.give_up(fd);
+            return;
+        };
+        bytes[..RECORD].copy_from_slice(&record(channel.slot.nonce(), head));
+        bytes.truncate(RECORD + kept);
+        path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        channel.link.signal(&ring.header.reader);
+        // All of it fits TCP's own queue then, whether or not the reader takes it.
+        kernel::make_room(fd, bytes.len());
+        if super::switch::send_all(fd, &mut bytes).is_err() {
+            // The bytes cannot be had by the reader any more: better an end than a gap.
+            real::shutdown(fd, libc::SHUT_RDWR);
+        }
+    }
+
+    /// The program is about to end the direction that it writes: a relayed one ends on TCP, with what the other end may not have, so
+    /// that the end has all bytes before it whatever becomes of the relays.
+    pub(crate) fn ending(&self, fd: c_int) {
+        let Some(channel) = self.channel().filter(|channel| channel.is_relayed()) else { return };
+        self.pin();
+        let _tx = self.locks.tx.lock();
+        let ring = channel.out();
+        if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+            self.move_down(fd, channel, &ring);
+        }
+    }
+
+    /// The relay has ended, or has lost the way: the stream goes on over TCP.
+    pub(crate) fn lose_relay(&self, link: &Arc<crate::process::Link>) {
+        let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
+        self.pin();
+        channel.is_lost.store(true, Ordering::Release);
+        // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
+        if let Some(fd) = crate::table::descriptor_of(self) {
+            let _tx = self.locks.tx.lock();
+            let ring = channel.out();
+            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+                self.move_down(fd, channel, &ring);
+            }
+        }
+        channel.note_kernel(READY);
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        self.wake_own_waiters();
+    }
+
+    /// Whether what TCP has is no more than an end that has overtaken bytes of the ring.
+    pub(super) fn is_only_early(&self, fd: c_int, channel: &Channel) -> bool {
+        let mut byte = 0u8;
+        channel.early() != 0
+            && self.locks.left() == Some(0)
+            && kernel::receive(fd, &[Piece { base: &raw mut byte, len: 1 }], libc::MSG_PEEK) == Ok(0)
+    }
+
+    /// End of a stream whose ring may lack bytes: what it has been told of TCP's end is no end of the stream.
+    pub(super) fn cut_off(&self, fd: c_int, channel: &Channel) -> Errno {
+        channel.note_kernel(ENDED);
+        self.give_up(fd)
+    }
+}
+
+/// Bytes of TCP that are looked through at a time.
+const LOOK: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_may_be_the_beginning_of_a_record_waits_for_the_rest() {
+        let nonce = [0x0102_0304_0506_0708, 0x1112_1314_1516_1718];
+        let whole = [b"abc".as_slice(), &record(nonce, 7)].concat();
+        for len in 0..=whole.len() {
+            let expected = match len {
+                0..=3 => None,
+                len if len == whole.len() => Some(Found::Whole { at: 3, position: 7 }),
+                _ => Some(Found::Part { at: 3 }),
+            };
+            assert_eq!(find(&whole[..len], nonce), expected, "{len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_found_wherever_it_is(
+            nonce in any::<[u64; 2]>(), position: u64, before in prop::collection::vec(any::<u8>(), 0..40),
+            after in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let bytes = [&before[..], &record(nonce, position), &after].concat();
+            let expected = Some(Found::Whole { at: before.len(), position });
+            let found = find(&bytes, nonce);
+            // Bytes before it may begin like it.
+            prop_assume!(before.iter().all(|byte| *byte != nonce[0].to_le_bytes()[0]));
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
