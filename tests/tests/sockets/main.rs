@@ -2,6 +2,7 @@
 
 mod cases;
 mod redis;
+mod relayed;
 
 use rdmesh_tests::{Output, Program, product};
 use std::ffi::OsStr;

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Streams whose bytes are known: each end checks every byte that it receives.
+
+streams.py serve PORT CONNECTIONS MEGABYTES       accepts, and exchanges with each client at once
+streams.py connect ADDRESS PORT CONNECTIONS MEGABYTES
+streams.py echo PORT                              answers each connection in a child, in turn
+streams.py cat PORT                               after four answers leaves the connection to cat
+streams.py ask ADDRESS PORT QUESTIONS             asks echo or cat, question by question
+streams.py give PORT BYTES                        sends so many bytes to a client after its word, and kills itself
+streams.py take ADDRESS PORT BYTES                receives them, and the end
+"""
+import hashlib
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+
+# Of any two ends both ways differ.
+BLOCK = 1 << 16
+
+
+def pattern(name):
+    """Endless bytes that depend on the name, block by block."""
+    n = 0
+    while True:
+        seed = hashlib.sha256(f"{name} {n}".encode()).digest()
+        yield (seed * (BLOCK // len(seed) + 1))[:BLOCK]
+        n += 1
+
+
+class Bytes:
+    """Takes bytes out of a pattern, as many as are asked for."""
+
+    def __init__(self, name):
+        self.blocks, self.rest = pattern(name), b""
+
+    def take(self, count):
+        while len(self.rest) < count:
+            self.rest += next(self.blocks)
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        return taken
+
+
+def exchange(sock, own, peer, total, failures):
+    """Sends and receives at the same time, in pieces of random length, until both ends have shut down."""
+    chance = random.Random(own)
+
+    def send():
+        out, left = Bytes(own), total
+        while left:
+            piece = out.take(min(left, chance.choice([1, 7, 100, 4096, 60000, 200000])))
+            sock.sendall(piece)
+            left -= len(piece)
+        sock.shutdown(socket.SHUT_WR)
+
+    def receive():
+        expected, got = Bytes(peer), 0
+        while True:
+            piece = sock.recv(chance.choice([1, 100, 5000, 1 << 17]))
+            if not piece:
+                break
+            if piece != expected.take(len(piece)):
+                raise ValueError(f"{own}: wrong bytes after {got}")
+            got += len(piece)
+        if got != total:
+            raise ValueError(f"{own}: {got} bytes of {total}")
+
+    def guarded(work):
+        try:
+            work()
+        except Exception as error:  # pylint: disable=broad-except
+            failures.append(f"{own}: {error!r}")
+            sock.close()
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in (send, receive)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    sock.close()
+
+
+def run_all(socks, own, peer, total):
+    failures = []
+    ends = [(sock, f"{own} {n}", f"{peer} {n}", total, failures) for n, sock in socks]
+    threads = [threading.Thread(target=exchange, args=end) for end in ends]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print("\n".join(failures) or f"{len(threads)} streams are right", flush=True)
+    sys.exit(bool(failures))
+
+
+def listener(port):
+    return socket.create_server(("", port), backlog=512, reuse_port=False)
+
+
+def word(sock):
+    """The number of a connection, which its client says first."""
+    text = b""
+    while not text.endswith(b"\n"):
+        text += sock.recv(1)
+    return int(text)
+
+
+def serve(port, connections, megabytes):
+    with listener(int(port)) as listening:
+        socks = [listening.accept()[0] for _ in range(int(connections))]
+    run_all([(word(sock), sock) for sock in socks], "server", "client", int(megabytes) << 20)
+
+
+def connect(address, port, connections, megabytes):
+    socks = [(n, socket.create_connection((address, int(port)))) for n in range(int(connections))]
+    for n, sock in socks:
+        sock.sendall(b"%d\n" % n)
+    run_all(socks, "client", "server", int(megabytes) << 20)
+
+
+def echo(port):
+    with listener(int(port)) as listening:
+        while True:
+            sock, _ = listening.accept()
+            # The parent has used the connection, the child goes on.
+            sock.sendall(sock.recv(1 << 16))
+            if os.fork() == 0:
+                while data := sock.recv(1 << 16):
+                    sock.sendall(data)
+                os._exit(0)
+            sock.close()
+
+
+def cat(port):
+    with listener(int(port)) as listening:
+        sock, _ = listening.accept()
+    for _ in range(4):
+        sock.sendall(sock.recv(1 << 16))
+    os.dup2(sock.fileno(), 0)
+    os.dup2(sock.fileno(), 1)
+    os.execvp("cat", ["cat"])
+
+
+def ask(address, port, questions):
+    with socket.create_connection((address, int(port))) as sock:
+        for n in range(int(questions)):
+            question = b"%d " % n * (1 + n % 500)
+            sock.sendall(question)
+            answer = b""
+            while len(answer) < len(question):
+                piece = sock.recv(1 << 16)
+                if not piece:
+                    raise ValueError(f"an end in question {n}")
+                answer += piece
+            if answer != question:
+                raise ValueError(f"a wrong answer to question {n}")
+        sock.shutdown(socket.SHUT_WR)
+        if sock.recv(1):
+            raise ValueError("more than was asked for")
+    print("all answers are right")
+
+
+def give(port, count):
+    with listener(int(port)) as listening:
+        sock, _ = listening.accept()
+    out, left = Bytes("given"), int(count)
+    for _ in range(8):
+        sock.sendall(sock.recv(16))
+    while left:
+        piece = out.take(min(left, 50000))
+        sock.sendall(piece)
+        left -= len(piece)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take(address, port, count):
+    expected, got = Bytes("given"), 0
+    with socket.create_connection((address, int(port))) as sock:
+        for _ in range(8):
+            sock.sendall(b"word")
+            assert sock.recv(4) == b"word"
+        while piece := sock.recv(4096):
+            if piece != expected.take(len(piece)):
+                raise ValueError(f"wrong bytes after {got}")
+            got += len(piece)
+    if got != int(count):
+        raise ValueError(f"{got} bytes of {count}")
+    print("all bytes are right")
+
+
+if __name__ == "__main__":
+    {"serve": serve, "connect": connect, "echo": echo, "cat": cat, "ask": ask, "give": give, "take": take}[sys.argv[1]](
+        *sys.argv[2:]
+    )

@@ -1,0 +1,166 @@
+//! Accelerated connections between endpoints, on one host and on two: the endpoints' relays carry them.
+
+use crate::{LIMIT, rounds};
+use rdmesh_tests::{Endpoint, Hosts, Lab, Output, Program, until};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const PORT: u16 = 7777;
+
+/// The program of known bytes, with arguments.
+fn streams(arguments: &[&str]) -> Vec<String> {
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs/sockets/streams.py");
+    let program = program.display().to_string();
+    ["python3", &program].iter().chain(arguments).map(|word| (*word).to_owned()).collect()
+}
+
+/// Two endpoints whose programs are accelerated.
+struct Ends<'a> {
+    server: (&'a Lab, Endpoint),
+    client: (&'a Lab, Endpoint),
+}
+
+impl<'a> Ends<'a> {
+    fn of_hosts(hosts: &'a Hosts) -> Self {
+        let end = |number| (hosts.lab(number), Hosts::endpoint(number, "blue").with(&["--accel"]));
+        Self { server: end(0), client: end(1) }
+    }
+
+    fn of_one_host(lab: &'a Lab) -> Self {
+        let end = |name, ip| (lab, Endpoint::at(name, "blue", ip).with(&["--accel"]));
+        Self { server: end("server", "10.7.0.2"), client: end("client", "10.7.0.3") }
+    }
+
+    fn serve(&self, command: &[String]) -> Program {
+        let mut server = self.server.0.start_in(&self.server.1, command);
+        server.wait_listening(PORT);
+        server
+    }
+
+    fn start_client(&self, command: &[String]) -> Program {
+        self.client.0.start_in(&self.client.1, command)
+    }
+
+    fn ask(&self, command: &[String]) -> Output {
+        self.start_client(command).finish(LIMIT)
+    }
+
+    /// Bytes that the server's host has sent to another one over RDMA: there are no programs that do but the relays.
+    fn sent_bytes(&self) -> f64 {
+        self.server.0.metric("rdmesh_io_sent_bytes_total")
+    }
+
+    /// Both ends exchange known bytes on so many connections; `meanwhile` is called while they do.
+    fn exchange(&self, connections: u32, megabytes: u32, meanwhile: impl FnOnce()) {
+        let (port, connections, megabytes) = (PORT.to_string(), connections.to_string(), megabytes.to_string());
+        let server = self.serve(&streams(&["serve", &port, &connections, &megabytes]));
+        let client = self.start_client(&streams(&["connect", "10.7.0.2", &port, &connections, &megabytes]));
+        meanwhile();
+        for end in [client, server] {
+            let output = end.finish(LIMIT);
+            assert!(output.status.success() && output.text.contains("streams are right"), "{}", output.text);
+        }
+    }
+}
+
+#[test]
+fn every_byte_arrives_between_endpoints_of_one_host() {
+    let lab = Lab::start();
+    let ends = Ends::of_one_host(&lab);
+    ends.exchange(10, rounds(20, 50) as u32, || {
+        until(LIMIT, "bytes go over the device", || (lab.messages() > 50).then_some(()));
+    });
+}
+
+#[test]
+fn every_byte_arrives_between_hosts_also_where_packets_are_lost() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    ends.exchange(10, rounds(4, 50) as u32, || ());
+    let sent = ends.sent_bytes();
+    assert!(sent > 30e6, "{sent} bytes of 40 million went over RDMA");
+    hosts.set_faults("loss=1%,reorder=1%,duplicate=1%,seed=7");
+    ends.exchange(5, 1, || ());
+}
+
+/// The router of either host is killed while bytes are on their way: both ends go on over TCP.
+#[test]
+fn connections_outlive_a_router() {
+    for killed in [0, 1] {
+        let hosts = Hosts::start();
+        let ends = Ends::of_hosts(&hosts);
+        let lab = hosts.lab(killed);
+        ends.exchange(5, rounds(20, 200) as u32, || {
+            until(LIMIT, "bytes go over RDMA", || (ends.sent_bytes() > 2e6).then_some(()));
+            rdmesh_tests::system::kill(lab.router_pid());
+        });
+        lab.up_again();
+    }
+}
+
+#[test]
+fn a_forked_child_and_another_program_go_on_with_a_connection() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let port = PORT.to_string();
+    for mode in ["echo", "cat"] {
+        let mut server = ends.serve(&streams(&[mode, &port]));
+        let output = ends.ask(&streams(&["ask", "10.7.0.2", &port, "2000"])).ok();
+        assert!(output.text.contains("all answers are right"), "{}", output.text);
+        server.terminate(Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn what_a_killed_program_has_sent_arrives_before_the_end() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let port = PORT.to_string();
+    for bytes in ["100000", "3000000"] {
+        let _server = ends.serve(&streams(&["give", &port, bytes]));
+        let output = ends.ask(&streams(&["take", "10.7.0.2", &port, bytes])).ok();
+        assert!(output.text.contains("all bytes are right"), "{}", output.text);
+    }
+}
+
+#[test]
+fn redis_serves_another_host_by_rings() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let port = PORT.to_string();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let mut server = ends.serve(&words(&["redis-server", "--port", &port, "--save", "", "--protected-mode", "no"]));
+    let cli = |arguments: &[&str]| {
+        let command = [&["redis-cli", "-h", "10.7.0.2", "-p", &port], arguments].concat();
+        ends.ask(&words(&command)).ok().text
+    };
+    let value = "v".repeat(100_000);
+    assert!(cli(&["set", "key", &value]).contains("OK"));
+    let before = ends.sent_bytes();
+    let command = [
+        "redis-benchmark",
+        "-h",
+        "10.7.0.2",
+        "-p",
+        &port,
+        "-t",
+        "set,get",
+        "-n",
+        "50000",
+        "-c",
+        "50",
+        "-r",
+        "1000",
+        "--csv",
+    ];
+    let output = ends.ask(&words(&command)).ok();
+    assert!(output.text.contains("\"SET\"") && output.text.contains("\"GET\""), "{}", output.text);
+    assert!(ends.sent_bytes() - before > 3e6, "the requests went over the device");
+    assert!(cli(&["get", "key"]).contains(&value));
+    // One that is not accelerated is served, too.
+    let plain = Hosts::endpoint(1, "blue");
+    let command = ["redis-cli", "-h", "10.7.0.2", "-p", &port, "strlen", "key"];
+    let output = hosts.lab(1).run_in(&plain, LIMIT, &command).ok();
+    assert!(output.text.contains("100000"), "{}", output.text);
+    server.terminate(Duration::from_secs(10));
+}
