@@ -6,7 +6,7 @@
 use crate::goals::{Goal, goal};
 use crate::report::number;
 use crate::results::{Results, Unit};
-use rdmesh_tests::{Program, product};
+use rdmesh_tests::{Hosts, Program, product};
 use std::fmt::Write;
 use std::process::Command;
 use std::time::Duration;
@@ -31,6 +31,10 @@ const MANY: &str = "Redis, 100 connections of 4 threads";
 const ONE: &str = "Redis, 1 connection";
 const SHORT: &str = "Redis, a connection for each request";
 const BULK: &str = "iperf3";
+/// Of programs in endpoints of two hosts.
+const FAR_MANY: &str = "Redis between two hosts, 100 connections of 4 threads";
+const FAR_ONE: &str = "Redis between two hosts, 1 connection";
+const FAR_BULK: &str = "iperf3 between two hosts";
 
 impl Way {
     fn name(self) -> &'static str {
@@ -71,6 +75,69 @@ pub(crate) fn measure(results: &mut Results, effort: f64) {
             let found = iperf(way, effort, &options);
             results.add(BULK, &format!("{name}, {}", way.name()), Unit::GigabitsPerSecond, found);
         }
+    }
+    measure_far(results, effort);
+}
+
+/// Programs in endpoints of two hosts: over VXLAN, where they are not accelerated.
+fn measure_far(results: &mut Results, effort: f64) {
+    let hosts = Hosts::start();
+    for way in [Way::Tcp, Way::Rings] {
+        let far = Far { hosts: &hosts, way, effort };
+        let redis = ["redis-server", "--port", Far::PORT, "--save", "", "--protected-mode", "no"];
+        let mut server = far.serve(&redis);
+        let many = if way == Way::Tcp { 300_000.0 } else { 1_000_000.0 };
+        for row in far.redis(&["-c", "100", "--threads", "4"], many) {
+            row.add(results, FAR_MANY, way);
+        }
+        for row in far.redis(&["-c", "1"], many / 10.0) {
+            row.add(results, FAR_ONE, way);
+        }
+        server.terminate(Duration::from_secs(10));
+        for (name, options) in [("1 stream", vec![]), ("1 stream, reverse", vec!["-R"]), ("4 streams", vec!["-P", "4"])]
+        {
+            let server = far.serve(&["iperf3", "-s", "-1", "-p", Far::PORT]);
+            let seconds = (4.0 * effort).max(1.0).to_string();
+            let words = ["iperf3", "-c", Far::SERVER, "-p", Far::PORT, "-t", &seconds, "-J"];
+            let output = far.ask(&[&words[..], &options].concat());
+            server.finish(LIMIT);
+            results.add(FAR_BULK, &format!("{name}, {}", way.name()), Unit::GigabitsPerSecond, received(&output));
+        }
+    }
+}
+
+/// A server on host 0, its clients on host 1.
+struct Far<'a> {
+    hosts: &'a Hosts,
+    way: Way,
+    effort: f64,
+}
+
+impl Far<'_> {
+    const SERVER: &'static str = "10.7.0.2";
+    const PORT: &'static str = "7777";
+
+    fn start(&self, host: usize, words: &[&str]) -> Program {
+        let endpoint = Hosts::endpoint(host, "blue");
+        let endpoint = if self.way == Way::Rings { endpoint.with(&["--accel"]) } else { endpoint };
+        self.hosts.lab(host).start_in(&endpoint, words)
+    }
+
+    fn serve(&self, words: &[&str]) -> Program {
+        let mut server = self.start(0, words);
+        server.wait_listening(Self::PORT.parse().expect("a port"));
+        server
+    }
+
+    fn ask(&self, words: &[&str]) -> String {
+        self.start(1, words).finish(LIMIT).ok().text
+    }
+
+    fn redis(&self, options: &[&str], requests: f64) -> Vec<Row> {
+        let requests = ((requests * self.effort) as u64).max(1000).to_string();
+        let words =
+            ["redis-benchmark", "-h", Self::SERVER, "-p", Self::PORT, "--csv", "-t", "set,get", "-n", &requests];
+        rows(&self.ask(&[&words[..], options].concat()))
     }
 }
 
@@ -137,8 +204,13 @@ fn iperf(way: Way, effort: f64, options: &[&str]) -> f64 {
     server.wait_listening(port.parse().expect("a port"));
     let words = [&["iperf3", "-c", "127.0.0.1", "-p", &port, "-t", &seconds, "-J"], options].concat();
     let output = Program::start(way.command(&words)).finish(LIMIT).ok();
-    let report: serde_json::Value = serde_json::from_str(&output.text).expect("iperf3 writes JSON");
     server.finish(LIMIT);
+    received(&output.text)
+}
+
+/// Gb/s, of an output of iperf3.
+fn received(text: &str) -> f64 {
+    let report: serde_json::Value = serde_json::from_str(text).expect("iperf3 writes JSON");
     report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e9
 }
 
@@ -165,13 +237,25 @@ pub(crate) fn judge(results: &Results) -> Vec<Option<Goal>> {
         goal("a connection for each SET, accelerated / kernel TCP", over_tcp(SHORT, "SET", Way::Rings), 0.98, true),
         goal("SET, 100 connections, library loaded / kernel TCP", over_tcp(MANY, "SET", Way::Loaded), 0.99, true),
         goal("iperf3, 1 stream, accelerated / kernel TCP", over_tcp(BULK, "1 stream", Way::Rings), 2.0, true),
+        goal(
+            "two hosts: SET, 100 connections, accelerated / kernel TCP",
+            over_tcp(FAR_MANY, "SET", Way::Rings),
+            2.5,
+            true,
+        ),
+        goal(
+            "two hosts: SET, 100 connections, p99 accelerated / kernel TCP",
+            over_tcp(FAR_MANY, "SET p99", Way::Rings),
+            1.0,
+            false,
+        ),
     ]
 }
 
 /// Tables for the page.
 pub(crate) fn page(results: &Results) -> String {
     let mut text = String::new();
-    for group in [MANY, ONE, SHORT, BULK] {
+    for group in [MANY, ONE, SHORT, BULK, FAR_MANY, FAR_ONE, FAR_BULK] {
         let _ = writeln!(text, "\n| {group} | median | of the rounds |\n|---|---|---|");
         for figure in results.figures.iter().filter(|figure| figure.group == group) {
             let [least, most] =

@@ -17,6 +17,8 @@ pub(crate) struct Trunk {
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
     pub(crate) is_up: bool,
+    /// The worker has not been told of requests.
+    is_quiet: bool,
     pub(crate) pd: Pd,
     qp: Option<(QueuePair, Buffers)>,
     /// Messages for which there was no room.
@@ -63,7 +65,7 @@ impl Trunk {
     /// A trunk without a queue pair.
     pub(crate) fn new(number: u32, id: CmId, (local, peer): (IpAddr, IpAddr), pd: Pd) -> Self {
         let (queue, backlog) = (VecDeque::new(), VecDeque::new());
-        Self { number, id, local, peer, is_up: false, pd, qp: None, queue, backlog }
+        Self { number, id, local, peer, is_up: false, is_quiet: false, pd, qp: None, queue, backlog }
     }
 
     /// Makes its queue pair; returns the number.
@@ -122,10 +124,16 @@ impl Trunk {
     fn post(&mut self, device: &Device, work: Work, request: &Request<'_>) -> bool {
         let Some((qp, _)) = self.qp.as_mut().filter(|_| self.is_up) else { return false };
         let is_posted = device.post_send(qp, work.id(), request);
-        if is_posted {
-            device.ring(qp);
-        }
+        self.is_quiet |= is_posted;
         is_posted
+    }
+
+    /// Tells the worker of what has been posted since the last call.
+    pub(crate) fn ring(&mut self, device: &Device) {
+        if let Some((qp, _)) = self.qp.as_ref().filter(|_| self.is_quiet) {
+            device.ring(qp);
+            self.is_quiet = false;
+        }
     }
 
     /// There may be room again: sends messages that wait. Returns whether there is more room.

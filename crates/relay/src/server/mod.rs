@@ -169,6 +169,7 @@ impl Server {
                 self.pump(number);
             }
         }
+        self.trunks.values_mut().for_each(|trunk| trunk.ring(&self.device));
         has_some || !noted.is_empty()
     }
 
@@ -224,6 +225,7 @@ impl Server {
             }
         }
         self.forget_late();
+        self.trunks.values_mut().for_each(|trunk| trunk.ring(&self.device));
         Ok(false)
     }
 
