@@ -4,7 +4,7 @@ use crate::device::{Device, Region, Request};
 use crate::mirror::{Action, Mirror};
 use crate::process::Process;
 use crate::trunk::Trunk;
-use crate::wire::{Message, RemoteSlot};
+use crate::wire::{FEW, Message, RemoteSlot};
 use rdmesh_streams::ends::Ends;
 use rdmesh_streams::inbox::STREAMS;
 use rdmesh_streams::ring::Corrupt;
@@ -43,10 +43,14 @@ impl Stream {
         let Some(remote) = self.remote.filter(|_| !self.is_ending) else { return Ok(()) };
         let ring = (HEADER + self.mirror.tx() * RING) as u64;
         let (number, in_flight, region) = (self.number, &mut self.in_flight, self.region);
-        let mut is_full = false;
+        let slot = self.mirror.slot();
+        let (mut is_full, out) = (false, slot.ring(self.mirror.tx()));
         self.mirror.poll(|action| {
             let is_sent = match action {
                 Action::Tell(state) => trunk.try_send(device, Message::State { stream: remote.stream, state }),
+                Action::Bytes { at, len } if len <= FEW => {
+                    trunk.try_send_bytes(device, remote.stream, len, |place| out.load(at as u64, place))
+                }
                 Action::Bytes { at, len } => {
                     let request = Request::Write {
                         from: region.addr + ring + at as u64,

@@ -2,13 +2,12 @@
 
 use crate::device::cm::CmId;
 use crate::device::{Device, Pd, QueuePair, Region, Request};
-use crate::wire::{self, Message};
+use crate::wire::{BATCH, Batch, Message};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use zerocopy::IntoBytes;
 
 /// A trunk. Its regions are in a protection domain of its own: a peer reaches the slots of its own streams only.
 pub(crate) struct Trunk {
@@ -21,16 +20,22 @@ pub(crate) struct Trunk {
     is_quiet: bool,
     pub(crate) pd: Pd,
     qp: Option<(QueuePair, Buffers)>,
-    /// Messages for which there was no room.
+    /// Messages that are sent with the next request, or when there is room.
+    batch: Batch,
+    /// Messages for which there was none.
     queue: VecDeque<Message>,
     /// Streams that have something to send, for which there was none.
     pub(crate) backlog: VecDeque<u32>,
 }
 
-/// Memory for received messages.
+/// Memory for batches: as many as there are receive requests, and behind them as many as there are send requests.
 struct Buffers {
     memory: SharedMemory,
     region: Region,
+    receives: u32,
+    sends: u32,
+    /// Requests that have been posted, modulo `sends`: each has the buffer of its number while it is in flight.
+    posted: u32,
 }
 
 /// What a completion is about: the `wr_id`.
@@ -65,18 +70,31 @@ impl Trunk {
     /// A trunk without a queue pair.
     pub(crate) fn new(number: u32, id: CmId, (local, peer): (IpAddr, IpAddr), pd: Pd) -> Self {
         let (queue, backlog) = (VecDeque::new(), VecDeque::new());
-        Self { number, id, local, peer, is_up: false, is_quiet: false, pd, qp: None, queue, backlog }
+        Self {
+            number,
+            id,
+            local,
+            peer,
+            is_up: false,
+            is_quiet: false,
+            pd,
+            qp: None,
+            batch: Batch::new(),
+            queue,
+            backlog,
+        }
     }
 
     /// Makes its queue pair; returns the number.
     pub(crate) fn make_qp(&mut self, device: &mut Device) -> Result<u32, Errno> {
-        let qp = device.create_qp(self.pd, REQUESTS, wire::LEN as u32)?;
-        let count = qp.receive_capacity();
-        let (memory, fd) = SharedMemory::create("rdmesh-relay-buffers", count as usize * wire::LEN)?;
+        let qp = device.create_qp(self.pd, REQUESTS)?;
+        let (receives, sends) = qp.capacities();
+        let count = receives + sends;
+        let (memory, fd) = SharedMemory::create("rdmesh-relay-buffers", count as usize * BATCH)?;
         let region = device.register(self.pd, &memory, fd.as_fd())?;
         let qpn = qp.qpn;
-        self.qp = Some((qp, Buffers { memory, region }));
-        (0..count).for_each(|buffer| self.post_buffer(device, buffer));
+        self.qp = Some((qp, Buffers { memory, region, receives, sends, posted: 0 }));
+        (0..receives).for_each(|buffer| self.post_buffer(device, buffer));
         Ok(qpn)
     }
 
@@ -89,18 +107,17 @@ impl Trunk {
     pub(crate) fn post_buffer(&mut self, device: &Device, buffer: u32) {
         if let Some((qp, buffers)) = &mut self.qp {
             let work = Work::Received { trunk: self.number, buffer };
-            let offset = u64::from(buffer) * wire::LEN as u64;
-            device.post_recv(qp, work.id(), &buffers.region, offset, wire::LEN as u32);
+            let offset = u64::from(buffer) * BATCH as u64;
+            device.post_recv(qp, work.id(), &buffers.region, offset, BATCH as u32);
         }
     }
 
-    /// The message in a buffer; none where it is none.
-    pub(crate) fn message(&self, buffer: u32) -> Option<Message> {
+    /// The batch in a buffer.
+    pub(crate) fn received(&self, buffer: u32) -> Option<[u64; BATCH / 8]> {
         let (_, buffers) = self.qp.as_ref()?;
-        let mut words = [0u64; wire::LEN / 8];
-        let at = buffer as usize * wire::LEN;
-        (at + wire::LEN <= buffers.memory.len()).then(|| buffers.memory.part(at, wire::LEN).load(&mut words))?;
-        Message::parse(words.as_bytes().try_into().ok()?)
+        let (mut words, at) = ([0; BATCH / 8], buffer as usize * BATCH);
+        (at + BATCH <= buffers.memory.len()).then(|| buffers.memory.part(at, BATCH).load(&mut words))?;
+        Some(words)
     }
 
     /// Sends a message, now or when there is room.
@@ -112,24 +129,56 @@ impl Trunk {
 
     /// Sends a message if there is room.
     pub(crate) fn try_send(&mut self, device: &Device, message: Message) -> bool {
-        self.queue.is_empty()
-            && self.post(device, Work::Sent { trunk: self.number, stream: None }, &Request::Send(&message.encode()))
+        self.queue.is_empty() && self.add(device, |batch| batch.add(&message))
     }
 
-    /// Sends bytes of stream `stream` if there is room.
-    pub(crate) fn try_write(&mut self, device: &Device, stream: u32, request: &Request<'_>) -> bool {
-        self.queue.is_empty() && self.post(device, Work::Sent { trunk: self.number, stream: Some(stream) }, request)
+    /// Sends few bytes of the peer's stream `stream` if there is room; `fill` puts them in place.
+    pub(crate) fn try_send_bytes(
+        &mut self,
+        device: &Device,
+        stream: u32,
+        len: usize,
+        fill: impl Fn(&mut [u8]),
+    ) -> bool {
+        self.queue.is_empty() && self.add(device, |batch| batch.add_bytes(stream, len, &fill))
     }
 
-    fn post(&mut self, device: &Device, work: Work, request: &Request<'_>) -> bool {
-        let Some((qp, _)) = self.qp.as_mut().filter(|_| self.is_up) else { return false };
-        let is_posted = device.post_send(qp, work.id(), request);
-        self.is_quiet |= is_posted;
-        is_posted
+    /// Writes bytes of stream `stream` if there is room: behind what has been sent before.
+    pub(crate) fn try_write(&mut self, device: &Device, stream: u32, request: &Request) -> bool {
+        if !self.is_up || !self.queue.is_empty() || !self.send_batch(device) {
+            return false;
+        }
+        let Some((qp, buffers)) = self.qp.as_mut().filter(|(qp, _)| qp.has_room()) else { return false };
+        let work = Work::Sent { trunk: self.number, stream: Some(stream) };
+        device.post_send(qp, work.id(), request);
+        buffers.posted = (buffers.posted + 1) % buffers.sends;
+        self.is_quiet = true;
+        true
     }
 
-    /// Tells the worker of what has been posted since the last call.
+    fn add(&mut self, device: &Device, add: impl Fn(&mut Batch) -> bool) -> bool {
+        self.is_up && (add(&mut self.batch) || self.send_batch(device) && add(&mut self.batch))
+    }
+
+    fn send_batch(&mut self, device: &Device) -> bool {
+        if self.batch.bytes().is_empty() {
+            return true;
+        }
+        let Some((qp, buffers)) = self.qp.as_mut().filter(|(qp, _)| qp.has_room()) else { return false };
+        let at = (buffers.receives + buffers.posted) as usize * BATCH;
+        buffers.memory.part(at, BATCH).store(self.batch.bytes());
+        let (from, len) = (buffers.region.addr + at as u64, self.batch.bytes().len() as u32);
+        let request = Request::Send { from, lkey: buffers.region.lkey, len };
+        let work = Work::Sent { trunk: self.number, stream: None };
+        device.post_send(qp, work.id(), &request);
+        buffers.posted = (buffers.posted + 1) % buffers.sends;
+        (self.batch, self.is_quiet) = (Batch::new(), true);
+        true
+    }
+
+    /// Sends the batch, and tells the worker of what has been posted since the last call.
     pub(crate) fn ring(&mut self, device: &Device) {
+        self.send_batch(device);
         if let Some((qp, _)) = self.qp.as_ref().filter(|_| self.is_quiet) {
             device.ring(qp);
             self.is_quiet = false;
@@ -139,7 +188,7 @@ impl Trunk {
     /// There may be room again: sends messages that wait. Returns whether there is more room.
     pub(crate) fn flush(&mut self, device: &Device) -> bool {
         while let Some(message) = self.queue.pop_front() {
-            if !self.try_send_first(device, message) {
+            if !self.add(device, |batch| batch.add(&message)) {
                 self.queue.push_front(message);
                 return false;
             }
@@ -147,8 +196,9 @@ impl Trunk {
         true
     }
 
-    fn try_send_first(&mut self, device: &Device, message: Message) -> bool {
-        self.post(device, Work::Sent { trunk: self.number, stream: None }, &Request::Send(&message.encode()))
+    /// Whether the peer lets more messages wait than a relay has reason to send.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.queue.len() > WAITING
     }
 
     /// Gives back what it has, but for the protection domain, whose other regions may be streams'.
@@ -164,6 +214,8 @@ impl Trunk {
 
 /// Requests in flight each way. A trunk has twice as many completions.
 const REQUESTS: u32 = 127;
+/// Messages that may wait: more than all streams have to say at a time.
+const WAITING: usize = 4 * rdmesh_streams::inbox::STREAMS;
 const RECEIVED: u64 = 1 << 63;
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
 //! Messages between two relays, on the trunk between them.
 //!
-//! Each is one SEND of [`LEN`] bytes, little-endian. The bytes of streams travel as WRITEs into the other end's slot, whose
-//! immediate data is the stream's number there.
+//! A SEND is a batch: up to [`BATCH`] bytes of messages, one behind the other, little-endian, each with its kind first. Few bytes of a
+//! stream travel in it, many as WRITEs into the other end's slot, whose immediate data is the stream's number there.
 
 use rdmesh_streams::ends::Ends;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Bytes of a message.
-pub(crate) const LEN: usize = 80;
+/// Most bytes of a batch: one packet on an Ethernet.
+pub(crate) const BATCH: usize = 960;
+/// Most bytes of a stream that travel in a message.
+pub(crate) const FEW: usize = 448;
+/// Bytes of the longest message without a stream's bytes.
+const LONGEST: usize = 80;
+/// Bytes before those of a stream.
+const HEAD: usize = 12;
 
 /// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +28,68 @@ pub(crate) enum Message {
     State { stream: u32, state: State },
     /// The receiver's stream has ended at the other end, with all that it had to say.
     End { stream: u32 },
+}
+
+/// A message that has come, in its batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received<'a> {
+    Message(Message),
+    /// The next bytes of the receiver's stream.
+    Bytes {
+        stream: u32,
+        bytes: &'a [u8],
+    },
+}
+
+/// Messages that are sent together.
+pub(crate) struct Batch {
+    bytes: [u8; BATCH],
+    len: usize,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; BATCH], len: 0 }
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Adds a message; false where it does not fit.
+    pub(crate) fn add(&mut self, message: &Message) -> bool {
+        if self.len + LONGEST > BATCH {
+            return false;
+        }
+        let mut out = Writer { bytes: &mut self.bytes[self.len..], at: 0 };
+        message.encode(&mut out);
+        self.len += out.at;
+        true
+    }
+
+    /// Adds `len` bytes of the receiver's stream, at most [`FEW`], which `fill` puts in place; false where they do not fit.
+    pub(crate) fn add_bytes(&mut self, stream: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        if len > FEW || self.len + HEAD + len > BATCH {
+            return false;
+        }
+        let mut out = Writer { bytes: &mut self.bytes[self.len..], at: 0 };
+        out.words([BYTES, stream, len as u32]);
+        fill(&mut out.bytes[HEAD..HEAD + len]);
+        self.len += HEAD + len;
+        true
+    }
+}
+
+/// The messages of a received batch, in order; none at the first that is none.
+pub(crate) fn parse(batch: &[u8]) -> impl Iterator<Item = Option<Received<'_>>> {
+    let mut rest = Some(Reader(batch));
+    std::iter::from_fn(move || {
+        let mut input = rest.take().filter(|input| !input.0.is_empty())?;
+        let received = input.received();
+        rest = received.is_some().then_some(input);
+        Some(received)
+    })
 }
 
 /// Slot of a stream at the other end of a trunk, as WRITEs name it.
@@ -42,12 +110,12 @@ pub(crate) struct State {
     /// Of the direction that it reads.
     pub(crate) head: u64,
     pub(crate) is_frozen: bool,
+    /// Its slot has the position at which that direction moved to the ring.
+    pub(crate) has_up: bool,
 }
 
 impl Message {
-    /// Its bytes.
-    pub(crate) fn encode(&self) -> [u8; LEN] {
-        let mut out = Writer { bytes: [0; LEN], at: 0 };
+    fn encode(&self, out: &mut Writer<'_>) {
         match self {
             Self::Ask { stream, slot, ends, nonce } => {
                 out.words([1, *stream]);
@@ -61,45 +129,23 @@ impl Message {
             }
             Self::Unknown { asked } => out.words([3, *asked]),
             Self::State { stream, state } => {
-                out.words([4, *stream, u32::from(state.is_final), u32::from(state.is_frozen)]);
+                let bits = u32::from(state.is_final) | u32::from(state.is_frozen) << 1 | u32::from(state.has_up) << 2;
+                out.words([4, *stream, bits]);
                 [state.up_at, state.down_at, state.head].iter().for_each(|word| out.put(&word.to_le_bytes()));
             }
             Self::End { stream } => out.words([5, *stream]),
         }
-        out.bytes
-    }
-
-    /// The message in `bytes`; none where it is none.
-    pub(crate) fn parse(bytes: &[u8; LEN]) -> Option<Self> {
-        let mut input = Reader(bytes);
-        let kind = input.word()?;
-        let stream = input.word()?;
-        Some(match kind {
-            1 => Self::Ask {
-                stream,
-                slot: input.slot()?,
-                nonce: [input.long()?, input.long()?],
-                ends: Ends { connector: input.address()?, acceptor: input.address()? },
-            },
-            2 => Self::Found { asked: stream, stream: input.word()?, slot: input.slot()? },
-            3 => Self::Unknown { asked: stream },
-            4 => {
-                let (is_final, is_frozen) = (input.word()? != 0, input.word()? != 0);
-                let (up_at, down_at, head) = (input.long()?, input.long()?, input.long()?);
-                Self::State { stream, state: State { up_at, down_at, is_final, head, is_frozen } }
-            }
-            5 => Self::End { stream },
-            _ => return None,
-        })
     }
 }
 
-struct Writer {
-    bytes: [u8; LEN],
+const BYTES: u32 = 6;
+
+struct Writer<'a> {
+    bytes: &'a mut [u8],
     at: usize,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -126,7 +172,35 @@ impl Writer {
 
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn received(&mut self) -> Option<Received<'a>> {
+        let kind = self.word()?;
+        let stream = self.word()?;
+        Some(Received::Message(match kind {
+            1 => {
+                let (slot, nonce) = (self.slot()?, [self.long()?, self.long()?]);
+                let ends = Ends { connector: self.address()?, acceptor: self.address()? };
+                Message::Ask { stream, slot, ends, nonce }
+            }
+            2 => Message::Found { asked: stream, stream: self.word()?, slot: self.slot()? },
+            3 => Message::Unknown { asked: stream },
+            4 => {
+                let bits = self.word()?;
+                let [is_final, is_frozen, has_up] = [1, 2, 4].map(|bit| bits & bit != 0);
+                let (up_at, down_at, head) = (self.long()?, self.long()?, self.long()?);
+                Message::State { stream, state: State { up_at, down_at, is_final, head, is_frozen, has_up } }
+            }
+            5 => Message::End { stream },
+            BYTES => {
+                let len = self.word()? as usize;
+                let (bytes, rest) = self.0.split_at_checked(len).filter(|_| len <= FEW)?;
+                self.0 = rest;
+                return Some(Received::Bytes { stream, bytes });
+            }
+            _ => return None,
+        }))
+    }
+
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -161,12 +235,8 @@ mod tests {
     }
 
     fn state() -> impl Strategy<Value = State> {
-        any::<(u64, u64, bool, u64, bool)>().prop_map(|(up_at, down_at, is_final, head, is_frozen)| State {
-            up_at,
-            down_at,
-            is_final,
-            head,
-            is_frozen,
+        any::<(u64, u64, bool, u64, bool, bool)>().prop_map(|(up_at, down_at, is_final, head, is_frozen, has_up)| {
+            State { up_at, down_at, is_final, head, is_frozen, has_up }
         })
     }
 
@@ -197,13 +267,39 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_arrive_as_they_were_sent(message in message()) {
-            prop_assert_eq!(Message::parse(&message.encode()), Some(message));
+        fn messages_arrive_as_they_were_sent(
+            messages in prop::collection::vec((message(), prop::collection::vec(any::<u8>(), 0..FEW)), 1..20),
+        ) {
+            let mut batch = Batch::new();
+            let mut sent = Vec::new();
+            for (message, bytes) in &messages {
+                if batch.add(message) {
+                    sent.push(Received::Message(*message));
+                }
+                if batch.add_bytes(7, bytes.len(), |place| place.copy_from_slice(bytes)) {
+                    sent.push(Received::Bytes { stream: 7, bytes });
+                }
+            }
+            prop_assert!(!sent.is_empty());
+            let received: Option<Vec<Received<'_>>> = parse(batch.bytes()).collect();
+            prop_assert_eq!(received, Some(sent));
         }
 
         #[test]
-        fn no_bytes_panic(bytes in any::<[u8; LEN]>()) {
-            let _ = Message::parse(&bytes);
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..BATCH)) {
+            let parsed = parse(&bytes).count();
+            prop_assert!(parsed <= bytes.len());
         }
+    }
+
+    #[test]
+    fn what_is_no_message_ends_the_batch() {
+        let mut batch = Batch::new();
+        assert!(batch.add(&Message::End { stream: 1 }));
+        let whole = batch.bytes().to_vec();
+        let bytes = [&whole[..], &[9; 8], &whole].concat();
+        let end = Some(Received::Message(Message::End { stream: 1 }));
+        assert_eq!(parse(&bytes).collect::<Vec<_>>(), [end, None]);
+        assert_eq!(parse(&whole[..7]).collect::<Vec<_>>(), [None]);
     }
 }

@@ -136,6 +136,12 @@ pub(crate) fn make_room(fd: c_int, bytes: usize) {
     }
 }
 
+/// Ends a connection with a reset, so that its peer does not take it for an orderly end (`tcp_disconnect` of the kernel).
+pub(crate) fn abort(fd: c_int) {
+    let unspecified = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    real::connect(fd, &raw const unspecified, size_of::<libc::sockaddr>() as socklen_t);
+}
+
 /// Makes the last close of the socket end the connection with a reset, as the close of one with unread data does.
 pub(crate) fn reset_on_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -220,6 +220,14 @@ impl SharedMemory {
         }
     }
 
+    /// Copies `bytes` to its beginning, which must have room.
+    #[allow(unsafe_code)]
+    pub fn store(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len);
+        // SAFETY: within the mapping (asserted), of which there are no references to plain memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), bytes.len()) };
+    }
+
     /// Whether there are other clones or parts of the mapping.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1

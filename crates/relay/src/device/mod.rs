@@ -136,8 +136,8 @@ impl Device {
         self.call(number::DEREG_MR, &DeregMr { mr_handle: region.handle }, 0).map(drop)
     }
 
-    /// A queue pair with room for so many requests each way, and messages of `inline` bytes.
-    pub(crate) fn create_qp(&mut self, pd: Pd, requests: u32, inline: u32) -> Result<QueuePair, Errno> {
+    /// A queue pair with room for so many requests each way.
+    pub(crate) fn create_qp(&mut self, pd: Pd, requests: u32) -> Result<QueuePair, Errno> {
         let request = CreateQp {
             pd_handle: pd.0,
             send_cq_handle: self.cq,
@@ -146,7 +146,6 @@ impl Device {
             max_recv_wr: requests,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: inline,
             sq_sig_all: 1,
             qp_type: RC,
             ..Default::default()
@@ -209,7 +208,7 @@ impl Device {
     }
 
     /// Posts a request; false where the queue is full. [`Device::ring`] has it executed.
-    pub(crate) fn post_send(&self, qp: &mut QueuePair, wr_id: u64, request: &Request<'_>) -> bool {
+    pub(crate) fn post_send(&self, qp: &mut QueuePair, wr_id: u64, request: &Request) -> bool {
         qp.send.post_send(wr_id, request)
     }
 
@@ -254,9 +253,14 @@ impl Device {
 }
 
 impl QueuePair {
-    /// Receive requests that it holds.
-    pub(crate) fn receive_capacity(&self) -> u32 {
-        self.receive.capacity()
+    /// Receive and send requests that it holds.
+    pub(crate) fn capacities(&self) -> (u32, u32) {
+        (self.receive.capacity(), self.send.capacity())
+    }
+
+    /// Whether there is room for a send request.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.send.is_full()
     }
 }
 

@@ -18,12 +18,12 @@ pub(super) struct Queue {
     log2_elem_size: u32,
 }
 
-/// A WRITE with immediate data, or a SEND of inline bytes.
-pub(crate) enum Request<'a> {
-    /// `len` bytes at `from`, in the region `lkey`, go to `to` at the peer, in the region `rkey`; the peer's completion has `imm`.
-    Write { from: u64, lkey: u32, to: u64, rkey: u32, len: u32, imm: u32 },
+/// A WRITE with immediate data, or a SEND, of `len` bytes at `from`, in the region `lkey`.
+pub(crate) enum Request {
+    /// They go to `to` at the peer, in the region `rkey`; the peer's completion has `imm`.
+    Write { from: u64, lkey: u32, len: u32, to: u64, rkey: u32, imm: u32 },
     /// A message.
-    Send(&'a [u8]),
+    Send { from: u64, lkey: u32, len: u32 },
 }
 
 impl Queue {
@@ -49,7 +49,7 @@ impl Queue {
         unsafe { &*self.memory.as_ptr().add(at).cast::<AtomicU32>() }
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let consumer = self.cell(CONSUMER).load(Ordering::Acquire) & self.mask;
         (self.own + 1) & self.mask == consumer
     }
@@ -72,33 +72,23 @@ impl Queue {
     }
 
     /// Posts a request; false where the queue is full. Every request gives a completion.
-    pub(super) fn post_send(&mut self, wr_id: u64, request: &Request<'_>) -> bool {
+    pub(super) fn post_send(&mut self, wr_id: u64, request: &Request) -> bool {
         if self.is_full() {
             return false;
         }
-        let (opcode, ex, flags) = match request {
-            Request::Write { imm, .. } => (wr_opcode::RDMA_WRITE_WITH_IMM, imm.to_be(), SIGNALED),
-            Request::Send(_) => (wr_opcode::SEND, 0, SIGNALED | INLINE),
+        let (opcode, ex) = match request {
+            Request::Write { imm, .. } => (wr_opcode::RDMA_WRITE_WITH_IMM, imm.to_be()),
+            Request::Send { .. } => (wr_opcode::SEND, 0),
         };
-        let wr = RxeSendWr { wr_id, reserved: 0, opcode, send_flags: flags, ex };
-        let mut dma = RxeDmaInfo::default();
-        match request {
-            Request::Write { from, lkey, to, rkey, len, .. } => {
-                let args = RxeRdmaArgs { remote_addr: *to, rkey: *rkey, reserved: 0 };
-                let sge = RxeSge { addr: *from, length: *len, lkey: *lkey };
-                (dma.length, dma.resid, dma.num_sge) = (*len, *len, 1);
-                self.write(&[
-                    (0, wr.as_bytes()),
-                    (ARGS, args.as_bytes()),
-                    (DMA, dma.as_bytes()),
-                    (WQE, sge.as_bytes()),
-                ]);
-            }
-            Request::Send(bytes) => {
-                (dma.length, dma.resid) = (bytes.len() as u32, bytes.len() as u32);
-                self.write(&[(0, wr.as_bytes()), (DMA, dma.as_bytes()), (WQE, bytes)]);
-            }
+        let wr = RxeSendWr { wr_id, reserved: 0, opcode, send_flags: SIGNALED, ex };
+        let (Request::Write { from, lkey, len, .. } | Request::Send { from, lkey, len }) = *request;
+        let dma = RxeDmaInfo { length: len, resid: len, num_sge: 1, ..Default::default() };
+        let sge = RxeSge { addr: from, length: len, lkey };
+        if let Request::Write { to, rkey, .. } = *request {
+            let args = RxeRdmaArgs { remote_addr: to, rkey, reserved: 0 };
+            self.write(&[(ARGS, args.as_bytes())]);
         }
+        self.write(&[(0, wr.as_bytes()), (DMA, dma.as_bytes()), (WQE, sge.as_bytes())]);
         self.publish();
         true
     }
@@ -147,6 +137,5 @@ const DATA: usize = size_of::<RxeQueueBuf>();
 const ARGS: usize = offset_of!(RxeSendWqe, args);
 const DMA: usize = offset_of!(RxeSendWqe, dma);
 const WQE: usize = size_of::<RxeSendWqe>();
-/// `IB_SEND_SIGNALED` and `IB_SEND_INLINE` (ib_verbs.h).
+/// `IB_SEND_SIGNALED` (ib_verbs.h).
 const SIGNALED: u32 = 1 << 1;
-const INLINE: u32 = 1 << 3;

@@ -120,7 +120,7 @@ impl Mirror {
         if ahead > RING as u64 || tail.wrapping_sub(self.peer_head) > RING as u64 {
             return Err(Corrupt);
         }
-        let mut state = State { up_at, ..self.told };
+        let mut state = State { up_at, has_up: self.heard.up_at != 0, ..self.told };
         self.report_reading(&mut state)?;
         if !self.tell(state, &mut send) {
             return Ok(());
@@ -168,6 +168,21 @@ impl Mirror {
         false
     }
 
+    /// The slot.
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot.clone()
+    }
+
+    /// Bytes have come that go into the ring that the process reads.
+    pub(crate) fn on_few_bytes(&mut self, bytes: &[u8]) -> Result<Changed, Corrupt> {
+        let ahead = self.received.wrapping_sub(self.input().header.consumer.head.load(Acquire));
+        if ahead.saturating_add(bytes.len() as u64) > RING as u64 {
+            return Err(Corrupt);
+        }
+        self.input().place(self.received, bytes);
+        self.on_bytes(bytes.len() as u32)
+    }
+
     /// `len` bytes have been written into the ring that the process reads.
     pub(crate) fn on_bytes(&mut self, len: u32) -> Result<Changed, Corrupt> {
         let input = self.input();
@@ -190,12 +205,18 @@ impl Mirror {
         }
         self.peer_head = state.head;
         out.header.consumer.head.store(state.head, SeqCst);
+        if state.has_up {
+            out.header.path.up_seen.store(1, SeqCst);
+        }
         if state.is_frozen != before.is_frozen {
             out.header.path.is_frozen.store(state.is_frozen.into(), SeqCst);
         }
         let path = &input.header.path;
         path.up_at.store(state.up_at, SeqCst);
-        // Where the direction goes back to TCP the reader learns from TCP itself.
+        // Where the direction goes back to TCP the reader learns from TCP itself, unless it has never left.
+        if state.down_at != 0 && state.up_at == 0 {
+            path.down_at.store(state.down_at, SeqCst);
+        }
         if state.is_final {
             path.is_final.store(1, SeqCst);
         }

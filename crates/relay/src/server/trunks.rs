@@ -5,7 +5,7 @@ use crate::device::cm::{CmId, Event};
 use crate::mirror::Changed;
 use crate::stream::Remote;
 use crate::trunk::{Trunk, Work};
-use crate::wire::Message;
+use crate::wire::{self, BATCH, Message, Received};
 use rdmesh_streams::ends::Ends;
 use rdmesh_streams::message::Message as Said;
 use rdmesh_streams::ring::Corrupt;
@@ -13,6 +13,7 @@ use rdmesh_uverbs::abi::WorkCompletion;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
 
 impl Server {
     /// The trunk from one of the endpoint's addresses to another relay, made where there is none.
@@ -207,17 +208,32 @@ impl Server {
 
     fn take_received(&mut self, number: u32, buffer: u32, completion: &WorkCompletion) {
         let Some(trunk) = self.trunks.get_mut(&number) else { return };
-        let message = if completion.opcode == RECV { trunk.message(buffer) } else { None };
+        let batch = if completion.opcode == RECV { trunk.received(buffer) } else { None };
         trunk.post_buffer(&self.device, buffer);
         // Its first message may be faster than the word that the connection is there.
         trunk.is_up = true;
-        match message {
-            Some(message) => self.take_message(number, message),
+        match batch {
+            Some(words) => self.take_batch(number, &words.as_bytes()[..BATCH.min(completion.byte_len as usize)]),
             None if completion.opcode == RECV_RDMA_WITH_IMM => {
                 let stream = u32::from_be(completion.ex);
                 self.change(number, stream, |mirror| mirror.on_bytes(completion.byte_len));
             }
             None => self.remove_trunk(number),
+        }
+    }
+
+    fn take_batch(&mut self, number: u32, batch: &[u8]) {
+        for received in wire::parse(batch) {
+            match received {
+                Some(Received::Message(message)) => self.take_message(number, message),
+                Some(Received::Bytes { stream, bytes }) => {
+                    self.change(number, stream, |mirror| mirror.on_few_bytes(bytes));
+                }
+                None => return self.remove_trunk(number),
+            }
+        }
+        if self.trunks.get(&number).is_some_and(Trunk::is_stuck) {
+            self.remove_trunk(number);
         }
     }
 

@@ -91,13 +91,7 @@ impl Stream {
             }
             None => {
                 channel.kernel.fetch_and(!READY, Ordering::AcqRel);
-                let most = pieces.iter().map(|piece| piece.len).sum();
-                let received = match self.look_for_record(fd, channel, most)? {
-                    Look::Taken => return self.receive_behind_ring(fd, channel, pieces, flags),
-                    Look::Bytes(len) => return self.receive_at_most(fd, pieces, flags, len as u64),
-                    Look::End(end) => end.map(|()| 0),
-                    Look::Never => kernel::receive(fd, pieces, flags & PASSED),
-                };
+                let received = kernel::receive(fd, pieces, flags & PASSED);
                 // An end that is no longer early comes after the switch.
                 let is_early = channel.early() != 0;
                 match received {
@@ -196,7 +190,7 @@ impl Stream {
             return Err(Errno::AGAIN);
         }
         channel.looked.store(now(), Ordering::Relaxed);
-        let received = match self.look_for_record(fd, channel, 0)? {
+        let received = match self.look_for_record(fd, channel)? {
             Look::Taken => return self.receive_behind_ring(fd, channel, pieces, flags),
             Look::Bytes(len) => Ok(len),
             Look::End(end) => end.map(|()| 0),

@@ -84,9 +84,16 @@ impl Stream {
             return sent;
         };
         let ring = channel.out();
+        let is_down = || ring.header.path.down_at.load(Ordering::Relaxed) != 0;
+        let was_down = is_down();
         if !self.is_on_ring(fd, channel, &ring) {
             let sent = kernel::send(fd, pieces, flags & PASSED);
             drop(held);
+            if is_down() && !was_down {
+                // Who waits for space waits for the kernel's from now on.
+                self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+                self.wake_own_waiters();
+            }
             self.settle(channel);
             return sent;
         }
@@ -102,7 +109,11 @@ impl Stream {
     /// Ends a connection whose other end has written nonsense into the shared memory.
     pub(super) fn give_up(&self, fd: c_int) -> Errno {
         self.pin();
-        real::shutdown(fd, libc::SHUT_RDWR);
+        match self.channel() {
+            // Its bytes may have got lost: the other end is not to see an orderly end.
+            Some(channel) if channel.is_relayed() => kernel::abort(fd),
+            _ => drop(real::shutdown(fd, libc::SHUT_RDWR)),
+        }
         self.is_shut.iter().for_each(|shut| shut.store(true, Ordering::Release));
         Errno::CONNRESET
     }

@@ -213,7 +213,8 @@ impl Stream {
         // A peer that sends nothing more may have closed its socket: TCP knows whether there is a reader.
         let may_be_closed =
             channel.input().header.path.is_final.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0;
-        if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed {
+        let leaves = channel.leaves.load(Ordering::Relaxed) || channel.is_bulk();
+        if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed || leaves {
             self.move_down(fd, channel, ring);
             return false;
         }
@@ -240,10 +241,13 @@ impl Stream {
         let path = &ring.header.path;
         if path.up_at.load(Ordering::Acquire) == 0 {
             channel.is_accepted.store(false, Ordering::Release);
-            // A relayed reader waits for a record, even where no byte has gone by the ring.
-            if !channel.is_relayed() || path.is_frozen.load(Ordering::Acquire) == 0 {
-                return;
+            if channel.is_relayed() {
+                // A reader that has frozen the direction waits for this.
+                path.down_at.store(1, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                channel.link.signal(&ring.header.reader);
             }
+            return;
         }
         if path.is_final.load(Ordering::Acquire) != 0 {
             // Nothing follows by TCP, and what is in the ring is read there.
@@ -340,10 +344,16 @@ impl Stream {
             {
                 // It is dead, or stopped: what is in the ring can still be read here.
                 path.is_frozen.store(0, Ordering::SeqCst);
+                if channel.is_relayed() && path.is_final.load(Ordering::Acquire) == 0 {
+                    // Its record may come when nobody knows it.
+                    self.give_up(fd);
+                }
                 return;
             }
             // A relayed writer's record comes by TCP.
-            let _ = self.look_for_record(fd, channel, 0);
+            if self.locks.left() == Some(0) {
+                let _ = self.look_for_record(fd, channel);
+            }
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         while self.skip_known(fd, channel) == Err(Errno::AGAIN) && now() - begin < FREEZE_NS {

@@ -62,6 +62,8 @@ pub struct Path {
     pub is_frozen: AtomicU32,
     /// Whether the writer has shut the direction down, or closed its socket: what is in the ring cannot go by TCP any more.
     pub is_final: AtomicU32,
+    /// Of a relayed connection: whether the reader's slot has `up_at`.
+    pub up_seen: AtomicU32,
 }
 
 /// Waiters at one end of a direction: the connection's index there, and the waiters' numbers plus one.

@@ -183,6 +183,18 @@ impl Ring<'_> {
         self.header.consumer.head.store(head.wrapping_add(by as u64), SeqCst);
     }
 
+    /// Copies the bytes at positions `from` on out of the ring, whoever else may write there. At most a ring of them.
+    pub fn load(&self, from: u64, to: &mut [u8]) {
+        assert!(to.len() <= RING);
+        self.copy_out(from, to.as_mut_ptr(), to.len());
+    }
+
+    /// Puts bytes at positions `at` on into the ring, before the position tells of them. At most a ring of them.
+    pub fn place(&self, at: u64, bytes: &[u8]) {
+        assert!(bytes.len() <= RING);
+        self.copy_in(at, bytes.as_ptr(), bytes.len());
+    }
+
     fn copy_in(&self, at: u64, from: *const u8, len: usize) {
         let at = at as usize & (RING - 1);
         let first = len.min(RING - at);
