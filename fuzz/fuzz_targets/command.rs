@@ -7,14 +7,16 @@
 
 use libfuzzer_sys::fuzz_target;
 use rdmesh_fabric::Quota;
-use rdmesh_router::io::IoConfig;
 use rdmesh_router::endpoint::EndpointId;
+use rdmesh_router::io::IoConfig;
 use rdmesh_router::session::{EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
 use rdmesh_uverbs::abi::{Command, CommandHeader, ExtendedCommandHeader, ModifyQp, ioctl_method, ioctl_object, number};
 use rdmesh_uverbs::page::CONTEXT_PAGE_LEN;
 use rdmesh_uverbs::ring::{Extent, QueueFile};
-use rdmesh_uverbs::session::{self, IoctlAttr, IoctlHeader, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, Segment, VERSION};
+use rdmesh_uverbs::session::{
+    self, IoctlAttr, IoctlHeader, MAX_MESSAGE, ReplyHeader, RequestHeader, RequestKind, Segment, VERSION,
+};
 use rdmesh_uverbs::shared::SharedMemory;
 use rdmesh_verbs::{DeviceLimits, Gid, Vni};
 use rustix::net::{

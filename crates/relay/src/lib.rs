@@ -10,6 +10,7 @@
 //! * [`process`], [`stream`], [`trunk`]: what it serves. [`mirror`]: a slot as the copy of another.
 //! * [`wire`]: messages between relays.
 //! * [`device`]: the endpoint's device, as its programs have it.
+//! * [`trial`]: a mirror between a process and a peer that do not keep to the rules.
 
 mod device;
 mod mirror;
@@ -18,7 +19,9 @@ mod raw;
 mod relays;
 mod server;
 mod stream;
+mod trial;
 mod trunk;
 mod wire;
 
 pub use relays::{Relay, Relays};
+pub use trial::Trial;

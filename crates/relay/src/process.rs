@@ -4,7 +4,7 @@ use rdmesh_streams::inbox::{Inbox, Place};
 use rdmesh_streams::message::{Message, VERSION};
 use rdmesh_streams::peer::Peer;
 use rdmesh_streams::ring::layout::Waiting;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
@@ -13,6 +13,7 @@ pub(crate) struct Process {
     socket: OwnedFd,
     peer: Peer<OwnedFd>,
     inbox: Inbox,
+    doorbells: usize,
 }
 
 /// The relay's only waiter, which has a place in each inbox.
@@ -24,7 +25,7 @@ impl Process {
         let (inbox, inbox_fd) = Inbox::create()?;
         Message::Hello { version: VERSION }.send(socket.as_fd(), &[inbox_fd.as_fd()])?;
         Message::Doorbell { waiter: WAITER }.send(socket.as_fd(), &[doorbell])?;
-        Ok(Self { socket, peer: Peer::default(), inbox })
+        Ok(Self { socket, peer: Peer::default(), inbox, doorbells: 0 })
     }
 
     /// Its socket.
@@ -40,6 +41,22 @@ impl Process {
     /// The process, as far as it can be woken.
     pub(crate) fn peer(&self) -> &Peer<OwnedFd> {
         &self.peer
+    }
+
+    /// Takes the doorbell of a waiter. EPROTO where it is no eventfd: what the router writes may mean something to another file.
+    pub(crate) fn take_doorbell(&mut self, waiter: u32, fd: OwnedFd) -> Result<(), Errno> {
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        if rustix::fs::readlink(link, Vec::new())?.as_bytes() != b"anon_inode:[eventfd]" {
+            return Err(Errno::PROTO);
+        }
+        self.peer.take_doorbell(waiter, fd, |fd| fd)?;
+        self.doorbells += 1;
+        Ok(())
+    }
+
+    /// Doorbells that it has sent.
+    pub(crate) fn doorbells(&self) -> usize {
+        self.doorbells
     }
 
     /// Says something; false where the process does not listen, and is to be given up.

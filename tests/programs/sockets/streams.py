@@ -8,14 +8,19 @@ streams.py cat PORT                               after four answers leaves the 
 streams.py ask ADDRESS PORT QUESTIONS             asks echo or cat, question by question
 streams.py give PORT BYTES                        sends so many bytes to a client after its word, and kills itself
 streams.py take ADDRESS PORT BYTES                receives them, and the end
+streams.py noise SECONDS                          says to the endpoint's relay whatever comes to mind
 """
+import fcntl
 import hashlib
+import mmap
 import os
 import random
 import signal
 import socket
+import struct
 import sys
 import threading
+import time
 
 # Of any two ends both ways differ.
 BLOCK = 1 << 16
@@ -185,7 +190,43 @@ def take(address, port, count):
     print("all bytes are right")
 
 
+def noise(seconds):
+    """Messages of all kinds with any numbers and descriptors, on many connections, in and out of order."""
+    chance, path = random.Random(1), os.path.join(os.environ["RDMESH_ENDPOINT"], "streams.sock")
+    until, sent = time.monotonic() + float(seconds), 0
+
+    def memory(length, sealed):
+        fd = os.memfd_create("noise", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, length)
+        if sealed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return fd
+
+    # A slot, an inbox, a socket, and what is none of these.
+    slot, inbox = memory(4096 + 2 * (128 << 10), True), memory(1 << 20, True)
+    fds = [slot, inbox, memory(100, True), memory(1 << 20, False), os.open("/dev/null", os.O_RDWR), *os.pipe()]
+    fds += [socket.socket().fileno(), socket.create_server(("", 0)).detach(), os.eventfd(0)]
+    words = mmap.mmap(slot, 4096)
+    while time.monotonic() < until:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(path)
+            link.setblocking(False)
+            if chance.random() < 0.9:
+                socket.send_fds(link, [struct.pack("=II", 1, 2)], [inbox])
+            for _ in range(chance.randrange(60)):
+                at = chance.randrange(0, 1024, 8)
+                words[at : at + 8] = chance.randbytes(8)
+                kind = chance.choice([1, 2, 3, 3, 3, 4, 5, 6, 7, 8, 9, chance.getrandbits(32)])
+                text = struct.pack("=II", kind, chance.choice([0, 1, 255, 256, 16384, chance.getrandbits(32)]))
+                text = chance.choice([text] * 9 + [text[: chance.randrange(8)], text * 100])
+                try:
+                    socket.send_fds(link, [text], chance.choices(fds, k=chance.randrange(4)))
+                except OSError:
+                    break
+                sent += 1
+    print(f"{sent} messages were sent")
+
+
 if __name__ == "__main__":
-    {"serve": serve, "connect": connect, "echo": echo, "cat": cat, "ask": ask, "give": give, "take": take}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    roles = [serve, connect, echo, cat, ask, give, take, noise]
+    {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

@@ -124,6 +124,21 @@ fn what_a_killed_program_has_sent_arrives_before_the_end() {
 }
 
 #[test]
+fn noise_at_the_relays_harms_only_its_own_endpoint() {
+    let lab = Lab::start();
+    let ends = Ends::of_one_host(&lab);
+    let router = lab.router_pid();
+    let seconds = rounds(3, 60).to_string();
+    let stranger = Endpoint::at("stranger", "blue", "10.7.0.9");
+    let noise = lab.start_in(&stranger, &streams(&["noise", &seconds]));
+    ends.exchange(5, 2, || ());
+    let output = noise.finish(LIMIT).ok();
+    assert!(output.text.contains("messages were sent") && !output.text.starts_with("0 "), "{}", output.text);
+    assert_eq!(lab.router_pid(), router, "another router");
+    ends.exchange(5, 2, || ());
+}
+
+#[test]
 fn redis_serves_another_host_by_rings() {
     let hosts = Hosts::start();
     let ends = Ends::of_hosts(&hosts);

@@ -34,6 +34,8 @@ pub(crate) struct Server {
     cm: Cm,
     processes: HashMap<u64, Process>,
     next_process: u64,
+    /// Descriptors that processes have sent, and that are kept.
+    doorbells: usize,
     trunks: HashMap<u32, Trunk>,
     next_trunk: u32,
     streams: Streams,
@@ -121,6 +123,7 @@ impl Server {
             cm,
             processes: HashMap::new(),
             next_process: 0,
+            doorbells: 0,
             trunks: HashMap::new(),
             next_trunk: 0,
             streams: Streams::default(),

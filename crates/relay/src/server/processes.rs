@@ -61,7 +61,7 @@ impl Server {
 
     /// Handles a message. A process that breaks the rules is not listened to any more.
     fn hear(&mut self, number: u64, Received { message, mut fds }: Received) -> Result<(), Errno> {
-        let process = self.processes.get(&number).ok_or(Errno::SRCH)?;
+        let process = self.processes.get_mut(&number).ok_or(Errno::SRCH)?;
         match message {
             Said::Hello { version: VERSION } => {
                 process.peer().take_inbox(&fds.pop().ok_or(Errno::PROTO)?)?;
@@ -72,7 +72,14 @@ impl Server {
                     .for_each(|stream| self.pump(stream));
                 Ok(())
             }
-            Said::Doorbell { waiter } => process.peer().take_doorbell(waiter, fds.pop().ok_or(Errno::PROTO)?, |fd| fd),
+            Said::Doorbell { waiter } => {
+                if self.doorbells == DOORBELLS {
+                    return Err(Errno::MFILE);
+                }
+                process.take_doorbell(waiter, fds.pop().ok_or(Errno::PROTO)?)?;
+                self.doorbells += 1;
+                Ok(())
+            }
             Said::Offer { offer } => {
                 if self.take_offer(number, offer, fds).is_err() {
                     self.answer(number, Said::Later { offer });
@@ -108,6 +115,7 @@ impl Server {
     fn remove_process(&mut self, number: u64) {
         if let Some(process) = self.processes.remove(&number) {
             let _ = epoll::delete(&self.epoll, process.socket());
+            self.doorbells -= process.doorbells();
         }
         let asked = self.asked.iter().filter(|(_, asked)| asked.process == number).map(|(ends, _)| *ends);
         asked.collect::<Vec<_>>().iter().for_each(|ends| self.refuse_asked(ends));
@@ -206,7 +214,8 @@ impl Server {
     }
 }
 
-/// Most processes of an endpoint that are linked.
-const PROCESSES: usize = 1024;
+/// Most processes of an endpoint that are linked, and doorbells that they have sent: descriptors of the router.
+const PROCESSES: usize = 256;
+const DOORBELLS: usize = 1024;
 /// Messages of a process that are handled before others have their turn.
 const TURN: usize = 64;
