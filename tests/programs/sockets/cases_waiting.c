@@ -412,3 +412,77 @@ int case_closed_and_reused(void) {
     }
     return 0;
 }
+
+// A set whose last stream is closed while it is ready reports nothing more.
+int case_last_stream_closed(void) {
+    for (int round = 0; round < 20; round++) {
+        struct pair p = connected();
+        int set = epoll_with(p.b, EPOLLIN);
+        struct pollfd wait = {.fd = set, .events = POLLIN};
+        CHECK(poll(&wait, 1, 0) == 0);
+        send_all(p.a, "x", 1);
+        CHECK(poll(&wait, 1, 5000) == 1);
+        close(p.b);
+        struct epoll_event event;
+        CHECK(epoll_wait(set, &event, 1, 20) == 0);
+        close(p.a);
+        close(set);
+    }
+    return 0;
+}
+
+// A wait reports no stream twice, also where the kernel has something to say of the set.
+int case_each_stream_once(void) {
+    enum { COUNT = 3 };
+    struct pair pairs[COUNT];
+    int set = epoll_create1(0);
+    for (int i = 0; i < COUNT; i++) {
+        pairs[i] = connected();
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pairs[i].b, &event) == 0);
+    }
+    for (int round = 0; round < 100; round++) {
+        struct pollfd wait = {.fd = set, .events = POLLIN};
+        for (int i = 0; i < COUNT; i++) send_all(pairs[i].a, "x", 1);
+        CHECK(poll(&wait, 1, 5000) == 1);
+        struct epoll_event events[4 * COUNT];
+        unsigned seen = 0;
+        while (seen != (1 << COUNT) - 1) {
+            int count = epoll_wait(set, events, 4 * COUNT, 5000);
+            unsigned now = 0;
+            CHECK(count > 0);
+            for (int i = 0; i < count; i++) {
+                CHECK(!(now & 1 << events[i].data.u32));
+                now |= 1 << events[i].data.u32;
+            }
+            seen |= now;
+        }
+        char byte;
+        for (int i = 0; i < COUNT; i++) receive_all(pairs[i].b, &byte, 1);
+        // Another wait is due to look at the kernel.
+        usleep(60);
+    }
+    return 0;
+}
+
+// Space is told edge by edge where only the direction that is written has gone back to TCP, as after the peer's half close.
+int case_edge_of_space_on_tcp(void) {
+    struct pair p = connected();
+    static unsigned char bytes[1 << 16], drained[1 << 16];
+    nonblocking(p.a);
+    CHECK(shutdown(p.b, SHUT_WR) == 0);
+    int set = epoll_with(p.a, EPOLLOUT | EPOLLET);
+    for (int round = 0; round < 5; round++) {
+        CHECK(next_event(set, p.a, 5000) & EPOLLOUT);
+        size_t sent = 0;
+        for (ssize_t len; (len = send(p.a, bytes, sizeof bytes, 0)) > 0;) sent += len;
+        CHECK(errno == EAGAIN && sent > 0);
+        CHECK(next_event(set, p.a, 0) == 0);
+        for (size_t left = sent; left > 0;) {
+            ssize_t len = recv(p.b, drained, left < sizeof drained ? left : sizeof drained, 0);
+            CHECK(len > 0);
+            left -= len;
+        }
+    }
+    return 0;
+}

@@ -45,6 +45,8 @@ struct Told {
     /// Times that the stream was full when it was last told that there is space.
     full: Option<u32>,
     kernel: u32,
+    /// It has not been told of space that the kernel has reported: bytes go by TCP.
+    is_behind: bool,
 }
 
 impl Member {
@@ -92,6 +94,7 @@ impl Member {
     /// The kernel has reported these bits: they are news, also if they were before.
     pub(super) fn kernel_reports(&mut self, bits: u32) {
         self.told.kernel &= !bits;
+        self.told.is_behind |= bits & OUT != 0;
         if let Some(channel) = as_stream(&self.object).and_then(Stream::channel) {
             channel.note_kernel(bits);
         }
@@ -147,9 +150,10 @@ impl Member {
                 self.told.arrived = Some(arrived);
             }
         }
-        if wanted & OUT != 0 && (!is_edge || self.told.full != Some(stream.times_full())) && stream.is_writable(fd) {
+        let has_space = self.told.is_behind || self.told.full != Some(stream.times_full());
+        if wanted & OUT != 0 && (!is_edge || has_space) && stream.is_writable(fd) {
             events |= wanted & OUT;
-            self.told.full = Some(stream.times_full());
+            (self.told.full, self.told.is_behind) = (Some(stream.times_full()), false);
         }
         if kernel & FIN != 0 && wanted & libc::EPOLLRDHUP as u32 != 0 && (!is_edge || self.told.kernel & FIN == 0) {
             events |= libc::EPOLLRDHUP as u32;

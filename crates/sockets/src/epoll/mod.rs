@@ -94,6 +94,8 @@ impl Epoll {
         let mut random = [0; 4];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
         let tag = u32::from_ne_bytes(random) | TAG_BITS;
+        // It may have been another waiter's, and have been rung.
+        waiter.silence();
         let doorbell = waiter.doorbell().as_raw_fd();
         member::register(epfd, libc::EPOLL_CTL_ADD, doorbell, member::EDGE_IN, key(tag, doorbell)).ok()?;
         let epoll = Arc::new_cyclic(|this| Self {
@@ -116,7 +118,7 @@ impl Epoll {
     }
 
     /// Whether it has streams.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.members().by_fd.is_empty()
     }
 
@@ -175,6 +177,10 @@ impl Epoll {
         stream.joined(&self.this);
         members.enqueue(fd);
         drop(members);
+        if stream.channel().is_some() != has_rings {
+            // It has got rings meanwhile, from another thread that did not know this instance yet.
+            self.stream_changed(stream);
+        }
         if is_double || places.contains(&None) {
             // Two descriptors of one stream in one instance, or more waiters than a stream can have.
             stream.move_to_tcp(fd);

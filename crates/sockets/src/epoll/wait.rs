@@ -45,10 +45,17 @@ impl Epoll {
                 return -1;
             }
             self.collect(&mut report);
-            if report.count == 0 && !is_due && self.look_at_kernel(epfd, &mut report, Some(NOW), std::ptr::null()) {
-                return -1;
+            if report.count == 0 && !is_due {
+                if self.look_at_kernel(epfd, &mut report, Some(NOW), std::ptr::null()) {
+                    return -1;
+                }
+                // Once for each wait that reports something: none is to be reported twice.
+                if report.count == 0 {
+                    self.collect(&mut report);
+                }
             }
-            if report.count == 0 && !deadline.is_over() && !self.spin.until(|| self.waiter.place().has_any()) {
+            let may_come = || !self.is_empty() && self.spin.until(|| self.waiter.place().has_any());
+            if report.count == 0 && !deadline.is_over() && !may_come() {
                 let place = self.waiter.place();
                 place.fall_asleep();
                 let failed = !place.has_any() && self.look_at_kernel(epfd, &mut report, deadline.left(), mask);
@@ -58,9 +65,7 @@ impl Epoll {
                 if failed {
                     return -1;
                 }
-                if report.count == 0 {
-                    self.collect(&mut report);
-                }
+                self.collect(&mut report);
             }
             if report.count != 0 || deadline.is_over() {
                 self.ring_if_nested();
@@ -96,7 +101,6 @@ impl Epoll {
         time: Option<libc::timespec>,
         mask: *const sigset_t,
     ) -> bool {
-        let sleeps = time.is_none_or(|time| time.tv_sec != 0 || time.tv_nsec != 0);
         let room = &mut report.events[report.count..];
         if room.is_empty() {
             return false;
@@ -126,9 +130,6 @@ impl Epoll {
         }
         report.count = kept;
         drop(members);
-        if found != 0 && report.count == 0 || sleeps {
-            self.collect(report);
-        }
         false
     }
 

@@ -265,9 +265,11 @@ impl Stream {
             channel.note_kernel(READY);
             return true;
         }
-        // Bytes may wait behind a switch that has not been looked at: all of those before it have been read.
-        let path = &channel.input().header.path;
-        self.locks.left().is_none() && path.up_at.load(Ordering::Acquire) != 0 && channel.input().readable() != Ok(0)
+        // Bytes may wait behind a switch that has not been looked at. Those before it have been read, or come later than the ring's:
+        // TCP is another way through the network than a relay's.
+        let up_at = channel.input().header.path.up_at.load(Ordering::Acquire);
+        let has_all = || up_at.checked_sub(1).is_some_and(|before| kernel::read(fd) == Some(before));
+        self.locks.left().is_none() && channel.input().readable() != Ok(0) && has_all()
     }
 
     /// Likewise for a call that sends.
