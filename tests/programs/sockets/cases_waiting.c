@@ -486,3 +486,31 @@ int case_edge_of_space_on_tcp(void) {
     }
     return 0;
 }
+
+// A stream that leaves its rings while it is not in the set is reported again once it is.
+int case_added_after_rings(void) {
+    struct pair p = connected();
+    int set = epoll_with(p.b, EPOLLIN);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = p.b};
+    char byte;
+    send_all(p.a, "x", 1);
+    CHECK(next_event(set, p.b, 5000) == EPOLLIN);
+    receive_all(p.b, &byte, 1);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL) == -1 && errno == ENOENT);
+    // Both ends go back to TCP.
+    CHECK(sockatmark(p.b) == 0);
+    for (int round = 0; round < 3; round++) {
+        send_all(p.a, "y", 1);
+        receive_all(p.b, &byte, 1);
+        send_all(p.b, "z", 1);
+        receive_all(p.a, &byte, 1);
+    }
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, p.b, &event) == 0);
+    CHECK(epoll_wait(set, &event, 1, 0) == 0);
+    send_all(p.a, "x", 1);
+    CHECK(epoll_wait(set, &event, 1, 5000) == 1 && event.events == EPOLLIN && event.data.fd == p.b);
+    receive_all(p.b, &byte, 1);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL) == 0 && epoll_wait(set, &event, 1, 0) == 0);
+    return 0;
+}

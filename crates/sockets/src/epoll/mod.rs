@@ -138,21 +138,35 @@ impl Epoll {
         errno::zero_or_minus_one(result)
     }
 
-    /// A change of a member that is no stream, or no longer one.
+    /// A change of a member that is no stream, or no longer one. One that was a stream with rings and had been removed is still the
+    /// kernel's, which keeps it silent.
     fn control_other(&self, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        {
+        let was_removed = {
             let mut members = self.members();
-            if members.by_fd.get(fd as usize).is_some() && operation != libc::EPOLL_CTL_ADD {
+            let was_removed = members.by_fd.get(fd as usize).is_some_and(Member::is_removed);
+            if operation != libc::EPOLL_CTL_ADD || was_removed {
                 self.forget(&mut members, fd);
             }
+            was_removed
+        };
+        if !was_removed {
+            return real::epoll_ctl(self.fd, operation, fd, event.cast());
         }
-        real::epoll_ctl(self.fd, operation, fd, event.cast())
+        if operation == libc::EPOLL_CTL_ADD {
+            return real::epoll_ctl(self.fd, libc::EPOLL_CTL_MOD, fd, event.cast());
+        }
+        let _ = member::register(self.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        errno::minus_one(Errno::NOENT)
     }
 
     fn add(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
         if let Some(known) = self.members().by_fd.get_mut(fd as usize) {
             if !known.is_removed() {
                 return Err(Errno::EXIST);
+            }
+            if !known.has_rings() {
+                // It has gone back to TCP meanwhile: the kernel keeps it silent.
+                member::register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64)?;
             }
             known.revive(wanted);
         } else {
