@@ -3,6 +3,7 @@
 mod cases;
 mod redis;
 mod relayed;
+mod web;
 
 use rdmesh_tests::{Output, Program, product};
 use std::ffi::OsStr;
