@@ -301,5 +301,8 @@ mod tests {
         let end = Some(Received::Message(Message::End { stream: 1 }));
         assert_eq!(parse(&bytes).collect::<Vec<_>>(), [end, None]);
         assert_eq!(parse(&whole[..7]).collect::<Vec<_>>(), [None]);
+        // More bytes than there are.
+        let bytes = [BYTES, 7, 5].map(u32::to_le_bytes).concat();
+        assert_eq!(parse(&[&bytes[..], &[1; 4]].concat()).collect::<Vec<_>>(), [None]);
     }
 }
