@@ -277,7 +277,9 @@ impl Server {
         let Some((endpoint, totals)) = self.executor.accounts_mut().with_totals(id) else { return };
         let account = &endpoint.account;
         let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
-        let is_welcome = program.is_router() || account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
+        // The relay of an endpoint with a network namespace of its own is a thread of this process.
+        let is_relay = account.spec.namespace.is_some() && program.is_router();
+        let is_welcome = is_relay || account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
                 endpoint = account.spec.name,
