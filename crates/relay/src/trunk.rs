@@ -38,7 +38,7 @@ struct Buffers {
     posted: u32,
 }
 
-/// What a completion is about: the `wr_id`.
+/// Subject of a completion, as its `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     /// A received message or bytes, in this buffer.
@@ -68,7 +68,7 @@ impl Work {
 
 impl Trunk {
     /// A trunk without a queue pair.
-    pub(crate) fn new(number: u32, id: CmId, (local, peer): (IpAddr, IpAddr), pd: Pd) -> Self {
+    pub(crate) fn new(number: u32, id: CmId, local: IpAddr, peer: IpAddr, pd: Pd) -> Self {
         let (queue, backlog) = (VecDeque::new(), VecDeque::new());
         Self {
             number,

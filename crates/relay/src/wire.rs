@@ -99,7 +99,7 @@ pub(crate) struct RemoteSlot {
     pub(crate) rkey: u32,
 }
 
-/// What one end has written into the header of its slot, and the other end's copy is to say.
+/// Words of a slot's header that one end has written, for the other end's copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
     /// Of the direction that the sender writes, as in [`rdmesh_streams::ring::layout::Path`].

@@ -42,7 +42,7 @@ pub enum Message {
 
 /// A message that has arrived, with its descriptors.
 pub struct Received {
-    /// The message.
+    /// Parsed; its numbers are the sender's, and are to be checked.
     pub message: Message,
     /// Descriptors; one message has [`FDS`] at most.
     pub fds: ArrayVec<OwnedFd, FDS>,

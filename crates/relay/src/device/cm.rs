@@ -23,12 +23,12 @@ pub(crate) struct Cm {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct CmId(u32);
 
-/// What has happened to an identifier.
+/// Event of an identifier (`enum rdma_cm_event_type` of rdma_cma.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// The peer's address is known.
     AddressResolved,
-    /// The path is.
+    /// The path to the peer is known.
     RouteResolved,
     /// A peer asks for a connection: the identifier is new.
     Request,

@@ -225,7 +225,7 @@ impl Device {
         }
     }
 
-    /// The next completion.
+    /// Takes the oldest completion out.
     pub(crate) fn poll(&mut self) -> Option<WorkCompletion> {
         self.completions.poll()
     }

@@ -110,7 +110,7 @@ impl Queue {
         self.cell(PRODUCER).load(Ordering::Acquire) & self.mask != self.own
     }
 
-    /// The next completion.
+    /// Takes the oldest completion out.
     pub(super) fn poll(&mut self) -> Option<WorkCompletion> {
         if !self.has_completion() {
             return None;

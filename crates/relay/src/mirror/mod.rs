@@ -37,11 +37,11 @@ pub(crate) struct Mirror {
 pub(crate) enum Action {
     /// `len` bytes at offset `at` of the ring that the process writes.
     Bytes { at: usize, len: usize },
-    /// The state.
+    /// The header's words, where they have changed.
     Tell(State),
 }
 
-/// Who at this end is to look at the slot.
+/// Waiters of the process that are to look at the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Changed {
     pub(crate) reader: bool,
@@ -137,7 +137,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// What the process has read goes into `state` where it is time: with every quarter of the ring, or when it has frozen the
+    /// Puts the reader's position into `state` where it is due: with every quarter of the ring, or when the process has frozen the
     /// direction, whose position has to be exact then.
     fn report_reading(&self, state: &mut State) -> Result<(), Corrupt> {
         let input = self.input();
@@ -168,7 +168,7 @@ impl Mirror {
         false
     }
 
-    /// The slot.
+    /// Another reference to the slot, to be read while the mirror is polled.
     pub(crate) fn slot(&self) -> Slot {
         self.slot.clone()
     }

@@ -272,6 +272,10 @@ impl Server {
     /// The process's connection goes back to TCP, as far as it can. The other end is told that there is nothing more.
     fn lose(&mut self, number: u32) {
         let Some(stream) = self.streams.get(number) else { return };
+        if stream.is_ending {
+            // Its index may be another stream's in the process by now.
+            return self.end(number);
+        }
         let (index, process, remote, trunk) = (stream.index_in_process(), stream.process, stream.remote, stream.trunk);
         if let Some(process) = self.processes.get(&process) {
             process.say(Said::Lost { index });

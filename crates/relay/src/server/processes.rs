@@ -1,4 +1,4 @@
-//! What the endpoint's processes say, and the streams that they offer.
+//! Messages of the endpoint's processes, and the streams that they offer.
 
 use super::{Asked, Server, Source};
 use crate::mirror::Mirror;

@@ -44,7 +44,7 @@ impl Server {
         };
         let number = self.next_trunk;
         self.next_trunk = (number + 1) % (1 << 30);
-        self.trunks.insert(number, Trunk::new(number, id, (local, peer), pd));
+        self.trunks.insert(number, Trunk::new(number, id, local, peer, pd));
         Ok(number)
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct Link {
     is_relay: bool,
     socket: OwnFd,
-    /// The other process.
+    /// How the other process is told of something, and woken.
     peer: Peer<OwnFd>,
     /// Doorbells of this process that the other has been sent.
     sent: [AtomicU64; PLACES / 64],

@@ -191,8 +191,10 @@ impl Process {
         let published = if ends.are_local() {
             self.registry.enter(&ends, self.name)
         } else {
-            let index = as_stream(stream).map(Stream::index);
-            index.inspect(|index| self.inbox().accept(*index, ends.hash())).is_some() && self.relay().is_some()
+            if let Some(stream) = as_stream(stream) {
+                self.inbox().accept(stream.index(), ends.hash());
+            }
+            self.relay().is_some()
         };
         if !published {
             self.streams.lock().accepted.remove(&ends);

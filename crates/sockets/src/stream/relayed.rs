@@ -1,7 +1,6 @@
 //! Streams to other endpoints and hosts, whose slot a relay copies.
 //!
-//! What a relay copies arrives when it arrives: an end on TCP may overtake the bytes of the ring, and the relay may end with
-//! bytes on the way. So two things differ from a slot that both processes share.
+//! A relay's copy lags behind: an end on TCP may overtake the bytes of the ring, and the relay may end with bytes in flight. So two things differ from a slot that both processes share.
 //!
 //! * A program's orderly end goes by TCP, and so does everything that the other end may lack. The end (FIN) of a program that was
 //!   killed counts once the relay has said that all bytes are there (`is_final`).
@@ -23,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 /// Bytes of a record.
 pub(super) const RECORD: usize = 24;
 
-/// What TCP has of a relayed stream behind the bytes from before the ring.
+/// Content of TCP's receive queue behind the bytes from before the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     /// No record can come.
@@ -157,13 +156,7 @@ impl Stream {
         let leaves =
             |channel: &&Channel| channel.leaves.load(Ordering::Relaxed) && channel.leaves.swap(false, Ordering::AcqRel);
         let Some(channel) = self.channel().filter(leaves) else { return };
-        {
-            let _tx = self.locks.tx.lock();
-            let ring = channel.out();
-            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
-                self.move_down(fd, channel, &ring);
-            }
-        }
+        self.leave(fd, channel);
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
         self.wake_own_waiters();
     }
@@ -203,11 +196,7 @@ impl Stream {
     pub(crate) fn ending(&self, fd: c_int) {
         let Some(channel) = self.channel().filter(|channel| channel.is_relayed()) else { return };
         self.pin();
-        let _tx = self.locks.tx.lock();
-        let ring = channel.out();
-        if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
-            self.move_down(fd, channel, &ring);
-        }
+        self.leave(fd, channel);
     }
 
     /// The relay has ended, or has lost the way: the stream goes on over TCP.
@@ -217,11 +206,7 @@ impl Stream {
         channel.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
         if let Some(fd) = crate::table::descriptor_of(self) {
-            let _tx = self.locks.tx.lock();
-            let ring = channel.out();
-            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
-                self.move_down(fd, channel, &ring);
-            }
+            self.leave(fd, channel);
         }
         channel.note_kernel(READY);
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));

@@ -270,18 +270,21 @@ impl Stream {
         }
     }
 
+    /// Moves the direction that this end writes back to TCP, unless it is there. Called without the lock.
+    pub(super) fn leave(&self, fd: c_int, channel: &Channel) {
+        let _tx = self.locks.tx.lock();
+        let ring = channel.out();
+        if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
+            self.move_down(fd, channel, &ring);
+        }
+    }
+
     /// The other end reads this stream from TCP only. Called by the agent.
     pub(crate) fn leave_ring(&self, link: &Arc<Link>) {
         let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
         self.pin();
         let Some(fd) = crate::table::descriptor_of(self) else { return };
-        {
-            let _tx = self.locks.tx.lock();
-            let ring = channel.out();
-            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
-                self.move_down(fd, channel, &ring);
-            }
-        }
+        self.leave(fd, channel);
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
         self.wake_own_waiters();
     }
@@ -291,13 +294,7 @@ impl Stream {
     pub(crate) fn move_to_tcp(&self, fd: c_int) {
         self.pin();
         let Some(channel) = self.channel() else { return };
-        {
-            let _tx = self.locks.tx.lock();
-            let ring = channel.out();
-            if ring.header.path.down_at.load(Ordering::Relaxed) == 0 {
-                self.move_down(fd, channel, &ring);
-            }
-        }
+        self.leave(fd, channel);
         {
             let _rx = self.locks.rx.lock();
             self.freeze(fd, channel);
