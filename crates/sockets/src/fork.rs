@@ -10,13 +10,13 @@ pub(crate) fn watch() {
     real::at_fork(prepare, in_parent, in_child);
 }
 
+/// Connections that are on TCP stay there as long as parent and child can both use them: rings would be one's only.
 extern "C" fn prepare() {
     gate::close();
+    for_each_stream(|_, stream| stream.share());
 }
 
-/// Connections that are on TCP stay there: parent and child can both use them, and rings would be one's only.
 extern "C" fn in_parent() {
-    keep_on_tcp();
     gate::open();
 }
 
@@ -25,10 +25,5 @@ extern "C" fn in_child() {
     Process::forget();
     wake::forget();
     crate::table::for_each_epoll(|epoll| epoll.unlock());
-    keep_on_tcp();
     gate::open();
-}
-
-fn keep_on_tcp() {
-    for_each_stream(|_, stream| stream.share());
 }

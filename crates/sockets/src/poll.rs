@@ -74,6 +74,7 @@ pub(crate) fn poll(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t
 
 fn streams(fds: &[pollfd]) -> Vec<Polled> {
     let stream = |(at, entry): (usize, &pollfd)| {
+        table::settle(entry.fd);
         let object = table::object(entry.fd)?;
         let stream = as_stream(&object).filter(|stream| !stream.is_plain())?;
         stream.leave_parents_rings(entry.fd);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::epoll::Epoll;
-use crate::stream::Stream;
+use crate::stream::{Stream, decide};
 use rdmesh_preload::{Kind, Table, gate};
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -68,10 +68,29 @@ pub(crate) fn with<R>(fd: c_int, call: impl FnOnce(&Object) -> R) -> Option<R> {
 #[inline]
 pub(crate) fn with_stream<R>(fd: c_int, call: impl FnOnce(&Stream) -> R) -> Option<R> {
     with(fd, |object| match object {
-        Object::Stream(stream) if !stream.is_plain() => Some(call(stream)),
-        _ => None,
+        Object::Stream(stream) if stream.is_undecided() => {
+            decide(fd);
+            with_decided(fd, call)
+        }
+        object => when_active(object, call),
     })
     .flatten()
+}
+
+fn with_decided<R>(fd: c_int, call: impl FnOnce(&Stream) -> R) -> Option<R> {
+    with(fd, |object| when_active(object, call)).flatten()
+}
+
+fn when_active<R>(object: &Object, call: impl FnOnce(&Stream) -> R) -> Option<R> {
+    match object {
+        Object::Stream(stream) if !stream.is_plain() => Some(call(stream)),
+        _ => None,
+    }
+}
+
+/// Decides what `fd` is in this process, if it is a connection that a fork has left open to question.
+pub(crate) fn settle(fd: c_int) {
+    with_stream(fd, |_| ());
 }
 
 /// The epoll instance behind `fd`.

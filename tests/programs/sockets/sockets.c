@@ -41,6 +41,14 @@ bool is_on_ring(int from, int to) {
     return written(from) == before;
 }
 
+bool is_asked_on_ring(int fd) {
+    unsigned char byte = 0x33;
+    uint64_t before = written(fd);
+    send_all(fd, &byte, 1);
+    receive_all(fd, &byte, 1);
+    return written(fd) == before;
+}
+
 void warm_up(struct pair p) {
     double begin = seconds();
     for (int round = 0; round < 12; round++) {

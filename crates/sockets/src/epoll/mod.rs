@@ -54,6 +54,7 @@ struct Members {
 
 /// `epoll_ctl`.
 pub(crate) fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    table::settle(fd);
     let is_stream = table::with(fd, |object| match object {
         Object::Stream(stream) => !stream.is_plain(),
         // Whoever waits for that waits for its streams.

@@ -105,8 +105,9 @@ fn handle(process: &'static Process, link: &Arc<Link>, Received { message, mut f
         Message::Doorbell { waiter } => link.take_doorbell(waiter, fds.pop().ok_or(Errno::PROTO)?),
         Message::Offer { offer } => {
             let answer = match take_offer(process, link, &fds) {
-                Some(()) => Message::Accept { offer },
-                None => Message::Refuse { offer },
+                Ok(()) => Message::Accept { offer },
+                Err(Errno::AGAIN) => Message::Later { offer },
+                Err(_) => Message::Refuse { offer },
             };
             answer.send(link.socket(), &[])
         }
@@ -148,18 +149,18 @@ fn with_stream(process: &Process, number: u32, call: impl FnOnce(&Stream)) -> Re
 }
 
 /// Takes an offer: the socket is the other end of a connection that this process has accepted. Whoever holds that end could
-/// write to the connection anyway.
-fn take_offer(process: &'static Process, link: &Arc<Link>, fds: &ArrayVec<OwnedFd, FDS>) -> Option<()> {
-    let [socket, slot] = &fds[..] else { return None };
-    let ends = Ends::of(socket.as_fd(), true)?;
-    let (fd, object) = process.accepted(&ends)?;
-    let stream = as_stream(&object)?;
-    let is_same_namespace = netns(socket.as_raw_fd())? == netns(fd)?;
-    if !is_same_namespace || stream.take_offer(link, slot).is_err() {
-        return None;
+/// write to the connection anyway. EAGAIN where a later offer may be taken.
+fn take_offer(process: &'static Process, link: &Arc<Link>, fds: &ArrayVec<OwnedFd, FDS>) -> Result<(), Errno> {
+    let [socket, slot] = &fds[..] else { return Err(Errno::INVAL) };
+    let ends = Ends::of(socket.as_fd(), true).ok_or(Errno::INVAL)?;
+    let (fd, object) = process.accepted(&ends).ok_or(Errno::NOENT)?;
+    let stream = as_stream(&object).ok_or(Errno::NOENT)?;
+    if netns(socket.as_raw_fd()).is_none_or(|own| netns(fd) != Some(own)) {
+        return Err(Errno::PERM);
     }
+    stream.take_offer(link, slot)?;
     process.withdraw(&ends);
-    Some(())
+    Ok(())
 }
 
 /// Identity of a socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14); 0 where the kernel does not tell.

@@ -9,8 +9,11 @@
 //!
 //! * [`send`], [`receive`]: the two directions.
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
+//! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
 //! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
 
+mod holders;
+mod inherited;
 mod locks;
 mod receive;
 mod relayed;
@@ -18,6 +21,7 @@ mod send;
 mod switch;
 mod wait;
 
+pub(crate) use inherited::decide;
 pub(crate) use locks::{Locks, LocksArea};
 pub(crate) use wait::{Deadline, Way, own_waiter, spin};
 
@@ -60,8 +64,10 @@ pub(crate) struct Stream {
     offers: Option<switch::Offers>,
     /// Descriptors of it in this process.
     descriptors: AtomicU32,
-    /// A forked child may have it too.
+    /// A forked child may have its rings too.
     is_shared: AtomicBool,
+    /// Count of the processes that have it, as a word of [`holders::Holders`]; 0 where it has not been in a fork.
+    holders: AtomicU64,
     /// Waiters for data, and for space; each its number plus one.
     waiters: [[AtomicU32; WAITERS]; 2],
     epolls: Spin<Vec<Weak<Epoll>>>,
@@ -143,6 +149,7 @@ impl Stream {
             offers: (!is_local).then(switch::Offers::default),
             descriptors: AtomicU32::new(0),
             is_shared: AtomicBool::new(false),
+            holders: AtomicU64::new(0),
             waiters: Default::default(),
             epolls: Spin::default(),
         })
@@ -180,7 +187,9 @@ impl Stream {
         let held = self.phase.lock();
         self.is_pinned.store(true, Ordering::Release);
         drop(held);
-        if let Some(ends) = &self.ends {
+        if let Some(ends) = &self.ends
+            && !self.is_inherited()
+        {
             self.process.withdraw(ends);
         }
     }
@@ -197,12 +206,15 @@ impl Stream {
 
     /// The program has one less.
     pub(crate) fn lost_descriptor(&self) {
-        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(ends) = &self.ends
+        if self.descriptors.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        if let Some(ends) = &self.ends
             && !self.is_inherited()
         {
             self.process.withdraw(ends);
         }
+        self.leave_holders();
     }
 
     /// The program is about to close descriptor `fd` of it.
@@ -224,14 +236,6 @@ impl Stream {
         }
         if let Some(channel) = self.channel().filter(|_| is_end) {
             finish(channel);
-        }
-    }
-
-    /// This process forks: a child has it too.
-    pub(crate) fn share(&self) {
-        self.is_shared.store(true, Ordering::Release);
-        if self.channel().is_none() {
-            self.pin();
         }
     }
 

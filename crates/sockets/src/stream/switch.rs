@@ -99,6 +99,9 @@ impl Stream {
 
     /// Offers rings by a link.
     pub(crate) fn offer_by(&self, fd: c_int, link: &Arc<Link>) -> Option<()> {
+        if !self.is_alone() {
+            return None;
+        }
         // The router does not make pages of a program's memory.
         let create = if link.is_relay() { SharedMemory::create } else { SharedMemory::create_sparse };
         let (memory, slot_fd) = create("rdmesh-stream", SLOT).ok()?;
@@ -116,6 +119,9 @@ impl Stream {
         let memory = SharedMemory::map(memory.as_fd(), 0, SLOT, true)?;
         if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() || settings().upgrade_after().is_none() {
             return Err(Errno::OPNOTSUPP);
+        }
+        if !self.is_alone() {
+            return Err(Errno::AGAIN);
         }
         let slot = Slot::new(memory).ok_or(Errno::INVAL)?;
         let channel = self.install(slot, Arc::clone(link), 1, 0).ok_or(Errno::AGAIN)?;
@@ -188,12 +194,9 @@ impl Stream {
         }
     }
 
-    /// The relay has found no process at the other end, yet.
+    /// The other end may take an offer later: the relay has found no process there yet, or a fork shares the connection.
     pub(crate) fn offer_put_off(&self, offer: u32) {
-        let Some(channel) = self.offered(offer).filter(|channel| !channel.is_accepted.load(Ordering::Acquire)) else {
-            return;
-        };
-        if channel.is_relayed() {
+        if self.offered(offer).is_some_and(|channel| !channel.is_accepted.load(Ordering::Acquire)) {
             self.uninstall();
         }
     }
