@@ -3,7 +3,8 @@
 //! Such a library replaces functions of libc, gives the program descriptors that are its own, survives the program's forks, and
 //! talks to the router. Inside it system calls are made directly (rustix), never through a function that it replaces.
 //!
-//! * [`real`]: the libc functions behind the replaced ones, which [`replace!`] defines; [`errno`]: how they fail.
+//! * [`real`]: the libc functions behind the replaced ones, which [`replace!`] defines; [`errno`]: how they fail; [`system_call`]: calls
+//!   past them.
 //! * [`settings`]: environment variables; [`endpoint`]: the endpoint's directory.
 //! * [`Table`]: table of the descriptors that a library gives to the program; [`own`]: those that it keeps to itself.
 //! * [`gate`]: excludes forks while a library's state changes; [`process`]: tells a process from those that it forks.
@@ -21,6 +22,7 @@ pub mod process;
 pub mod real;
 mod replace;
 pub mod settings;
+pub mod system_call;
 mod table;
 
 pub use channel::Channel;

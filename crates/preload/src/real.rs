@@ -285,6 +285,8 @@ real! {
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
     fn system(command: *const c_char) -> c_int, else unsupported();
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long,
+        else unsupported();
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, else no_pointer();
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, else no_pointer();
 }
@@ -340,6 +342,11 @@ pub fn early_read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     }
     // SAFETY: the program's own call, passed on.
     unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) as ssize_t }
+}
+
+/// Whether [`look_up_all`] has run.
+pub(crate) fn all_are_known() -> bool {
+    ALL_KNOWN.load(Ordering::Acquire)
 }
 
 fn raw_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {

@@ -4,6 +4,7 @@ use crate::process::Process;
 use crate::table::for_each_stream;
 use crate::wake;
 use rdmesh_preload::{gate, process, real};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Has the library's state survive forks.
 pub(crate) fn watch() {
@@ -13,7 +14,8 @@ pub(crate) fn watch() {
 /// Connections that are on TCP stay there as long as parent and child can both use them: rings would be one's only.
 extern "C" fn prepare() {
     gate::close();
-    for_each_stream(|_, stream| stream.share());
+    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    for_each_stream(|_, stream| stream.share(fork));
 }
 
 extern "C" fn in_parent() {
@@ -27,3 +29,6 @@ extern "C" fn in_child() {
     crate::table::for_each_epoll(|epoll| epoll.unlock());
     gate::open();
 }
+
+/// Forks that this process has begun, and those that led to it.
+static FORKS: AtomicU32 = AtomicU32::new(0);

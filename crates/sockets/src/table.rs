@@ -3,7 +3,7 @@
 
 use crate::epoll::Epoll;
 use crate::stream::{Stream, decide};
-use rdmesh_preload::{Kind, Table, gate};
+use rdmesh_preload::{Kind, Table, gate, process};
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -114,6 +114,17 @@ pub(crate) fn forget(fd: c_int) {
         let _gate = gate::enter();
         TABLE.forget(fd);
     }
+}
+
+/// The kernel has given `fd` to something else: what was there has been closed in a way that was not seen.
+pub(crate) fn is_new(fd: c_int) {
+    if TABLE.glance(fd).is_none() || !process::is_owner() {
+        return;
+    }
+    if let Some(Object::Stream(stream)) = object(fd).as_deref() {
+        stream.was_closed(fd);
+    }
+    forget(fd);
 }
 
 /// A descriptor of a stream.

@@ -157,3 +157,44 @@ int case_duplicates(void) {
     CHECK(recv(p.a, bytes, 1, 0) == 0);
     return 0;
 }
+
+// As libuv: the descriptor is closed past libc's functions, and its number is another connection's at once, in the same set.
+int case_closed_by_system_call(void) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    for (int round = 0; round < 5; round++) {
+        struct pair p = connected();
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uint64_t)round};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, p.b, &event) == 0);
+        CHECK(epoll_wait(set, &event, 1, 0) == 0);
+        send_all(p.a, "bytes", 5);
+        CHECK(epoll_wait(set, &event, 1, 10000) == 1 && event.events == EPOLLIN && event.data.u64 == (uint64_t)round);
+        char bytes[5];
+        receive_all(p.b, bytes, 5);
+        if (round % 2 == 0) CHECK(epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL) == 0);
+        CHECK(syscall(SYS_close, p.b) == 0);
+        CHECK(recv(p.a, bytes, 1, 0) == 0);
+        CHECK(syscall(SYS_close, p.a) == 0);
+        CHECK(epoll_wait(set, &event, 1, 0) == 0);
+    }
+    return 0;
+}
+
+// Each call that carries bytes, made by its number.
+int case_bytes_by_system_calls(void) {
+    struct pair p = connected();
+    char bytes[16] = {0};
+    struct iovec parts[2] = {{.iov_base = bytes, .iov_len = 2}, {.iov_base = bytes + 2, .iov_len = 1}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    CHECK(syscall(SYS_write, p.a, "abc", 3) == 3 && syscall(SYS_read, p.b, bytes, 16) == 3 && memcmp(bytes, "abc", 3) == 0);
+    memcpy(bytes, "def", 3);
+    CHECK(syscall(SYS_writev, p.a, parts, 2) == 3 && syscall(SYS_readv, p.b, parts, 2) == 3 && memcmp(bytes, "def", 3) == 0);
+    CHECK(syscall(SYS_sendto, p.a, "ghi", 3, 0, NULL, 0) == 3);
+    CHECK(syscall(SYS_recvfrom, p.b, bytes, 16, 0, NULL, NULL) == 3 && memcmp(bytes, "ghi", 3) == 0);
+    memcpy(bytes, "jkl", 3);
+    CHECK(syscall(SYS_sendmsg, p.a, &message, 0) == 3 && syscall(SYS_recvmsg, p.b, &message, 0) == 3);
+    CHECK(memcmp(bytes, "jkl", 3) == 0 && (!is_accelerated() || is_on_ring(p.a, p.b)));
+    int copy = (int)syscall(SYS_dup, p.a);
+    CHECK(copy >= 0 && syscall(SYS_shutdown, p.a, SHUT_WR) == 0);
+    CHECK(send(copy, "x", 0, MSG_NOSIGNAL) == -1 && errno == EPIPE && recv(p.b, bytes, 1, 0) == 0);
+    return 0;
+}

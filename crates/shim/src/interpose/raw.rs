@@ -4,12 +4,9 @@
 
 use super::replace;
 use super::waits::{End, again, left_milliseconds};
-use crate::{errno, memory, real};
+use crate::{memory, real};
 use libc::{c_int, c_long, c_void, timespec};
-use rustix::io::Errno;
-
-/// Number and arguments of a system call.
-type Call = [c_long; 7];
+use rdmesh_preload::system_call::{Call, kernel, or_errno, pass_on};
 
 replace! {
     /// System call without a cancellation point, as libc's own.
@@ -22,7 +19,7 @@ replace! {
         }
         note_traits(&call);
         match wait_of(&call) {
-            None => or_errno(kernel(&call)),
+            None => pass_on(&call),
             Some(wait) => wait.make(call),
         }
     }
@@ -148,56 +145,11 @@ impl Wait {
     }
 }
 
-/// Converts the kernel's result to libc's convention.
-fn or_errno(result: c_long) -> c_long {
-    if (-4095..0).contains(&result) { errno::minus_one(Errno::from_raw_os_error(-result as c_int)) } else { result }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn kernel(call: &Call) -> c_long {
-    let result;
-    // SAFETY: the program's own call, passed on.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") call[0] => result,
-            in("rdi") call[1],
-            in("rsi") call[2],
-            in("rdx") call[3],
-            in("r10") call[4],
-            in("r8") call[5],
-            in("r9") call[6],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-#[cfg(target_arch = "aarch64")]
-fn kernel(call: &Call) -> c_long {
-    let result;
-    // SAFETY: as on x86-64.
-    unsafe {
-        std::arch::asm!(
-            "svc #0",
-            in("x8") call[0],
-            inlateout("x0") call[1] => result,
-            in("x1") call[2],
-            in("x2") call[3],
-            in("x3") call[4],
-            in("x4") call[5],
-            in("x5") call[6],
-            options(nostack),
-        );
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errno;
+    use rustix::io::Errno;
 
     #[test]
     fn ways_to_fork_are_known_from_threads() {

@@ -13,8 +13,17 @@ use rdmesh_preload::{errno, process, real};
 use rdmesh_streams::ends::Ends;
 use rustix::io::Errno;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 replace! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = real::socket(domain, kind, protocol);
+        if fd >= 0 {
+            errno::kept(|| table::is_new(fd));
+        }
+        fd
+    }
+
     fn accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int {
         accepted_by(from, from_len, |from, from_len| real::accept(fd, from, from_len))
     }
@@ -114,7 +123,7 @@ fn accepted(fd: c_int, peer: Option<SocketAddr>) {
     if fd < 0 {
         return;
     }
-    table::forget(fd);
+    table::is_new(fd);
     let Some(peer) = peer.filter(|_| is_wanted()) else { return };
     errno::kept(|| {
         let Some(own) = address::own(fd) else { return };
@@ -147,8 +156,16 @@ fn connected(fd: c_int, to: SocketAddr) {
     }
 }
 
+/// Leaves all connections that begin from now on on TCP.
+pub(super) fn stop() {
+    IS_STOPPED.store(true, Ordering::Relaxed);
+}
+
 fn is_wanted() -> bool {
-    settings().upgrade_after().is_some() && !settings().is_excluded() && process::is_owner()
+    !IS_STOPPED.load(Ordering::Relaxed)
+        && settings().upgrade_after().is_some()
+        && !settings().is_excluded()
+        && process::is_owner()
 }
 
 fn is_tcp(fd: c_int) -> bool {
@@ -176,6 +193,8 @@ fn is_for_tcp_only(level: c_int, name: c_int) -> bool {
     }
 }
 
+/// The program uses what this library cannot see.
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
 const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
 const SIOCATMARK: c_ulong = 0x8905;

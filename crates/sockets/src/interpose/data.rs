@@ -4,7 +4,10 @@
 use super::replace;
 use crate::stream::Stream;
 use crate::table::with_stream;
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{
+    c_int, c_long, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+use rdmesh_preload::system_call::pass_on;
 use rdmesh_preload::{errno, real};
 use rdmesh_streams::ring::Piece;
 use rustix::io::Errno;
@@ -110,8 +113,10 @@ replace! {
         for fd in [from, to] {
             with_stream(fd, |stream| stream.move_to_tcp(fd));
         }
-        // SAFETY: the program's own call, passed on.
-        unsafe { libc::syscall(libc::SYS_splice, from, from_offset, to, to_offset, count, flags) as ssize_t }
+        let [in_offset, out_offset] = [from_offset, to_offset].map(|offset| offset.expose_provenance() as c_long);
+        let call =
+            [libc::SYS_splice, from.into(), in_offset, to.into(), out_offset, count as c_long, flags.into()];
+        pass_on(&call) as ssize_t
     }
 }
 
@@ -207,8 +212,8 @@ fn no_name(len: *mut socklen_t) {
 fn kernel_sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // What comes from a stream is read by the kernel.
     with_stream(from, |stream| stream.move_to_tcp(from));
-    // SAFETY: the program's own call, passed on.
-    unsafe { libc::syscall(libc::SYS_sendfile, out, from, offset, count) as ssize_t }
+    let offset = offset.expose_provenance() as c_long;
+    pass_on(&[libc::SYS_sendfile, out.into(), from.into(), offset, count as c_long, 0, 0]) as ssize_t
 }
 
 /// Reads from a file into the ring of a stream. Where that cannot be read at an offset, as a pipe, the kernel does it, on TCP.

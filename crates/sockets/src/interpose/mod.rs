@@ -7,11 +7,13 @@
 //! * [`descriptors`]: descriptors that are closed and duplicated.
 //! * [`readiness`]: functions that wait for many descriptors.
 //! * [`programs`]: other programs that inherit descriptors.
+//! * [`raw`]: the function `syscall`.
 
 mod connections;
 mod data;
 mod descriptors;
 mod programs;
+mod raw;
 mod readiness;
 
 pub(crate) use rdmesh_preload::replace;

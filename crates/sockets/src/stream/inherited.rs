@@ -16,8 +16,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Stream {
-    /// This process is about to fork: the child has it too.
-    pub(crate) fn share(&self) {
+    /// This process is about to fork, for the `fork`th time: the child has it too. Called for each of its descriptors.
+    pub(crate) fn share(&self, fork: u32) {
+        if self.shared_in.swap(fork, Ordering::Relaxed) == fork {
+            return;
+        }
         if self.channel().is_some() {
             self.is_shared.store(true, Ordering::Release);
             return;
@@ -113,6 +116,6 @@ fn adopt(inherited: &Arc<Object>, own: Arc<Object>) {
     }
 }
 
-/// Longest wait for the parent to close its descriptor.
-const CLOSE_NS: u64 = 2_000_000;
+/// Longest wait for the parent to close its descriptor: it does so at once, unless it has lost its processor.
+const CLOSE_NS: u64 = 10_000_000;
 const PAUSE: Duration = Duration::from_micros(50);

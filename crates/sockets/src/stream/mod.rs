@@ -66,6 +66,8 @@ pub(crate) struct Stream {
     descriptors: AtomicU32,
     /// A forked child may have its rings too.
     is_shared: AtomicBool,
+    /// The last fork of this process that it was shared in.
+    shared_in: AtomicU32,
     /// Count of the processes that have it, as a word of [`holders::Holders`]; 0 where it has not been in a fork.
     holders: AtomicU64,
     /// Waiters for data, and for space; each its number plus one.
@@ -149,6 +151,7 @@ impl Stream {
             offers: (!is_local).then(switch::Offers::default),
             descriptors: AtomicU32::new(0),
             is_shared: AtomicBool::new(false),
+            shared_in: AtomicU32::new(0),
             holders: AtomicU64::new(0),
             waiters: Default::default(),
             epolls: Spin::default(),
@@ -236,6 +239,15 @@ impl Stream {
         }
         if let Some(channel) = self.channel().filter(|_| is_end) {
             finish(channel);
+        }
+    }
+
+    /// Descriptor `fd` of it has been closed, and is another's by now.
+    pub(crate) fn was_closed(&self, fd: c_int) {
+        self.epolls().iter().for_each(|epoll| epoll.closed(fd));
+        if self.descriptors.load(Ordering::Acquire) <= 1 {
+            // What there was to be told, the kernel has told.
+            self.is_pinned.store(true, Ordering::Release);
         }
     }
 

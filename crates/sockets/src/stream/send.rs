@@ -14,7 +14,7 @@ impl Stream {
     pub(crate) fn send(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
         self.leave_parents_rings(fd);
         let total: usize = pieces.iter().map(|piece| piece.len).sum();
-        if total == 0 {
+        if total == 0 && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) {
             return Ok(0);
         }
         if flags & ONLY_TCP != 0 {
