@@ -64,6 +64,7 @@ pub(crate) fn poll(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t
             )
         };
         let failed = (result < 0).then(errno::get);
+        forget_closed(&mut polled, fds);
         let count = if failed.is_some() { 0 } else { take(&list, fds, &polled) };
         if failed.is_some() || count != 0 || deadline.is_over() {
             polled.iter_mut().for_each(Polled::unwatch);
@@ -81,6 +82,17 @@ fn streams(fds: &[pollfd]) -> Vec<Polled> {
         Some(Polled { at, object, places: ArrayVec::new() })
     };
     fds.iter().enumerate().filter_map(stream).collect()
+}
+
+/// What another thread has closed meanwhile is the kernel's to answer for.
+fn forget_closed(polled: &mut Vec<Polled>, fds: &[pollfd]) {
+    polled.retain_mut(|one| {
+        let is_there = table::object(fds[one.at].fd).is_some_and(|object| Arc::ptr_eq(&object, &one.object));
+        if !is_there {
+            one.unwatch();
+        }
+        is_there
+    });
 }
 
 /// Sleeps in the kernel until something happens to the descriptors in `list`, or the waiter is told of a stream.

@@ -198,3 +198,48 @@ int case_bytes_by_system_calls(void) {
     CHECK(send(copy, "x", 0, MSG_NOSIGNAL) == -1 && errno == EPIPE && recv(p.b, bytes, 1, 0) == 0);
     return 0;
 }
+
+static void nothing(int number) { (void)number; }
+
+struct reader {
+    int fd;
+    bool polls;
+    volatile bool is_closed;
+};
+
+// Reads until another thread has closed the connection.
+static void *read_until_closed(void *argument) {
+    struct reader *reader = argument;
+    ssize_t got;
+    do {
+        char byte;
+        struct pollfd wait = {.fd = reader->fd, .events = POLLIN};
+        got = reader->polls && poll(&wait, 1, -1) < 0 ? -1 : recv(reader->fd, &byte, 1, 0);
+    } while (got < 0 && errno == EINTR && !reader->is_closed);
+    CHECK(got <= 0);
+    return NULL;
+}
+
+// As a JVM: a socket whose peer has gone takes the descriptor's place, and a signal tells the thread that waits for it.
+int case_closed_beside_reader(void) {
+    struct sigaction action = {.sa_handler = nothing};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    int gone[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, gone) == 0);
+    close(gone[1]);
+    for (int round = 0; round < 20; round++) {
+        struct pair p = connected();
+        struct reader reader = {.fd = p.b, .polls = round % 2};
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, read_until_closed, &reader) == 0);
+        usleep((useconds_t)(round / 2 * 100));
+        reader.is_closed = true;
+        CHECK(dup2(gone[0], p.b) == p.b && pthread_kill(thread, SIGUSR1) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        char byte;
+        CHECK(recv(p.a, &byte, 1, 0) == 0);
+        close(p.a);
+        close(p.b);
+    }
+    return 0;
+}

@@ -67,10 +67,12 @@ pub(super) fn closing(fd: c_int) {
     if TABLE.glance(fd).is_none() || !process::is_owner() {
         return;
     }
-    if let Some(stream) = table::object(fd).as_deref().and_then(as_stream) {
-        stream.closing(fd);
-    }
+    let object = table::object(fd);
+    let stream = object.as_deref().and_then(as_stream);
+    stream.inspect(|stream| stream.closing(fd));
     table::forget(fd);
+    // Other threads may wait for it.
+    stream.inspect(|stream| stream.wake_own_waiters());
 }
 
 fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {

@@ -31,7 +31,7 @@ impl Stream {
             return if fails { Err(Errno::AGAIN) } else { Ok(0) };
         }
         let wants_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
-        let (mut done, mut deadline) = (0, None);
+        let (mut done, mut deadline, mut kept) = (0, None, None);
         loop {
             let received = rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags));
             self.leave_after_record(fd);
@@ -46,7 +46,7 @@ impl Stream {
                 Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd) => Errno::AGAIN,
                 Err(Errno::AGAIN) => {
                     let deadline = deadline.get_or_insert_with(|| Deadline::of(fd, libc::SO_RCVTIMEO));
-                    match self.wait(fd, Way::In, *deadline) {
+                    match self.wait(fd, Way::In, *deadline, &mut kept) {
                         Ok(()) => continue,
                         Err(errno) => errno,
                     }

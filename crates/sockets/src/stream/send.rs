@@ -20,7 +20,7 @@ impl Stream {
         if flags & ONLY_TCP != 0 {
             self.move_to_tcp(fd);
         }
-        let (mut done, mut deadline) = (0, None);
+        let (mut done, mut deadline, mut kept) = (0, None, None);
         loop {
             let sent = rest_of(pieces, done, |rest| self.send_some(fd, rest, flags));
             let failed = match sent {
@@ -34,7 +34,7 @@ impl Stream {
                 Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd) => Errno::AGAIN,
                 Err(Errno::AGAIN) => {
                     let deadline = deadline.get_or_insert_with(|| Deadline::of(fd, libc::SO_SNDTIMEO));
-                    match self.wait(fd, Way::Out, *deadline) {
+                    match self.wait(fd, Way::Out, *deadline, &mut kept) {
                         Ok(()) => continue,
                         Err(errno) => errno,
                     }

@@ -2,9 +2,10 @@
 
 use super::{Channel, Stream};
 use crate::kernel;
-use crate::process::{Process, Waiter};
+use crate::process::{Process, Waiter, as_stream};
 use crate::signals;
 use crate::spin::{Spin, now};
+use crate::table::{self, Object};
 use crate::wake;
 use rdmesh_preload::{process, real};
 use rustix::fd::AsRawFd;
@@ -87,11 +88,23 @@ pub(crate) fn spin(is_ready: impl Fn() -> bool) -> bool {
 }
 
 impl Stream {
-    /// Waits until a call may find something. EAGAIN at the deadline, EINTR after a signal whose handler does not let calls go on.
-    pub(crate) fn wait(&self, fd: c_int, way: Way, deadline: Deadline) -> Result<(), Errno> {
+    /// Waits until a call may find something. EAGAIN at the deadline; EINTR after a signal whose handler does not let calls go on,
+    /// and where another thread has closed the descriptor: the call made again finds what is there now. `kept` keeps the stream for
+    /// the caller.
+    pub(crate) fn wait(
+        &self,
+        fd: c_int,
+        way: Way,
+        deadline: Deadline,
+        kept: &mut Option<Arc<Object>>,
+    ) -> Result<(), Errno> {
         wake::flush();
-        // Whatever becomes of the descriptor meanwhile.
-        let _kept = self.kept_alive();
+        if kept.is_none() {
+            *kept = self.kept_alive();
+        }
+        if !self.is_behind(fd) {
+            return Err(Errno::INTR);
+        }
         if spin(|| self.is_ready(way)) {
             return Ok(());
         }
@@ -104,6 +117,11 @@ impl Stream {
         result
     }
 
+    /// Whether `fd` is still a descriptor of it.
+    fn is_behind(&self, fd: c_int) -> bool {
+        table::with(fd, |object| as_stream(object).is_some_and(|stream| std::ptr::eq(stream, self))) == Some(true)
+    }
+
     fn sleep(&self, fd: c_int, way: Way, deadline: Deadline, waiter: Option<&Waiter>) -> Result<(), Errno> {
         loop {
             if let Some(waiter) = waiter {
@@ -113,6 +131,9 @@ impl Stream {
             if let Some(waiter) = waiter {
                 waiter.place().wake_up();
                 waiter.place().take(|_| ());
+            }
+            if !self.is_behind(fd) {
+                return Err(Errno::INTR);
             }
             match result {
                 Err(Errno::INTR) if signals::all_restart() => {}
