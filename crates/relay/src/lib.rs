@@ -10,8 +10,10 @@
 //! * [`process`], [`stream`], [`trunk`]: what it serves. [`mirror`]: a slot as the copy of another.
 //! * [`wire`]: messages between relays.
 //! * [`device`]: the endpoint's device, as its programs have it.
+//! * [`counters`]: what is counted.
 //! * [`trial`]: a mirror between a process and a peer that do not keep to the rules.
 
+mod counters;
 mod device;
 mod mirror;
 mod process;
@@ -23,5 +25,6 @@ mod trial;
 mod trunk;
 mod wire;
 
+pub use counters::Totals;
 pub use relays::{Relay, Relays};
 pub use trial::Trial;

@@ -1,5 +1,6 @@
 //! The relays of a host's endpoints: each has a thread from when the first process of its endpoint asks for it.
 
+use crate::counters::{Counters, Totals};
 use crate::server::Server;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -32,11 +33,13 @@ struct List {
 pub struct Relay {
     shared: Arc<Shared>,
     number: u64,
+    counters: Arc<Counters>,
 }
 
 /// A relay of the endpoint whose session socket is at `session`.
 struct Served {
     session: PathBuf,
+    counters: Arc<Counters>,
     state: State,
 }
 
@@ -73,8 +76,17 @@ impl Relays {
         let number = list.next;
         epoll::add(&self.shared.waiting, &listener, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         list.next += 1;
-        list.relays.insert(number, Served { session: session.to_owned(), state: State::Idle(listener) });
-        Ok(Relay { shared: Arc::clone(&self.shared), number })
+        let counters = Arc::new(Counters::default());
+        let state = State::Idle(listener);
+        list.relays.insert(number, Served { session: session.to_owned(), counters: Arc::clone(&counters), state });
+        Ok(Relay { shared: Arc::clone(&self.shared), number, counters })
+    }
+}
+
+impl Relay {
+    /// What it has counted.
+    pub fn totals(&self) -> Totals {
+        self.counters.totals()
     }
 }
 
@@ -120,11 +132,14 @@ impl Shared {
 
     fn begin(&self, number: u64) {
         let mut list = self.lock();
-        let Some(Served { session, state: State::Idle(listener) }) = list.relays.remove(&number) else { return };
+        let Some(Served { session, counters, state: State::Idle(listener) }) = list.relays.remove(&number) else {
+            return;
+        };
         let _ = epoll::delete(&self.waiting, &listener);
-        match Thread::start(listener, session.clone()) {
+        match Thread::start(listener, session.clone(), Arc::clone(&counters)) {
             Ok(thread) => {
-                drop(list.relays.insert(number, Served { session, state: State::Running { _thread: thread } }))
+                let state = State::Running { _thread: thread };
+                drop(list.relays.insert(number, Served { session, counters, state }))
             }
             Err(error) => {
                 tracing::warn!(session = %session.display(), %error, "no thread for a relay: connections stay on TCP")
@@ -134,11 +149,11 @@ impl Shared {
 }
 
 impl Thread {
-    fn start(listener: OwnedFd, session: PathBuf) -> io::Result<Self> {
+    fn start(listener: OwnedFd, session: PathBuf, counters: Arc<Counters>) -> io::Result<Self> {
         let stop = Arc::new(new_eventfd()?);
         let signal = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("rdmesh-relay".into()).stack_size(STACK);
-        let thread = thread.spawn(move || serve(&listener, &session, &signal)).map_err(|_| Errno::AGAIN)?;
+        let thread = thread.spawn(move || serve(&listener, &session, &signal, &counters)).map_err(|_| Errno::AGAIN)?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -153,14 +168,16 @@ impl Drop for Thread {
 }
 
 /// Serves until the signal. A relay whose device has gone begins anew with the next process.
-fn serve(listener: &OwnedFd, session: &Path, stop: &Arc<OwnedFd>) {
+fn serve(listener: &OwnedFd, session: &Path, stop: &Arc<OwnedFd>, counters: &Arc<Counters>) {
     loop {
         let mut fds = [PollFd::new(&**stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         if io::retry_on_intr(|| poll(&mut fds, None)).is_err() || !fds[0].revents().is_empty() {
             return;
         }
         let own = listener.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE);
-        let Err(error) = own.and_then(|own| Server::new(own, session, stop)?.run()) else { return };
+        let Err(error) = own.and_then(|own| Server::new(own, session, stop, Arc::clone(counters))?.run()) else {
+            return;
+        };
         // The endpoint may be about to go, and its device with it.
         let mut fds = [PollFd::new(&**stop, PollFlags::IN)];
         if io::retry_on_intr(|| poll(&mut fds, Some(&PAUSE))) != Ok(0) {

@@ -38,14 +38,15 @@ pub(crate) struct Remote {
 }
 
 impl Stream {
-    /// Hands what is new in its slot to its trunk. What finds no room waits in the backlog.
-    pub(crate) fn pump(&mut self, device: &Device, trunk: &mut Trunk) -> Result<(), Corrupt> {
-        let Some(remote) = self.remote.filter(|_| !self.is_ending) else { return Ok(()) };
+    /// Hands what is new in its slot to its trunk; returns how many bytes of the process's. What finds no room waits in the backlog.
+    pub(crate) fn pump(&mut self, device: &Device, trunk: &mut Trunk) -> Result<usize, Corrupt> {
+        let Some(remote) = self.remote.filter(|_| !self.is_ending) else { return Ok(0) };
         let ring = (HEADER + self.mirror.tx() * RING) as u64;
         let (number, in_flight, region) = (self.number, &mut self.in_flight, self.region);
         let slot = self.mirror.slot();
-        let (mut is_full, out) = (false, slot.ring(self.mirror.tx()));
+        let (mut is_full, mut sent, out) = (false, 0, slot.ring(self.mirror.tx()));
         self.mirror.poll(|action| {
+            let bytes = if let Action::Bytes { len, .. } = action { len } else { 0 };
             let is_sent = match action {
                 Action::Tell(state) => trunk.try_send(device, Message::State { stream: remote.stream, state }),
                 Action::Bytes { at, len } if len <= FEW => {
@@ -66,13 +67,14 @@ impl Stream {
                 }
             };
             is_full |= !is_sent;
+            sent += if is_sent { bytes } else { 0 };
             is_sent
         })?;
         if is_full && !self.is_waiting {
             self.is_waiting = true;
             trunk.backlog.push_back(number);
         }
-        Ok(())
+        Ok(sent)
     }
 
     /// Tells the process's readers or writers of it to look.

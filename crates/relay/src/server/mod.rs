@@ -7,6 +7,7 @@ mod processes;
 mod spin;
 mod trunks;
 
+use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::cm::Cm;
 use crate::process::Process;
@@ -22,6 +23,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The state of the thread.
@@ -43,6 +45,7 @@ pub(crate) struct Server {
     asked: HashMap<Ends, Asked>,
     /// Addresses without a relay, and the time until which that is taken for granted.
     unreachable: HashMap<IpAddr, Instant>,
+    counters: Arc<Counters>,
 }
 
 /// A stream that another relay has asked for.
@@ -94,7 +97,12 @@ impl Source {
 impl Server {
     /// A relay for the processes that connect to `listener`, by the device whose session socket is at `device`. It ends when `stop`
     /// is readable.
-    pub(crate) fn new(listener: OwnedFd, device: &Path, stop: &OwnedFd) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        listener: OwnedFd,
+        device: &Path,
+        stop: &OwnedFd,
+        counters: Arc<Counters>,
+    ) -> Result<Self, Errno> {
         let mut cm = Cm::open(device)?;
         let device = Device::open(device)?;
         // One of the two families may have no address here.
@@ -129,6 +137,7 @@ impl Server {
             streams: Streams::default(),
             asked: HashMap::new(),
             unreachable: HashMap::new(),
+            counters,
         })
     }
 
@@ -255,7 +264,8 @@ impl Server {
     fn pump(&mut self, number: u32) {
         let Some(stream) = self.streams.get(number) else { return };
         let Some(trunk) = self.trunks.get_mut(&stream.trunk) else { return };
-        match stream.pump(&self.device, trunk) {
+        let pumped = stream.pump(&self.device, trunk).map(|sent| self.counters.add_sent(sent as u64));
+        match pumped {
             Ok(()) if stream.remote.is_some() && stream.mirror.is_over() && !stream.is_ending => {
                 let remote = stream.remote.expect("looked at above").stream;
                 trunk.send(&self.device, Message::End { stream: remote });
@@ -277,6 +287,7 @@ impl Server {
             return self.end(number);
         }
         let (index, process, remote, trunk) = (stream.index_in_process(), stream.process, stream.remote, stream.trunk);
+        self.counters.add_lost();
         if let Some(process) = self.processes.get(&process) {
             process.say(Said::Lost { index });
         }

@@ -201,6 +201,7 @@ impl Server {
     fn join(&mut self, number: u32, remote: crate::stream::Remote, nonce: [u64; 2]) -> Result<(), Errno> {
         let stream = self.streams.get(number).ok_or(Errno::INVAL)?;
         stream.remote = Some(remote);
+        self.counters.add_stream();
         stream.mirror.set_nonce(nonce);
         std::sync::atomic::fence(Ordering::SeqCst);
         let slot = RemoteSlot { addr: stream.region.addr, rkey: stream.region.rkey };

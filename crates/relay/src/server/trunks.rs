@@ -216,6 +216,7 @@ impl Server {
             Some(words) => self.take_batch(number, &words.as_bytes()[..BATCH.min(completion.byte_len as usize)]),
             None if completion.opcode == RECV_RDMA_WITH_IMM => {
                 let stream = u32::from_be(completion.ex);
+                self.counters.add_received(completion.byte_len.into());
                 self.change(number, stream, |mirror| mirror.on_bytes(completion.byte_len));
             }
             None => self.remove_trunk(number),
@@ -227,6 +228,7 @@ impl Server {
             match received {
                 Some(Received::Message(message)) => self.take_message(number, message),
                 Some(Received::Bytes { stream, bytes }) => {
+                    self.counters.add_received(bytes.len() as u64);
                     self.change(number, stream, |mirror| mirror.on_few_bytes(bytes));
                 }
                 None => return self.remove_trunk(number),
@@ -270,6 +272,7 @@ impl Server {
         let Some(stream) = self.streams.get(number) else { return };
         if !stream.mirror.has_heard_end() {
             let (index, process) = (stream.index_in_process(), stream.process);
+            self.counters.add_lost();
             self.answer(process, Said::Lost { index });
         }
         self.end(number);
@@ -300,6 +303,7 @@ impl Server {
             return;
         }
         stream.remote = Some(remote);
+        self.counters.add_stream();
         let (process, offer) = (stream.process, stream.offer);
         self.answer(process, Said::Accept { offer });
         self.pump(asked);

@@ -4,6 +4,7 @@ use crate::daemon::{BadIndices, CmTotals, ContextInfo, HeldEndpoint, Host, IoSta
 use rdmesh_fabric::api::{Metric, TunnelRefusal};
 use rdmesh_nic::policy::Level;
 use rdmesh_nic::{AccessCounters, ChainEntry, Path, QpCounters, WireCounters};
+use rdmesh_relay::Totals;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -148,7 +149,20 @@ fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
     families.insert(0, count);
     families.push(bad_indices(host));
     families.push(held(host));
+    families.extend(relays(host));
     families
+}
+
+fn relays(host: &Host) -> impl Iterator<Item = Family> {
+    let relayed = host.endpoints().relayed();
+    RELAYS.iter().map(move |(name, help, value)| {
+        let mut family = Family::new(format!("rdmesh_relay_{name}_total"), "counter", help);
+        for endpoint in &relayed {
+            let labels = [("network", endpoint.network.as_str()), ("endpoint", endpoint.name.as_str())];
+            family.push(&labels, value(&endpoint.totals) as f64);
+        }
+        family
+    })
 }
 
 fn held(host: &Host) -> Family {
@@ -251,6 +265,15 @@ const ACCESS: [Refusals; 3] = [
     ("refused", "Peers that queue pairs and address handles were refused by security groups", |a| a.refused),
     ("dropped", "Datagrams dropped by security groups", |a| a.dropped),
     ("ended", "Queue pairs ended because security groups changed", |a| a.ended),
+];
+
+/// Metric of an endpoint's relay: name, help text, value.
+type OfRelay = (&'static str, &'static str, fn(&Totals) -> u64);
+const RELAYS: [OfRelay; 4] = [
+    ("streams", "TCP connections to other endpoints that moved to shared memory and RDMA", |t| t.streams),
+    ("lost", "Such connections whose way to the other endpoint broke", |t| t.lost),
+    ("sent_bytes", "Bytes of TCP connections sent to other endpoints by RDMA", |t| t.sent),
+    ("received_bytes", "Bytes of TCP connections received from there", |t| t.received),
 ];
 
 /// Metric of the session thread: name, kind, help text, value.

@@ -20,7 +20,7 @@ use rdmesh_fabric::{
     Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
 };
 use rdmesh_overlay::{Errors, NamespaceId, Overlay};
-use rdmesh_relay::{Relay, Relays};
+use rdmesh_relay::{Relay, Relays, Totals};
 use rdmesh_uverbs::session::SOCKET_NAME;
 use rdmesh_verbs::Vni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,6 +74,13 @@ struct Caller<'a> {
     process: BorrowedFd<'a>,
 }
 
+/// Counts of an endpoint's relay.
+pub(crate) struct RelayedEndpoint {
+    pub(crate) network: Name,
+    pub(crate) name: Name,
+    pub(crate) totals: Totals,
+}
+
 struct AttachedEndpoint {
     id: EndpointId,
     endpoint: Endpoint,
@@ -82,7 +89,7 @@ struct AttachedEndpoint {
     owner: Option<OwnedFd>,
     /// User of the process that it goes with, as it was when it made the endpoint.
     owner_uid: Option<u32>,
-    _relay: Relay,
+    relay: Relay,
     directory: EndpointDir,
 }
 
@@ -126,6 +133,16 @@ impl Endpoints {
         let key = (network, name);
         let attached = self.attached();
         attached.endpoints.get(&key).map(AttachedEndpoint::info).ok_or_else(|| no_such(&key))
+    }
+
+    /// What their relays have counted.
+    pub(crate) fn relayed(&self) -> Vec<RelayedEndpoint> {
+        let attached = self.attached();
+        let relayed = |endpoint: &AttachedEndpoint| {
+            let Endpoint { network, name, .. } = &endpoint.endpoint;
+            RelayedEndpoint { network: network.clone(), name: name.clone(), totals: endpoint.relay.totals() }
+        };
+        attached.endpoints.values().map(relayed).collect()
     }
 
     /// Number of endpoints.
@@ -495,7 +512,7 @@ impl Endpoints {
         let relay = self.relays.add(&path.join(SOCKET_NAME), listeners.streams).map_err(failed)?;
         let owner_uid = endpoint.owner_pid.and_then(restore::user);
         let (endpoint, network) = (endpoint.clone(), network.clone());
-        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, _relay: relay, directory })
+        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, relay, directory })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
