@@ -30,8 +30,10 @@ fi
 # Copies are changed: cargo's record of the linker's own output stays valid.
 portable=$built/portable
 mkdir -p "$portable"
+# Every endpoint has copies: the lines for debuggers, four fifths of a library, stay in the file that the linker wrote.
 publish() {
     cp "$built/$1" "$portable/$2.new"
+    if command -v strip >/dev/null; then strip --strip-debug "$portable/$2.new"; fi
     python3 scripts/forget-loader.py "$portable/$2.new"
     mv "$portable/$2.new" "$portable/$2"
 }

@@ -6,7 +6,7 @@
 use crate::args::AccelOptions;
 use crate::failure::Failure;
 use crate::program;
-use rdmesh_router::endpoint::Library;
+use rdmesh_router::endpoint::{Library, SOCKETS_LIBRARY_NAME};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -30,11 +30,21 @@ pub(crate) fn accel(options: AccelOptions) -> Result<(), Failure> {
 }
 
 /// The value of `LD_PRELOAD`: the library for sockets, then the previous value.
-pub(crate) fn preload(existing: Option<OsString>) -> Result<OsString, Failure> {
+fn preload(existing: Option<OsString>) -> Result<OsString, Failure> {
     let mut value = Library::find_sockets()?.into_os_string();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
         value.push(":");
         value.push(existing);
     }
     Ok(value)
+}
+
+/// Refuses acceleration where an endpoint's directory has no library for sockets: the router has found none.
+pub(crate) fn require_library(directory: &Path) -> Result<(), Failure> {
+    if directory.join(SOCKETS_LIBRARY_NAME).exists() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "the router has no {SOCKETS_LIBRARY_NAME}: install it beside librdmesh.so, and start the router again"
+    )))
 }

@@ -1,8 +1,10 @@
 //! Endpoints for containers: `rdmesh container-args` and `rdmesh cdi`.
 
+use crate::accel::require_library;
 use crate::args::{CdiOptions, ContainerOptions, PlaceOptions, QuotaOptions};
 use crate::endpoint::ensure;
 use crate::failure::Failure;
+use crate::run::libraries;
 use crate::show::print_line;
 use rdmesh_fabric::api::EndpointInfo;
 use rdmesh_fabric::{Client, ENDPOINT_MOUNT};
@@ -19,9 +21,12 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
             "{directory} cannot be mounted with `-v`: use a --state-dir without spaces and colons"
         )));
     }
+    if options.accel {
+        require_library(&info.directory)?;
+    }
     // Some programs look at the limit although nothing is locked. An engine that may not raise it would start no container.
     let limit = if client.status()?.rootless || !can_raise_limits() { "" } else { " --ulimit memlock=-1" };
-    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload()))
+    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload(options.accel)))
 }
 
 /// Writes a CDI file.
@@ -39,7 +44,10 @@ pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
             "there are no persistent endpoints: name one, or make one with `rdmesh endpoint add NAME`",
         ));
     }
-    let text = serde_json::to_string_pretty(&specification(&endpoints))? + "\n";
+    if options.accel {
+        endpoints.iter().try_for_each(|info| require_library(&info.directory))?;
+    }
+    let text = serde_json::to_string_pretty(&specification(&endpoints, options.accel))? + "\n";
     if options.output == Path::new("-") {
         return print_line(text.trim_end());
     }
@@ -51,12 +59,12 @@ pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
     ))
 }
 
-fn specification(endpoints: &[EndpointInfo]) -> Value {
-    let devices: Vec<Value> = endpoints.iter().map(device).collect();
+fn specification(endpoints: &[EndpointInfo], is_accelerated: bool) -> Value {
+    let devices: Vec<Value> = endpoints.iter().map(|info| device(info, is_accelerated)).collect();
     json!({ "cdiVersion": "0.6.0", "kind": KIND, "devices": devices })
 }
 
-fn device(info: &EndpointInfo) -> Value {
+fn device(info: &EndpointInfo, is_accelerated: bool) -> Value {
     let mount = json!({
         "hostPath": info.directory,
         "containerPath": ENDPOINT_MOUNT,
@@ -64,7 +72,7 @@ fn device(info: &EndpointInfo) -> Value {
     });
     json!({
         "name": info.endpoint.directory_name(),
-        "containerEdits": { "env": [preload()], "mounts": [mount] },
+        "containerEdits": { "env": [preload(is_accelerated)], "mounts": [mount] },
     })
 }
 
@@ -85,8 +93,9 @@ fn can_raise_limits() -> bool {
     bounding.is_none_or(|bits| bits & CAP_SYS_RESOURCE != 0)
 }
 
-fn preload() -> String {
-    format!("LD_PRELOAD={ENDPOINT_MOUNT}/librdmesh.so")
+fn preload(is_accelerated: bool) -> String {
+    let paths = libraries(is_accelerated).iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}"));
+    format!("LD_PRELOAD={}", paths.collect::<Vec<_>>().join(":"))
 }
 
 const KIND: &str = "rdmesh.dev/endpoint";

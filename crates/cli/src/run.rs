@@ -6,6 +6,7 @@ use crate::program;
 use rdmesh_fabric::api::{AcquireEndpoints, CreateEndpoint, EndpointInfo, Lifetime};
 use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation, Name, StateDir};
 use rdmesh_overlay::Sandbox;
+use rdmesh_router::endpoint::{LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -28,12 +29,14 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
     if let Some(term) = options.linger {
         command.env("RDMESH_LINGER", term.as_millis().to_string());
     }
-    let existing = std::env::var_os("LD_PRELOAD");
-    let existing = if options.accel { Some(crate::accel::preload(existing)?) } else { existing };
+    let libraries = libraries(options.accel);
+    if options.accel {
+        crate::accel::require_library(&directory)?;
+    }
     let error = command
         .args(arguments)
         .env("ASAN_OPTIONS", sanitizer_options(std::env::var_os("ASAN_OPTIONS").as_deref()))
-        .env("LD_PRELOAD", preload(&directory, existing.as_deref()))
+        .env("LD_PRELOAD", preload(&directory, libraries, std::env::var_os("LD_PRELOAD").as_deref()))
         .env("RDMESH_ENDPOINT", &directory)
         .exec();
     // As a shell does.
@@ -120,14 +123,17 @@ fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
     value
 }
 
-/// The value of `LD_PRELOAD`: our library, then the previous value.
-fn preload(directory: &Path, existing: Option<&OsStr>) -> OsString {
-    let mut value = directory.join("librdmesh.so").into_os_string();
-    if let Some(existing) = existing.filter(|e| !e.is_empty()) {
-        value.push(":");
-        value.push(existing);
-    }
-    value
+/// The libraries that programs load, in this order.
+pub(crate) fn libraries(is_accelerated: bool) -> &'static [&'static str] {
+    if is_accelerated { &[LIBRARY_NAME, SOCKETS_LIBRARY_NAME] } else { &[LIBRARY_NAME] }
+}
+
+/// The value of `LD_PRELOAD`: our libraries in `directory`, then the previous value.
+fn preload(directory: &Path, libraries: &[&str], existing: Option<&OsStr>) -> OsString {
+    let own = libraries.iter().map(|name| directory.join(name).into_os_string());
+    let others = existing.filter(|existing| !existing.is_empty()).map(OsStr::to_owned);
+    let all: Vec<OsString> = own.chain(others).collect();
+    all.join(OsStr::new(":"))
 }
 
 #[cfg(test)]
@@ -143,7 +149,9 @@ mod tests {
     #[test]
     fn other_preloads_stay() {
         let directory = Path::new("/e");
-        assert_eq!(preload(directory, None), "/e/librdmesh.so");
-        assert_eq!(preload(directory, Some(OsStr::new("/a.so /b.so"))), "/e/librdmesh.so:/a.so /b.so");
+        assert_eq!(preload(directory, libraries(false), None), "/e/librdmesh.so");
+        let (both, existing) = (preload(directory, libraries(true), None), Some(OsStr::new("/a.so /b.so")));
+        assert_eq!(both, "/e/librdmesh.so:/e/librdmesh-sockets.so");
+        assert_eq!(preload(directory, libraries(false), existing), "/e/librdmesh.so:/a.so /b.so");
     }
 }

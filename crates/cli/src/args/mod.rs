@@ -435,6 +435,9 @@ pub(crate) struct PsOptions {
 pub(crate) struct ContainerOptions {
     /// Name of the endpoint, made if there is none
     pub(crate) name: Name,
+    /// Let programs load the library for faster sockets, too
+    #[arg(long)]
+    pub(crate) accel: bool,
     #[command(flatten)]
     pub(crate) place: PlaceOptions,
 }
@@ -446,6 +449,9 @@ pub(crate) struct CdiOptions {
     /// Network of the named endpoints
     #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
     pub(crate) net: Name,
+    /// Let programs load the library for faster sockets, too
+    #[arg(long)]
+    pub(crate) accel: bool,
     /// The file to write; `-` prints it
     #[arg(long, value_name = "FILE", default_value = "/etc/cdi/rdmesh.json")]
     pub(crate) output: PathBuf,

@@ -1,4 +1,4 @@
-//! Preload library: its installed file, and the router's copy for the endpoints.
+//! Preload libraries: their installed files, and the router's copies for the endpoints.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The router's own copy of the preload library, which every endpoint gets a copy of: all endpoints of a router have the
-/// same, even when the installed one is updated meanwhile.
+/// The router's own copies of the preload libraries, which every endpoint gets copies of: all endpoints of a router have the
+/// same, even when the installed ones are updated meanwhile.
 #[derive(Clone, Debug)]
 pub struct Library {
     copy: PathBuf,
+    /// That of the library for sockets, where it is installed too.
+    sockets: Option<PathBuf>,
     is_linked: bool,
 }
 
@@ -46,31 +48,48 @@ impl Library {
         candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
     }
 
-    /// Copies the library `from` into `directory`.
+    /// Copies the library `from`, and the one for sockets if that is beside it, into `directory`.
     pub fn install(from: &Path, directory: &Path) -> Result<Self, LibraryError> {
-        let copy = directory.join(NAME);
-        let failed = |source| LibraryError::Copy { from: from.to_owned(), to: copy.clone(), source };
-        place(from, &copy).map_err(failed)?;
-        Ok(Self { copy, is_linked: false })
+        let sockets = Some(from.with_file_name(SOCKETS_NAME)).filter(|sockets| sockets.is_file());
+        let installed = Self { copy: from.to_owned(), sockets, is_linked: false };
+        installed.placed_at(directory.join(NAME))
     }
 
-    /// The router's copy.
+    /// Copies of these, that of the verbs library at `path`.
+    fn placed_at(&self, path: PathBuf) -> Result<Self, LibraryError> {
+        let copied = |from: &Path, to: PathBuf| match place(from, &to) {
+            Ok(()) => Ok(to),
+            Err(source) => Err(LibraryError::Copy { from: from.to_owned(), to, source }),
+        };
+        let at = |sockets: &PathBuf| copied(sockets, path.with_file_name(SOCKETS_NAME));
+        let sockets = self.sockets.as_ref().map(at).transpose()?;
+        Ok(Self { copy: copied(&self.copy, path)?, sockets, is_linked: false })
+    }
+
+    /// The router's copy of the verbs library.
     pub fn path(&self) -> &Path {
         &self.copy
     }
 
-    /// A copy at `path` that endpoints of one pool share, by links: a copy for each would take longer than all else, and memory.
+    /// Copies that endpoints of one pool share, by links, that of the verbs library at `path`: copies for each would take longer
+    /// than all else, and memory.
     pub fn shared(&self, path: PathBuf) -> Result<Self, LibraryError> {
-        let failed = |source| LibraryError::Copy { from: self.copy.clone(), to: path.clone(), source };
-        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-        made.and_then(|()| place(&self.copy, &path)).map_err(failed)?;
-        Ok(Self { copy: path, is_linked: true })
+        let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
+        directory.map_err(|source| LibraryError::Copy { from: self.copy.clone(), to: path.clone(), source })?;
+        Ok(Self { is_linked: true, ..self.placed_at(path)? })
     }
 
-    /// Puts the library at `path`: a copy, unless it is shared. A link is not enough where endpoints do not trust each other: root
-    /// in a container may write to what is mounted there, and would change the library of all.
-    pub(super) fn copy_to(&self, path: &Path) -> io::Result<()> {
-        if self.is_linked { fs::hard_link(&self.copy, path) } else { place(&self.copy, path) }
+    /// Puts the libraries into `directory`: copies, unless they are shared. A link is not enough where endpoints do not trust each
+    /// other: root in a container may write to what is mounted there, and would change the library of all.
+    pub(super) fn copy_to(&self, directory: &Path) -> io::Result<()> {
+        [(Some(&self.copy), NAME), (self.sockets.as_ref(), SOCKETS_NAME)].into_iter().try_for_each(|(copy, name)| {
+            let to = directory.join(name);
+            match copy {
+                Some(copy) if self.is_linked => fs::hard_link(copy, to),
+                Some(copy) => place(copy, &to),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -94,5 +113,5 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 const NAME: &str = rdmesh_uverbs::session::LIBRARY_NAME;
-const SOCKETS_NAME: &str = "librdmesh-sockets.so";
+const SOCKETS_NAME: &str = rdmesh_uverbs::session::SOCKETS_LIBRARY_NAME;
 const ENV: &str = "RDMESH_LIBRARY";

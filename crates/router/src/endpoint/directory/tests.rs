@@ -21,6 +21,7 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
 fn library(directory: &Path) -> Library {
     let installed = directory.join("installed");
     fs::write(&installed, "library").unwrap();
+    fs::write(directory.join(SOCKETS_LIBRARY_NAME), "sockets").unwrap();
     Library::install(&installed, directory).unwrap()
 }
 
@@ -39,6 +40,7 @@ fn the_directory_has_all_that_a_program_needs_and_goes_when_dropped() {
     let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
     assert_eq!(fs::read(path.join(LIBRARY_NAME)).unwrap(), b"library");
+    assert_eq!(fs::read(path.join(SOCKETS_LIBRARY_NAME)).unwrap(), b"sockets");
     assert_eq!(sysfs(&directory, "node_type"), "1: CA\n");
     assert_eq!(sysfs(&directory, "ports/1/hw_counters/duplicate_request"), "", "files do not count");
     assert!(path.join("dev/infiniband/rdma_cm").is_file() && path.join("dev/infiniband/uverbs0").is_file());
@@ -171,7 +173,7 @@ fn a_directory_that_a_dead_router_left_stays_the_same_with_new_contents() {
     connect(&client, &SocketAddrUnix::new(path.join(SOCKET_NAME)).unwrap()).unwrap();
     let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["dev", "librdmesh.so", "streams.sock", "sys", "verbs.sock"]);
+    assert_eq!(names, ["dev", "librdmesh-sockets.so", "librdmesh.so", "streams.sock", "sys", "verbs.sock"]);
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
     drop(directory);
     assert!(!path.exists());
