@@ -9,7 +9,9 @@ PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin l
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 # What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
 PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)
-PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3)
+PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 postgresql memcached
+    libmemcached-tools nodejs default-jdk-headless)
+PACKAGES_CNI=(containernetworking-plugins iproute2 iputils-ping redis-server redis-tools)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2 iputils-ping rdmacm-utils)
 PACKAGES_DOCKER=(docker.io)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
@@ -75,6 +77,7 @@ need() {
             test) need_packages "${PACKAGES_TEST[@]}" ;;
             software) need_packages "${PACKAGES_SOFTWARE[@]}" ;;
             chains) need_packages "${PACKAGES_CHAINS[@]}" ;;
+            cni) need_packages "${PACKAGES_CNI[@]}" ;;
             sockets) need_packages "${PACKAGES_SOCKETS[@]}" ;;
             cluster) need_packages "${PACKAGES_CLUSTER[@]}" ;;
             docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
@@ -82,13 +85,13 @@ need() {
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
             source) need_packages "${PACKAGES_SOURCE[@]}" ;;
             musl) need_packages "${PACKAGES_MUSL[@]}" ;;
-            *) die "unknown part: $part (build, run, test, software, chains, sockets, cluster, docker, guest, bench, source, musl)" ;;
+            *) die "unknown part: $part (build, run, test, software, chains, sockets, cni, cluster, docker, guest, bench, source, musl)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test software chains sockets cluster docker guest bench source musl; fi
+    if (($# == 0)); then set -- build run test software chains sockets cni cluster docker guest bench source musl; fi
     need "$@"
     say "everything is there"
 }

@@ -3,6 +3,7 @@
 mod cases;
 mod redis;
 mod relayed;
+mod servers;
 mod web;
 
 use rdmesh_tests::{Output, Program, product};
