@@ -1,6 +1,6 @@
 //! Network namespaces that are given to endpoints, as orchestrators do.
 
-use rdmesh_tests::{Lab, Program, system, until};
+use rdmesh_tests::{Lab, Namespace, Program, system, until};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -9,40 +9,6 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The port of `ibv_rc_pingpong`.
 const PORT: u16 = 18515;
-
-/// A network namespace of a process, which rdmesh did not make.
-struct Namespace(Program);
-
-impl Namespace {
-    fn new() -> Self {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "echo made; exec sleep infinity"]);
-        let mut holder = Program::start(command);
-        assert_eq!(holder.next_line(LIMIT), "made");
-        Self(holder)
-    }
-
-    fn file(&self) -> String {
-        format!("/proc/{}/ns/net", self.0.pid())
-    }
-
-    fn interfaces(&self) -> Vec<String> {
-        let table = fs::read_to_string(format!("/proc/{}/net/dev", self.0.pid())).expect("the holder lives");
-        let names = table.lines().filter_map(|line| line.split_once(':'));
-        let mut names: Vec<_> = names.map(|(name, _)| name.trim().to_owned()).collect();
-        names.sort();
-        names
-    }
-
-    /// Starts a program in it, on the endpoint `name` of network `blue`.
-    fn start(&self, lab: &Lab, name: &str, command: &[&str]) -> Program {
-        let directory = lab.dir().join(format!("endpoints/blue.{name}"));
-        let mut inside = Command::new("nsenter");
-        inside.arg(format!("--net={}", self.file())).arg("--").args(command);
-        inside.env("RDMESH_ENDPOINT", &directory).env("LD_PRELOAD", directory.join("librdmesh.so"));
-        Program::start(inside)
-    }
-}
 
 fn add(lab: &Lab, name: &str, address: &str, netns: &str) {
     lab.command(&["endpoint", "add", name, "--net", "blue", "--ip", address, "--netns", netns]).ok();
