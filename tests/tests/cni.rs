@@ -277,7 +277,11 @@ fn the_projects_tool_chains_it_behind_another_plugin() {
     };
     let added = run("add").ok().text;
     let result: Value = serde_json::from_str(&added).unwrap_or_else(|error| panic!("{error}: {added}"));
-    assert_eq!(result["interfaces"].as_array().and_then(|all| all.last()?["name"].as_str()), Some("rdmesh0"), "{added}");
+    assert_eq!(
+        result["interfaces"].as_array().and_then(|all| all.last()?["name"].as_str()),
+        Some("rdmesh0"),
+        "{added}"
+    );
     assert_eq!(namespace.interfaces(), ["eth0", "lo", "rdmesh0"]);
     run("check").ok();
     run("del").ok();
