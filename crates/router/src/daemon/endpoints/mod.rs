@@ -1,17 +1,19 @@
 //! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
+mod attached;
 mod members;
 mod pools;
 
 use super::cluster::Allocator;
 use super::config::DaemonConfig;
-use super::error::{HostError, NotTakenOver};
+use super::error::HostError;
 use super::mesh::Mesh;
 use super::owners::Owners;
 use super::policies::Policies;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointError, EndpointId, Library, gid_table};
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
+use attached::{AttachedEndpoint, RelayedEndpoint};
 use members::Members;
 use rdmesh_fabric::api::{
     ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, ScopePolicy, SetChainSteps, TraceChain,
@@ -20,10 +22,9 @@ use rdmesh_fabric::{
     Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
 };
 use rdmesh_overlay::{Errors, NamespaceId, Overlay};
-use rdmesh_relay::{Relay, Relays, Totals};
+use rdmesh_relay::Relays;
 use rdmesh_uverbs::session::SOCKET_NAME;
 use rdmesh_verbs::Vni;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,25 +75,6 @@ struct Caller<'a> {
     process: BorrowedFd<'a>,
 }
 
-/// Counts of an endpoint's relay.
-pub(crate) struct RelayedEndpoint {
-    pub(crate) network: Name,
-    pub(crate) name: Name,
-    pub(crate) totals: Totals,
-}
-
-struct AttachedEndpoint {
-    id: EndpointId,
-    endpoint: Endpoint,
-    network: Network,
-    namespace: Option<PathBuf>,
-    owner: Option<OwnedFd>,
-    /// User of the process that it goes with, as it was when it made the endpoint.
-    owner_uid: Option<u32>,
-    relay: Relay,
-    directory: EndpointDir,
-}
-
 impl Endpoints {
     /// No endpoints yet.
     pub(super) fn new(
@@ -137,12 +119,7 @@ impl Endpoints {
 
     /// What their relays have counted.
     pub(crate) fn relayed(&self) -> Vec<RelayedEndpoint> {
-        let attached = self.attached();
-        let relayed = |endpoint: &AttachedEndpoint| {
-            let Endpoint { network, name, .. } = &endpoint.endpoint;
-            RelayedEndpoint { network: network.clone(), name: name.clone(), totals: endpoint.relay.totals() }
-        };
-        attached.endpoints.values().map(relayed).collect()
+        self.attached().endpoints.values().map(AttachedEndpoint::relayed).collect()
     }
 
     /// Number of endpoints.
@@ -542,52 +519,6 @@ impl Endpoints {
 
     fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl AttachedEndpoint {
-    fn info(&self) -> EndpointInfo {
-        EndpointInfo {
-            endpoint: self.endpoint.clone(),
-            directory: self.directory.path().to_owned(),
-            namespace: self.namespace.clone(),
-        }
-    }
-
-    /// Why process `caller` cannot take it over from a process that has ended.
-    fn refusal(&self, request: &CreateEndpoint, caller: i32) -> Option<NotTakenOver> {
-        let known = &self.endpoint;
-        if !request.addresses.iter().all(|address| known.addresses.contains(address)) {
-            return Some(NotTakenOver::Addresses);
-        }
-        if request.isolation != known.isolation {
-            return Some(NotTakenOver::Isolation);
-        }
-        if request.quota != known.quota {
-            return Some(NotTakenOver::Quota);
-        }
-        if self.owner_uid.is_none() || self.owner_uid != restore::user(caller) {
-            return Some(NotTakenOver::User);
-        }
-        let left = self.processes();
-        (!left.is_empty()).then(|| NotTakenOver::Processes(left.join(", ")))
-    }
-
-    /// It goes with process `pid`.
-    fn belong_to(&mut self, pid: i32, process: OwnedFd) {
-        (self.owner, self.owner_uid, self.endpoint.owner_pid) = (Some(process), restore::user(pid), Some(pid));
-    }
-
-    /// Processes in its network namespace, by number and name.
-    fn processes(&self) -> Vec<String> {
-        self.namespace.as_deref().and_then(NamespaceId::of).map(NamespaceId::processes).unwrap_or_default()
-    }
-
-    /// Whether the process that it goes with has ended.
-    fn is_orphan(&self) -> bool {
-        let Some(owner) = &self.owner else { return false };
-        let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 }
 

@@ -1,0 +1,84 @@
+//! An endpoint with its process, its namespace and its directory.
+
+use crate::daemon::error::NotTakenOver;
+use crate::daemon::restore;
+use crate::endpoint::{EndpointDir, EndpointId};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
+use rdmesh_fabric::{Endpoint, Name, Network};
+use rdmesh_overlay::NamespaceId;
+use rdmesh_relay::{Relay, Totals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Counts of an endpoint's relay.
+pub(crate) struct RelayedEndpoint {
+    pub(crate) network: Name,
+    pub(crate) name: Name,
+    pub(crate) totals: Totals,
+}
+
+/// An endpoint that programs can use, with what goes with it.
+pub(super) struct AttachedEndpoint {
+    pub(super) id: EndpointId,
+    pub(super) endpoint: Endpoint,
+    pub(super) network: Network,
+    pub(super) namespace: Option<PathBuf>,
+    pub(super) owner: Option<OwnedFd>,
+    /// User of the process that it goes with, as it was when it made the endpoint.
+    pub(super) owner_uid: Option<u32>,
+    pub(super) relay: Relay,
+    pub(super) directory: EndpointDir,
+}
+
+impl AttachedEndpoint {
+    pub(super) fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            endpoint: self.endpoint.clone(),
+            directory: self.directory.path().to_owned(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
+    /// Why process `caller` cannot take it over from a process that has ended.
+    pub(super) fn refusal(&self, request: &CreateEndpoint, caller: i32) -> Option<NotTakenOver> {
+        let known = &self.endpoint;
+        if !request.addresses.iter().all(|address| known.addresses.contains(address)) {
+            return Some(NotTakenOver::Addresses);
+        }
+        if request.isolation != known.isolation {
+            return Some(NotTakenOver::Isolation);
+        }
+        if request.quota != known.quota {
+            return Some(NotTakenOver::Quota);
+        }
+        if self.owner_uid.is_none() || self.owner_uid != restore::user(caller) {
+            return Some(NotTakenOver::User);
+        }
+        let left = self.processes();
+        (!left.is_empty()).then(|| NotTakenOver::Processes(left.join(", ")))
+    }
+
+    /// It goes with process `pid`.
+    pub(super) fn belong_to(&mut self, pid: i32, process: OwnedFd) {
+        (self.owner, self.owner_uid, self.endpoint.owner_pid) = (Some(process), restore::user(pid), Some(pid));
+    }
+
+    /// Processes in its network namespace, by number and name.
+    pub(super) fn processes(&self) -> Vec<String> {
+        self.namespace.as_deref().and_then(NamespaceId::of).map(NamespaceId::processes).unwrap_or_default()
+    }
+
+    /// Whether the process that it goes with has ended.
+    pub(super) fn is_orphan(&self) -> bool {
+        let Some(owner) = &self.owner else { return false };
+        let mut fds = [PollFd::from_borrowed_fd(owner.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// What its relay has counted.
+    pub(super) fn relayed(&self) -> RelayedEndpoint {
+        let Endpoint { network, name, .. } = &self.endpoint;
+        RelayedEndpoint { network: network.clone(), name: name.clone(), totals: self.relay.totals() }
+    }
+}
