@@ -94,7 +94,7 @@ part_pools() {
 part_cni() {
     need run test cni
     build_product tested
-    run_tests cni
+    run_tests cni podman
 }
 
 part_software() {

@@ -3,7 +3,7 @@
 use crate::program::{Output, Program};
 use crate::system;
 use crate::wait::until;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -100,26 +100,30 @@ impl Docker {
     }
 
     fn make_image(&self, programs: &[&str]) {
-        let script = r#"
-            cd "$1"; shift
-            add() { mkdir -p "image$(dirname "$1")"; cp -L "$1" "image$1"; }
-            for file in "$@" /bin/sh /usr/lib/*/libibverbs/lib*-rdmav*.so; do
-                add "$file"
-                ldd "$file" | grep -o '/[^ ]*' | while read -r library; do add "$library"; done
-            done
-            # Parts of every C library package; since glibc 2.34 empty, but older programs still name them.
-            for stub in /lib/*-linux-gnu/lib{pthread,dl,rt}.so.*; do add "$stub"; done
-            mkdir -p image/etc image/tmp image/run
-            cp -r /etc/libibverbs.d image/etc/
-            tar -C image -c . | docker import - "$IMAGE"
-        "#;
-        let mut make = Command::new("bash");
-        make.args(["-euc", script, "bash"]).arg(self.folder.path()).args(programs).env("IMAGE", IMAGE);
-        if let Some(host) = &self.host {
-            make.env("DOCKER_HOST", host);
-        }
-        Program::start(make).finish(LIMIT).ok();
+        let archive = make_archive(self.folder.path(), programs).display().to_string();
+        self.run(&["import", &archive, IMAGE]).ok();
     }
+}
+
+/// Makes an archive of an image in `folder`, with a shell, `programs` and the distribution's rdma-core.
+pub(crate) fn make_archive(folder: &Path, programs: &[&str]) -> PathBuf {
+    let script = r#"
+        cd "$1"; shift
+        add() { mkdir -p "image$(dirname "$1")"; cp -L "$1" "image$1"; }
+        for file in "$@" /bin/sh /usr/lib/*/libibverbs/lib*-rdmav*.so; do
+            add "$file"
+            ldd "$file" | grep -o '/[^ ]*' | while read -r library; do add "$library"; done
+        done
+        # Parts of every C library package; since glibc 2.34 empty, but older programs still name them.
+        for stub in /lib/*-linux-gnu/lib{pthread,dl,rt}.so.*; do add "$stub"; done
+        mkdir -p image/etc image/tmp image/run
+        cp -r /etc/libibverbs.d image/etc/
+        tar -C image -cf image.tar .
+    "#;
+    let mut make = Command::new("bash");
+    make.args(["-euc", script, "bash"]).arg(folder).args(programs);
+    Program::start(make).finish(LIMIT).ok();
+    folder.join("image.tar")
 }
 
 impl Drop for Docker {

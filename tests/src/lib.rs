@@ -19,6 +19,7 @@ mod namespace;
 mod pair;
 mod peer;
 mod perftest;
+pub mod podman;
 mod program;
 pub mod software;
 pub mod suite;

@@ -7,14 +7,16 @@ use crate::failure::Failure;
 use crate::run::libraries;
 use crate::show::print_line;
 use rdmesh_fabric::api::EndpointInfo;
-use rdmesh_fabric::{Client, ENDPOINT_MOUNT};
+use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Prints the arguments for `docker run`.
+/// Prints the arguments for `docker run`, or `podman run`.
 pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<(), Failure> {
-    let info = ensure(options.name, options.place, client)?;
+    let isolation = if options.podman { Isolation::Namespace } else { Isolation::None };
+    let info = ensure(options.name, options.place, isolation, client)?;
+    let network = if options.podman { network_of(&info)? } else { String::new() };
     let directory = info.directory.display().to_string();
     if directory.contains([' ', ':']) {
         return Err(Failure::new(format!(
@@ -26,7 +28,20 @@ pub(crate) fn arguments(options: ContainerOptions, client: &Client) -> Result<()
     }
     // Some programs look at the limit although nothing is locked. An engine that may not raise it would start no container.
     let limit = if client.status()?.rootless || !can_raise_limits() { "" } else { " --ulimit memlock=-1" };
-    print_line(format!("-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload(options.accel)))
+    print_line(format!("{network}-v {directory}:{ENDPOINT_MOUNT}:ro -e {}{limit}", preload(options.accel)))
+}
+
+/// The option by which a container joins the endpoint's network namespace.
+fn network_of(info: &EndpointInfo) -> Result<String, Failure> {
+    let Some(namespace) = &info.namespace else {
+        let name = &info.endpoint.name;
+        return Err(Failure::new(format!(
+            "endpoint `{name}` has no network namespace of its own: remove it with `rdmesh endpoint rm {name} --net {}`, or \
+             name another",
+            info.endpoint.network
+        )));
+    };
+    Ok(format!("--network ns:{} ", namespace.display()))
 }
 
 /// Writes a CDI file.
@@ -36,7 +51,7 @@ pub(crate) fn cdi(options: CdiOptions, client: &Client) -> Result<(), Failure> {
         let persistent = |info: &EndpointInfo| info.endpoint.owner_pid.is_none();
         client.endpoints()?.into_iter().filter(persistent).collect()
     } else {
-        let ensured = options.names.into_iter().map(|name| ensure(name, place.clone(), client));
+        let ensured = options.names.into_iter().map(|name| ensure(name, place.clone(), Isolation::None, client));
         ensured.collect::<Result<Vec<_>, _>>()?
     };
     if endpoints.is_empty() {

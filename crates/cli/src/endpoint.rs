@@ -63,12 +63,17 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     print_line(table(&endpoints))
 }
 
-/// The persistent endpoint `name`; made if there is none.
-pub(crate) fn ensure(name: Name, place: PlaceOptions, client: &Client) -> Result<EndpointInfo, Failure> {
+/// The persistent endpoint `name`; made, with this isolation, if there is none.
+pub(crate) fn ensure(
+    name: Name,
+    place: PlaceOptions,
+    isolation: Isolation,
+    client: &Client,
+) -> Result<EndpointInfo, Failure> {
     match client.endpoint(&place.net, &name) {
         Ok(info) => Ok(info),
         Err(ClientError::Refused { status: 404, .. }) => {
-            Ok(client.create_endpoint(&request(name, place, None, Isolation::None))?)
+            Ok(client.create_endpoint(&request(name, place, None, isolation))?)
         }
         Err(error) => Err(error.into()),
     }

@@ -438,6 +438,9 @@ pub(crate) struct ContainerOptions {
     /// Let programs load the library for faster sockets, too
     #[arg(long)]
     pub(crate) accel: bool,
+    /// For podman: the container joins the endpoint's own network namespace, so that it has the endpoint's address for IP, too
+    #[arg(long)]
+    pub(crate) podman: bool,
     #[command(flatten)]
     pub(crate) place: PlaceOptions,
 }
