@@ -168,6 +168,11 @@ impl Bridge {
         Ok(links.into_iter().filter(|link| link.bridge == Some(bridge)).collect())
     }
 
+    /// Its own MTU: the smallest of its ports, where it has some.
+    pub(crate) fn mtu(&mut self) -> io::Result<u32> {
+        Ok(self.links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?.mtu)
+    }
+
     fn index(&mut self) -> io::Result<Index> {
         Ok(self.links.find(BRIDGE)?.ok_or(io::ErrorKind::NotFound)?.index)
     }
