@@ -190,6 +190,41 @@ def take(address, port, count):
     print("all bytes are right")
 
 
+def part(port):
+    """Answers, says goodbye and closes, without waiting for the other end; goes on until it is killed."""
+    with listener(int(port)) as listening:
+        sock, _ = listening.accept()
+        with sock:
+            for _ in range(2000):
+                sock.sendall(sock.recv(16))
+            sock.sendall(b"goodbye")
+    # Its end would take its interface with it, which answers for the closed socket.
+    signal.pause()
+
+
+def outlive(address, port):
+    """What is written first after the other end has closed is taken; only then does TCP know."""
+    with socket.create_connection((address, int(port))) as sock:
+        for _ in range(2000):
+            sock.sendall(b"word")
+            assert sock.recv(4) == b"word"
+        # tcpi_bytes_acked of linux/tcp.h.
+        by_tcp = struct.unpack_from("=Q", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+        text = b""
+        while piece := sock.recv(100):
+            text += piece
+        assert text == b"goodbye", text
+        time.sleep(0.1)
+        assert sock.send(b"late") == 4
+        time.sleep(0.1)
+        try:
+            sock.send(b"too late")
+            sock.send(b"too late")
+            raise ValueError("nobody is there")
+        except (BrokenPipeError, ConnectionResetError):
+            print("the end is right,", "on rings" if by_tcp < 8000 else "on TCP")
+
+
 def noise(seconds):
     """Messages of all kinds with any numbers and descriptors, on many connections, in and out of order."""
     chance, path = random.Random(1), os.path.join(os.environ["RDMESH_ENDPOINT"], "streams.sock")
@@ -228,5 +263,5 @@ def noise(seconds):
 
 
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, give, take, noise]
+    roles = [serve, connect, echo, cat, ask, give, take, part, outlive, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

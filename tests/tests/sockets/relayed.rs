@@ -123,6 +123,23 @@ fn what_a_killed_program_has_sent_arrives_before_the_end() {
     }
 }
 
+/// As perftest's two ends do, which both write before they close.
+#[test]
+fn a_write_to_a_closed_end_is_taken_once_as_by_tcp() {
+    let lab = Lab::start();
+    let port = PORT.to_string();
+    for (options, expected) in [(&["--accel"][..], "the end is right, on rings"), (&[], "the end is right, on TCP")] {
+        let end = |name, ip| (&lab, Endpoint::at(name, "blue", ip).with(options));
+        let ends = Ends { server: end("server", "10.7.0.2"), client: end("client", "10.7.0.3") };
+        for _ in 0..rounds(5, 100) {
+            let mut server = ends.serve(&streams(&["part", &port]));
+            let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port])).ok();
+            assert!(output.text.contains(expected), "{options:?}: {}", output.text);
+            server.terminate(Duration::from_secs(10));
+        }
+    }
+}
+
 #[test]
 fn noise_at_the_relays_harms_only_its_own_endpoint() {
     let lab = Lab::start();

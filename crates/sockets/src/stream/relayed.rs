@@ -152,9 +152,15 @@ impl Stream {
     }
 
     /// After a record has come: the direction that this end writes goes back to TCP, too. Called without locks.
+    ///
+    /// Where the relay still carries what is in the ring, that waits for the program's next bytes: the other end may have closed
+    /// its socket, and answers what comes now with a reset, which the program would find at its next write; by TCP alone it would
+    /// not.
     pub(super) fn leave_after_record(&self, fd: c_int) {
-        let leaves =
-            |channel: &&Channel| channel.leaves.load(Ordering::Relaxed) && channel.leaves.swap(false, Ordering::AcqRel);
+        let is_broken = |channel: &Channel| channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire);
+        let leaves = |channel: &&Channel| {
+            channel.leaves.load(Ordering::Relaxed) && is_broken(channel) && channel.leaves.swap(false, Ordering::AcqRel)
+        };
         let Some(channel) = self.channel().filter(leaves) else { return };
         self.leave(fd, channel);
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));

@@ -89,13 +89,22 @@ impl Stream {
         if !self.is_on_ring(fd, channel, &ring) {
             let sent = kernel::send(fd, pieces, flags & PASSED);
             drop(held);
-            if is_down() && !was_down {
+            let has_moved = is_down() && !was_down;
+            if has_moved {
                 // Who waits for space waits for the kernel's from now on.
                 self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
                 self.wake_own_waiters();
             }
             self.settle(channel);
-            return sent;
+            return match sent {
+                // A closed peer has answered what went before these bytes to TCP, not them: there they would have been taken.
+                Err(Errno::PIPE | Errno::CONNRESET)
+                    if has_moved && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) =>
+                {
+                    Ok(pieces.iter().map(|piece| piece.len).sum())
+                }
+                sent => sent,
+            };
         }
         let sent = write(channel, pieces).map_err(|Corrupt| self.give_up(fd))?;
         drop(held);
