@@ -13,7 +13,7 @@ PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haprox
     libmemcached-tools nodejs default-jdk-headless)
 PACKAGES_CNI=(containernetworking-plugins iproute2 iputils-ping redis-server redis-tools podman runc python3)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2 iputils-ping rdmacm-utils)
-PACKAGES_DOCKER=(docker.io)
+PACKAGES_DOCKER=(docker.io redis-server redis-tools)
 PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(redis-server redis-tools iperf3 gcc libc6-dev make ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)

@@ -28,6 +28,11 @@ pub struct Container<'a> {
 impl Docker {
     /// The engine, with an image that holds `programs` and the distribution's rdma-core; or why there is none.
     pub fn start(programs: &[&str]) -> Result<Self, String> {
+        Self::start_with(programs, None)
+    }
+
+    /// Likewise; with a runtime that containers may ask for as `--runtime rdmesh`, the engine is one of the test's own.
+    pub fn start_with(programs: &[&str], runtime: Option<&Path>) -> Result<Self, String> {
         if !system::is_root() {
             return Err("needs root".to_owned());
         }
@@ -36,8 +41,8 @@ impl Docker {
         }
         let folder = tempfile::Builder::new().prefix("rdmesh-docker-").tempdir().expect("a temporary folder");
         let mut docker = Self { host: None, engine: None, folder };
-        if !docker.answers() {
-            docker.startengine()?;
+        if runtime.is_some() || !docker.answers() {
+            docker.start_engine(runtime)?;
         }
         docker.make_image(programs);
         docker.run(&["network", "create", NETWORK]).ok();
@@ -76,7 +81,7 @@ impl Docker {
         self.run(&["info", "--format", "{{.ServerVersion}}"]).status.success()
     }
 
-    fn startengine(&mut self) -> Result<(), String> {
+    fn start_engine(&mut self, runtime: Option<&Path>) -> Result<(), String> {
         let mut why = String::new();
         for driver in ["overlay2", "vfs"] {
             let at = |name: &str| self.folder.path().join(name).display().to_string();
@@ -84,6 +89,9 @@ impl Docker {
             // It must leave the host's firewall, routes and bridges alone.
             engine.args(["--iptables=false", "--ip-masq=false", "--ip-forward=false", "--bridge=none"]);
             engine.args(["--storage-driver", driver, "--data-root", &at("data"), "--exec-root", &at("exec")]);
+            if let Some(runtime) = runtime {
+                engine.arg("--add-runtime").arg(format!("rdmesh={}", runtime.display()));
+            }
             engine.args(["--pidfile", &at("pid"), "--host", &format!("unix://{}", at("docker.sock"))]);
             let mut engine = Program::start(engine);
             self.host = Some(format!("unix://{}", at("docker.sock")));

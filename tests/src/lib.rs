@@ -21,6 +21,7 @@ mod peer;
 mod perftest;
 pub mod podman;
 mod program;
+mod runtime;
 pub mod software;
 pub mod suite;
 pub mod system;
@@ -39,6 +40,7 @@ pub use pair::Pair;
 pub use peer::Peer;
 pub use perftest::{Row, bandwidth_rows, latency_rows};
 pub use program::{Output, Program};
+pub use runtime::runtime_for;
 pub use system::HugePages;
 pub use wait::{TICK, until};
 

@@ -1,7 +1,7 @@
 //! Docker: two ordinary unprivileged containers and the traffic between them.
 
 use rdmesh_tests::docker::Docker;
-use rdmesh_tests::{Lab, bandwidth_rows};
+use rdmesh_tests::{Lab, bandwidth_rows, runtime_for};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -46,5 +46,53 @@ fn unprivileged_containers_reach_each_other() {
     let text = transfer(&["--user", "1234:1234", "--cap-drop", "ALL"], "ib_write_bw -F -n 1000 -q 4");
     assert!(!bandwidth_rows(&text).is_empty(), "{text}");
     transfer(&["--read-only"], "ibv_rc_pingpong -g 1 -c -e");
+    lab.wait_until_empty();
+}
+
+/// `docker run --runtime rdmesh -e RDMESH_NETWORK=…`: device, address on the network, and faster sockets, by the environment alone.
+#[test]
+fn containers_of_the_runtime_have_what_their_environment_says() {
+    let (lab, folder) = (Lab::start(), tempfile::tempdir().expect("a temporary folder"));
+    let programs = [&PROGRAMS[..], &["/usr/bin/redis-server", "/usr/bin/redis-benchmark"]].concat();
+    let docker = match Docker::start_with(&programs, Some(&runtime_for(&lab, folder.path(), "runc"))) {
+        Ok(docker) => docker,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    let options = |more: &[&str]| {
+        let all = [&["--runtime", "rdmesh", "-e", "RDMESH_NETWORK=blue"], more].concat();
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let server_options = options(&["-e", "RDMESH_IP=10.7.0.2", "-e", "RDMESH_ACCEL=1"]);
+    let client_options = options(&["-e", "RDMESH_IP=10.7.0.3", "-e", "RDMESH_ACCEL=1"]);
+    let pair = |port: u16, serve: &str, ask: &str| {
+        let server = docker.start_container("rdmesh-test-server", &server_options, &format!("exec {serve}"));
+        server.wait_listening(port);
+        let client = docker.run_container(&client_options, &format!("exec {ask}"), LIMIT);
+        assert!(client.status.success(), "client: {}\n{}\nserver:\n{}", client.status, client.text, server.log());
+        (server, client.text)
+    };
+    let (server, text) = pair(PORT, "ib_write_bw -F -n 1000", "ib_write_bw -F -n 1000 10.7.0.2");
+    assert!(!bandwidth_rows(&text).is_empty(), "{text}");
+    drop(server);
+    let serve = "redis-server --port 7777 --save '' --protected-mode no";
+    let (server, text) = pair(7777, serve, "redis-benchmark -h 10.7.0.2 -p 7777 -t set -n 20000 -c 20 --csv");
+    assert!(text.contains("\"SET\""), "{text}");
+    assert!(lab.metric("rdmesh_relay_sent_bytes_total") > 50_000.0);
+    drop(server);
+    lab.wait_until_empty();
+    // A container that says nothing is runc's alone, and a mistake is explained where the user looks.
+    let plain = docker.run_container(&["--runtime".to_owned(), "rdmesh".to_owned()], "echo plain", LIMIT);
+    assert!(plain.status.success() && plain.text.contains("plain"), "{}", plain.text);
+    let refused = docker.run_container(&options(&["-e", "RDMESH_IP=ten"]), "exec ibv_devinfo", LIMIT);
+    assert!(
+        !refused.status.success() && refused.text.contains("RDMESH_IP: `ten` is no IP address"),
+        "{}",
+        refused.text
+    );
+    let refused = docker.run_container(&options(&["-e", "RDMESH_IP=127.0.0.1"]), "exec ibv_devinfo", LIMIT);
+    assert!(!refused.status.success() && refused.text.contains("rdmesh: "), "{}", refused.text);
     lab.wait_until_empty();
 }
