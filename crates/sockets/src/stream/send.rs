@@ -97,9 +97,11 @@ impl Stream {
             }
             self.settle(channel);
             return match sent {
-                // A closed peer has answered what went before these bytes to TCP, not them: there they would have been taken.
+                // A closed peer has answered the record, which went before these bytes, not them: by TCP they would have been taken.
                 Err(Errno::PIPE | Errno::CONNRESET)
-                    if has_moved && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) =>
+                    if has_moved
+                        && channel.is_relayed()
+                        && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) =>
                 {
                     Ok(pieces.iter().map(|piece| piece.len).sum())
                 }
