@@ -47,7 +47,10 @@ fn create(
     pid_file: Option<&std::path::Path>,
 ) -> Result<ExitCode, Failure> {
     let mut bundle = Bundle::open(bundle)?;
-    let Some(wish) = Wish::of(|name| bundle.variable(name))? else { return Err(runc::become_it(arguments)) };
+    let allowed = std::env::var("RDMESH_NETWORKS").ok();
+    let Some(wish) = Wish::of(|name| bundle.variable(name), allowed.as_deref())? else {
+        return Err(runc::become_it(arguments));
+    };
     let pid_file = pid_file.ok_or(Failure::NoPidFile)?;
     let router = Router::find()?;
     let directory = router.prepare(id, &wish)?;

@@ -5,6 +5,9 @@
 //! | `RDMESH_NETWORK` | network of its endpoint; without it the container has none |
 //! | `RDMESH_IP` | addresses of its endpoint, with commas between them [default: the next free one] |
 //! | `RDMESH_ACCEL` | `1`: its programs load the library for faster sockets, too |
+//!
+//! An image has an environment of its own, so the operator may say which networks can be named: `RDMESH_NETWORKS` in the engine's
+//! environment, with commas between them.
 
 use crate::failure::Failure;
 use rdmesh_fabric::Name;
@@ -19,11 +22,18 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// That of an environment; none where it names no network.
-    pub(crate) fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Failure> {
+    /// That of a container's environment; none where it names no network. `allowed` are the networks that it may name, where not
+    /// all are.
+    pub(crate) fn of(
+        variable: impl Fn(&str) -> Option<String>,
+        allowed: Option<&str>,
+    ) -> Result<Option<Self>, Failure> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let Some(network) = variable("RDMESH_NETWORK") else { return Ok(None) };
         let wrong = |name, reason: String| Failure::Variable { name, reason };
+        if allowed.is_some_and(|allowed| !allowed.split(',').any(|name| name.trim() == network)) {
+            return Err(wrong("RDMESH_NETWORK", format!("`{network}` is none of the networks in RDMESH_NETWORKS")));
+        }
         let network = network.parse().map_err(|error| wrong("RDMESH_NETWORK", format!("{error}")))?;
         let addresses = variable("RDMESH_IP").unwrap_or_default();
         let addresses = addresses.split(',').map(str::trim).filter(|text| !text.is_empty());
@@ -41,7 +51,21 @@ mod tests {
     use super::*;
 
     fn wish(variables: &[(&str, &str)]) -> Result<Option<Wish>, Failure> {
-        Wish::of(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        wish_among(variables, None)
+    }
+
+    fn wish_among(variables: &[(&str, &str)], allowed: Option<&str>) -> Result<Option<Wish>, Failure> {
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        Wish::of(|name| variable(name).map(|(_, value)| (*value).to_owned()), allowed)
+    }
+
+    #[test]
+    fn an_image_joins_only_networks_that_the_operator_allows() {
+        let blue = [("RDMESH_NETWORK", "blue")];
+        assert!(wish_among(&blue, Some("red, blue")).unwrap().is_some());
+        assert!(wish_among(&blue, Some("red")).unwrap_err().to_string().contains("`blue` is none of"));
+        assert!(wish_among(&blue, Some("")).is_err());
+        assert_eq!(wish_among(&[], Some("")).unwrap(), None);
     }
 
     #[test]
