@@ -190,26 +190,70 @@ def take(address, port, count):
     print("all bytes are right")
 
 
+def reply(port, connections):
+    """Sends back what comes, on some connections of a thread each, until they end."""
+    def serve_one(sock):
+        with sock:
+            while data := sock.recv(1 << 16):
+                sock.sendall(data)
+
+    with listener(int(port)) as listening:
+        threads = [threading.Thread(target=serve_one, args=(listening.accept()[0],)) for _ in range(int(connections))]
+        [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+
+def persist(address, port, connections, file):
+    """Asks on some connections in turn, with pauses, until a file is there."""
+    socks = [socket.create_connection((address, int(port))) for _ in range(int(connections))]
+    chance, rounds = random.Random(7), 0
+    while not os.path.exists(file):
+        for sock in socks:
+            question = chance.randbytes(chance.choice([1, 100, 3000, 60000]))
+            sock.sendall(question)
+            answer = b""
+            while len(answer) < len(question):
+                piece = sock.recv(1 << 16)
+                if not piece:
+                    raise ValueError(f"an end in round {rounds}")
+                answer += piece
+            if answer != question:
+                raise ValueError(f"a wrong answer in round {rounds}")
+        rounds += 1
+        time.sleep(0.005)
+    for sock in socks:
+        sock.close()
+    print(f"all answers of {rounds} rounds are right")
+
+
 def part(port):
     """Answers, says goodbye and closes, without waiting for the other end; goes on until it is killed."""
     with listener(int(port)) as listening:
         sock, _ = listening.accept()
         with sock:
-            for _ in range(2000):
-                sock.sendall(sock.recv(16))
+            while (text := sock.recv(16)) != b"stop":
+                sock.sendall(text)
             sock.sendall(b"goodbye")
     # Its end would take its interface with it, which answers for the closed socket.
     signal.pause()
 
 
-def outlive(address, port):
+def outlive(address, port, most):
     """What is written first after the other end has closed is taken; only then does TCP know."""
     with socket.create_connection((address, int(port))) as sock:
-        for _ in range(2000):
-            sock.sendall(b"word")
-            assert sock.recv(4) == b"word"
-        # tcpi_bytes_acked of linux/tcp.h.
-        by_tcp = struct.unpack_from("=Q", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+        def acked():
+            # tcpi_bytes_acked of linux/tcp.h.
+            return struct.unpack_from("=Q", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+
+        # On rings TCP's count stands still.
+        before, rounds = -1, 0
+        while acked() != before and rounds < int(most):
+            before, rounds = acked(), rounds + 1
+            for _ in range(100):
+                sock.sendall(b"word")
+                assert sock.recv(4) == b"word"
+        is_on_ring = acked() == before
+        sock.sendall(b"stop")
         text = b""
         while piece := sock.recv(100):
             text += piece
@@ -222,7 +266,7 @@ def outlive(address, port):
             sock.send(b"too late")
             raise ValueError("nobody is there")
         except (BrokenPipeError, ConnectionResetError):
-            print("the end is right,", "on rings" if by_tcp < 8000 else "on TCP")
+            print("the end is right,", "on rings" if is_on_ring else "on TCP")
 
 
 def noise(seconds):
@@ -263,5 +307,5 @@ def noise(seconds):
 
 
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, give, take, part, outlive, noise]
+    roles = [serve, connect, echo, cat, ask, give, take, reply, persist, part, outlive, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

@@ -98,6 +98,39 @@ fn connections_outlive_a_router() {
     }
 }
 
+/// A router that comes back carries the connections again that were on TCP meanwhile.
+#[test]
+fn connections_return_to_rings_with_the_router() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let (port, folder) = (PORT.to_string(), tempfile::tempdir().expect("a temporary folder"));
+    let end = folder.path().join("end");
+    let server = ends.serve(&streams(&["reply", &port, "4"]));
+    let mut client = ends.start_client(&streams(&["persist", "10.7.0.2", &port, "4", &end.display().to_string()]));
+    let carried = |host: usize| {
+        let lab = hosts.lab(host);
+        lab.api("/v1/endpoints").as_array().is_some_and(|all| !all.is_empty())
+            && lab.metric("rdmesh_relay_streams_total") >= 4.0
+            // What moves to a ring while its router dies may end with a reset.
+            && lab.metric("rdmesh_relay_sent_bytes_total") > 2e6
+    };
+    until(LIMIT, "bytes go over RDMA", || (carried(0) && carried(1)).then_some(()));
+    for killed in (0..rounds(2, 12)).map(|round| round % 2) {
+        let lab = hosts.lab(killed);
+        rdmesh_tests::system::kill(lab.router_pid());
+        lab.up_again();
+        // It counts from zero.
+        until(LIMIT, "the connections are back on rings", || {
+            assert!(client.is_running(), "{}", client.text());
+            carried(killed).then_some(())
+        });
+    }
+    std::fs::write(&end, "").expect("the folder is ours");
+    let output = client.finish(LIMIT).ok();
+    assert!(output.text.contains("rounds are right"), "{}", output.text);
+    server.finish(LIMIT).ok();
+}
+
 #[test]
 fn a_forked_child_and_another_program_go_on_with_a_connection() {
     let hosts = Hosts::start();
@@ -128,12 +161,14 @@ fn what_a_killed_program_has_sent_arrives_before_the_end() {
 fn a_write_to_a_closed_end_is_taken_once_as_by_tcp() {
     let lab = Lab::start();
     let port = PORT.to_string();
-    for (options, expected) in [(&["--accel"][..], "the end is right, on rings"), (&[], "the end is right, on TCP")] {
+    // Rounds until it is on rings at the latest.
+    let accelerated = (&["--accel"][..], "100000", "the end is right, on rings");
+    for (options, most, expected) in [accelerated, (&[], "3", "the end is right, on TCP")] {
         let end = |name, ip| (&lab, Endpoint::at(name, "blue", ip).with(options));
         let ends = Ends { server: end("server", "10.7.0.2"), client: end("client", "10.7.0.3") };
         for _ in 0..rounds(5, 100) {
             let mut server = ends.serve(&streams(&["part", &port]));
-            let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port])).ok();
+            let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port, most])).ok();
             assert!(output.text.contains(expected), "{options:?}: {}", output.text);
             server.terminate(Duration::from_secs(10));
         }
