@@ -1,10 +1,12 @@
 //! Forks: a child has its parent's connections, and not its threads.
 
 use crate::process::Process;
+use crate::spin::now;
+use crate::stream::Stream;
 use crate::table::for_each_stream;
 use crate::wake;
 use rdmesh_preload::{gate, process, real};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Has the library's state survive forks.
 pub(crate) fn watch() {
@@ -27,8 +29,17 @@ extern "C" fn in_child() {
     Process::forget();
     wake::forget();
     crate::table::for_each_epoll(|epoll| epoll.unlock());
+    for_each_stream(|_, stream| Stream::unlock(stream));
+    FORKED_AT.store(now(), Ordering::Relaxed);
     gate::open();
+}
+
+/// Nanoseconds since the fork that made this process.
+pub(crate) fn age() -> u64 {
+    now().saturating_sub(FORKED_AT.load(Ordering::Relaxed))
 }
 
 /// Forks that this process has begun, and those that led to it.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Time of the fork that made this process; 0 where it is no child of one.
+static FORKED_AT: AtomicU64 = AtomicU64::new(0);

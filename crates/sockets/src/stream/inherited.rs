@@ -6,8 +6,8 @@
 
 use super::holders::Holders;
 use super::{Stream, known};
+use crate::fork;
 use crate::process::as_stream;
-use crate::spin::now;
 use crate::table::{self, Object, TABLE};
 use rdmesh_preload::gate;
 use std::ffi::c_int;
@@ -61,13 +61,17 @@ impl Stream {
         Holders::of_word(self.holders.load(Ordering::Acquire))
     }
 
-    /// Waits a moment until all other processes have closed it; false where they do not.
+    /// After a fork, in the child: no other thread has the lock.
+    pub(crate) fn unlock(&self) {
+        self.phase.unlock();
+    }
+
+    /// Waits until all other processes have closed it, a moment after the fork at the longest; false where they have not.
     fn becomes_alone(&self) -> bool {
-        let begin = now();
         loop {
             match self.holders().and_then(Holders::count) {
                 Some(1) => return true,
-                Some(_) if now() - begin < CLOSE_NS => std::thread::sleep(PAUSE),
+                Some(_) if fork::age() < CLOSE_NS => std::thread::sleep(PAUSE),
                 _ => return false,
             }
         }
@@ -116,6 +120,6 @@ fn adopt(inherited: &Arc<Object>, own: Arc<Object>) {
     }
 }
 
-/// Longest wait for the parent to close its descriptor: it does so at once, unless it has lost its processor.
+/// Time after a fork in which the parent is expected to close its descriptor: it does so at once, unless it has lost its processor.
 const CLOSE_NS: u64 = 10_000_000;
 const PAUSE: Duration = Duration::from_micros(50);
