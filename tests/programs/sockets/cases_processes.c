@@ -33,43 +33,6 @@ int case_forked_child_goes_on(void) {
     return 0;
 }
 
-// A server with a process for each connection.
-int case_child_by_fork_of_listener(void) {
-    struct sockaddr_in address;
-    int listener = listening(&address);
-    pid_t server = fork();
-    if (server == 0) {
-        for (;;) {
-            int fd = accept(listener, NULL, NULL);
-            CHECK(fd >= 0);
-            if (fork() == 0) {
-                close(listener);
-                unsigned char bytes[5000];
-                ssize_t some;
-                while ((some = recv(fd, bytes, sizeof bytes, 0)) > 0) send_all(fd, bytes, (size_t)some);
-                _exit(0);
-            }
-            close(fd);
-        }
-    }
-    unsigned char bytes[3000];
-    for (int client = 0; client < 10; client++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
-        for (uint64_t round = 0; round < 100; round++) {
-            fill(bytes, sizeof bytes, round);
-            send_all(fd, bytes, sizeof bytes);
-            receive_all(fd, bytes, sizeof bytes);
-            check(bytes, sizeof bytes, round);
-        }
-        CHECK(shutdown(fd, SHUT_WR) == 0 && recv(fd, bytes, 1, 0) == 0);
-        close(fd);
-    }
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    return 0;
-}
-
 // `cat` has no part in this but its standard input and output.
 static void expect_cat_copies(struct pair p, const char *before) {
     char line[100];

@@ -143,19 +143,24 @@ def cat(port):
     os.execvp("cat", ["cat"])
 
 
+def put(sock, question, n):
+    """Asks, and waits for the same bytes as the answer."""
+    sock.sendall(question)
+    answer = b""
+    while len(answer) < len(question):
+        piece = sock.recv(1 << 16)
+        if not piece:
+            raise ValueError(f"an end in question {n}")
+        answer += piece
+    if answer != question:
+        raise ValueError(f"a wrong answer to question {n}")
+
+
 def ask(address, port, questions):
     with socket.create_connection((address, int(port))) as sock:
         for n in range(int(questions)):
             question = b"%d " % n * (1 + n % 500)
-            sock.sendall(question)
-            answer = b""
-            while len(answer) < len(question):
-                piece = sock.recv(1 << 16)
-                if not piece:
-                    raise ValueError(f"an end in question {n}")
-                answer += piece
-            if answer != question:
-                raise ValueError(f"a wrong answer to question {n}")
+            put(sock, question, n)
         sock.shutdown(socket.SHUT_WR)
         if sock.recv(1):
             raise ValueError("more than was asked for")
@@ -209,16 +214,7 @@ def persist(address, port, connections, file):
     chance, rounds = random.Random(7), 0
     while not os.path.exists(file):
         for sock in socks:
-            question = chance.randbytes(chance.choice([1, 100, 3000, 60000]))
-            sock.sendall(question)
-            answer = b""
-            while len(answer) < len(question):
-                piece = sock.recv(1 << 16)
-                if not piece:
-                    raise ValueError(f"an end in round {rounds}")
-                answer += piece
-            if answer != question:
-                raise ValueError(f"a wrong answer in round {rounds}")
+            put(sock, chance.randbytes(chance.choice([1, 100, 3000, 60000])), rounds)
         rounds += 1
         time.sleep(0.005)
     for sock in socks:
