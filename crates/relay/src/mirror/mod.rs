@@ -221,7 +221,8 @@ impl Mirror {
             path.is_final.store(1, SeqCst);
         }
         fence(SeqCst);
-        let path_of = |state: &State| (state.up_at, state.is_final);
+        // A reader that has seen TCP's end waits for these: only then does the end count.
+        let path_of = |state: &State| (state.up_at, state.down_at, state.is_final);
         Ok(Changed {
             reader: path_of(&before) != path_of(&state),
             writer: out.take_wish_for_space(),

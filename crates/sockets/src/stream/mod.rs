@@ -55,12 +55,6 @@ pub(crate) struct Stream {
     kept: Spin<Vec<Box<Channel>>>,
     /// It stays on TCP from now on.
     is_pinned: AtomicBool,
-    /// Only until both directions are there: its relay was lost, and may come back.
-    is_resting: AtomicBool,
-    /// An accepted one that offers are to find again.
-    is_unpublished: AtomicBool,
-    /// Times that it has been let go up again.
-    returns: AtomicU32,
     /// Held while it is pinned, and while it gets rings: one that is plain TCP gets none.
     phase: Spin<()>,
     is_shut: [AtomicBool; 2],
@@ -151,9 +145,6 @@ impl Stream {
             channel: AtomicPtr::new(std::ptr::null_mut()),
             kept: Spin::default(),
             is_pinned: AtomicBool::new(false),
-            is_resting: AtomicBool::new(false),
-            is_unpublished: AtomicBool::new(false),
-            returns: AtomicU32::new(0),
             phase: Spin::default(),
             is_shut: Default::default(),
             calls: AtomicU32::new(0),
@@ -198,7 +189,6 @@ impl Stream {
     pub(crate) fn pin(&self) {
         let held = self.phase.lock();
         self.is_pinned.store(true, Ordering::Release);
-        self.is_resting.store(false, Ordering::Release);
         drop(held);
         if let Some(ends) = &self.ends
             && !self.is_inherited()

@@ -79,6 +79,12 @@ impl Channel {
         if is_early && self.is_whole() { FIN | libc::POLLHUP as u32 } else { 0 }
     }
 
+    /// Whether TCP is the faster way for what is written: so much that the ring has been full again and again. What a router sends
+    /// costs a processor more for each byte than what the kernel does, and less for each message.
+    pub(super) fn is_bulk(&self) -> bool {
+        self.full.load(Ordering::Relaxed) >= BULK && self.is_relayed()
+    }
+
     /// Whether TCP has an end that has overtaken bytes of the ring: the kernel would go on to report it.
     pub(crate) fn has_early_end(&self) -> bool {
         self.early() & self.kernel.load(Ordering::Acquire) != 0
@@ -91,16 +97,6 @@ impl Channel {
 }
 
 impl Stream {
-    /// Whether TCP is the faster way for what is written, and is taken from now on: so much that the ring has been full again and
-    /// again. What a router sends costs a processor more for each byte than what the kernel does, and less for each message.
-    pub(super) fn is_bulk(&self, channel: &Channel) -> bool {
-        let is_bulk = channel.full.load(Ordering::Relaxed) >= BULK && channel.is_relayed();
-        if is_bulk {
-            self.pin();
-        }
-        is_bulk
-    }
-
     /// Looks for a record at the front of what TCP has, and takes it: the ring ends, and what follows is TCP's. EAGAIN where one has
     /// come in part. The caller has the reader's lock, and the bytes from before the ring have been read.
     pub(super) fn look_for_record(&self, fd: c_int, channel: &Channel) -> Result<Look, Errno> {
@@ -136,33 +132,8 @@ impl Stream {
         input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         // The other end has left, or has lost its relay: this one goes too.
         channel.leaves.store(true, Ordering::Release);
-        self.rest();
+        self.is_pinned.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Keeps the stream on TCP until both directions are there.
-    fn rest(&self) {
-        let _held = self.phase.lock();
-        if !self.is_pinned.swap(true, Ordering::AcqRel) {
-            self.is_resting.store(true, Ordering::Release);
-        }
-    }
-
-    /// Lets a stream get rings again that rests, and whose directions have both come back to TCP.
-    pub(super) fn begin_again(&self) {
-        let Some(offers) = self.offers.as_ref().filter(|_| self.is_alone()) else { return };
-        if self.is_shared.load(Ordering::Acquire) {
-            // A child uses it by TCP, perhaps.
-            return;
-        }
-        let _held = self.phase.lock();
-        if !self.is_resting.swap(false, Ordering::AcqRel) || self.returns.fetch_add(1, Ordering::Relaxed) >= RETURNS {
-            return;
-        }
-        offers.begin_again();
-        self.calls.store(0, Ordering::Relaxed);
-        self.is_unpublished.store(!self.has_connected, Ordering::Relaxed);
-        self.is_pinned.store(false, Ordering::Release);
     }
 
     /// Takes bytes out of TCP that the ring has brought already; EAGAIN where they have not all come.
@@ -237,7 +208,7 @@ impl Stream {
     /// The relay has ended, or has lost the way: the stream goes on over TCP.
     pub(crate) fn lose_relay(&self, link: &Arc<crate::process::Link>) {
         let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
-        self.rest();
+        self.pin();
         channel.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
         if let Some(fd) = crate::table::descriptor_of(self) {
@@ -279,8 +250,6 @@ fn is_up_seen(channel: &Channel) -> bool {
     }
 }
 
-/// Most times that a stream gets rings again; it keeps the memory of all that it has had.
-const RETURNS: u32 = 16;
 /// Times that a ring has been full, after which its stream goes by TCP: some megabytes without a pause.
 const BULK: u32 = 32;
 /// Bytes of a record that name the connection.

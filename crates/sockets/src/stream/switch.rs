@@ -23,8 +23,6 @@ pub(crate) struct Offers {
     made: AtomicU32,
     /// Time before which the next one is not made.
     next: AtomicU64,
-    /// The relay was lost: it is asked for patiently.
-    is_again: AtomicBool,
 }
 
 /// Whether an offer is to be made.
@@ -41,24 +39,15 @@ impl Offers {
         if !is_due || time < self.next.load(Ordering::Relaxed) {
             return Next::NotNow;
         }
-        let is_again = self.is_again.load(Ordering::Relaxed);
-        if made >= if is_again { OFFERS_AGAIN } else { OFFERS } {
+        if made == OFFERS {
             return Next::Never;
         }
         // Another thread may be faster.
         if self.made.compare_exchange(made, made + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Next::NotNow;
         }
-        let pause = if is_again { PAUSE_AGAIN_NS } else { FIRST_PAUSE_NS << (2 * made) };
-        self.next.store(time + pause, Ordering::Relaxed);
+        self.next.store(time + (FIRST_PAUSE_NS << (2 * made)), Ordering::Relaxed);
         Next::Try
-    }
-
-    /// Begins anew, with longer pauses.
-    pub(super) fn begin_again(&self) {
-        self.is_again.store(true, Ordering::Relaxed);
-        self.made.store(0, Ordering::Relaxed);
-        self.next.store(now() + PAUSE_AGAIN_NS, Ordering::Relaxed);
     }
 }
 
@@ -68,9 +57,6 @@ impl Stream {
         let Some(after) = settings().upgrade_after() else { return self.pin() };
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.has_connected {
-            if self.is_unpublished.load(Ordering::Relaxed) {
-                return self.publish_again(fd);
-            }
             // The other end has had its chance: it is not accelerated, or does not want to be.
             let patience = if self.offers.is_some() { RELAYED_PATIENCE } else { ACCEPTORS_PATIENCE };
             if calls >= patience {
@@ -98,22 +84,6 @@ impl Stream {
                 let _gate = gate::enter();
                 let _ = self.offer(fd);
             }
-        }
-    }
-
-    /// Lets offers find an accepted connection again, where there is a relay.
-    fn publish_again(&self, fd: c_int) {
-        match self.offers.as_ref().map(|offers| offers.next(true)) {
-            Some(Next::Try) => {
-                let _gate = gate::enter();
-                if let (Some(ends), Some(object)) = (self.ends, crate::table::object(fd))
-                    && self.process.publish(ends, fd, &object)
-                {
-                    self.is_unpublished.store(false, Ordering::Relaxed);
-                }
-            }
-            Some(Next::NotNow) => {}
-            Some(Next::Never) | None => self.pin(),
         }
     }
 
@@ -246,7 +216,7 @@ impl Stream {
         // A peer that sends nothing more may have closed its socket: TCP knows whether there is a reader.
         let may_be_closed =
             channel.input().header.path.is_final.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0;
-        let leaves = channel.leaves.load(Ordering::Relaxed) || self.is_bulk(channel);
+        let leaves = channel.leaves.load(Ordering::Relaxed) || channel.is_bulk();
         if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed || leaves {
             self.move_down(fd, channel, ring);
             return false;
@@ -346,7 +316,6 @@ impl Stream {
             && channel.skip.load(Ordering::Acquire) == 0
         {
             self.uninstall();
-            self.begin_again();
         }
     }
 
@@ -426,8 +395,5 @@ const RELAYED_PATIENCE: u32 = 100_000;
 /// pause is four times as long: the last offer comes after a third of a second.
 const OFFERS: u32 = 6;
 const FIRST_PAUSE_NS: u64 = 1_000_000;
-/// Likewise after a relay was lost: a router may be away for minutes.
-const OFFERS_AGAIN: u32 = 600;
-const PAUSE_AGAIN_NS: u64 = 1_000_000_000;
 /// Longest wait for a peer to go back to TCP.
 const FREEZE_NS: u64 = 1_000_000_000;
