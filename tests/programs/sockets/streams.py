@@ -195,31 +195,29 @@ def take(address, port, count):
     print("all bytes are right")
 
 
-def reply(port, connections):
-    """Sends back what comes, on some connections of a thread each, until they end."""
-    def serve_one(sock):
-        with sock:
-            while data := sock.recv(1 << 16):
-                sock.sendall(data)
-
+def gulp(port, count):
+    """Reads so many bytes of each connection, answers, and closes."""
     with listener(int(port)) as listening:
-        threads = [threading.Thread(target=serve_one, args=(listening.accept()[0],)) for _ in range(int(connections))]
-        [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+        while True:
+            sock, _ = listening.accept()
+            with sock:
+                left = int(count)
+                while left:
+                    left -= len(sock.recv(min(left, 1 << 16)))
+                sock.sendall(b"done")
 
 
-def persist(address, port, connections, file):
-    """Asks on some connections in turn, with pauses, until a file is there."""
-    socks = [socket.create_connection((address, int(port))) for _ in range(int(connections))]
-    chance, rounds = random.Random(7), 0
-    while not os.path.exists(file):
-        for sock in socks:
-            put(sock, chance.randbytes(chance.choice([1, 100, 3000, 60000])), rounds)
-        rounds += 1
-        time.sleep(0.005)
-    for sock in socks:
-        sock.close()
-    print(f"all answers of {rounds} rounds are right")
+def pour(address, port, count, times):
+    """Sends as many on a connection after the other, and takes the answer and the end."""
+    for n in range(int(times)):
+        with socket.create_connection((address, int(port))) as sock:
+            sock.sendall(bytes(int(count)))
+            answer = b""
+            while piece := sock.recv(100):
+                answer += piece
+            if answer != b"done":
+                raise ValueError(f"{answer} on connection {n}")
+    print("all answers are right")
 
 
 def part(port):
@@ -303,5 +301,5 @@ def noise(seconds):
 
 
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, give, take, reply, persist, part, outlive, noise]
+    roles = [serve, connect, echo, cat, ask, give, take, gulp, pour, part, outlive, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])
