@@ -188,6 +188,16 @@ fn a_frozen_direction_is_told_with_its_exact_position() {
     assert_eq!((out.header.consumer.head.load(SeqCst), out.header.path.is_frozen.load(SeqCst)), (300, 1));
 }
 
+/// A reader that has seen TCP's end sleeps until it hears this: its peer has never written to the ring.
+#[test]
+fn a_direction_that_never_left_tcp_wakes_its_reader_when_it_ends() {
+    let (mut writer, mut reader, mut there) = (End::new(0), End::new(1), Wire::default());
+    writer.mirror.out().header.path.down_at.store(1, SeqCst);
+    there.pump(&mut writer, usize::MAX);
+    assert!(there.deliver(&mut reader).unwrap().reader);
+    assert_eq!(reader.mirror.input().header.path.down_at.load(SeqCst), 1);
+}
+
 #[test]
 fn positions_that_lie_end_the_stream() {
     let mut end = End::new(0);
