@@ -84,7 +84,7 @@ fn streams(fds: &[pollfd]) -> Vec<Polled> {
     fds.iter().enumerate().filter_map(stream).collect()
 }
 
-/// What another thread has closed meanwhile is the kernel's to answer for.
+/// Drops streams whose descriptors another thread has closed: the kernel answers for what is there now.
 fn forget_closed(polled: &mut Vec<Polled>, fds: &[pollfd]) {
     polled.retain_mut(|one| {
         let is_there = table::object(fds[one.at].fd).is_some_and(|object| Arc::ptr_eq(&object, &one.object));

@@ -40,7 +40,7 @@ impl Stream {
     /// Whether it was made by a process of which this one is a fork, and what becomes of it here has not been decided.
     #[inline]
     pub(crate) fn is_undecided(&self) -> bool {
-        self.holders.load(Ordering::Relaxed) != 0 && self.is_inherited() && !self.is_plain()
+        self.holders.load(Ordering::Relaxed) != 0 && !self.is_pinned.load(Ordering::Relaxed) && self.is_inherited()
     }
 
     /// Whether no other process has it, as far as is known: it may get rings.

@@ -90,6 +90,8 @@ impl Stream {
             let sent = kernel::send(fd, pieces, flags & PASSED);
             drop(held);
             let has_moved = is_down() && !was_down;
+            let has_sent_record =
+                has_moved && channel.is_relayed() && ring.header.path.up_at.load(Ordering::Relaxed) != 0;
             if has_moved {
                 // Who waits for space waits for the kernel's from now on.
                 self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
@@ -99,9 +101,7 @@ impl Stream {
             return match sent {
                 // A closed peer has answered the record, which went before these bytes, not them: by TCP they would have been taken.
                 Err(Errno::PIPE | Errno::CONNRESET)
-                    if has_moved
-                        && channel.is_relayed()
-                        && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) =>
+                    if has_sent_record && !self.is_shut[Way::Out as usize].load(Ordering::Relaxed) =>
                 {
                     Ok(pieces.iter().map(|piece| piece.len).sum())
                 }
