@@ -20,7 +20,7 @@ impl Namespace {
         Self(holder)
     }
 
-    /// Its file.
+    /// Path under /proc by which it can be entered, as long as this lives.
     pub fn file(&self) -> String {
         format!("/proc/{}/ns/net", self.0.pid())
     }
@@ -50,10 +50,8 @@ impl Namespace {
     pub fn start_on(&self, directory: &Path, libraries: &[&str], command: &[&str]) -> Program {
         let mut inside = self.command(command);
         let paths: Vec<String> = libraries.iter().map(|name| directory.join(name).display().to_string()).collect();
-        Program::start({
-            inside.env("RDMESH_ENDPOINT", directory).env("LD_PRELOAD", paths.join(":"));
-            inside
-        })
+        inside.env("RDMESH_ENDPOINT", directory).env("LD_PRELOAD", paths.join(":"));
+        Program::start(inside)
     }
 }
 

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// An operation's ground: the configuration, and the router.
+/// Configuration, router and IPAM plugin of an operation.
 struct Plugin<'a> {
     config: &'a Config,
     network: Name,

@@ -122,7 +122,7 @@ impl Error {
         Self::new(100, message)
     }
 
-    /// What another plugin has answered.
+    /// The error in another plugin's answer; none where that is no error of the specification.
     pub(crate) fn passed_on(answer: &Value) -> Option<Self> {
         let code = u32::try_from(answer["code"].as_u64()?).ok()?;
         Some(Self { code, message: format!("{}{}", answer["msg"].as_str()?, details(answer)) })

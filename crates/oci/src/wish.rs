@@ -1,4 +1,4 @@
-//! What a container is to have, as its environment says.
+//! Network, addresses and acceleration of a container, from its environment.
 //!
 //! | variable | value |
 //! |---|---|

@@ -84,7 +84,7 @@ impl Relays {
 }
 
 impl Relay {
-    /// What it has counted.
+    /// Values of its counters since the endpoint was made.
     pub fn totals(&self) -> Totals {
         self.counters.totals()
     }

@@ -76,7 +76,7 @@ impl AttachedEndpoint {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// What its relay has counted.
+    /// Name of the endpoint, with the counters of its relay.
     pub(super) fn relayed(&self) -> RelayedEndpoint {
         let Endpoint { network, name, .. } = &self.endpoint;
         RelayedEndpoint { network: network.clone(), name: name.clone(), totals: self.relay.totals() }

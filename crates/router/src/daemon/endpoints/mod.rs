@@ -117,7 +117,7 @@ impl Endpoints {
         attached.endpoints.get(&key).map(AttachedEndpoint::info).ok_or_else(|| no_such(&key))
     }
 
-    /// What their relays have counted.
+    /// Counters of the endpoints' relays.
     pub(crate) fn relayed(&self) -> Vec<RelayedEndpoint> {
         self.attached().endpoints.values().map(AttachedEndpoint::relayed).collect()
     }
