@@ -141,17 +141,19 @@ fn an_end_that_has_read_all_closes_in_order() {
 fn a_write_to_a_closed_end_is_taken_once_as_by_tcp() {
     let lab = Lab::start();
     let port = PORT.to_string();
-    // Rounds until it is on rings at the latest.
-    let accelerated = (&["--accel"][..], "100000", "the end is right, on rings");
-    for (options, most, expected) in [accelerated, (&[], "3", "the end is right, on TCP")] {
+    // Rounds of words until it is on rings, at most: where relays are slow to start, a connection stays on TCP.
+    for (options, most) in [(&["--accel"][..], "300"), (&[], "3")] {
         let end = |name, ip| (&lab, Endpoint::at(name, "blue", ip).with(options));
         let ends = Ends { server: end("server", "10.7.0.2"), client: end("client", "10.7.0.3") };
+        let mut on_rings = 0;
         for _ in 0..rounds(5, 100) {
             let mut server = ends.serve(&streams(&["part", &port]));
             let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port, most])).ok();
-            assert!(output.text.contains(expected), "{options:?}: {}", output.text);
+            assert!(output.text.contains("the end is right"), "{options:?}: {}", output.text);
+            on_rings += usize::from(output.text.contains("on rings"));
             server.terminate(Duration::from_secs(10));
         }
+        assert_eq!(on_rings > 0, !options.is_empty(), "{options:?}: {on_rings} connections were on rings");
     }
 }
 
