@@ -88,7 +88,7 @@ part_cluster() {
 part_pools() {
     need run test cluster
     build_product tested
-    run_tests pools
+    run_tests pools confinement
 }
 
 part_cni() {

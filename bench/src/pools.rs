@@ -85,6 +85,7 @@ impl Bench {
                 rest_seconds: 0,
                 quota: Quota::default(),
                 allowed_uid: None,
+                shares_addresses: false,
             };
             self.client.set_pool(&pool).expect("the pool can be made");
         }

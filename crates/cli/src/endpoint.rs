@@ -1,7 +1,8 @@
 //! `rdmesh endpoint`: commands on endpoints.
 
-use crate::args::{AddOptions, MoveOptions, OutputOptions, PlaceOptions, RemoveOptions};
+use crate::args::{AddOptions, EndpointCommand, MoveOptions, OutputOptions, PlaceOptions, RemoveOptions};
 use crate::failure::Failure;
+use crate::pool;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
@@ -10,8 +11,21 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
+/// Executes a command on endpoints.
+pub(crate) fn execute(command: EndpointCommand, client: &Client) -> Result<(), Failure> {
+    match command {
+        EndpointCommand::Add(options) => add(options, client),
+        EndpointCommand::Rm(options) => remove(&options, client),
+        EndpointCommand::Move(options) => move_devices(&options, client),
+        EndpointCommand::Acquire(options) => pool::acquire(&options, client),
+        EndpointCommand::Confine(options) => pool::confine(options, client),
+        EndpointCommand::Release(options) => pool::release(&options, client),
+        EndpointCommand::Ls(options) => list(&options, client),
+    }
+}
+
 /// Makes a persistent endpoint.
-pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
+fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
     let isolation = match (options.namespace, &options.netns) {
         (_, Some(_)) => Isolation::Given,
         (true, None) => Isolation::Namespace,
@@ -38,13 +52,13 @@ pub(crate) fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
 }
 
 /// Removes an endpoint.
-pub(crate) fn remove(options: &RemoveOptions, client: &Client) -> Result<(), Failure> {
+fn remove(options: &RemoveOptions, client: &Client) -> Result<(), Failure> {
     client.remove_endpoint(&options.net, &options.name)?;
     Ok(())
 }
 
 /// Moves the devices of an endpoint to another worker.
-pub(crate) fn move_devices(options: &MoveOptions, client: &Client) -> Result<(), Failure> {
+fn move_devices(options: &MoveOptions, client: &Client) -> Result<(), Failure> {
     let to = MoveDevices { worker: options.worker, pid: options.pid };
     let devices = client.move_devices(&options.net, &options.name, &to)?.devices;
     let plural = if devices == 1 { "device is" } else { "devices are" };
@@ -52,7 +66,7 @@ pub(crate) fn move_devices(options: &MoveOptions, client: &Client) -> Result<(),
 }
 
 /// Lists endpoints.
-pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
     let endpoints = client.endpoints()?;
     if options.json {
         return print_json(&endpoints);

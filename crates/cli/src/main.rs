@@ -31,8 +31,8 @@ mod up;
 mod vm;
 
 use args::{
-    Args, ChainCommand, Command, EndpointCommand, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand,
-    PolicyCommand, TenantCommand,
+    Args, ChainCommand, Command, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand,
+    TenantCommand,
 };
 use clap::Parser;
 use failure::Failure;
@@ -69,12 +69,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Run(options) => run::run(options, &client, state),
         Command::Vm(options) => return vm::vm(options, &client, state),
         Command::Accel(options) => accel::accel(options),
-        Command::Endpoint(EndpointCommand::Add(options)) => endpoint::add(options, &client),
-        Command::Endpoint(EndpointCommand::Rm(options)) => endpoint::remove(&options, &client),
-        Command::Endpoint(EndpointCommand::Move(options)) => endpoint::move_devices(&options, &client),
-        Command::Endpoint(EndpointCommand::Acquire(options)) => pool::acquire(&options, &client),
-        Command::Endpoint(EndpointCommand::Release(options)) => pool::release(&options, &client),
-        Command::Endpoint(EndpointCommand::Ls(options)) => endpoint::list(&options, &client),
+        Command::Endpoint(command) => endpoint::execute(command, &client),
         Command::Pool(command) => pool::execute(command, &client),
         Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),
         Command::Chain(ChainCommand::Top(options)) => chain::top(&options, &client),

@@ -1,11 +1,13 @@
 //! `rdmesh pool`, `rdmesh endpoint acquire` and `release`: endpoints that are made before they are needed.
 
-use crate::args::{AcquireOptions, OutputOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions};
+use crate::args::{
+    AcquireOptions, ConfineOptions, OutputOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions,
+};
 use crate::endpoint;
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::{AcquireEndpoints, Lifetime, PoolInfo, ReleaseEndpoints};
+use rdmesh_fabric::api::{AcquireEndpoints, ConfineEndpoint, Lifetime, PoolInfo, ReleaseEndpoints};
 use rdmesh_fabric::{Client, Name, Pool};
 
 /// Executes a command on pools.
@@ -70,6 +72,13 @@ pub(crate) fn acquire(options: &AcquireOptions, client: &Client) -> Result<(), F
     let request = AcquireEndpoints { count: options.count, lifetime: Lifetime::Persistent };
     let acquired = client.acquire_endpoints(&options.key.net, &options.key.name, &request)?;
     if options.output.json { print_json(&acquired) } else { print_line(endpoint::table(&acquired)) }
+}
+
+/// Holds the processes of a control group to an endpoint's address.
+pub(crate) fn confine(options: ConfineOptions, client: &Client) -> Result<(), Failure> {
+    let ConfineOptions { name, net, cgroup } = options;
+    let path = std::path::absolute(&cgroup).unwrap_or(cgroup);
+    client.confine_endpoint(&net, &name, &ConfineEndpoint { path }).map(drop).map_err(Failure::from)
 }
 
 /// Gives endpoints back to their pools.

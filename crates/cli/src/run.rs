@@ -8,6 +8,9 @@ use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation, Name, StateDir};
 use rdmesh_overlay::Sandbox;
 use rdmesh_router::endpoint::{LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -19,7 +22,11 @@ use std::time::Duration;
 /// status are this process's own.
 pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Result<(), Failure> {
     let info = obtain(&options, client)?;
+    let is_confined = info.cgroup.is_some();
     let directory = enter(info, client, state)?;
+    if is_confined {
+        give_up_network().map_err(|error| Failure::new(format!("giving up capabilities: {error}")))?;
+    }
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
     if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
         eprintln!("rdmesh: {}", obstacle.warning(&file, "sees no RDMA device"));
@@ -100,6 +107,23 @@ pub(crate) fn enter(info: EndpointInfo, client: &Client, state: &StateDir) -> Re
     };
     sandbox.enter()?;
     Ok(mount_point)
+}
+
+/// Gives up what would let a program use addresses of others in its network namespace, past all discipline: packet sockets, and
+/// changes of the interface.
+fn give_up_network() -> rustix::io::Result<()> {
+    let given_up = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN;
+    // What root executes has all capabilities of the bounding set.
+    for capability in given_up.iter() {
+        remove_capability_from_bounding_set(capability)?;
+    }
+    let sets = capabilities(None)?;
+    let left = CapabilitySets {
+        effective: sets.effective - given_up,
+        permitted: sets.permitted - given_up,
+        inheritable: sets.inheritable - given_up,
+    };
+    set_capabilities(None, left)
 }
 
 /// Registered memory is not locked, but some programs check the limit, and refuse to start where it is low.

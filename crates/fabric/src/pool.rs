@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Endpoints of one tenant on one host that are ready before a program needs one (`PUT /v1/pools`).
 ///
 /// They share one network namespace and one interface, so that a thousand cost about what one costs; each has its own address, its
-/// own device and its own limits. Programs of one pool trust each other as far as plain IP goes: they see the same interface.
+/// own device and its own limits. A program that is started in one is held to its address, unless the pool shares them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -28,6 +28,9 @@ pub struct Pool {
     /// The only user that may open the endpoints' devices.
     #[serde(default)]
     pub allowed_uid: Option<u32>,
+    /// Whether programs may use the addresses of the pool's other endpoints too. If not, the host needs control groups of version 2.
+    #[serde(default)]
+    pub shares_addresses: bool,
 }
 
 /// The pool of an endpoint.

@@ -10,6 +10,7 @@
 //! * [`Firewall`]: rules that keep others from sending as this host.
 //! * [`NamespaceId`]: finds the processes in a network namespace.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
+//! * [`Confinement`]: holds programs that share a network namespace to their endpoint's addresses.
 //! * [`GuestNetwork`]: gives an endpoint's addresses to a virtual machine.
 //! * [`Errors`]: of operations that are all tried.
 //! * [`MacAddress`]: the link-layer address that goes with an address.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod confine;
 mod errors;
 mod firewall;
 mod forwarding;
@@ -29,6 +31,7 @@ mod overlay;
 mod sandbox;
 mod underlay;
 
+pub use confine::{ConfineError, Confinement, ControlGroup, check_confinement};
 pub use errors::Errors;
 pub use firewall::{Firewall, FirewallError};
 pub use guest::GuestNetwork;

@@ -12,7 +12,9 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub(crate) use file::expand;
 pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
-pub(crate) use pool::{AcquireOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions};
+pub(crate) use pool::{
+    AcquireOptions, ConfineOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions,
+};
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
 use std::ffi::OsString;
@@ -256,6 +258,8 @@ pub(crate) enum EndpointCommand {
     Move(MoveOptions),
     /// Take endpoints from a pool: they are ready at once
     Acquire(AcquireOptions),
+    /// Hold the processes of a control group, such as a container's, to the address of an acquired endpoint
+    Confine(ConfineOptions),
     /// Give endpoints back to their pool
     Release(ReleaseOptions),
     /// List endpoints

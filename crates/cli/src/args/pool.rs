@@ -3,6 +3,7 @@
 use super::{OutputOptions, QuotaOptions};
 use clap::{Args as ClapArgs, Subcommand};
 use rdmesh_fabric::{DEFAULT_NETWORK, Name, Pool};
+use std::path::PathBuf;
 
 /// Commands on pools.
 #[derive(Subcommand)]
@@ -41,6 +42,9 @@ pub(crate) struct PoolOptions {
     /// The only user that may open the endpoints' devices, by number
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
+    /// Let programs use the addresses of the pool's other endpoints too
+    #[arg(long)]
+    share_addresses: bool,
     #[command(flatten)]
     quota: QuotaOptions,
 }
@@ -56,6 +60,7 @@ impl PoolOptions {
             rest_seconds: self.rest,
             quota: self.quota.quota(),
             allowed_uid: self.uid,
+            shares_addresses: self.share_addresses,
         }
     }
 }
@@ -80,6 +85,19 @@ pub(crate) struct AcquireOptions {
     pub(crate) count: u32,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
+}
+
+/// An acquired endpoint and a control group.
+#[derive(ClapArgs)]
+pub(crate) struct ConfineOptions {
+    /// Name of the endpoint
+    pub(crate) name: Name,
+    /// Its network
+    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
+    pub(crate) net: Name,
+    /// Directory of the control group (version 2)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cgroup: PathBuf,
 }
 
 /// Endpoints that go back to their pools.

@@ -132,6 +132,16 @@ pub struct EndpointInfo {
     pub directory: PathBuf,
     /// Its network namespace.
     pub namespace: Option<PathBuf>,
+    /// The control group whose processes are held to its addresses, where it shares the namespace with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Holds the processes of a control group to the addresses of an acquired endpoint (`PUT /v1/endpoints/{network}/{name}/cgroup`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfineEndpoint {
+    /// Directory of the control group (version 2), as the router sees it, such as that of a container.
+    pub path: PathBuf,
 }
 
 /// Moves the devices of an endpoint to another worker (`PUT /v1/endpoints/{network}/{name}/worker`).

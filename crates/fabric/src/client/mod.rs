@@ -4,9 +4,9 @@ mod records;
 
 use crate::api::{
     AcquireEndpoints, ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep,
-    ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest,
-    FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints, SetChainSteps, SetMeshKey, SetPeer,
-    StartCapture, Stats, Status, TraceChain, Tunnel,
+    ConfineEndpoint, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices,
+    EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints, SetChainSteps,
+    SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
@@ -114,6 +114,16 @@ impl Client {
     /// All pools.
     pub fn pools(&self) -> Result<Vec<PoolInfo>, ClientError> {
         self.get("/v1/pools")
+    }
+
+    /// Holds the processes of a control group to the addresses of an acquired endpoint.
+    pub fn confine_endpoint(
+        &self,
+        network: &Name,
+        name: &Name,
+        request: &ConfineEndpoint,
+    ) -> Result<EndpointInfo, ClientError> {
+        self.call(Method::PUT, &format!("/v1/endpoints/{network}/{name}/cgroup"), Some(request))
     }
 
     /// Makes a pool, or changes one.

@@ -5,12 +5,16 @@ use crate::store::{Expect, Transaction};
 use crate::{Endpoint, Name, Pool};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// User of an acquired endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquisition {
     /// The process with which it is released, and its identity; none: it stays acquired until it is released.
     pub owner: Option<(i32, Owner)>,
+    /// Directory of the control group whose sockets are held to the endpoint's addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// The pool that a new endpoint is to be of.
@@ -46,6 +50,13 @@ impl Registry {
         let all = names.iter();
         let all = all.fold(Transaction::default(), |all, name| all.put(&acquired_key(network, name), &value, None));
         self.store.commit(&all)?;
+        Ok(())
+    }
+
+    /// Records the control group of an endpoint that is acquired without a process.
+    pub fn set_cgroup(&self, network: &Name, name: &Name, cgroup: PathBuf) -> Result<(), RegistryError> {
+        let by = Acquisition { owner: None, cgroup: Some(cgroup) };
+        self.put(&acquired_key(network, name), &by, Expect::Anything)?;
         Ok(())
     }
 

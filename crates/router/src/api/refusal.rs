@@ -33,11 +33,14 @@ impl From<HostError> for Refusal {
             | HostError::PoolInUse { .. }
             | HostError::PoolDiffers(_)
             | HostError::OfPool { .. }
+            | HostError::Confined { .. }
             | HostError::NotAcquired { .. } => StatusCode::CONFLICT,
             HostError::Chain(ChainError::Ended | ChainError::NoRoom) => StatusCode::CONFLICT,
             HostError::Overlay(error) if error.is_conflict() => StatusCode::CONFLICT,
             HostError::Move(MoveError::NoSuchWorker { .. })
             | HostError::Rootless
+            | HostError::Unconfined { .. }
+            | HostError::OfNoPool(_)
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns

@@ -12,8 +12,8 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::Network;
 use rdmesh_fabric::api::{
-    ConnectionInfo, ContextInfo, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo, FailedRequest, MoveDevices,
-    MovedDevices, Stats, Status,
+    ConfineEndpoint, ConnectionInfo, ContextInfo, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo,
+    FailedRequest, MoveDevices, MovedDevices, Stats, Status,
 };
 use serde_json::Value;
 
@@ -80,6 +80,14 @@ fn device_operations() -> Vec<Operation> {
     vec![
         Operation {
             method: "put",
+            path: "/v1/endpoints/{network}/{name}/cgroup",
+            summary: "Hold the processes of a control group to the addresses of an acquired endpoint",
+            request: schema::<ConfineEndpoint>(),
+            response: json::<EndpointInfo>(),
+            handler: put(confine),
+        },
+        Operation {
+            method: "put",
             path: "/v1/endpoints/{network}/{name}/worker",
             summary: "Move the devices of an endpoint to a worker",
             request: schema::<MoveDevices>(),
@@ -127,6 +135,15 @@ async fn create_endpoint(
 async fn remove_endpoint(State(api): State<Api>, key: Path<(String, String)>) -> Result<Json<EndpointInfo>, Refusal> {
     let (network, name) = names(key)?;
     Ok(Json(api.blocking(|host| host.endpoints().remove(network, name)).await??))
+}
+
+async fn confine(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<ConfineEndpoint>, JsonRejection>,
+) -> Result<Json<EndpointInfo>, Refusal> {
+    let ((network, name), Json(request)) = (names(key)?, request?);
+    Ok(Json(api.blocking(move |host| host.endpoints().confined().confine(network, name, &request)).await??))
 }
 
 async fn move_devices(

@@ -5,7 +5,7 @@ use crate::session::{ChainError, MoveError};
 use crate::worker::StartError;
 use rdmesh_fabric::cluster::ClusterError;
 use rdmesh_fabric::{Name, PolicyScope, RegistryError, StateError};
-use rdmesh_overlay::{Errors, FirewallError, OverlayError, UnderlayError};
+use rdmesh_overlay::{ConfineError, Errors, FirewallError, OverlayError, UnderlayError};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -113,6 +113,27 @@ pub enum HostError {
     /// Limits of a pool that is there do not change.
     #[error("pool `{0}` has other limits or another user: remove it with `rdmesh pool rm`, and make it anew")]
     PoolDiffers(Name),
+    /// Programs of a pool's endpoints cannot be held to their addresses.
+    #[error(
+        "programs cannot be held to the addresses of `{name}`: {source}; `rdmesh pool create --share-addresses` makes a pool whose programs may use each other's"
+    )]
+    Unconfined {
+        /// The pool, or the endpoint.
+        name: Name,
+        /// What is missing.
+        source: ConfineError,
+    },
+    /// An endpoint with a namespace of its own needs no discipline.
+    #[error("endpoint `{0}` is of no pool: no other endpoint's programs are in its network namespace")]
+    OfNoPool(Name),
+    /// An endpoint has one control group.
+    #[error("endpoint `{name}` has a control group already: {}", path.display())]
+    Confined {
+        /// The endpoint.
+        name: Name,
+        /// The group.
+        path: PathBuf,
+    },
     /// It is not in use.
     #[error("endpoint `{name}` of pool `{pool}` is not acquired")]
     NotAcquired {

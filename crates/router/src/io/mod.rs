@@ -9,7 +9,6 @@
 //! * [`Faults`]: fault injection.
 //! * [`fn@probe`]: the check that the kernel supports plain RoCEv2.
 
-mod bpf;
 mod clock;
 mod control;
 mod counters;

@@ -5,7 +5,7 @@ use crate::daemon::restore;
 use crate::endpoint::{EndpointDir, EndpointId};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
 use rdmesh_fabric::{Endpoint, Name, Network};
-use rdmesh_overlay::NamespaceId;
+use rdmesh_overlay::{Confinement, NamespaceId};
 use rdmesh_relay::{Relay, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +28,8 @@ pub(super) struct AttachedEndpoint {
     /// User of the process that it goes with, as it was when it made the endpoint.
     pub(super) owner_uid: Option<u32>,
     pub(super) relay: Relay,
+    /// Control group of its programs, where it shares its namespace with endpoints whose addresses they must not use.
+    pub(super) confinement: Option<Confinement>,
     pub(super) directory: EndpointDir,
 }
 
@@ -37,6 +39,7 @@ impl AttachedEndpoint {
             endpoint: self.endpoint.clone(),
             directory: self.directory.path().to_owned(),
             namespace: self.namespace.clone(),
+            cgroup: self.confinement.as_ref().map(|confinement| confinement.group().path().to_owned()),
         }
     }
 

@@ -46,6 +46,12 @@ impl Members {
         Some(taken)
     }
 
+    /// Takes back some that nobody has used.
+    pub(super) fn take_back(&mut self, names: Vec<Name>) {
+        self.acquired.retain(|name| !names.contains(name));
+        self.ready.extend(names);
+    }
+
     /// Lets one rest that was acquired.
     pub(super) fn rest(&mut self, name: Name, now: Instant) {
         if self.acquired.remove(&name) {
@@ -89,7 +95,8 @@ mod tests {
     fn members(size: u32) -> Members {
         let (network, name) = ("blue".parse().unwrap(), "fn".parse().unwrap());
         let quota = Default::default();
-        let mut members = Members::new(Pool { network, name, size, rest_seconds: 10, quota, allowed_uid: None });
+        let pool = Pool { network, name, size, rest_seconds: 10, quota, allowed_uid: None, shares_addresses: true };
+        let mut members = Members::new(pool);
         let names = members.next_names(size as usize).unwrap();
         members.first = Some((names[0].clone(), [10, 0, 0, 1].into()));
         members.ready.extend(names);

@@ -1,6 +1,7 @@
 //! Endpoint lifecycle on this host: creation and removal of an endpoint with everything that belongs to it.
 
 mod attached;
+mod confined;
 mod members;
 mod pools;
 
@@ -12,6 +13,7 @@ use super::owners::Owners;
 use super::policies::Policies;
 use super::restore::{self, Survivor};
 use crate::endpoint::{EndpointDir, EndpointError, EndpointId, Library, gid_table};
+use crate::errands::Errands;
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
 use attached::{AttachedEndpoint, RelayedEndpoint};
 use members::Members;
@@ -51,6 +53,8 @@ pub struct Endpoints {
     pool_libraries: Mutex<BTreeMap<(Name, Name), Library>>,
     /// Held by who changes the size of a pool.
     resizing: Mutex<()>,
+    /// Control groups of endpoints that were released, until their processes have ended.
+    leftovers: Errands,
 }
 
 /// The endpoints that programs can use.
@@ -102,6 +106,7 @@ impl Endpoints {
             attached,
             pool_libraries,
             resizing,
+            leftovers: Errands::new("rdmesh-cgroup"),
         })
     }
 
@@ -489,7 +494,7 @@ impl Endpoints {
         let relay = self.relays.add(&path.join(SOCKET_NAME), listeners.streams).map_err(failed)?;
         let owner_uid = endpoint.owner_pid.and_then(restore::user);
         let (endpoint, network) = (endpoint.clone(), network.clone());
-        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, relay, directory })
+        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, relay, confinement: None, directory })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {

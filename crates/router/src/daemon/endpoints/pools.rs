@@ -3,6 +3,7 @@
 //! A member is an endpoint like any other, but for its network namespace, which all of its pool share. What it costs is paid when
 //! the pool is made and when a member is released; to acquire one changes who has it, and nothing else.
 
+use super::confined;
 use super::members::Members;
 use super::{Attached, AttachedEndpoint, EndpointId, Endpoints};
 use crate::daemon::error::HostError;
@@ -14,7 +15,7 @@ use rdmesh_fabric::{
     Acquisition, Endpoint, EndpointRequest, InterfaceName, Isolation, JoinPool, Name, Network, Pool, RegistryError,
     Validate,
 };
-use rdmesh_overlay::Errors;
+use rdmesh_overlay::{Errors, check_confinement};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
@@ -48,13 +49,20 @@ impl Pools<'_> {
         if self.endpoints.overlay.is_none() {
             return Err(HostError::Rootless);
         }
+        if !pool.shares_addresses {
+            let unconfined = |source| HostError::Unconfined { name: pool.name.clone(), source };
+            check_confinement().map_err(unconfined)?;
+        }
         let _resizing = self.endpoints.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (pool.network.clone(), pool.name.clone());
         let is_new = {
             let mut attached = self.endpoints.attached();
-            let known = attached.pools.get(&key).map(|members| (members.pool.quota, members.pool.allowed_uid));
+            let known = attached.pools.get(&key).map(|members| &members.pool);
             let is_new = known.is_none();
-            if known.is_some_and(|known| known != (pool.quota, pool.allowed_uid)) {
+            // All but its size and its time of rest.
+            let is_same =
+                |known: &Pool| *known == Pool { size: known.size, rest_seconds: known.rest_seconds, ..pool.clone() };
+            if !known.is_none_or(is_same) {
                 return Err(HostError::PoolDiffers(pool.name));
             }
             // Before its endpoints: those without a pool are not restored.
@@ -106,6 +114,7 @@ impl Pools<'_> {
         };
         let identity = owner.as_ref().map(|_| restore::identity(caller)).transpose();
         let identity = identity.map_err(|source| HostError::Owner { pid: caller, source })?;
+        let holds_one = request.count == 1 && request.lifetime == Lifetime::Caller;
         let mut attached = self.endpoints.attached();
         let Attached { endpoints, pools, .. } = &mut *attached;
         let members = pools.get_mut(&key).ok_or_else(|| no_such(&key))?;
@@ -114,10 +123,22 @@ impl Pools<'_> {
             let (ready, resting) = (members.ready.len(), members.resting.len());
             HostError::PoolEmpty { name: key.1.clone(), ready, resting, asked }
         })?;
-        let by = Acquisition { owner: identity.map(|identity| (caller, identity)) };
+        let place = match names.first() {
+            Some(name) if holds_one && !members.pool.shares_addresses => {
+                confined::place(&key.0, name, caller).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => {
+                members.take_back(names);
+                return Err(error);
+            }
+        };
+        let by = Acquisition { owner: identity.map(|identity| (caller, identity)), cgroup: place.clone() };
         if let Err(error) = self.endpoints.registry.acquire(&key.0, &names, &by) {
-            members.acquired.retain(|name| !names.contains(name));
-            members.ready.extend(names);
+            members.take_back(names);
             return Err(error.into());
         }
         let hand_over = |name: &Name| {
@@ -132,6 +153,16 @@ impl Pools<'_> {
             Ok(endpoint.info())
         };
         let acquired: Result<Vec<EndpointInfo>, HostError> = names.iter().map(hand_over).collect();
+        let acquired = match (acquired, place) {
+            (Ok(_), Some(place)) => {
+                // The kernel's part takes a millisecond, for which no other has to wait.
+                drop(attached);
+                let confined = self.endpoints.confined().move_in(&key.0, &names[0], place, caller);
+                attached = self.endpoints.attached();
+                confined.map(|info| vec![info])
+            }
+            (acquired, _) => acquired,
+        };
         acquired.map_err(|error| {
             let given_back = names.into_iter().map(|name| self.rest(&mut attached, &(key.0.clone(), name)));
             Errors::join(error, Errors::all(given_back))
@@ -167,8 +198,9 @@ impl Pools<'_> {
         }
         let Some(old) = attached.endpoints.remove(key) else { return Ok(()) };
         self.endpoints.sessions.remove_endpoint(old.id);
-        let AttachedEndpoint { mut endpoint, network, namespace, directory, .. } = old;
+        let AttachedEndpoint { mut endpoint, network, namespace, directory, confinement, .. } = old;
         drop(directory);
+        self.endpoints.confined().end(key, confinement);
         endpoint.owner_pid = None;
         let released = self.endpoints.registry.release(&key.0, &key.1).map_err(HostError::from);
         let id = EndpointId(attached.next_id());
@@ -211,8 +243,9 @@ impl Pools<'_> {
             }
             match self.endpoints.registry.acquisition(&endpoint.endpoint)? {
                 None => members.rest_anew(key.1.clone(), now),
-                Some(Acquisition { owner }) => {
+                Some(Acquisition { owner, cgroup }) => {
                     members.acquired.insert(key.1.clone());
+                    endpoint.confinement = cgroup.and_then(|cgroup| confined::adopt(cgroup, owner.is_some()));
                     let Some((pid, identity)) = owner else { continue };
                     match restore::living_owner(pid, Some(&identity)) {
                         Some(process) if self.endpoints.owners.watch(process.as_fd(), endpoint.id).is_ok() => {
@@ -382,7 +415,9 @@ impl Pools<'_> {
     /// Removes endpoints of a pool whose addresses the interface no longer has.
     fn remove_members(&self, attached: &mut Attached, network: &Name, names: &[Name]) -> Result<(), HostError> {
         let remove = |name: &Name| {
-            if let Some(gone) = attached.endpoints.remove(&(network.clone(), name.clone())) {
+            let key = (network.clone(), name.clone());
+            if let Some(gone) = attached.endpoints.remove(&key) {
+                self.endpoints.confined().end(&key, gone.confinement);
                 self.endpoints.sessions.remove_endpoint(gone.id);
                 self.endpoints.policies.forget(network, name);
             }

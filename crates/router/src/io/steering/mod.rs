@@ -8,8 +8,8 @@
 //! Where the kernel gives the router no table (bpf(2) is mostly for the privileged), a program without one chooses the worker
 //! on which the queue pair was made, if it never moved.
 
-use super::bpf::{Array, Extended, Program};
 use super::raw::{self, Instruction};
+use rdmesh_bpf::{Array, Instruction as Extended, Kind, Program};
 use rdmesh_nic::wire::{geneve, header, ip};
 use rdmesh_verbs::Qpn;
 use rustix::io;
@@ -24,7 +24,7 @@ impl Steering {
     /// bytes before the inner IP header.
     pub(super) fn start(socket: impl AsFd, geneve: usize) -> io::Result<Self> {
         let array = Array::new(PLACES)?;
-        let program = Program::load(&by_table(geneve as u32, array.number()))?;
+        let program = Program::load(Kind::SOCKET, &by_table(geneve as u32, array.number()))?;
         let descriptor = program.as_fd().as_raw_fd();
         raw::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF, descriptor)?;
         Ok(Self(array))
