@@ -23,6 +23,7 @@ mod program;
 mod reference;
 mod run;
 mod show;
+mod sockets;
 mod table;
 mod tenant;
 mod top;
@@ -110,6 +111,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Faults(options) => faults::faults(options, &client),
         Command::ContainerArgs(options) => container::arguments(options, &client),
         Command::Cdi(options) => container::cdi(options, &client),
+        Command::Sockets(options) => sockets::list(&options, &client),
         Command::Ps(options) => show::ps(&options, &client),
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),

@@ -36,7 +36,7 @@ pub use errors::Errors;
 pub use firewall::{Firewall, FirewallError};
 pub use guest::GuestNetwork;
 pub use mac::MacAddress;
-pub use namespace::NamespaceId;
+pub use namespace::{NamespaceId, in_namespace};
 pub use overlay::{Overlay, OverlayError};
 pub use sandbox::{Sandbox, SandboxError};
 pub use underlay::{Underlay, UnderlayError};

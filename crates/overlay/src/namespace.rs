@@ -103,6 +103,11 @@ impl AsFd for Namespace {
     }
 }
 
+/// Runs `work` on a thread in the network namespace that `file` is, such as `/proc/PID/ns/net`.
+pub fn in_namespace<R: Send>(file: &Path, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
+    Namespace::open(file)?.ok_or(io::ErrorKind::NotFound)?.run(work)
+}
+
 /// Identity of a network namespace, by which its processes are found also when its file has gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceId {

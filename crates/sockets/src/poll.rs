@@ -8,6 +8,7 @@ use crate::wake;
 use arrayvec::ArrayVec;
 use libc::{pollfd, sigset_t};
 use rdmesh_preload::{errno, real};
+use rdmesh_streams::report::Reason;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_short};
@@ -198,7 +199,7 @@ impl Polled {
             match stream.watch(way, waiter) {
                 Some(place) => self.places.push((way, place)),
                 // More threads wait for it than can be told.
-                None => stream.move_to_tcp(entry.fd),
+                None => stream.move_to_tcp(entry.fd, Reason::Waiters),
             }
         }
     }

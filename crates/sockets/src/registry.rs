@@ -8,6 +8,7 @@
 
 use rdmesh_preload::OwnFd;
 use rdmesh_streams::ends::Ends;
+use rdmesh_streams::report::{NAME_PREFIX, REPORT_SUFFIX};
 use rustix::fs::{CWD, Mode, OFlags, fstat, ftruncate, openat, stat};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, test_kill_process};
@@ -41,7 +42,12 @@ impl ProcessName {
 
     /// Its abstract Unix address.
     pub(crate) fn address(self) -> Vec<u8> {
-        format!("rdmesh-sockets/{}/{:08x}", self.pid, self.nonce).into_bytes()
+        format!("{NAME_PREFIX}{}/{:08x}", self.pid, self.nonce).into_bytes()
+    }
+
+    /// Where it tells of its connections.
+    pub(crate) fn report_address(self) -> Vec<u8> {
+        [&self.address()[..], REPORT_SUFFIX.as_bytes()].concat()
     }
 
     fn is_alive(self) -> bool {

@@ -6,12 +6,14 @@
 //! * [`ring`]: the slot of a connection, with a ring of bytes for each direction.
 //! * [`inbox`]: where one end says to the other which connections to look at.
 //! * [`message`]: what is said on the Unix socket between them.
+//! * [`report`]: what a process tells of its connections.
 //! * [`peer`]: the process at the other end, as far as it can be woken.
 
 pub mod ends;
 pub mod inbox;
 pub mod message;
 pub mod peer;
+pub mod report;
 pub mod ring;
 
 /// Name of a relay's socket in an endpoint's directory.

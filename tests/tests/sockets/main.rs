@@ -1,6 +1,7 @@
 //! Accelerated sockets: cases about TCP that hold with and without the library, and stock programs.
 
 mod cases;
+mod listing;
 mod redis;
 mod relayed;
 mod servers;

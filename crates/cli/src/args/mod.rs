@@ -91,6 +91,8 @@ pub(crate) enum Command {
     Cdi(CdiOptions),
     /// List endpoints, open devices and queue pairs
     Ps(PsOptions),
+    /// List the connections of accelerated programs: which way their bytes go, and why
+    Sockets(OutputOptions),
     /// Watch what every program sends and receives
     Top(TopOptions),
     /// Show counters

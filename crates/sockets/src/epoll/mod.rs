@@ -21,6 +21,7 @@ use libc::epoll_event;
 use member::Member;
 use rdmesh_preload::{errno, gate, process, real};
 use rdmesh_streams::inbox::Place;
+use rdmesh_streams::report::Reason;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -82,7 +83,7 @@ fn control_first(epfd: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         Some(epoll) => epoll.control_stream(epfd, libc::EPOLL_CTL_ADD, fd, event),
         None => {
             // It is no epoll instance, or there are too many of them.
-            table::with_stream(fd, |stream| stream.move_to_tcp(fd));
+            table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Waiters));
             real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event.cast())
         }
     }
@@ -198,7 +199,7 @@ impl Epoll {
         }
         if is_double || places.contains(&None) {
             // Two descriptors of one stream in one instance, or more waiters than a stream can have.
-            stream.move_to_tcp(fd);
+            stream.move_to_tcp(fd, Reason::Waiters);
         }
         Ok(())
     }

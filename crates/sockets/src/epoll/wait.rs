@@ -7,6 +7,7 @@ use crate::stream::Deadline;
 use crate::wake;
 use libc::{c_void, epoll_event, sigset_t};
 use rdmesh_preload::{process, real};
+use rdmesh_streams::report::Reason;
 use rustix::fd::AsRawFd;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -140,7 +141,7 @@ impl Epoll {
             members.by_fd.iter().filter(|(_, member)| member.has_rings()).map(|(fd, _)| fd as c_int).collect()
         };
         for fd in fds {
-            crate::table::with_stream(fd, |stream| stream.move_to_tcp(fd));
+            crate::table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Fork));
         }
     }
 }

@@ -11,6 +11,7 @@ use libc::{c_int, c_ulong, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rdmesh_preload::settings::settings;
 use rdmesh_preload::{errno, process, real};
 use rdmesh_streams::ends::Ends;
+use rdmesh_streams::report::Reason;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +68,7 @@ replace! {
             FIONREAD => Some(stream.unread(fd)),
             SIOCOUTQ => Some(stream.unsent(fd)),
             SIOCATMARK => {
-                stream.move_to_tcp(fd);
+                stream.move_to_tcp(fd, Reason::Option);
                 None
             }
             _ => None,
@@ -83,14 +84,14 @@ replace! {
     }
 
     fn sockatmark(fd: c_int) -> c_int {
-        with_stream(fd, |stream| stream.move_to_tcp(fd));
+        with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Option));
         let mut mark: c_int = 0;
         if real::ioctl(fd, SIOCATMARK, (&raw mut mark).cast()) == 0 { mark } else { -1 }
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         if is_for_tcp_only(level, name) {
-            with_stream(fd, |stream| stream.move_to_tcp(fd));
+            with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Option));
         }
         real::setsockopt(fd, level, name, value, len)
     }

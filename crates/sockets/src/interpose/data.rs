@@ -9,6 +9,7 @@ use libc::{
 };
 use rdmesh_preload::system_call::pass_on;
 use rdmesh_preload::{errno, real};
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::Piece;
 use rustix::io::Errno;
 
@@ -111,7 +112,7 @@ replace! {
     ) -> ssize_t {
         // Pages of pipes are the kernel's: it does it, on TCP.
         for fd in [from, to] {
-            with_stream(fd, |stream| stream.move_to_tcp(fd));
+            with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Splice));
         }
         let [in_offset, out_offset] = [from_offset, to_offset].map(|offset| offset.expose_provenance() as c_long);
         let call =
@@ -211,7 +212,7 @@ fn no_name(len: *mut socklen_t) {
 
 fn kernel_sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // What comes from a stream is read by the kernel.
-    with_stream(from, |stream| stream.move_to_tcp(from));
+    with_stream(from, |stream| stream.move_to_tcp(from, Reason::Splice));
     let offset = offset.expose_provenance() as c_long;
     pass_on(&[libc::SYS_sendfile, out.into(), from.into(), offset, count as c_long, 0, 0]) as ssize_t
 }
@@ -239,7 +240,7 @@ fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Opti
         };
         match failed {
             Some(Errno::SPIPE) if done == 0 => {
-                stream.move_to_tcp(out);
+                stream.move_to_tcp(out, Reason::Splice);
                 return None;
             }
             Some(errno) if done == 0 => return Some(errno::minus_one(errno)),

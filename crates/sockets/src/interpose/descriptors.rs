@@ -7,6 +7,7 @@ use crate::process::as_stream;
 use crate::table::{self, TABLE, with_stream};
 use libc::{c_int, c_uint, c_void};
 use rdmesh_preload::{own, process, real};
+use rdmesh_streams::report::Reason;
 use rustix::io::Errno;
 
 replace! {
@@ -56,7 +57,7 @@ replace! {
 fn controlled(fd: c_int, command: c_int, argument: *mut c_void, call: fn(c_int, c_int, *mut c_void) -> c_int) -> c_int {
     // Signals for data (O_ASYNC) are the kernel's to send.
     if command == libc::F_SETOWN || command == libc::F_SETFL && argument as usize & libc::O_ASYNC as usize != 0 {
-        with_stream(fd, |stream| stream.move_to_tcp(fd));
+        with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Option));
     }
     let result = call(fd, command, argument);
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC { duplicated(fd, result) } else { result }
@@ -97,7 +98,7 @@ fn replacing(fd: c_int, new: c_int) {
 fn duplicated(fd: c_int, new: c_int) -> c_int {
     if new >= 0 && new != fd {
         if new <= libc::STDERR_FILENO {
-            with_stream(fd, |stream| stream.move_to_tcp(fd));
+            with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Stdio));
         }
         TABLE.duplicated(fd, new);
     }

@@ -5,6 +5,7 @@ use super::replace;
 use crate::table::{for_each_stream, with_stream};
 use libc::{c_char, c_int, c_void, msghdr, pid_t};
 use rdmesh_preload::real;
+use rdmesh_streams::report::Reason;
 
 type Words = *const *const c_char;
 
@@ -62,7 +63,7 @@ replace! {
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
         // stdio reads and writes by functions that cannot be replaced.
-        with_stream(fd, |stream| stream.move_to_tcp(fd));
+        with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Stdio));
         real::fdopen(fd, mode)
     }
 }
@@ -72,7 +73,7 @@ fn leave_inherited() {
     for_each_stream(|fd, stream| {
         let flags = real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut());
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            stream.move_to_tcp(fd);
+            stream.move_to_tcp(fd, Reason::Exec);
         }
     });
 }
@@ -94,7 +95,7 @@ pub(super) fn descriptors_leave(message: *const msghdr) {
                 let fds = libc::CMSG_DATA(control).cast::<c_int>();
                 for n in 0..len / size_of::<c_int>() {
                     let fd = fds.add(n).read_unaligned();
-                    with_stream(fd, |stream| stream.move_to_tcp(fd));
+                    with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Passed));
                 }
             }
             control = libc::CMSG_NXTHDR(message, control);

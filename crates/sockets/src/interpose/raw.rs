@@ -8,6 +8,7 @@ use crate::table::{TABLE, for_each_stream, with_stream};
 use libc::{c_int, c_long, c_uint, c_void, size_t, ssize_t};
 use rdmesh_preload::system_call::{Call, pass_on};
 use rdmesh_preload::{errno, own};
+use rdmesh_streams::report::Reason;
 use rustix::io::Errno;
 
 replace! {
@@ -30,7 +31,7 @@ fn instead(call: &Call) -> Option<c_long> {
         libc::SYS_io_uring_setup => {
             // What is queued there is seen by the kernel only.
             connections::stop();
-            for_each_stream(|fd, stream| stream.move_to_tcp(fd));
+            for_each_stream(|fd, stream| stream.move_to_tcp(fd, Reason::IoUring));
             None
         }
         _ => carried(call).or_else(|| changed(call)),

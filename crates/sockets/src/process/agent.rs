@@ -15,8 +15,9 @@ use rustix::net::{SocketFlags, accept_with};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Key of the listening socket, which no link has.
+/// Keys of the listening sockets, which no link has: links' are addresses.
 pub(super) const LISTENER: u64 = 0;
+pub(super) const REPORTER: u64 = 1;
 
 /// Starts the agent of `process`. It takes no signal of the program's.
 pub(super) fn start(process: &'static Process) -> std::io::Result<()> {
@@ -50,6 +51,7 @@ fn run(process: &'static Process) {
         for event in events {
             match event.data.u64() {
                 LISTENER => accept(process),
+                REPORTER => super::report::answer(process),
                 key => listen_to(process, key),
             }
         }

@@ -4,6 +4,7 @@
 //!
 //! * [`waiter`]: who waits for connections, and is woken.
 //! * [`link`]: the other processes; [`relay`]: the one that stands for those of other endpoints.
+//! * [`report`]: what it tells of its connections.
 //! * [`agent`]: the thread that listens to them. The program's own threads may compute or sleep for as long as they like; an offer,
 //!   or a peer that asks for its bytes on TCP, does not wait for them. It sleeps as long as nothing is said.
 //!
@@ -12,6 +13,7 @@
 pub(crate) mod agent;
 mod link;
 mod relay;
+mod report;
 mod waiter;
 
 pub(crate) use link::Link;
@@ -51,6 +53,8 @@ pub(crate) struct Process {
     /// Watched by the agent: the listening socket, and the links' sockets.
     watched: OwnFd,
     listener: OwnFd,
+    /// Likewise, for who asks for a report.
+    reporter: OwnFd,
 }
 
 /// Connections, by index.
@@ -104,8 +108,11 @@ impl Process {
         let name = ProcessName { pid, nonce: u32::from_ne_bytes(nonce) };
         let (inbox, inbox_fd) = Inbox::create().ok()?;
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
-        let listener = listen_as(name).ok()?;
-        epoll::add(&watched, &listener, epoll::EventData::new_u64(agent::LISTENER), epoll::EventFlags::IN).ok()?;
+        let listener = listen_at(&name.address()).ok()?;
+        let reporter = listen_at(&name.report_address()).ok()?;
+        for (socket, key) in [(&listener, agent::LISTENER), (&reporter, agent::REPORTER)] {
+            epoll::add(&watched, socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN).ok()?;
+        }
         Some(Box::leak(Box::new(Self {
             name,
             registry: Registry::open()?,
@@ -118,6 +125,7 @@ impl Process {
             relay: relay::Relay::default(),
             watched: OwnFd::new(watched),
             listener: OwnFd::new(listener),
+            reporter: OwnFd::new(reporter),
         })))
     }
 
@@ -264,11 +272,11 @@ impl Process {
     }
 }
 
-/// A socket on which a process of this name is reached.
-fn listen_as(name: ProcessName) -> Result<OwnedFd, Errno> {
+/// A socket that listens at an abstract address.
+fn listen_at(address: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&listener, &SocketAddrUnix::new_abstract_name(&name.address())?)?;
+    bind(&listener, &SocketAddrUnix::new_abstract_name(address)?)?;
     listen(&listener, 128)?;
     Ok(listener)
 }

@@ -10,6 +10,7 @@ use crate::fork;
 use crate::process::as_stream;
 use crate::table::{self, Object, TABLE};
 use rdmesh_preload::gate;
+use rdmesh_streams::report::Reason;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,7 @@ impl Stream {
             Some(holders) => holders.add(),
             None => match Holders::of_fork() {
                 Some(holders) => self.holders.store(holders.word(), Ordering::Release),
-                None => self.pin(),
+                None => self.pin(Reason::Fork),
             },
         }
     }
@@ -116,7 +117,7 @@ fn adopt(inherited: &Arc<Object>, own: Arc<Object>) {
     if let (Some(fd), Some(ends)) = (first, stream.ends)
         && !stream.process.publish(ends, fd, &own)
     {
-        stream.pin();
+        stream.pin(Reason::Peer);
     }
 }
 

@@ -10,6 +10,7 @@
 //! * [`send`], [`receive`]: the two directions.
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
+//! * [`reported`]: what others may know of it.
 //! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
 
 mod holders;
@@ -17,6 +18,7 @@ mod inherited;
 mod locks;
 mod receive;
 mod relayed;
+mod reported;
 mod send;
 mod switch;
 mod wait;
@@ -32,10 +34,11 @@ use crate::process::{Link, Process, Waiter};
 use crate::table::Object;
 use rdmesh_preload::process;
 use rdmesh_streams::ends::Ends;
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::layout::WAITERS;
 use rdmesh_streams::ring::{Ring, Slot};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// A TCP connection between two programs of this host.
@@ -55,6 +58,8 @@ pub(crate) struct Stream {
     kept: Spin<Vec<Box<Channel>>>,
     /// It stays on TCP from now on.
     is_pinned: AtomicBool,
+    /// Why, as a [`Reason`]: the first one.
+    reason: AtomicU8,
     /// Held while it is pinned, and while it gets rings: one that is plain TCP gets none.
     phase: Spin<()>,
     is_shut: [AtomicBool; 2],
@@ -145,6 +150,7 @@ impl Stream {
             channel: AtomicPtr::new(std::ptr::null_mut()),
             kept: Spin::default(),
             is_pinned: AtomicBool::new(false),
+            reason: AtomicU8::new(Reason::None as u8),
             phase: Spin::default(),
             is_shut: Default::default(),
             calls: AtomicU32::new(0),
@@ -185,8 +191,14 @@ impl Stream {
         self.is_pinned.load(Ordering::Relaxed) && self.channel.load(Ordering::Relaxed).is_null()
     }
 
+    /// Notes why it is on TCP.
+    fn give_reason(&self, why: Reason) {
+        let _ = self.reason.compare_exchange(Reason::None as u8, why as u8, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Keeps it on TCP if it is there.
-    pub(crate) fn pin(&self) {
+    pub(crate) fn pin(&self, why: Reason) {
+        self.give_reason(why);
         let held = self.phase.lock();
         self.is_pinned.store(true, Ordering::Release);
         drop(held);
@@ -225,7 +237,7 @@ impl Stream {
         let is_last = self.descriptors.load(Ordering::Acquire) <= 1;
         if !is_last && self.channel().is_some() && !self.epolls().is_empty() {
             // epoll goes on to tell of it by the other descriptor.
-            self.move_to_tcp(fd);
+            self.move_to_tcp(fd, Reason::Waiters);
         }
         self.epolls().iter().for_each(|epoll| epoll.closed(fd));
         let is_end = is_last && !self.is_inherited() && !self.is_shared.load(Ordering::Acquire);

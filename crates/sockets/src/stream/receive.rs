@@ -7,6 +7,7 @@ use super::{Channel, ENDED, FIN, READY, Stream};
 use crate::kernel;
 use crate::spin::now;
 use rdmesh_preload::real;
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::{Corrupt, Piece};
 use rustix::io::Errno;
 use std::ffi::c_int;
@@ -18,7 +19,7 @@ impl Stream {
     pub(crate) fn receive(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
         self.leave_parents_rings(fd);
         if flags & libc::MSG_OOB != 0 {
-            self.move_to_tcp(fd);
+            self.move_to_tcp(fd, Reason::Option);
             return kernel::receive(fd, pieces, flags);
         }
         if flags & libc::MSG_ERRQUEUE != 0 {

@@ -12,6 +12,7 @@
 use super::{Channel, ENDED, FIN, READY, Stream};
 use crate::kernel;
 use crate::spin::now;
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::Piece;
 use rdmesh_streams::ring::layout::RING;
 use rustix::io::Errno;
@@ -132,6 +133,7 @@ impl Stream {
         input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         // The other end has left, or has lost its relay: this one goes too.
         channel.leaves.store(true, Ordering::Release);
+        self.give_reason(Reason::PeerLeft);
         self.is_pinned.store(true, Ordering::Release);
         Ok(())
     }
@@ -201,14 +203,14 @@ impl Stream {
     /// that the end has all bytes before it whatever becomes of the relays.
     pub(crate) fn ending(&self, fd: c_int) {
         let Some(channel) = self.channel().filter(|channel| channel.is_relayed()) else { return };
-        self.pin();
+        self.pin(Reason::Closing);
         self.leave(fd, channel);
     }
 
     /// The relay has ended, or has lost the way: the stream goes on over TCP.
     pub(crate) fn lose_relay(&self, link: &Arc<crate::process::Link>) {
         let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
-        self.pin();
+        self.pin(Reason::Relay);
         channel.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
         if let Some(fd) = crate::table::descriptor_of(self) {

@@ -4,6 +4,7 @@ use super::wait::{Deadline, Way};
 use super::{Channel, Stream};
 use crate::kernel;
 use rdmesh_preload::real;
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::{Corrupt, Piece};
 use rustix::io::Errno;
 use std::ffi::c_int;
@@ -18,7 +19,7 @@ impl Stream {
             return Ok(0);
         }
         if flags & ONLY_TCP != 0 {
-            self.move_to_tcp(fd);
+            self.move_to_tcp(fd, Reason::Option);
         }
         let (mut done, mut deadline, mut kept) = (0, None, None);
         loop {
@@ -119,7 +120,7 @@ impl Stream {
 
     /// Ends a connection whose other end has written nonsense into the shared memory.
     pub(super) fn give_up(&self, fd: c_int) -> Errno {
-        self.pin();
+        self.pin(Reason::Broken);
         match self.channel() {
             // Its bytes may have got lost: the other end is not to see an orderly end.
             Some(channel) if channel.is_relayed() => kernel::abort(fd),
@@ -151,7 +152,7 @@ impl Stream {
     /// In a fork's child a stream of the parent goes back to TCP when it is used: waiters and links are the parent's.
     pub(crate) fn leave_parents_rings(&self, fd: c_int) {
         if self.is_inherited() && self.channel().is_some() {
-            self.move_to_tcp(fd);
+            self.move_to_tcp(fd, Reason::Fork);
         }
     }
 }

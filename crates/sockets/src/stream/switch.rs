@@ -8,6 +8,7 @@ use rdmesh_preload::settings::settings;
 use rdmesh_preload::{gate, real};
 use rdmesh_streams::ends::Ends;
 use rdmesh_streams::message::Message;
+use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::layout::{RING, SLOT};
 use rdmesh_streams::ring::{Piece, Ring, Slot};
 use rdmesh_uverbs::shared::SharedMemory;
@@ -54,13 +55,13 @@ impl Offers {
 impl Stream {
     /// Counts a call on a stream that is on TCP, and offers rings to the other end when it is time. Called without locks.
     pub(super) fn count_call(&self, fd: c_int) {
-        let Some(after) = settings().upgrade_after() else { return self.pin() };
+        let Some(after) = settings().upgrade_after() else { return self.pin(Reason::Disabled) };
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.has_connected {
             // The other end has had its chance: it is not accelerated, or does not want to be.
             let patience = if self.offers.is_some() { RELAYED_PATIENCE } else { ACCEPTORS_PATIENCE };
             if calls >= patience {
-                self.pin();
+                self.pin(Reason::Peer);
             }
             return;
         }
@@ -71,7 +72,7 @@ impl Stream {
                     let _gate = gate::enter();
                     let _ = self.offer(fd);
                 }
-                Next::Never => self.pin(),
+                Next::Never => self.pin(Reason::Peer),
             }
             return;
         }
@@ -79,7 +80,7 @@ impl Stream {
         let nth = calls.saturating_sub(after);
         if calls >= after && nth.is_power_of_two() | (nth == 0) {
             if nth >= PATIENCE {
-                self.pin();
+                self.pin(Reason::Peer);
             } else {
                 let _gate = gate::enter();
                 let _ = self.offer(fd);
@@ -189,7 +190,7 @@ impl Stream {
     /// It has not, and nothing has been written to them.
     pub(crate) fn offer_refused(&self, offer: u32) {
         if self.offered(offer).is_some_and(|channel| !channel.is_accepted.load(Ordering::Acquire)) {
-            self.pin();
+            self.pin(Reason::Refused);
             self.uninstall();
         }
     }
@@ -218,6 +219,9 @@ impl Stream {
             channel.input().header.path.is_final.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0;
         let leaves = channel.leaves.load(Ordering::Relaxed) || channel.is_bulk();
         if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed || leaves {
+            if channel.is_bulk() {
+                self.give_reason(Reason::Bulk);
+            }
             self.move_down(fd, channel, ring);
             return false;
         }
@@ -285,7 +289,7 @@ impl Stream {
     /// The other end reads this stream from TCP only. Called by the agent.
     pub(crate) fn leave_ring(&self, link: &Arc<Link>) {
         let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
-        self.pin();
+        self.pin(Reason::PeerLeft);
         let Some(fd) = crate::table::descriptor_of(self) else { return };
         self.leave(fd, channel);
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
@@ -294,8 +298,8 @@ impl Stream {
 
     /// Moves both directions to TCP for good, so that the descriptor can be used without this library: by a child, another program,
     /// or a call that a ring cannot do.
-    pub(crate) fn move_to_tcp(&self, fd: c_int) {
-        self.pin();
+    pub(crate) fn move_to_tcp(&self, fd: c_int, why: Reason) {
+        self.pin(why);
         let Some(channel) = self.channel() else { return };
         self.leave(fd, channel);
         {
@@ -380,7 +384,7 @@ pub(super) fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
 }
 
 #[allow(unsafe_code)]
-fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+pub(super) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
     // SAFETY: the program's descriptor, open during its call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
