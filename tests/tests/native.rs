@@ -90,3 +90,98 @@ fn a_router_that_goes_back_works_with_one_that_does_not() {
         }
     }
 }
+
+const PATHS: usize = 4;
+
+/// Links between the two hosts, each a path of its own: the kernel chooses by addresses and ports (ECMP).
+struct Paths<'a> {
+    hosts: &'a Hosts,
+}
+
+impl<'a> Paths<'a> {
+    fn new(hosts: &'a Hosts) -> Self {
+        let [a, b] = [hosts.netns(0), hosts.netns(1)];
+        let ip = |netns: &str, arguments: &str| {
+            let words: Vec<&str> = ["ip"].into_iter().chain(arguments.split(' ')).collect();
+            inside(netns, &words);
+        };
+        for n in 0..PATHS {
+            ip(a, &format!("link add path{n} type veth peer name path{n} netns {b}"));
+            for (host, end) in [(a, 1), (b, 2)] {
+                ip(host, &format!("address add 198.51.{n}.{end}/24 dev path{n}"));
+                ip(host, &format!("link set path{n} up"));
+            }
+        }
+        for (host, other, gateway) in [(a, Hosts::address(1), 2), (b, Hosts::address(0), 1)] {
+            let hops: Vec<String> =
+                (0..PATHS).map(|n| format!("nexthop via 198.51.{n}.{gateway} dev path{n}")).collect();
+            for setting in ["fib_multipath_hash_policy=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0"] {
+                let (name, value) = setting.split_once('=').expect("a setting");
+                let path = format!("/proc/sys/net/ipv4/{}", name.replace('.', "/"));
+                inside(host, &["sh", "-c", &format!("echo {value} > {path}")]);
+            }
+            ip(host, &format!("route add {other}/32 {}", hops.join(" ")));
+        }
+        Self { hosts }
+    }
+
+    /// Bytes that host 0 has sent by each path.
+    fn sent(&self) -> [u64; PATHS] {
+        let table = inside(self.hosts.netns(0), &["cat", "/proc/net/dev"]);
+        std::array::from_fn(|n| {
+            let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("path{n}:")).map(str::to_owned));
+            line.and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).expect("a counter")
+        })
+    }
+
+    /// From now on everything on path `n` is lost, both ways, and nobody is told.
+    fn cut(&self, n: usize) {
+        for number in 0..2 {
+            let rules = format!(
+                "add table inet cut; add chain inet cut in {{ type filter hook prerouting priority -300; }}; \
+                 add rule inet cut in iifname path{n} drop"
+            );
+            inside(self.hosts.netns(number), &["nft", &rules]);
+        }
+    }
+}
+
+/// Runs a command in the namespace of a host.
+fn inside(netns: &str, command: &[&str]) -> String {
+    let mut enter = std::process::Command::new("ip");
+    enter.args(["netns", "exec", netns]).args(command);
+    rdmesh_tests::Program::start(enter).finish(std::time::Duration::from_secs(20)).ok().text
+}
+
+#[test]
+fn a_connection_spreads_over_paths_and_outlives_one() {
+    let options = Options { up: ["--paths", "16"].map(str::to_owned).to_vec(), ..Options::default() };
+    let hosts = Hosts::start_with(1500, options);
+    let paths = Paths::new(&hosts);
+    let before = paths.sent();
+    let (mut a, mut b) = connected(&hosts);
+    for kind in ["write", "send", "read"] {
+        exchange(&mut a, &mut b, kind);
+    }
+    let sent = paths.sent();
+    let shares: Vec<u64> = sent.iter().zip(before).map(|(after, before)| after - before).collect();
+    let total: u64 = shares.iter().sum();
+    assert!(total > 2 * MESSAGES * MESSAGE, "{shares:?}");
+    // Sixteen ports leave a path out once in a hundred times.
+    let used = shares.iter().filter(|share| **share > total / 20).count();
+    assert!(used >= 2, "{shares:?}");
+    let again = count(&queue_pair(&hosts, 0), "retransmitted");
+    let packets = 2 * MESSAGES * MESSAGE / 1024;
+    assert!(again <= packets / 50, "{again} of {packets} packets were sent again although nothing was lost");
+    // The path that carries most is cut: the connection goes on by the others.
+    let busiest = (0..PATHS).max_by_key(|n| shares[*n]).expect("there are some");
+    paths.cut(busiest);
+    for kind in ["write", "send", "read"] {
+        exchange(&mut a, &mut b, kind);
+    }
+    let lost = count(&queue_pair(&hosts, 0), "retransmitted") - again;
+    eprintln!("bytes by path: {shares:?}; {lost} packets sent again after path {busiest} was cut");
+    assert!(lost > 0 && lost <= packets / 4, "{lost} of {packets}");
+    a.quit();
+    b.quit();
+}

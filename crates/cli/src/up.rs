@@ -79,6 +79,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
             is_insecure: options.is_insecure(),
             faults: options.faults,
             recovery: options.loss_recovery.into(),
+            lanes: options.paths,
         },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
@@ -206,6 +207,7 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     }
     let recovery = clap::ValueEnum::to_possible_value(&options.loss_recovery).map(|value| value.get_name().to_owned());
     command.arg("--loss-recovery").args(recovery);
+    command.arg("--paths").arg(options.paths.to_string());
     let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
     command.arg("--mode").args(mode);
     command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -64,3 +64,4 @@ pub use path::{
     Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
 pub use timer::Time;
+pub use transport::MOST_LANES;

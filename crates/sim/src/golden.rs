@@ -85,7 +85,7 @@ pub fn bottleneck(queue: u64) -> Check<Bottleneck> {
     plan.pairs[0].mtu = Mtu::B1024;
     let messages = (BYTES[0] / MESSAGE) as usize;
     let kind = Kind::Write { target: SLOT + TARGET.start, imm: None };
-    let Streamed { took, sent, dropped } =
+    let Streamed { took, sent, dropped, .. } =
         World::stream(plan, RequestStream { kind, len: MESSAGE, outstanding: OUTSTANDING, count: messages })?;
     let used = (messages as u64 * MESSAGE) as f64 * 1e9 / took.0 as f64 / FAR.rate as f64;
     Ok(Bottleneck { queue, used, dropped: dropped as f64 / sent as f64 })

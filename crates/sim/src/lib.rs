@@ -9,6 +9,7 @@
 //! * [`model`]: the reference model and its properties.
 //! * [`endings`]: requests that were posted before a queue pair ends.
 //! * [`golden`]: throughput under loss.
+//! * [`paths`]: throughput over several paths.
 //! * [`schedules`]: every order of the packets of a short exchange.
 
 pub mod chance;
@@ -18,6 +19,7 @@ pub mod golden;
 pub mod layout;
 pub mod link;
 pub mod model;
+pub mod paths;
 pub mod plan;
 pub mod platform;
 mod run;

@@ -1,8 +1,10 @@
 //! Command line of the simulator.
 
 use clap::{Parser, Subcommand};
+use rdmesh_sim::model::Check;
 use rdmesh_sim::schedules::{Exchange, Wire, explore, replay};
-use rdmesh_sim::{golden, run_many, run_seed};
+use rdmesh_sim::{golden, paths, run_many, run_seed};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Simulates hosts around the NIC engine.
@@ -36,6 +38,12 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Shows what is carried over several paths.
+    Paths {
+        /// Writes it to the file that the tests compare with.
+        #[arg(long)]
+        write: bool,
+    },
     /// Runs every schedule of short exchanges.
     Schedules,
 }
@@ -52,20 +60,10 @@ fn main() -> ExitCode {
             if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Command::Golden { write } => {
-            let table = match golden::measure() {
-                Ok(cells) => golden::table(&cells),
-                Err(violation) => {
-                    println!("{violation}");
-                    return ExitCode::FAILURE;
-                }
-            };
-            print!("{table}");
-            let file = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/goodput.txt");
-            if write && let Err(error) = std::fs::write(file, table) {
-                println!("{file}: {error}");
-                return ExitCode::FAILURE;
-            }
-            ExitCode::SUCCESS
+            keep(golden::measure().map(|cells| golden::table(&cells)), write.then_some("golden/goodput.txt"))
+        }
+        Command::Paths { write } => {
+            keep(paths::measure().map(|cells| paths::table(&cells)), write.then_some("golden/paths.txt"))
         }
         Command::Schedules => {
             for (exchange, wire) in Exchange::ALL.into_iter().flat_map(|e| Wire::ALL.map(|wire| (e, wire))) {
@@ -92,4 +90,24 @@ fn main() -> ExitCode {
             }
         },
     }
+}
+
+/// Shows a table, and writes it to a file of this crate.
+fn keep(table: Check<String>, file: Option<&str>) -> ExitCode {
+    let table = match table {
+        Ok(table) => table,
+        Err(violation) => {
+            println!("{violation}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{table}");
+    let file = file.map(|file| Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+    if let Some(file) = file
+        && let Err(error) = std::fs::write(&file, table)
+    {
+        println!("{}: {error}", file.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

@@ -20,6 +20,8 @@ pub struct Plan {
     pub pairs: Vec<PairPlan>,
     /// Links, by source and destination host.
     pub links: Vec<Vec<LinkPlan>>,
+    /// Links of lanes beyond the first, between any two hosts; where there is none, all lanes have one link.
+    pub lanes: Vec<LinkPlan>,
     /// Injected faults, with their times.
     pub faults: Vec<(u64, FaultPlan)>,
     /// Time at which everything that is wrong stops.
@@ -41,6 +43,8 @@ pub struct HostPlan {
     pub service: u64,
     /// Recovery from losses: some hosts have an older router.
     pub recovery: LossRecovery,
+    /// Lanes of a connection.
+    pub lanes: u8,
 }
 
 /// A program.
@@ -128,19 +132,25 @@ impl Plan {
         let nodes = nodes(&hosts, &mut topology);
         let heal = faults.scale(3_000_000, 120_000_000);
         let links = links(hosts.len(), &mut network);
-        let lossy = links.iter().flatten().any(LinkPlan::is_lossy);
+        let lanes = if network.happens(0.5) { lanes(links[0][1], &mut network) } else { Vec::new() };
+        let lossy = links.iter().flatten().chain(&lanes).any(LinkPlan::is_lossy);
         let pairs = pairs(&nodes, lossy, &mut topology, &mut workload);
         let starve = if workload.happens(0.5) { 0.7 } else { 0.0 };
         let tick = workload.scale(3_000, 100_000);
         let stall = if faults.happens(0.2) { 0.02 } else { 0.0 };
         let events = events(hosts.len(), &pairs, heal, &mut faults);
-        Self { seed, hosts, nodes, pairs, links, faults: events, heal, stall, starve, tick }
+        Self { seed, hosts, nodes, pairs, links, lanes, faults: events, heal, stall, starve, tick }
+    }
+
+    /// Every link.
+    pub fn all_links(&self) -> impl Iterator<Item = &LinkPlan> {
+        self.links.iter().flatten().chain(&self.lanes)
     }
 
     /// Whether anything may get lost between two hosts.
     pub fn is_lossy(&self) -> bool {
         let cut = |f: &(u64, FaultPlan)| matches!(f.1, FaultPlan::Partition { .. });
-        self.links.iter().flatten().any(LinkPlan::is_lossy) || self.faults.iter().any(cut)
+        self.all_links().any(LinkPlan::is_lossy) || self.faults.iter().any(cut)
     }
 }
 
@@ -148,7 +158,8 @@ fn host(chance: &mut Chance) -> HostPlan {
     let service = if chance.happens(0.5) { 0 } else { chance.scale(200, 20_000) };
     let shards = chance.between(1, 4) as u32;
     let recovery = if chance.happens(0.15) { LossRecovery::GoBackN } else { LossRecovery::Selective };
-    HostPlan { shards, service, recovery }
+    let lanes = if chance.happens(0.3) { chance.between(2, 9) as u8 } else { 1 };
+    HostPlan { shards, service, recovery, lanes }
 }
 
 /// One or two tenant networks with a program on every host and two on one; the addresses repeat from network to network.
@@ -209,6 +220,16 @@ fn links(hosts: usize, chance: &mut Chance) -> Vec<Vec<LinkPlan>> {
     let one_way = chance.happens(0.2);
     let one = |from: usize, to: usize| if one_way && from > to { base.healed() } else { base };
     (0..hosts).map(|from| (0..hosts).map(|to| one(from, to)).collect()).collect()
+}
+
+/// Paths of further lanes: longer or not, and some that lead nowhere.
+fn lanes(base: LinkPlan, chance: &mut Chance) -> Vec<LinkPlan> {
+    let mut one = || {
+        let delay = base.delay * if chance.happens(0.5) { 1 } else { chance.between(2, 9) };
+        let loss = if chance.happens(0.1) { 1.0 } else { base.loss };
+        LinkPlan { delay, loss, ..base }
+    };
+    (0..3).map(|_| one()).collect()
 }
 
 fn pairs(nodes: &[NodePlan], lossy: bool, topology: &mut Chance, workload: &mut Chance) -> Vec<PairPlan> {

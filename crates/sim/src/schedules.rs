@@ -277,10 +277,11 @@ pub(crate) fn plan() -> Plan {
     let link = LinkPlan { delay: 1000, ..LinkPlan::default() };
     Plan {
         seed: 0,
-        hosts: vec![HostPlan { shards: 1, service: 0, recovery: LossRecovery::Selective }; 2],
+        hosts: vec![HostPlan { shards: 1, service: 0, recovery: LossRecovery::Selective, lanes: 1 }; 2],
         nodes: vec![node(0), node(1)],
         pairs: vec![pair],
         links: vec![vec![link; 2]; 2],
+        lanes: Vec::new(),
         faults: Vec::new(),
         heal: 0,
         stall: 0.0,

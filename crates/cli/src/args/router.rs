@@ -51,6 +51,10 @@ pub(crate) struct RouterOptions {
     /// Recovery from the loss of packets between hosts whose routers can do both
     #[arg(long, value_enum, default_value_t = LossRecovery::Selective)]
     pub(crate) loss_recovery: LossRecovery,
+    /// UDP source ports over which each reliable connection to another host spreads its packets, so that a network with several
+    /// equal paths (ECMP) carries them on all [default: 1]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) paths: u8,
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,

@@ -10,6 +10,6 @@ mod srq;
 
 pub use context::Context;
 pub(crate) use held::{HeldBytes, HeldCharge};
-pub(crate) use output::Outputs;
 pub use output::{AccessCounters, Event};
+pub(crate) use output::{Outputs, Recovery};
 pub(crate) use slab::Slab;

@@ -60,6 +60,14 @@ pub struct AccessCounters {
     pub ended: u64,
 }
 
+/// How a connection to an rdmesh router recovers from losses.
+pub(crate) struct Recovery {
+    /// Room for packets behind gaps, if it does so selectively.
+    pub(crate) held: Option<HeldBytes>,
+    /// Lanes that its packets may leave by.
+    pub(crate) lanes: u8,
+}
+
 pub(crate) struct Outputs<M> {
     shard: u32,
     /// Table of the host's queue pair numbers.
@@ -91,10 +99,12 @@ pub(crate) struct Outputs<M> {
     epoch: u32,
     /// Room for packets behind gaps; none where losses are recovered by go-back-N.
     held: Option<HeldBytes>,
+    /// Lanes of a connection to another router.
+    lanes: u8,
 }
 
 impl<M> Outputs<M> {
-    pub(crate) fn new(shard: u32, numbers: Numbers, recovery: LossRecovery) -> Self {
+    pub(crate) fn new(shard: u32, numbers: Numbers, recovery: LossRecovery, lanes: u8) -> Self {
         Self {
             shard,
             numbers,
@@ -114,6 +124,7 @@ impl<M> Outputs<M> {
             chains: Pending::default(),
             epoch: 0,
             held: (recovery == LossRecovery::Selective).then(HeldBytes::default),
+            lanes,
         }
     }
 
@@ -126,9 +137,9 @@ impl<M> Outputs<M> {
         }
     }
 
-    /// Room for packets behind gaps, where connections to rdmesh routers recover from losses selectively.
-    pub(crate) fn held_bytes(&self) -> Option<HeldBytes> {
-        self.held.clone()
+    /// How connections to rdmesh routers recover from losses.
+    pub(crate) fn recovery(&self) -> Recovery {
+        Recovery { held: self.held.clone(), lanes: self.lanes }
     }
 
     /// The number of this engine.

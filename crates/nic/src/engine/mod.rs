@@ -53,6 +53,8 @@ pub struct Config {
     pub limits: DeviceLimits,
     /// Recovery from losses between routers.
     pub recovery: LossRecovery,
+    /// UDP source ports of the tunnel that a connection's packets may leave by, from 1 to [`MOST_LANES`](crate::MOST_LANES).
+    pub lanes: u8,
 }
 
 /// One shard of a host's virtual NIC. See the crate's documentation for how it is driven.
@@ -78,7 +80,7 @@ impl<P: Platform> Engine<P> {
             wire: WireCounters::default(),
             management: Management::default(),
             enforcement: Enforcement::default(),
-            out: Outputs::new(config.shard, numbers, config.recovery),
+            out: Outputs::new(config.shard, numbers, config.recovery, config.lanes),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Envelopes: the destination of packets to another host, and the headers around them.
 
-use super::{ExternalPort, Route, Routes, Target, Transmits};
+use super::{ExternalPort, Leaving, Route, Routes, Target, Transmits};
 use crate::path::{Network, Path};
 use crate::wire::{Header, ICRC_LEN, IpUdp, geneve, icrc, padded};
 use core::net::IpAddr;
@@ -12,6 +12,8 @@ pub(crate) struct Envelope {
     pub(crate) target: Target,
     pub(crate) vni: Vni,
     pub(crate) ip: IpUdp,
+    /// Lane that packets leave by, through the tunnel; 0 outside.
+    pub(crate) lane: u8,
 }
 
 impl Envelope {
@@ -28,7 +30,7 @@ impl Envelope {
 
     /// A peer on the host whose router is at `host`.
     pub(crate) fn on_host(host: IpAddr, vni: Vni, source: Gid, av: &AddressVector, flow: u32) -> Self {
-        Self { target: Target::Host(host), vni, ip: ip(source, av, entropy_port(flow)) }
+        Self { target: Target::Host(host), vni, ip: ip(source, av, entropy_port(flow)), lane: 0 }
     }
 
     /// The IP header that a packet to a peer on the same host would have.
@@ -39,7 +41,7 @@ impl Envelope {
     /// An external peer.
     pub(crate) fn external(external: ExternalPort, vni: Vni, source: Gid, av: &AddressVector) -> Self {
         let target = Target::External { id: external.id, from: source.ip(), to: av.dgid.ip() };
-        Self { target, vni, ip: ip(source, av, external.source_port) }
+        Self { target, vni, ip: ip(source, av, external.source_port), lane: 0 }
     }
 
     /// The path to it.
@@ -73,7 +75,7 @@ impl Envelope {
         let mut ip = self.ip;
         if !self.is_tunnel() {
             // The kernel numbers the segments of a train from 0.
-            ip.id = to.position(&self.target, ip.traffic_class, total);
+            ip.id = to.position(&self.leaving(), total);
         }
         let is_sealed = self.is_tunnel() && to.is_sealed();
         let packet = &mut to.next()[..total];
@@ -89,8 +91,12 @@ impl Envelope {
         // The tag of a sealed packet covers more than the invariant CRC would.
         let crc = if is_sealed { [0; ICRC_LEN] } else { icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]) };
         udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
-        to.push(self.target, self.ip.traffic_class, total);
+        to.push(self.leaving(), total);
         Ok(())
+    }
+
+    fn leaving(&self) -> Leaving {
+        Leaving { target: self.target, traffic_class: self.ip.traffic_class, lane: self.lane }
     }
 
     /// Whether the other end is a router like this one.

@@ -19,6 +19,8 @@ pub struct Train {
     pub len: usize,
     /// Bytes of each but the last.
     pub segment: usize,
+    /// Lane, through the tunnel: which of this host's UDP source ports it leaves by, from 0.
+    pub lane: u8,
 }
 
 impl Train {
@@ -26,6 +28,14 @@ impl Train {
     pub fn count(&self) -> usize {
         self.len.div_ceil(self.segment.max(1))
     }
+}
+
+/// What datagrams of one train have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) target: Target,
+    pub(crate) traffic_class: u8,
+    pub(crate) lane: u8,
 }
 
 /// Datagrams to be sent, in trains. The buffer is allocated once and used again and again.
@@ -125,12 +135,8 @@ impl Transmits {
     }
 
     /// Position in its train that a packet of `len` bytes would have, from 0: its IPv4 identification on a plain path.
-    pub(crate) fn position(&self, target: &Target, traffic_class: u8, len: usize) -> u16 {
-        if self.joins(target, traffic_class, len) {
-            self.trains.last().map_or(0, |train| train.count() as u16)
-        } else {
-            0
-        }
+    pub(crate) fn position(&self, leaving: &Leaving, len: usize) -> u16 {
+        if self.joins(leaving, len) { self.trains.last().map_or(0, |train| train.count() as u16) } else { 0 }
     }
 
     /// Room for the next packet, to be kept by [`Transmits::push`]. The caller has asked [`Transmits::has_room`].
@@ -139,27 +145,25 @@ impl Transmits {
     }
 
     /// Keeps the packet of `len` bytes that was written to [`Transmits::next`].
-    pub(crate) fn push(&mut self, target: Target, traffic_class: u8, len: usize) {
-        if self.joins(&target, traffic_class, len) {
+    pub(crate) fn push(&mut self, leaving: Leaving, len: usize) {
+        if self.joins(&leaving, len) {
             let train = self.trains.last_mut().expect("a packet joins a train");
             train.len += len;
             self.open = len == train.segment;
         } else {
-            self.trains.push(Train { target, traffic_class, start: self.used, len, segment: len });
+            let Leaving { target, traffic_class, lane } = leaving;
+            self.trains.push(Train { target, traffic_class, start: self.used, len, segment: len, lane });
             self.open = true;
         }
         self.used += len;
         self.count += 1;
     }
 
-    fn joins(&self, target: &Target, traffic_class: u8, len: usize) -> bool {
+    fn joins(&self, leaving: &Leaving, len: usize) -> bool {
         self.open
             && self.trains.last().is_some_and(|train| {
-                train.target == *target
-                    && train.traffic_class == traffic_class
-                    && len <= train.segment
-                    && train.len + len <= MAX_TRAIN
-                    && train.count() < MAX_SEGMENTS
+                let same = Leaving { target: train.target, traffic_class: train.traffic_class, lane: train.lane };
+                same == *leaving && len <= train.segment && train.len + len <= MAX_TRAIN && train.count() < MAX_SEGMENTS
             })
     }
 }

@@ -11,6 +11,7 @@ mod native;
 mod qp;
 pub(crate) mod roce;
 
+pub use native::MOST_LANES;
 pub(crate) use qp::{Env, Qp};
 
 use alloc::boxed::Box;

@@ -75,7 +75,7 @@ impl<P: Platform> Qp<P> {
     pub(crate) fn move_peer(&mut self, env: &Env<'_, P>) {
         let peer = self.find_peer(env);
         if let (Transport::Roce(connection), Some(peer)) = (&mut self.transport, peer) {
-            connection.envelope = peer;
+            connection.move_peer(peer);
         }
     }
 
@@ -194,7 +194,7 @@ impl<P: Platform> Qp<P> {
         }
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
         if let Some(peer) = self.find_peer(env) {
-            self.transport = Transport::Roce(Box::new(Connection::new(peer, replies, env.out.held_bytes())));
+            self.transport = Transport::Roce(Box::new(Connection::new(peer, replies, env.out.recovery())));
             self.core.set_remote(true);
         }
     }

@@ -168,6 +168,7 @@ impl Hostile {
             seed: 1,
             limits: DeviceLimits::default(),
             recovery: rdmesh_nic::LossRecovery::default(),
+            lanes: 1,
         };
         let mut engine = Engine::new(config, Numbers::new(1));
         let gid = Gid::from_ip([10, 0, 0, 1].into());

@@ -35,7 +35,7 @@ pub use tunnel::{Rehearsal, StrangersSeen};
 
 pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;
-pub(crate) use tunnel::{Sessions, Table, Tunnel, pair_key};
+pub(crate) use tunnel::{Ends, Sessions, Table, Tunnel, pair_key};
 
 pub use rdmesh_nic::LossRecovery;
 use std::net::IpAddr;
@@ -51,6 +51,8 @@ pub struct IoConfig {
     pub faults: Option<Faults>,
     /// Recovery from losses between routers.
     pub recovery: LossRecovery,
+    /// UDP source ports over which a connection to another router spreads its packets; 0 and 1 are one.
+    pub lanes: u8,
 }
 
 #[cfg(test)]

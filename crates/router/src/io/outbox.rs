@@ -39,8 +39,8 @@ impl Trains for Transmits {
 /// Socket for a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SocketKey {
-    /// To another router. Whether that is over IPv4.
-    Tunnel(bool),
+    /// To another router, by this lane. Whether that is over IPv4.
+    Tunnel(bool, u8),
     /// To an external peer. Whether that is over IPv4.
     External(ExternalId, bool),
 }
@@ -117,7 +117,7 @@ impl<T: Trains> Outbox<T> {
                 self.drop_train(counters);
                 continue;
             }
-            let key = SocketKey::of(&self.transmits.trains()[self.at.train].target);
+            let key = SocketKey::of(&self.transmits.trains()[self.at.train]);
             let Some((socket, scope)) = sockets.find(key) else {
                 // It has been closed since.
                 self.drop_train(counters);
@@ -162,7 +162,7 @@ impl<T: Trains> Outbox<T> {
         let (mut messages, mut after) = (ArrayVec::new(), ArrayVec::new());
         let mut at = self.at;
         while let Some(train) = self.transmits.trains().get(at.train)
-            && SocketKey::of(&train.target) == key
+            && SocketKey::of(train) == key
             && !self.is_withheld(at.train)
             && !messages.is_full()
         {
@@ -177,7 +177,7 @@ impl<T: Trains> Outbox<T> {
     /// The message at `at`, and what comes after it.
     fn message(&self, train: &Train, at: Position, scope: u32) -> (Message<'_>, Position) {
         let bytes = &self.transmits.bytes(train)[at.offset..];
-        let key = SocketKey::of(&train.target);
+        let key = SocketKey::of(train);
         let is_whole = at.offset == 0 && self.split != Some(at.train) && !self.unsegmented.contains(&key);
         let is_segmented = is_whole && train.count() > 1;
         let bytes = if is_whole { bytes } else { &bytes[..bytes.len().min(train.segment.max(1))] };
@@ -243,15 +243,15 @@ impl<T: Trains> Outbox<T> {
 }
 
 impl SocketKey {
-    fn of(target: &Target) -> Self {
-        match target {
-            Target::Host(to) => Self::Tunnel(to.is_ipv4()),
+    fn of(train: &Train) -> Self {
+        match &train.target {
+            Target::Host(to) => Self::Tunnel(to.is_ipv4(), train.lane),
             Target::External { id, from, .. } => Self::External(*id, from.is_ipv4()),
         }
     }
 
     fn is_v4(self) -> bool {
-        let (Self::Tunnel(is_v4) | Self::External(_, is_v4)) = self;
+        let (Self::Tunnel(is_v4, _) | Self::External(_, is_v4)) = self;
         is_v4
     }
 

@@ -230,7 +230,7 @@ impl Sockets {
         let Some(key) = self.outbox.blocked() else { return };
         let Some((socket, _)) = self.open.find(key) else { return };
         let source = match key {
-            SocketKey::Tunnel(_) => None,
+            SocketKey::Tunnel(..) => None,
             SocketKey::External(id, is_v4) => Some(Source::External(id, is_v4)),
         };
         let watched = source.filter(|source| self.receiving.iter().any(|receiving| receiving.source == *source));
@@ -328,9 +328,10 @@ impl Open {
 impl OpenSockets for Open {
     fn find(&self, key: SocketKey) -> Option<(&Socket, u32)> {
         match key {
-            SocketKey::Tunnel(is_v4) => {
+            SocketKey::Tunnel(is_v4, lane) => {
                 let tunnel = self.tunnel.as_ref()?;
-                (tunnel.is_v4 == is_v4).then_some((&tunnel.sender, 0))
+                let sender = tunnel.senders.get(usize::from(lane) % tunnel.senders.len().max(1))?;
+                (tunnel.is_v4 == is_v4).then_some((sender, 0))
             }
             SocketKey::External(id, is_v4) => {
                 let external = self.external(id)?;

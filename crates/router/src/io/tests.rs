@@ -28,7 +28,7 @@ impl Made {
         for (number, at) in (0..len).step_by(segment).enumerate() {
             self.buffer.extend(std::iter::repeat_n(number as u8, segment.min(len - at)));
         }
-        self.trains.push(Train { target, traffic_class, start, len, segment });
+        self.trains.push(Train { target, traffic_class, start, len, segment, lane: 0 });
     }
 }
 
@@ -107,11 +107,15 @@ fn send(socket: &Socket, made: Made) -> IoStats {
     counters.read()
 }
 
+fn ends(workers: usize) -> Ends {
+    Ends { workers, lanes: 1 }
+}
+
 /// Another program of the machine may have the port at all addresses for a moment.
 fn tunnel(address: IpAddr) -> Tunnel {
     let begin = Instant::now();
     loop {
-        match Tunnel::open(address, 1, None) {
+        match Tunnel::open(address, ends(1), None) {
             Ok(mut tunnels) => return tunnels.remove(0),
             Err(rustix::io::Errno::ADDRINUSE) if begin.elapsed() < Duration::from_secs(20) => {
                 std::thread::sleep(Duration::from_millis(50));
@@ -128,7 +132,7 @@ fn trains_arrive(from: IpAddr, to: IpAddr) {
     made.add(target, 0x02, 1072, 40 * 1072 + 100);
     made.add(target, 0x68, 60, 60);
     made.add(target, 0x68, 61, 61);
-    let stats = send(&sender.sender, made);
+    let stats = send(&sender.senders[0], made);
     assert_eq!((stats.sent_datagrams, stats.sent_trains, stats.send_errors), (43, 3, 0));
     let arrived = receiver.next(43);
     for (number, datagram) in arrived.iter().enumerate() {
@@ -177,7 +181,7 @@ fn what_cannot_be_segmented_is_sent_one_by_one() {
     // More datagrams than the kernel makes of one message.
     made.add(Target::Host(underlay(4)), 0, 20, 20 * 200);
     made.add(Target::Host(underlay(4)), 0, 30, 60);
-    let stats = send(&sender.sender, made);
+    let stats = send(&sender.senders[0], made);
     assert_eq!((stats.sent_datagrams, stats.sent_bytes, stats.send_errors), (202, 4060, 0));
     assert_eq!(stats.sent_trains, 201, "the next train is sent as one again");
     let arrived = receiver.next(202);
@@ -192,7 +196,7 @@ fn what_the_kernel_refuses_is_lost_and_counted() {
     // Another network, which is unreachable from the loopback interface.
     made.add(Target::Host([192, 0, 2, 1].into()), 0, 10, 30);
     made.add(Target::Host(underlay(6)), 0, 12, 12);
-    let stats = send(&sender.sender, made);
+    let stats = send(&sender.senders[0], made);
     assert_eq!((stats.sent_datagrams, stats.send_errors), (2, 3));
     let lens: Vec<usize> = receiver.next(2).iter().map(|d| d.bytes.len()).collect();
     assert_eq!(lens, [10, 12]);
@@ -200,14 +204,14 @@ fn what_the_kernel_refuses_is_lost_and_counted() {
 
 #[test]
 fn the_tunnels_port_is_not_shared_with_others() {
-    let _first = Tunnel::open(underlay(7), 2, None).unwrap();
-    assert_eq!(Tunnel::open(underlay(7), 2, None).err(), Some(rustix::io::Errno::ADDRINUSE));
+    let _first = Tunnel::open(underlay(7), ends(2), None).unwrap();
+    assert_eq!(Tunnel::open(underlay(7), ends(2), None).err(), Some(rustix::io::Errno::ADDRINUSE));
 }
 
 #[test]
 fn each_worker_receives_what_is_for_its_queue_pairs() {
     const WORKERS: usize = 3;
-    let tunnels = Tunnel::open(underlay(8), WORKERS, None).unwrap();
+    let tunnels = Tunnel::open(underlay(8), ends(WORKERS), None).unwrap();
     let mut receivers: Vec<Receiver> = tunnels.into_iter().map(|tunnel| Receiver::new(Some(tunnel))).collect();
     arrive_at(underlay(8), &mut receivers, |qpn| qpn as usize % WORKERS);
 }
@@ -215,7 +219,7 @@ fn each_worker_receives_what_is_for_its_queue_pairs() {
 #[test]
 fn a_table_steers_each_queue_pair_to_any_worker() {
     const WORKERS: usize = 3;
-    let tunnels = Tunnel::open(underlay(9), WORKERS, None).unwrap();
+    let tunnels = Tunnel::open(underlay(9), ends(WORKERS), None).unwrap();
     let Some(steering) = Tunnel::steer(&tunnels) else {
         assert!(!rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(), "root may use bpf(2)");
         return eprintln!("skipped: the kernel gives no table");
@@ -255,15 +259,15 @@ fn faults_are_put_in_and_end() {
         made
     };
     receiver.sockets.set_faults(Some("duplicate=100%,ce=100%".parse().unwrap()));
-    send(&sender.sender, train(100));
+    send(&sender.senders[0], train(100));
     let arrived = receiver.next(20);
     assert!(arrived.iter().all(|datagram| datagram.traffic_class == 3));
     assert_eq!(receiver.counters.read().faults, 20);
     receiver.sockets.set_faults(Some("reorder=100%".parse().unwrap()));
-    send(&sender.sender, train(10));
+    send(&sender.senders[0], train(10));
     assert_eq!(receiver.next(1).len(), 1, "nothing overtakes it, and still it comes");
     receiver.sockets.set_faults(None);
-    send(&sender.sender, train(100));
+    send(&sender.senders[0], train(100));
     assert_eq!(receiver.next(10).len(), 10);
 }
 

@@ -11,7 +11,7 @@ use super::run::Worker;
 use super::served::Served;
 use super::shard::Shard;
 use super::wait::{self, Waiter};
-use crate::io::{self as net, Clock, Faults, IoConfig, Sessions, Sockets, Tunnel};
+use crate::io::{self as net, Clock, Ends, Faults, IoConfig, Sessions, Sockets, Tunnel};
 use rdmesh_nic::{Config, Numbers, TUNNEL_PORT};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io;
@@ -81,8 +81,9 @@ impl Workers {
         let arrivals: Arc<[Arrivals]> = links.iter().map(|_| Arrivals::new()).collect();
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
-            let engine =
-                Config { shard: number as u32, seed: seed()?, limits: config.limits, recovery: config.io.recovery };
+            let IoConfig { recovery, lanes, .. } = config.io;
+            let (shard, seed, lanes) = (number as u32, seed()?, lanes.max(1));
+            let engine = Config { shard, seed, limits: config.limits, recovery, lanes };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd(), contention.clone())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
@@ -145,7 +146,7 @@ fn open_tunnels(
     let failed = |source| StartError::Tunnel { underlay, source };
     let sessions = (!config.is_insecure).then(|| Sessions::start(underlay, workers, clock)).transpose();
     let sessions = sessions.map_err(failed)?;
-    let tunnels = Tunnel::open(underlay, workers, sessions.as_ref()).map_err(failed)?;
+    let tunnels = Tunnel::open(underlay, Ends { workers, lanes: config.lanes }, sessions.as_ref()).map_err(failed)?;
     Ok((sessions, tunnels))
 }
 

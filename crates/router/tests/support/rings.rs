@@ -39,6 +39,7 @@ impl Tenants {
             seed: 1,
             limits: DeviceLimits::default(),
             recovery: rdmesh_nic::LossRecovery::default(),
+            lanes: 1,
         };
         let mut engine = Engine::new(config, Numbers::new(1));
         let gids = [1, 2].map(|host| Gid::from_ip([10, 0, 0, host].into()));

@@ -12,8 +12,8 @@ impl World {
     pub(super) fn fault(&mut self, fault: FaultPlan) -> Check {
         self.note([6, 0, 0], || format!("{fault:?}"));
         match fault {
-            FaultPlan::Partition { from, to } => self.links[from][to].down = true,
-            FaultPlan::Rejoin { from, to } => self.links[from][to].down = false,
+            FaultPlan::Partition { from, to } => self.links[from][to].iter_mut().for_each(|link| link.down = true),
+            FaultPlan::Rejoin { from, to } => self.links[from][to].iter_mut().for_each(|link| link.down = false),
             FaultPlan::Kill { host } => self.kill(host),
             FaultPlan::Revive { host } => return self.revive(host),
             FaultPlan::Recreate { pair } => {
@@ -96,7 +96,7 @@ impl World {
         self.note([7, 0, 0], || "all is well again");
         self.model.healed = Some(self.now);
         self.plan.stall = 0.0;
-        for link in self.links.iter_mut().flatten() {
+        for link in self.links.iter_mut().flatten().flatten() {
             link.down = false;
             link.plan = crate::link::LinkPlan { rate: 0, ..link.plan.healed() };
         }

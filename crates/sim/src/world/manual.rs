@@ -34,6 +34,8 @@ pub(crate) struct Streamed {
     /// Datagrams, and those of them that a full queue has dropped.
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
+    /// Packets of the requester that were sent again.
+    pub(crate) retransmitted: u64,
 }
 
 impl Flying {
@@ -113,7 +115,9 @@ impl World {
             }
             if world.model.ends[0].flow.completed >= count {
                 let dropped = world.model.seen.of(Seen::QueueDrop);
-                return Ok(Streamed { took: world.now, sent: world.sent, dropped });
+                world.retire(0);
+                let retransmitted = world.model.seen.of(Seen::Retransmitted);
+                return Ok(Streamed { took: world.now, sent: world.sent, dropped, retransmitted });
             }
             let Some(happening) = world.next() else { return violated("P9", world.unfinished()) };
             world.happen(happening)?;

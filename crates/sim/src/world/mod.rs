@@ -14,7 +14,7 @@ pub use setup::Node;
 
 use crate::chance::{Chance, Stream};
 use crate::coverage::{Coverage, Seen};
-use crate::link::Link;
+use crate::link::{Link, LinkPlan};
 use crate::model::{Check, Model, violated};
 use crate::plan::{FaultPlan, Plan};
 use crate::platform::Journal;
@@ -32,7 +32,8 @@ pub struct World {
     pub(crate) model: Model,
     pub(crate) nodes: Vec<Node>,
     hosts: Vec<Host>,
-    links: Vec<Vec<Link>>,
+    /// By source, destination and lane.
+    links: Vec<Vec<Vec<Link>>>,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: Vec<Option<Happening>>,
     unused: Vec<usize>,
@@ -95,7 +96,7 @@ impl World {
             model: Model { lossy: plan.is_lossy() || plan.stall > 0.0, ..Model::default() },
             nodes: Vec::new(),
             hosts: Vec::new(),
-            links: plan.links.iter().map(|row| row.iter().map(|link| Link::new(*link)).collect()).collect(),
+            links: plan.links.iter().map(|row| row.iter().map(|first| lanes(*first, &plan.lanes)).collect()).collect(),
             agenda: BinaryHeap::new(),
             happenings: Vec::new(),
             unused: Vec::new(),
@@ -115,10 +116,9 @@ impl World {
             sent: 0,
             plan,
         };
-        let links = world.plan.links.iter().flatten();
-        world.model.repeats = links.clone().any(|link| link.duplicate > 0.0 || link.stale > 0.0);
+        world.model.repeats = world.plan.all_links().any(|link| link.duplicate > 0.0 || link.stale > 0.0);
         // A rate that many senders share makes answers late, which is as if they were lost.
-        world.model.lossy |= links.clone().any(|link| link.rate != 0);
+        world.model.lossy |= world.plan.all_links().any(|link| link.rate != 0);
         world
     }
 
@@ -224,4 +224,9 @@ impl World {
 /// The plan has drawn from the streams of the seed itself.
 fn mixed(seed: u64) -> u64 {
     seed ^ 0x5bd1_e995_0000_0000
+}
+
+/// The links of all lanes from one host to another.
+fn lanes(first: LinkPlan, others: &[LinkPlan]) -> Vec<Link> {
+    std::iter::once(&first).chain(others).map(|link| Link::new(*link)).collect()
 }

@@ -6,7 +6,9 @@ use crate::model::{Check, violated};
 use crate::plan::HostPlan;
 use crate::platform::Sim;
 use crate::trace::digest;
-use rdmesh_nic::{Budget, Config, Datagram, Engine, ExternalId, Numbers, Origin, Owners, Target, Time, Transmits};
+use rdmesh_nic::{
+    Budget, Config, Datagram, Engine, ExternalId, Numbers, Origin, Owners, Target, Time, Train, Transmits,
+};
 use rdmesh_verbs::DeviceLimits;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,11 +27,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(index: usize, plan: HostPlan, seed: u64, generation: u32) -> Self {
-        let HostPlan { shards, recovery, .. } = plan;
+        let HostPlan { shards, recovery, lanes, .. } = plan;
         let limits = DeviceLimits::default();
         let seed = seed.wrapping_mul(31).wrapping_add(index as u64 + u64::from(generation) * 7919);
         let numbers = Numbers::new(shards.max(1));
-        let engine = |shard| Engine::new(Config { shard, seed, limits, recovery }, numbers.clone());
+        let engine = |shard| Engine::new(Config { shard, seed, limits, recovery, lanes }, numbers.clone());
         let engines = (0..shards).map(engine).collect();
         Self { engines, numbers, alive: true, wake: None, generation, inbox: VecDeque::new(), stalled_until: Time(0) }
     }
@@ -190,14 +192,15 @@ impl World {
     fn send_all(&mut self, host: usize, mut transmits: Transmits) {
         for train in transmits.trains() {
             for bytes in transmits.bytes(train).chunks(train.segment.max(1)) {
-                self.send(host, train.target, train.traffic_class, bytes);
+                self.send(host, train, bytes);
             }
         }
         transmits.clear();
         self.transmits = Some(transmits);
     }
 
-    fn send(&mut self, from: usize, target: Target, traffic_class: u8, bytes: &[u8]) {
+    fn send(&mut self, from: usize, train: &Train, bytes: &[u8]) {
+        let Train { target, traffic_class, lane, .. } = *train;
         let (host, origin) = match target {
             Target::Host(ip) => {
                 let Some(host) = (0..self.hosts.len()).find(|&host| Host::address(host) == ip) else { return };
@@ -217,7 +220,9 @@ impl World {
             let incoming = Incoming { origin, traffic_class, bytes: bytes.to_vec(), sent: self.now };
             return flying.push(Flying { host, incoming });
         }
-        let link = &mut self.links[from][host];
+        let lanes = &mut self.links[from][host];
+        let lane = usize::from(lane) % lanes.len();
+        let link = &mut lanes[lane];
         let arrivals = link.send(self.now, bytes, &mut self.network, &mut self.model.seen);
         self.snoop.sent(host, bytes, &origin, arrivals.is_empty());
         for arrival in arrivals {

@@ -59,6 +59,7 @@ impl World {
             seed: 7,
             limits: DeviceLimits::default(),
             recovery: rdmesh_nic::LossRecovery::default(),
+            lanes: 1,
         };
         let mut engines: Vec<_> = (0..hosts).map(|_| Engine::new(config, Numbers::new(1))).collect();
         for (i, engine) in engines.iter_mut().enumerate() {

@@ -307,7 +307,10 @@ impl World {
         let numbers: Vec<_> = (0..hosts).map(|_| Numbers::new(shards)).collect();
         let engines = numbers.iter().zip(7..).flat_map(|(numbers, seed)| {
             (0..shards).map(move |shard| {
-                Engine::new(Config { shard, seed, limits, recovery: LossRecovery::default() }, numbers.clone())
+                Engine::new(
+                    Config { shard, seed, limits, recovery: LossRecovery::default(), lanes: 1 },
+                    numbers.clone(),
+                )
             })
         });
         Self {

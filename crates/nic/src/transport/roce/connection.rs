@@ -2,8 +2,11 @@
 
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
-use crate::device::HeldBytes;
+use crate::device::Recovery;
 use crate::path::Envelope;
+use crate::timer::Time;
+use crate::transport::native::{Lane, Lanes};
+use core::time::Duration;
 use rdmesh_verbs::{Psn, QpType};
 
 /// The wire side of an RC or UC queue pair. The queue pair has one from RTR on, if its peer is on another host.
@@ -12,20 +15,55 @@ pub(crate) struct Connection {
     pub(super) requester: RequesterState,
     pub(super) responder: ResponderState,
     has_failed: bool,
+    /// Lanes that packets may leave by. Answers leave by that of the envelope.
+    lanes: u8,
+    /// When answers went to another lane last.
+    changed_lane: Time,
 }
 
 impl Connection {
     /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(envelope: Envelope, replies: usize, held: Option<HeldBytes>) -> Self {
+    pub(crate) fn new(envelope: Envelope, replies: usize, Recovery { held, lanes }: Recovery) -> Self {
         let selective = Selective::new(held.filter(|_| envelope.is_tunnel()));
         let (requester, responder) = (RequesterState::default(), ResponderState::new(replies, selective));
-        Self { envelope, requester, responder, has_failed: false }
+        let mut connection =
+            Self { envelope, requester, responder, has_failed: false, lanes, changed_lane: Time::default() };
+        connection.envelope.lane = connection.first_lane();
+        connection
     }
 
     /// Begins to send with `psn`; a reliable connection with selective retransmission, where both ends may have it.
     pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType) {
         let may = qp_type == QpType::Rc && self.responder.may_be_selective();
-        self.requester.start(psn, may);
+        let (lanes, first) = (self.lanes, self.first_lane());
+        self.requester.start(psn, may.then(|| Lanes::new(lanes, first.into())));
+    }
+
+    /// The peer has another address.
+    pub(crate) fn move_peer(&mut self, envelope: Envelope) {
+        self.envelope = Envelope { lane: self.envelope.lane, ..envelope };
+    }
+
+    /// The lane for the next request packet.
+    pub(super) fn choose_lane(&mut self, now: Time) -> Lane {
+        self.requester.choose_lane(now).unwrap_or(self.envelope.lane)
+    }
+
+    /// A request has come again: the answer may have been lost where its lane leads.
+    pub(super) fn on_repeated_request(&mut self, now: Time) {
+        if self.lanes > 1 && self.envelope.is_tunnel() && now >= self.changed_lane.after(LANE_TIME) {
+            self.changed_lane = now;
+            self.envelope.lane = (self.envelope.lane + 1) % self.lanes;
+        }
+    }
+
+    /// Connections begin on different lanes.
+    fn first_lane(&self) -> Lane {
+        if self.envelope.is_tunnel() {
+            (self.envelope.ip.source_port % u16::from(self.lanes.max(1))) as Lane
+        } else {
+            0
+        }
     }
 
     /// Oldest PSN that the peer has not acknowledged.
@@ -51,3 +89,6 @@ impl Connection {
         }
     }
 }
+
+/// Least time for which answers keep their lane.
+const LANE_TIME: Duration = Duration::from_millis(10);

@@ -34,31 +34,47 @@ use rdmesh_nic::wire::geneve;
 use rustix::io::{self, Errno};
 use std::net::{IpAddr, SocketAddr};
 
+/// Ends of the tunnel that a router opens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// One for each.
+    pub(crate) workers: usize,
+    /// UDP source ports of each.
+    pub(crate) lanes: u8,
+}
+
 /// One worker's end of the tunnel.
 pub(crate) struct Tunnel {
     pub(super) is_v4: bool,
     /// Bound to the tunnel's port, together with those of the other workers.
     pub(super) receiver: Socket,
-    /// Its source port tells routers between the hosts its datagrams from those of other workers.
-    pub(super) sender: Socket,
+    /// One for each lane. Their source ports tell routers between the hosts their datagrams from each other, and from those of other
+    /// workers.
+    pub(super) senders: Vec<Socket>,
     /// None where nothing is sealed.
     pub(super) guard: Option<Guard>,
 }
 
 impl Tunnel {
     /// The ends of all workers at the address `underlay`, which no other program may use at the tunnel's port.
-    pub(crate) fn open(underlay: IpAddr, workers: usize, sessions: Option<&Sessions>) -> io::Result<Vec<Self>> {
-        Self::open_at(SocketAddr::new(underlay, TUNNEL_PORT), workers, sessions)
+    pub(crate) fn open(underlay: IpAddr, ends: Ends, sessions: Option<&Sessions>) -> io::Result<Vec<Self>> {
+        Self::open_at(SocketAddr::new(underlay, TUNNEL_PORT), ends, sessions)
     }
 
-    pub(super) fn open_at(address: SocketAddr, workers: usize, sessions: Option<&Sessions>) -> io::Result<Vec<Self>> {
+    pub(super) fn open_at(
+        address: SocketAddr,
+        Ends { workers, lanes }: Ends,
+        sessions: Option<&Sessions>,
+    ) -> io::Result<Vec<Self>> {
         // Sockets that share would share with another router too.
         drop(Socket::open(address, Purpose::default())?);
         let mut tunnels = Vec::with_capacity(workers);
         for worker in 0..workers {
             let receiver = Socket::open(address, Purpose { is_shared: true, heeds_path: false })?;
-            let (sender, guard) = (sender(address.ip(), worker)?, sessions.map(|sessions| sessions.guard(worker)));
-            tunnels.push(Self { is_v4: address.is_ipv4(), receiver, sender, guard });
+            let numbers = (0..usize::from(lanes.max(1))).map(|lane| worker + lane * workers);
+            let senders = numbers.map(|number| sender(address.ip(), number)).collect::<io::Result<_>>()?;
+            let guard = sessions.map(|sessions| sessions.guard(worker));
+            tunnels.push(Self { is_v4: address.is_ipv4(), receiver, senders, guard });
         }
         if let Some(first) = tunnels.first()
             && workers > 1
@@ -83,10 +99,10 @@ impl Tunnel {
     }
 }
 
-/// A socket with a port that carries entropy (RFC 8926, 3.3), other than those of the other workers.
-fn sender(underlay: IpAddr, worker: usize) -> io::Result<Socket> {
+/// A socket with a port that carries entropy (RFC 8926, 3.3): that with this number of all workers and lanes.
+fn sender(underlay: IpAddr, number: usize) -> io::Result<Socket> {
     for attempt in 0..ATTEMPTS {
-        let port = FIRST_PORT + (worker as u16).wrapping_mul(STEP).wrapping_add(attempt) % (u16::MAX - FIRST_PORT + 1);
+        let port = FIRST_PORT + (number as u16).wrapping_mul(STEP).wrapping_add(attempt) % (u16::MAX - FIRST_PORT + 1);
         match Socket::open(SocketAddr::new(underlay, port), Purpose::default()) {
             Err(Errno::ADDRINUSE) => {}
             result => return result,

@@ -3,13 +3,15 @@
 //! Each PSN from the oldest without an acknowledgement to the newest that was sent has an entry. A READ has one for each packet
 //! of its response: all belong to the transmission of its request.
 
+use super::lanes::{Lane, Lanes};
 use crate::timer::Time;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 use rdmesh_verbs::Psn;
 
 /// The packets of one connection's requests, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scoreboard {
     /// PSN of the first entry.
     base: Psn,
@@ -19,8 +21,9 @@ pub(crate) struct Scoreboard {
     lost: u32,
     /// Transmissions so far: tells which of two was later.
     transmissions: u64,
-    /// The latest transmission that is known to have arrived.
-    newest: Option<Arrived>,
+    /// The latest transmission that is known to have arrived, by lane.
+    newest: Vec<Option<Arrived>>,
+    lanes: Lanes,
     /// Whether packets may be known to be lost, or have been sent again: the entries have to be looked through.
     is_disturbed: bool,
     /// When to look through them next: not at each arrival.
@@ -41,6 +44,8 @@ pub(crate) struct Sending {
     pub(crate) is_answered: bool,
     /// Whether the peer is to answer it at once, so that its round trip can be measured.
     pub(crate) is_timed: bool,
+    /// Lane that it leaves by.
+    pub(crate) lane: Lane,
 }
 
 /// A PSN.
@@ -49,6 +54,7 @@ struct Entry {
     /// Time of the last transmission, and its number.
     at: Time,
     transmission: u64,
+    lane: Lane,
     state: State,
     is_answered: bool,
     is_timed: bool,
@@ -96,8 +102,37 @@ pub(crate) struct Losses {
 
 impl Scoreboard {
     /// Nothing in flight, and `base` as the next PSN.
-    pub(crate) fn new(base: Psn) -> Self {
-        Self { base, ..Self::default() }
+    pub(crate) fn new(base: Psn, lanes: Lanes) -> Self {
+        Self {
+            base,
+            entries: VecDeque::new(),
+            in_flight: 0,
+            lost: 0,
+            transmissions: 0,
+            newest: alloc::vec![None; lanes.count()],
+            lanes,
+            is_disturbed: false,
+            look_at: Time::default(),
+            counted: 0,
+            uncounted: 0,
+            reordering: ReorderWindow::default(),
+        }
+    }
+
+    /// The lane for the next packet.
+    pub(crate) fn choose_lane(&mut self, now: Time) -> Lane {
+        self.lanes.choose(now)
+    }
+
+    /// The lane for `psn`, which is sent again.
+    pub(crate) fn choose_lane_again(&self, psn: Psn) -> Lane {
+        let before = self.index(psn).map(|i| self.entries[i].lane);
+        before.map_or(0, |lane| self.choose_other_lane(lane))
+    }
+
+    /// A lane other than `lane`, if there is one that works.
+    pub(crate) fn choose_other_lane(&self, lane: Lane) -> Lane {
+        self.lanes.choose_other(lane)
     }
 
     /// PSNs of which the peer may still send an answer, or that may be on their way.
@@ -113,10 +148,11 @@ impl Scoreboard {
     /// A packet was sent for the first time, with the next PSN.
     pub(crate) fn push(&mut self, now: Time, sending: Sending) {
         self.transmissions += 1;
-        let Sending { psns, is_answered, is_timed } = sending;
+        let Sending { psns, is_answered, is_timed, lane } = sending;
         let entry = Entry {
             at: now,
             transmission: self.transmissions,
+            lane,
             state: State::InFlight,
             is_answered,
             is_timed,
@@ -127,17 +163,21 @@ impl Scoreboard {
         self.entries.push_back(entry);
         self.entries.extend((1..psns).map(|_| Entry { is_timed: false, ..entry }));
         self.in_flight += psns;
+        self.lanes.on_sent(lane, psns);
     }
 
-    /// The packets from `psn` on were sent again.
-    pub(crate) fn repeat(&mut self, now: Time, psn: Psn, psns: u32) {
+    /// The packets from `psn` on were sent again, by `lane`.
+    pub(crate) fn repeat(&mut self, now: Time, psn: Psn, psns: u32, lane: Lane) {
         self.transmissions += 1;
         let (first, transmission) = (psn.since(self.base).max(0) as usize, self.transmissions);
         for i in first..(first + psns as usize).min(self.entries.len()) {
             if self.entries[i].state != State::Done {
-                self.set(i, State::InFlight);
+                // Counted for the lane that it leaves by.
+                self.set(i, State::Lost);
                 let entry = &mut self.entries[i];
                 (entry.at, entry.transmission, entry.is_repeated) = (now, transmission, true);
+                entry.lane = lane;
+                self.set(i, State::InFlight);
             }
         }
         self.is_disturbed = true;
@@ -169,6 +209,14 @@ impl Scoreboard {
             self.set(i, State::Lost);
             self.is_disturbed = true;
         }
+    }
+
+    /// As [`Scoreboard::lose`], because nothing at all has come for long.
+    pub(crate) fn lose_to_silence(&mut self, now: Time, psn: Psn) {
+        if let Some(i) = self.index(psn).filter(|i| self.entries[*i].state != State::Done) {
+            self.lanes.on_lost(now, self.entries[i].lane);
+        }
+        self.lose(psn);
     }
 
     /// Answers from `psn` on were not sent: they are asked for again.
@@ -265,27 +313,35 @@ impl Scoreboard {
     /// Declares packets lost that were sent before one that has arrived, by more time than packets overtake each other (RFC 8985,
     /// 6.2).
     pub(crate) fn find_lost(&mut self, now: Time, round_trip: Duration) -> Losses {
-        let Some(newest) = self.newest.filter(|_| self.is_disturbed) else { return Losses::default() };
+        let latest = self.newest.iter().flatten().max_by_key(|newest| newest.transmission).copied();
+        let Some(latest) = latest.filter(|_| self.is_disturbed) else { return Losses::default() };
         if now < self.look_at {
             return Losses { counted: None, again_at: Some(self.look_at) };
         }
         let span = self.reordering.span(round_trip);
         self.look_at = now.after(span / LOOKS);
-        let allowance = newest.round_trip + span;
+        // What was sent before on another lane may only have the longer path.
+        let slowest = self.lanes.slowest();
+        let longest = slowest.max(latest.round_trip) + self.reordering.span(slowest.max(round_trip));
         let (mut losses, mut is_disturbed, mut is_new) = (Losses::default(), false, false);
         for i in 0..self.entries.len() {
             let entry = self.entries[i];
             is_disturbed |= entry.is_repeated || entry.state != State::InFlight;
             let psn = self.base.add(i as u32);
-            let is_older = entry.transmission < newest.transmission
-                || (entry.transmission == newest.transmission && psn.since(newest.psn) < 0);
-            if entry.state != State::InFlight || !is_older {
+            let newest = self.newest[usize::from(entry.lane)].filter(|newest| newest.is_after(&entry, psn));
+            let allowance = match newest {
+                Some(newest) => newest.round_trip + span,
+                None if latest.is_after(&entry, psn) => longest * self.lanes.patience(entry.lane),
+                None => continue,
+            };
+            if entry.state != State::InFlight {
                 continue;
             }
             is_disturbed = true;
             let deadline = entry.at.after(allowance);
             if deadline <= now {
                 self.set(i, State::Lost);
+                self.lanes.on_lost(now, entry.lane);
                 self.uncounted += 1;
                 is_new |= entry.transmission > self.counted;
             } else {
@@ -315,18 +371,28 @@ impl Scoreboard {
         if entry.state == State::Lost || is_earlier {
             self.reordering.widen(now, round_trip);
         }
-        let is_newer = self.newest.is_none_or(|newest| match entry.transmission == newest.transmission {
+        let newest = &mut self.newest[usize::from(entry.lane)];
+        let is_newer = newest.is_none_or(|newest| match entry.transmission == newest.transmission {
             true => psn.since(newest.psn) > 0,
             false => entry.transmission > newest.transmission,
         });
         if is_newer && !is_earlier {
-            self.newest = Some(Arrived { transmission: entry.transmission, psn, round_trip });
+            *newest = Some(Arrived { transmission: entry.transmission, psn, round_trip });
         }
-        (entry.is_timed && !entry.is_repeated).then_some(entry.at)
+        if !entry.is_repeated || !is_earlier {
+            self.lanes.on_arrived(entry.lane, round_trip);
+        }
+        (entry.is_timed && !entry.is_repeated && self.lanes.is_typical(entry.lane)).then_some(entry.at)
     }
 
     fn set(&mut self, i: usize, state: State) {
-        self.count(self.entries[i].state, u32::wrapping_sub);
+        let Entry { state: before, lane, .. } = self.entries[i];
+        match (before == State::InFlight, state == State::InFlight) {
+            (true, false) => self.lanes.on_landed(lane),
+            (false, true) => self.lanes.on_sent(lane, 1),
+            _ => {}
+        }
+        self.count(before, u32::wrapping_sub);
         self.entries[i].state = state;
         self.count(state, u32::wrapping_add);
     }
@@ -342,6 +408,13 @@ impl Scoreboard {
     fn index(&self, psn: Psn) -> Option<usize> {
         let at = psn.since(self.base);
         (0..self.entries.len() as i32).contains(&at).then_some(at as usize)
+    }
+}
+
+impl Arrived {
+    /// Whether it left after the last transmission of `entry`, whose number is `psn`.
+    fn is_after(&self, entry: &Entry, psn: Psn) -> bool {
+        entry.transmission < self.transmission || (entry.transmission == self.transmission && psn.since(self.psn) < 0)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::path::Transmits;
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_STEPS};
 use crate::timer::{Time, Timer, TimerTable};
-use crate::transport::native::{Scoreboard, Sending};
+use crate::transport::native::{Lane, Lanes, Scoreboard, Sending};
 use crate::transport::roce::Requester;
 use alloc::boxed::Box;
 use packets::{Place, Plan};
@@ -66,12 +66,12 @@ enum Step {
 }
 
 impl RequesterState {
-    /// Begins to send with `psn`. Where the retransmission `is_selective`, that lasts until the peer shows that it cannot.
-    pub(super) fn start(&mut self, psn: Psn, is_selective: bool) {
+    /// Begins to send with `psn`. With `lanes` retransmission is selective, until the peer shows that it cannot do that.
+    pub(super) fn start(&mut self, psn: Psn, lanes: Option<Lanes>) {
         self.unacked = psn;
         self.highest = psn;
-        self.board = is_selective.then(|| Box::new(Scoreboard::new(psn)));
-        self.congestion.set_selective(is_selective);
+        self.congestion.set_selective(lanes.is_some());
+        self.board = lanes.map(|lanes| Box::new(Scoreboard::new(psn, lanes)));
     }
 
     /// Oldest PSN that is not acknowledged.
@@ -179,11 +179,12 @@ impl<P: Platform> Requester<'_, P> {
             sent: self.qp.send.window[cursor].sent,
             psn: self.qp.send.next_psn,
             is_repeated: false,
+            lane: self.connection.choose_lane(self.out.now),
         };
         match self.packets().emit(to, &plan, &place) {
             Ok(()) => {
                 self.send_copy(to, &plan, &place);
-                self.on_request_sent(&plan);
+                self.on_request_sent(&plan, place.lane);
                 Step::Done
             }
             Err(error) if error.is_slow() && self.wait_for_own_memory() => Step::Stuck,
@@ -211,7 +212,7 @@ impl<P: Platform> Requester<'_, P> {
         Step::Stuck
     }
 
-    fn on_request_sent(&mut self, plan: &Plan) {
+    fn on_request_sent(&mut self, plan: &Plan, lane: Lane) {
         let now = self.out.now;
         let send = &mut self.qp.send;
         let requester = &mut self.connection.requester;
@@ -227,7 +228,7 @@ impl<P: Platform> Requester<'_, P> {
         send.next_psn = psn.add(plan.psns);
         if let Some(board) = &mut requester.board {
             let is_answered = entry.wr.op.is_read_or_atomic();
-            board.push(now, Sending { psns: plan.psns, is_answered, is_timed: plan.asks });
+            board.push(now, Sending { psns: plan.psns, is_answered, is_timed: plan.asks, lane });
         }
         self.out.spend(plan.moves);
         self.out.meter(self.index, plan.moves, begins);

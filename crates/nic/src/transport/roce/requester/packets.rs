@@ -3,9 +3,10 @@
 use crate::congestion::Controller;
 use crate::device::Context;
 use crate::memory::{CopyError, gather_bytes};
-use crate::path::Transmits;
+use crate::path::{Envelope, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::qp::{Core, Inflight};
+use crate::transport::native::Lane;
 use crate::transport::roce::{Connection, Requester};
 use crate::wire::{Header, Op, Part, Reth, SEQUENCE_WINDOW};
 use rdmesh_verbs::{Psn, SendFlags, SendOp};
@@ -37,6 +38,8 @@ pub(super) struct Place {
     pub(super) sent: u64,
     pub(super) psn: Psn,
     pub(super) is_repeated: bool,
+    /// Lane that it leaves by.
+    pub(super) lane: Lane,
 }
 
 impl<P: Platform> Requester<'_, P> {
@@ -174,7 +177,8 @@ impl<P: Platform> Packets<'_, P> {
             is_repeated: place.is_repeated,
             ..crate::transport::roce::header(self.qp, plan.op, place.psn)
         };
-        self.connection.envelope.emit(to, &header, plan.payload, |bytes| self.fill(entry, place.sent, bytes))
+        let envelope = Envelope { lane: place.lane, ..self.connection.envelope };
+        envelope.emit(to, &header, plan.payload, |bytes| self.fill(entry, place.sent, bytes))
     }
 
     fn fill(&self, entry: &Inflight<P::Memory>, sent: u64, bytes: &mut [u8]) -> Result<(), CopyError> {
@@ -189,13 +193,13 @@ impl<P: Platform> Packets<'_, P> {
     }
 
     /// The packet that was sent as `psn`; of a READ, the request for what is missing from there on.
-    pub(super) fn plan_again(&self, psn: Psn) -> Option<(Plan, Place)> {
+    pub(super) fn plan_again(&self, psn: Psn, lane: Lane) -> Option<(Plan, Place)> {
         let (slot, packet) = self.find_request(psn)?;
         let mtu = self.qp.attr.path_mtu.bytes();
         let entry = &self.qp.send.window[slot];
         let place = |packet: u32| {
             let sent = (u64::from(packet) * u64::from(mtu)).min(entry.total);
-            Place { slot, sent, psn: entry.first_psn.add(packet), is_repeated: true }
+            Place { slot, sent, psn: entry.first_psn.add(packet), is_repeated: true, lane }
         };
         let again = |place: Place| {
             let mut plan = self.plan(entry, place.sent);

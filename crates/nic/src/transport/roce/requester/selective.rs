@@ -10,7 +10,7 @@ use crate::memory::{CopyError, scatter_bytes};
 use crate::path::Transmits;
 use crate::platform::Platform;
 use crate::timer::{Time, Timer};
-use crate::transport::native::Losses;
+use crate::transport::native::{Lane, Losses};
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, SelectiveAck};
 use rdmesh_verbs::{Psn, SendOp, WcStatus};
@@ -116,7 +116,8 @@ impl<P: Platform> Requester<'_, P> {
 
     /// Sends the lost packet with `psn` again.
     pub(super) fn send_again(&mut self, to: &mut Transmits, psn: Psn) -> Step {
-        let Some((plan, place)) = self.packets().plan_again(psn) else { return Step::Stuck };
+        let lane = self.connection.requester.board.as_ref().map_or(0, |board| board.choose_lane_again(psn));
+        let Some((plan, place)) = self.packets().plan_again(psn, lane) else { return Step::Stuck };
         let is_full = self.packets().on_their_way() + plan.psns > self.connection.requester.congestion.window();
         if is_full && self.packets().on_their_way() != 0 && psn != self.connection.requester.unacked {
             return Step::Stuck;
@@ -139,10 +140,16 @@ impl<P: Platform> Requester<'_, P> {
     /// is answered.
     pub(super) fn send_copy(&mut self, to: &mut Transmits, plan: &Plan, place: &Place) {
         let requester = &self.connection.requester;
+        // By another lane, where there are several.
         let is_short = plan.payload <= SHORT && self.qp.send.window[place.slot].wr.op.is_read_or_atomic();
         if is_short && requester.is_selective() && !requester.congestion.is_lossless() && to.has_room() {
+            let lane = match &self.connection.requester.board {
+                Some(board) => board.choose_other_lane(place.lane),
+                None => place.lane,
+            };
+            let Place { slot, sent, psn, is_repeated, .. } = *place;
             // Its memory was read just now: the copy is sent too, or is not needed.
-            let _ = self.packets().emit(to, plan, place);
+            let _ = self.packets().emit(to, plan, &Place { slot, sent, psn, is_repeated, lane });
         }
     }
 
@@ -154,7 +161,7 @@ impl<P: Platform> Requester<'_, P> {
         let requester = &mut self.connection.requester;
         requester.congestion.on_sent(now, plan.payload as u64 + super::HEADERS);
         if let Some(board) = &mut requester.board {
-            board.repeat(now, place.psn, plan.psns);
+            board.repeat(now, place.psn, plan.psns, place.lane);
         }
     }
 
@@ -216,6 +223,18 @@ impl super::RequesterState {
     pub(super) fn lose(&mut self, psn: Psn) {
         if let Some(board) = &mut self.board {
             board.lose(psn);
+        }
+    }
+
+    /// The lane for the next packet; none where all leave by the connection's own.
+    pub(in crate::transport::roce) fn choose_lane(&mut self, now: Time) -> Option<Lane> {
+        self.board.as_mut().map(|board| board.choose_lane(now))
+    }
+
+    /// Nothing has come for long: the packet with `psn` is to be sent again.
+    pub(super) fn lose_to_silence(&mut self, now: Time, psn: Psn) {
+        if let Some(board) = &mut self.board {
+            board.lose_to_silence(now, psn);
         }
     }
 

@@ -62,7 +62,8 @@ impl<P: Platform> Requester<'_, P> {
     fn probe(&mut self) {
         if self.connection.requester.is_selective() {
             let oldest = self.connection.requester.unacked;
-            self.connection.requester.lose(oldest);
+            let now = self.out.now;
+            self.connection.requester.lose_to_silence(now, oldest);
         } else {
             // The other packets may only be late, and so may the one by which the round trip is measured.
             let timed = self.connection.requester.timed;

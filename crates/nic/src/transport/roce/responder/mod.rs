@@ -129,6 +129,8 @@ impl<P: Platform> Responder<'_, P> {
         } else if ahead > 0 {
             self.out_of_order(header.psn, expected);
         } else if ahead < 0 {
+            let now = self.out.now;
+            self.connection.on_repeated_request(now);
             self.duplicate(header);
         } else {
             self.receive_next(header, payload);
