@@ -18,6 +18,16 @@ fn with_libraries(build: &std::path::Path) -> [String; 2] {
     ["env".to_owned(), format!("LD_LIBRARY_PATH={}", build.join("lib").display())]
 }
 
+/// A command whose sockets are those of the library `rsocket` of `build`. The preloads of `rdmesh run` stay.
+fn over_rsockets(build: &std::path::Path, command: &str) -> [String; 3] {
+    let libraries = build.join("lib");
+    let line = format!(
+        "export LD_LIBRARY_PATH={0} LD_PRELOAD={0}/librspreload.so:$LD_PRELOAD; exec {command}",
+        libraries.display()
+    );
+    ["sh".to_owned(), "-c".to_owned(), line]
+}
+
 /// Waits until `server`, the only one in `lab`, listens with rdma_cm.
 fn wait_listening(lab: &Lab, server: &mut Program) {
     until(LIMIT, "the server listens", || {
@@ -141,15 +151,7 @@ fn sockets_are_rdma_to_programs_that_know_nothing_of_it() {
     let Some(build) = build() else { return };
     let lab = Lab::start();
     let pair = Pair::of(&lab);
-    // The preloads of `rdmesh run` stay.
-    let libraries = build.join("lib");
-    let preloaded = |command: &str| {
-        let line = format!(
-            "export LD_LIBRARY_PATH={0} LD_PRELOAD={0}/librspreload.so:$LD_PRELOAD; exec {command}",
-            libraries.display()
-        );
-        ["sh".to_owned(), "-c".to_owned(), line]
-    };
+    let preloaded = |command: &str| over_rsockets(&build, command);
     let mut server = lab.start_in(&pair.server.1, &preloaded("iperf3 -4 -s -1"));
     wait_listening(&lab, &mut server);
     let client = lab.start_in(&pair.client.1, &preloaded(&format!("iperf3 -4 -J -t 2 -c {SERVER}")));
@@ -161,4 +163,23 @@ fn sockets_are_rdma_to_programs_that_know_nothing_of_it() {
     println!("{} Mbit/s", report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default() / 1e6);
     server.finish(LIMIT).ok();
     lab.wait_until_empty();
+}
+
+/// Short requests on many connections, each of which is waited for by `poll`. The library of rdma-core 44 uses memory that it has
+/// freed where a process has more than six (mended in 53).
+#[test]
+fn many_rsockets_are_waited_for_by_poll() {
+    const CONNECTIONS: usize = 16;
+    const REQUESTS: usize = 500;
+    let Some(build) = build() else { return };
+    let lab = Lab::start();
+    let pair = Pair::of(&lab);
+    let program = rdmesh_tests::helper("requests").display().to_string();
+    let serve = format!("{program} serve 18764 {CONNECTIONS}");
+    let mut server = lab.start_in(&pair.server.1, &over_rsockets(&build, &serve));
+    wait_listening(&lab, &mut server);
+    let ask = format!("{program} ask {SERVER} 18764 {CONNECTIONS} {REQUESTS}");
+    let asked = lab.run_in(&pair.client.1, LIMIT, &over_rsockets(&build, &ask)).ok();
+    assert!(asked.text.contains(&format!("{} answers", CONNECTIONS * REQUESTS)), "{}", asked.text);
+    server.finish(LIMIT).ok();
 }
