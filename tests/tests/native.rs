@@ -182,6 +182,9 @@ fn a_connection_spreads_over_paths_and_outlives_one() {
     let lost = count(&queue_pair(&hosts, 0), "retransmitted") - again;
     eprintln!("bytes by path: {shares:?}; {lost} packets sent again after path {busiest} was cut");
     assert!(lost > 0 && lost <= packets / 4, "{lost} of {packets}");
+    let qp = queue_pair(&hosts, 0);
+    let (lanes, resting) = (count(&qp, "lanes"), count(&qp, "resting_lanes"));
+    assert!(lanes == 16 && (1..16).contains(&resting), "{resting} of {lanes} lanes rest");
     a.quit();
     b.quit();
 }

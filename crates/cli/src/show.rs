@@ -7,7 +7,7 @@ use crate::linger;
 use crate::table::Table;
 use crate::tunnel;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, EndpointInfo, Metric};
+use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, EndpointInfo, Metric, QpInfo};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
@@ -166,6 +166,7 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
         "NEXT PSN",
         "UNACKED",
         "EXPECTED",
+        "LANES",
         "RETRIES",
         "RESENT",
         "RNR",
@@ -181,6 +182,7 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
             format!("{:#08x}", qp.next_psn),
             format!("{:#08x}", qp.unacked_psn),
             format!("{:#08x}", qp.expected_psn),
+            lanes(qp),
             qp.retries.to_string(),
             qp.retransmitted.to_string(),
             qp.rnr_naks.to_string(),
@@ -191,6 +193,14 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
         ]);
     }
     table
+}
+
+/// Lanes that work, of all.
+fn lanes(qp: &QpInfo) -> String {
+    match qp.lanes {
+        0 => "-".into(),
+        all => format!("{}/{all}", all.saturating_sub(qp.resting_lanes)),
+    }
 }
 
 fn labels(metric: &Metric) -> String {
@@ -254,6 +264,8 @@ mod tests {
             next_psn: 0xff_ffff,
             unacked_psn: 0xff_ffff,
             expected_psn: 0xff_ffff,
+            lanes: 16,
+            resting_lanes: 0,
             retransmitted: 10_u64.pow(6),
             rnr_naks: 10_u64.pow(6),
             duplicates: 10_u64.pow(6),

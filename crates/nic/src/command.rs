@@ -141,10 +141,21 @@ pub struct QpInfo {
     pub next_psn: Psn,
     /// The oldest PSN that its peer has not acknowledged.
     pub unacked_psn: Psn,
+    /// Lanes that its requests to another router leave by; none without selective retransmission.
+    pub lanes: LaneCounts,
     /// The next PSN that it expects from its peer.
     pub expected_psn: Psn,
     /// Counters since creation.
     pub counters: QpCounters,
+}
+
+/// Lanes of a QP: UDP source ports of the tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LaneCounts {
+    /// All.
+    pub all: u8,
+    /// Those that rest, because too much is lost there.
+    pub resting: u8,
 }
 
 /// Counters of a QP.

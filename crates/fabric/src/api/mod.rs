@@ -315,6 +315,12 @@ pub struct QpInfo {
     pub unacked_psn: u32,
     /// The one that it expects next.
     pub expected_psn: u32,
+    /// UDP source ports that its requests to another router leave by (`rdmesh up --paths`); 0 where it has none of its own.
+    #[serde(default)]
+    pub lanes: u8,
+    /// Those of them that rest, because too much is lost there.
+    #[serde(default)]
+    pub resting_lanes: u8,
     /// Packets sent again.
     pub retransmitted: u64,
     /// Times a receiver was not ready.

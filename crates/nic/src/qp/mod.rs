@@ -7,7 +7,7 @@ pub(crate) use slowness::Slowness;
 pub(crate) use window::{Inflight, Window};
 
 use crate::chain::{ManagedReceive, ManagedSend};
-use crate::command::{Capabilities, ContextId, QpCounters, QpInfo, QpInit};
+use crate::command::{Capabilities, ContextId, LaneCounts, QpCounters, QpInfo, QpInit};
 use crate::path::Path;
 use crate::platform::{PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::{Deadlines, Time};
@@ -174,6 +174,7 @@ impl<P: Platform> Core<P> {
             path,
             next_psn: self.send.next_psn,
             unacked_psn,
+            lanes: LaneCounts::default(),
             expected_psn: self.recv.expected_psn,
             counters: self.counters,
         }

@@ -3,6 +3,7 @@
 use super::Transport;
 use super::local::{self, Local};
 use super::roce::Connection;
+use crate::command::LaneCounts;
 use crate::device::{Context, Outputs};
 use crate::exec::{Exec, Request};
 use crate::memory::Payload;
@@ -180,6 +181,11 @@ impl<P: Platform> Qp<P> {
     /// The path to its peer on another host.
     pub(crate) fn path(&self) -> Option<Path> {
         self.connection().map(|connection| connection.envelope.path())
+    }
+
+    /// Lanes that its requests leave by.
+    pub(crate) fn lanes(&self) -> LaneCounts {
+        self.connection().map(Connection::lanes).unwrap_or_default()
     }
 
     /// The oldest PSN without an acknowledgement.

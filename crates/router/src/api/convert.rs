@@ -102,6 +102,8 @@ fn qp(row: &QpRow) -> api::QpInfo {
         path: row.path.map(path),
         next_psn: row.next_psn.value(),
         unacked_psn: row.unacked_psn.value(),
+        lanes: row.lanes.all,
+        resting_lanes: row.lanes.resting,
         expected_psn: row.expected_psn.value(),
         retransmitted: row.counters.retransmitted,
         rnr_naks: row.counters.rnr_naks,

@@ -8,7 +8,7 @@ use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
 use crate::io::ExternalPathError;
 use crate::memory::HostPlatform;
-use rdmesh_nic::{ChainEntry, Device, Path, QpCounters, QpInfo};
+use rdmesh_nic::{ChainEntry, Device, LaneCounts, Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
 use std::time::Duration;
 
@@ -110,6 +110,8 @@ pub struct QpRow {
     pub next_psn: Psn,
     /// The oldest PSN that its peer has not acknowledged.
     pub unacked_psn: Psn,
+    /// Lanes that its requests leave by.
+    pub lanes: LaneCounts,
     /// The next PSN that it expects.
     pub expected_psn: Psn,
     /// Its counters.
@@ -127,6 +129,7 @@ impl From<QpInfo> for QpRow {
             path: info.path,
             next_psn: info.next_psn,
             unacked_psn: info.unacked_psn,
+            lanes: info.lanes,
             expected_psn: info.expected_psn,
             counters: info.counters,
         }

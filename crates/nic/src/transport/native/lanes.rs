@@ -5,6 +5,7 @@
 //! expected to arrive first. A lane that loses much more than the others rests, and is tried again with a packet now and then:
 //! its path may be broken, or full.
 
+use crate::command::LaneCounts;
 use crate::timer::Time;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -48,6 +49,12 @@ impl Lanes {
     /// Number of lanes.
     pub(crate) fn count(&self) -> usize {
         self.lanes.len()
+    }
+
+    /// Number of lanes, and of those that rest.
+    pub(crate) fn counts(&self) -> LaneCounts {
+        let resting = self.lanes.iter().filter(|state| state.rests_until.is_some()).count();
+        LaneCounts { all: self.lanes.len() as u8, resting: resting as u8 }
     }
 
     /// The lane for the next packet.

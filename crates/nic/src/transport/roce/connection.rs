@@ -2,6 +2,7 @@
 
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
+use crate::command::LaneCounts;
 use crate::device::Recovery;
 use crate::path::Envelope;
 use crate::timer::Time;
@@ -42,6 +43,11 @@ impl Connection {
     /// The peer has another address.
     pub(crate) fn move_peer(&mut self, envelope: Envelope) {
         self.envelope = Envelope { lane: self.envelope.lane, ..envelope };
+    }
+
+    /// Lanes that requests leave by.
+    pub(crate) fn lanes(&self) -> LaneCounts {
+        self.requester.lanes()
     }
 
     /// The lane for the next request packet.

@@ -4,6 +4,7 @@
 //! of its response: all belong to the transmission of its request.
 
 use super::lanes::{Lane, Lanes};
+use crate::command::LaneCounts;
 use crate::timer::Time;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -117,6 +118,11 @@ impl Scoreboard {
             uncounted: 0,
             reordering: ReorderWindow::default(),
         }
+    }
+
+    /// The lanes.
+    pub(crate) fn lanes(&self) -> LaneCounts {
+        self.lanes.counts()
     }
 
     /// The lane for the next packet.

@@ -5,6 +5,7 @@
 
 use super::Step;
 use super::packets::{Place, Plan};
+use crate::command::LaneCounts;
 use crate::congestion::Controller;
 use crate::memory::{CopyError, scatter_bytes};
 use crate::path::Transmits;
@@ -224,6 +225,11 @@ impl super::RequesterState {
         if let Some(board) = &mut self.board {
             board.lose(psn);
         }
+    }
+
+    /// Lanes that requests leave by; none without selective retransmission.
+    pub(in crate::transport::roce) fn lanes(&self) -> LaneCounts {
+        self.board.as_ref().map(|board| board.lanes()).unwrap_or_default()
     }
 
     /// The lane for the next packet; none where all leave by the connection's own.
