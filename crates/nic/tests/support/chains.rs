@@ -314,14 +314,15 @@ impl Hostile {
 
 /// An image of NOPs, or of LOCAL ADDs, with holes at places that `kind` says.
 fn image(kind: u8, n: usize) -> Image {
-    let mut image = Image::new(STRIDE, &vec![0; SLOTS * STRIDE]).unwrap();
+    let mut image = Image::new(STRIDE, SLOTS).unwrap();
     for slot in 0..SLOTS {
         let at = [offset::CONTROL, offset::REMOTE_ADDR, offset::SGES, offset::FLAGS]
             [(usize::from(kind >> 3) + n + slot) % 4];
-        assert!(image.open(slot, at, 8));
-        if kind >> 6 & 1 != 0 {
-            assert!(image.allow(slot, &[ChainOp::Nop, ChainOp::Write, ChainOp::FetchAdd]));
-        }
+        let mut holes = [0; STRIDE / 8];
+        (at..at + 8).for_each(|at| holes[at / 8] |= 1 << (at % 8));
+        let some = [ChainOp::Nop, ChainOp::Write, ChainOp::FetchAdd].iter().fold(0, |set, op| set | 1 << op.code());
+        let allowed = if kind >> 6 & 1 != 0 { some } else { u64::MAX };
+        assert!(image.push(&[0; STRIDE], &holes, allowed));
     }
     image
 }

@@ -6,7 +6,6 @@ use super::label::Label;
 use crate::budget::{Charge, Exhausted, Resource, Share};
 use rdmesh_nic::{ChainEntry, ChainFault, Image, TRACE_BYTES};
 use rdmesh_uverbs::session::chain::{LABEL_LEN, Managed, QueueSide, SealPart};
-use rdmesh_verbs::chain::ChainOp;
 use rustix::io::Errno;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +31,10 @@ pub(super) struct ManagedQueue {
     images: [Option<Parts>; 2],
     /// Labels of the slots of each side.
     labels: [Option<Labels>; 2],
-    /// Charges for what the NIC keeps of them.
-    charges: Vec<Charge>,
+    /// Charge for what the NIC keeps of them but images.
+    _charge: Charge,
+    /// Charges for the images of each side that are in use.
+    sealed: [Option<Charge>; 2],
 }
 
 /// Labels of a queue's slots.
@@ -42,17 +43,17 @@ struct Labels {
     _charge: Charge,
 }
 
-/// The first slots of an image, as they were sent.
+/// The first slots of an image.
 struct Parts {
-    bytes: Vec<u8>,
+    image: Image,
     charge: Charge,
 }
 
 impl ManagedQueues {
     /// Queues of a queue pair are managed now.
     pub(super) fn insert(&mut self, qp: u32, shape: Managed, lens: [Option<u64>; 2], charge: Charge) {
-        let (regions, images, labels, charges) = (Vec::new(), [None, None], [None, None], vec![charge]);
-        self.queues.insert(qp, ManagedQueue { shape, lens, regions, images, labels, charges });
+        let (regions, images, labels, sealed) = (Vec::new(), [None, None], [None, None], [None, None]);
+        self.queues.insert(qp, ManagedQueue { shape, lens, regions, images, labels, _charge: charge, sealed });
     }
 
     /// Those of a queue pair.
@@ -136,9 +137,9 @@ impl ManagedQueue {
         self.regions.push(mr);
     }
 
-    /// An image is in use.
-    pub(super) fn add_charge(&mut self, charge: Charge) {
-        self.charges.push(charge);
+    /// An image is in use, instead of that before it.
+    pub(super) fn set_sealed(&mut self, side: QueueSide, charge: Charge) {
+        self.sealed[side as usize] = Some(charge);
     }
 
     /// Names the requests of slots from `first` on.
@@ -197,45 +198,24 @@ impl ManagedQueue {
         let image = &mut self.images[side as usize];
         if first == 0 {
             *image = None;
-            // As it is sent, and as the NIC keeps it.
-            let charge = account.share.take(Resource::Memory, (cycle * 3 * record) as u64)?;
-            *image = Some(Parts { bytes: Vec::with_capacity(cycle * record), charge });
+            let charge = account.share.take(Resource::Memory, Image::bytes_of(stride, cycle) as u64)?;
+            *image = Some(Parts { image: Image::new(stride, cycle).ok_or(Errno::INVAL)?, charge });
         }
-        let parts = image.as_mut().filter(|parts| parts.bytes.len() == first * record).ok_or(Errno::INVAL)?;
-        parts.bytes.extend_from_slice(slots);
-        if parts.bytes.len() != cycle * record {
-            return Ok(None);
+        let parts = image.as_mut().filter(|parts| parts.image.slots() == first).ok_or(Errno::INVAL)?;
+        // Each part costs what it is long: a large image must not keep others waiting at its end.
+        if !slots.chunks_exact(record).all(|record| push(&mut parts.image, record, stride)) {
+            *image = None;
+            return Err(Errno::INVAL);
         }
-        let Some(Parts { bytes, charge }) = image.take() else { return Err(Errno::INVAL) };
-        let image = assemble(&bytes, stride).ok_or(Errno::INVAL)?;
-        Ok(Some((image, charge)))
+        Ok(image.take_if(|parts| parts.image.slots() == cycle).map(|Parts { image, charge }| (image, charge)))
     }
 }
 
-/// The image that is made of these slots; none where they are not right.
-fn assemble(records: &[u8], stride: usize) -> Option<Image> {
-    let record_len = SealPart::record_len(stride);
-    let records = || records.chunks_exact(record_len);
-    let bytes: Vec<u8> = records().flat_map(|record| &record[..stride]).copied().collect();
-    let mut image = Image::new(stride, &bytes)?;
-    for (slot, record) in records().enumerate() {
-        let (holes, allowed) = record[stride..].split_at(stride / 8);
-        let is_hole = |at: &usize| holes[at / 8] >> (at % 8) & 1 != 0;
-        if !(0..stride).filter(is_hole).all(|at| image.open(slot, at, 1)) {
-            return None;
-        }
-        let allowed = u64::from_ne_bytes(allowed.try_into().ok()?);
-        if allowed != u64::MAX && !image.allow(slot, &operations(allowed)?) {
-            return None;
-        }
-    }
-    Some(image)
-}
-
-/// The operations of a set of codes; none where a code is of no operation.
-fn operations(codes: u64) -> Option<Vec<ChainOp>> {
-    let ops: Vec<ChainOp> = ChainOp::ALL.into_iter().filter(|op| codes >> op.code() & 1 != 0).collect();
-    (ops.len() == codes.count_ones() as usize).then_some(ops)
+/// Adds the slot of a record to an image; false where it is not right.
+fn push(image: &mut Image, record: &[u8], stride: usize) -> bool {
+    let (bytes, rest) = record.split_at(stride);
+    let Some((holes, allowed)) = rest.split_last_chunk() else { return false };
+    image.push(bytes, holes, u64::from_ne_bytes(*allowed))
 }
 
 #[cfg(test)]
@@ -258,19 +238,27 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_codes_is_of_operations() {
-        let nop = 1 << ChainOp::Nop.code();
-        assert_eq!(operations(nop | 1), Some(vec![ChainOp::Write, ChainOp::Nop]));
-        assert_eq!(operations(nop | 1 << 63), None);
-        assert_eq!(operations(0), Some(Vec::new()));
+    fn an_image_takes_the_place_of_that_before_it() {
+        let budget = Budget::new(Limits::of_this_process());
+        let share = budget.share(1);
+        let charge = |bytes| share.take(Resource::Memory, bytes).unwrap();
+        let mut queues = ManagedQueues::default();
+        queues.insert(1, Managed::default(), [Some(64), None], charge(100));
+        let queue = queues.get_mut(1).unwrap();
+        (0..10).for_each(|_| queue.set_sealed(QueueSide::Send, charge(1000)));
+        queue.set_sealed(QueueSide::Receive, charge(10));
+        assert_eq!(budget.held(Resource::Memory), 1110);
+        drop(queues);
+        assert_eq!(budget.held(Resource::Memory), 0);
     }
 
     #[test]
     fn an_image_has_whole_slots() {
         let record = vec![0xff; SealPart::record_len(64)];
-        assert!(assemble(&record, 64).is_some());
+        let mut image = Image::new(64, 2).unwrap();
+        assert!(push(&mut image, &record, 64));
         let mut of_no_operation = record.clone();
         of_no_operation[64 + 8..].copy_from_slice(&(1u64 << 40).to_ne_bytes());
-        assert!(assemble(&of_no_operation, 64).is_none());
+        assert!(!push(&mut image, &of_no_operation, 64) && image.slots() == 1);
     }
 }

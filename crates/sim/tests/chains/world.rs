@@ -7,7 +7,6 @@ use rdmesh_nic::{
     ManageSend, Network, Numbers, Origin, QpInit, RingInit, Route, Routes, Target, Time, Transmits,
 };
 use rdmesh_sim::platform::{Completions, Journal, Recvs, Region, Sends, Sim};
-use rdmesh_verbs::chain::ChainOp;
 use rdmesh_verbs::*;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -389,14 +388,8 @@ impl Engined {
     pub fn images(&self) -> Vec<Image> {
         let image = |number| {
             let slots = self.chain.sealed(number, &self.installed);
-            let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.bytes.clone()).collect();
-            let mut image = Image::new(self.chain.stride(number), &bytes).unwrap();
-            for (index, slot) in slots.iter().enumerate() {
-                let is_hole = |at: &usize| slot.holes[at / 8] >> (at % 8) & 1 != 0;
-                (0..slot.bytes.len()).filter(is_hole).for_each(|at| assert!(image.open(index, at, 1)));
-                let ops: Vec<_> = ChainOp::ALL.into_iter().filter(|op| slot.allowed >> op.code() & 1 != 0).collect();
-                assert!(image.allow(index, &ops));
-            }
+            let mut image = Image::new(self.chain.stride(number), slots.len()).unwrap();
+            slots.iter().for_each(|slot| assert!(image.push(&slot.bytes, &slot.holes, slot.allowed)));
             image
         };
         (0..self.rings.len()).map(image).collect()

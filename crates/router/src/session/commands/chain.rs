@@ -152,7 +152,7 @@ fn seal(scope: &mut Scope<'_>, part: &SealPart, side: QueueSide, slots: &[u8]) -
         }
     })?;
     if let Some(queue) = scope.context.managed_mut().get_mut(qp) {
-        queue.add_charge(charge);
+        queue.set_sealed(side, charge);
     }
     Ok(())
 }

@@ -338,12 +338,15 @@ fn of_a_sealed_ring_only_holes_and_proved_operations_count() {
     let mut slot = [0; STRIDE];
     add(ChainOp::FetchAdd, 0, 1).encode(&mut slot);
     let image = || {
-        let mut image = Image::new(STRIDE, &slot).unwrap();
-        assert!(image.open(0, offset::COMPARE, 8) && image.open(0, offset::OPERATION, 1));
-        assert!(image.allow(0, &[ChainOp::FetchAdd, ChainOp::Max]));
+        let mut image = Image::new(STRIDE, 1).unwrap();
+        let mut holes = [0; STRIDE / 8];
+        (offset::COMPARE..offset::COMPARE + 8).chain([offset::OPERATION]).for_each(|at| holes[at / 8] |= 1 << (at % 8));
+        assert!(image.push(&slot, &holes, 1 << ChainOp::FetchAdd.code() | 1 << ChainOp::Max.code()));
         image
     };
-    assert!(world.device_of(&a).seal_sends(queue.qp, Image::new(512, &[0; 512]).unwrap()).is_err());
+    let mut of_others = Image::new(512, 1).unwrap();
+    assert!(of_others.push(&[0; 512], &[0; 64], u64::MAX));
+    assert!(world.device_of(&a).seal_sends(queue.qp, of_others).is_err());
     assert!(world.device_of(&a).seal_sends(queue.qp, image()).is_ok());
     world.connect(&queue.node, &queue.node);
     // The address lies in no hole; the addend does.
