@@ -100,7 +100,7 @@ impl Bench {
     }
 
     fn take(&self, count: u32) -> Vec<EndpointInfo> {
-        let request = AcquireEndpoints { count, lifetime: Lifetime::Persistent };
+        let request = AcquireEndpoints { count, lifetime: Lifetime::Persistent, enters: false };
         self.client.acquire_endpoints(&self.network, &self.pool, &request).expect("they are ready")
     }
 

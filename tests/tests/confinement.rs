@@ -263,3 +263,30 @@ fn a_pool_may_share_its_addresses() {
     let differs = lab.command(&["pool", "resize", "fn", "--net", "blue", "--size", "3"]).ok();
     assert!(differs.text.contains("3 endpoints ready") || differs.text.contains("resting"), "{}", differs.text);
 }
+
+#[test]
+fn who_takes_an_endpoint_for_others_stays_where_it_is() {
+    let Some(functions) = Functions::new() else { return };
+    // Over the API, by a process that the endpoint goes with, and that is not its program.
+    let ask = |body: &str| {
+        let script = format!(
+            "import http.client, socket, json\nclass C(http.client.HTTPConnection):\n  def connect(self):\n    \
+             self.sock = socket.socket(socket.AF_UNIX); self.sock.connect('{}')\n\
+             before = open('/proc/self/cgroup').read()\nc = C('localhost')\n\
+             c.request('POST', '/v1/pools/blue/fn/acquire', json.dumps({body}), {{'Content-Type': 'application/json'}})\n\
+             r = c.getresponse(); text = r.read().decode()\nprint(r.status, open('/proc/self/cgroup').read() == before, text)",
+            functions.lab.dir().join("api.sock").display()
+        );
+        let mut python = Command::new(PYTHON);
+        python.args(["-c", &script]);
+        Program::start(python).finish(LIMIT).ok().text
+    };
+    let taken = ask("{'count': 1, 'lifetime': 'caller'}");
+    assert!(taken.starts_with("200 True ") && !taken.contains("cgroup"), "{taken}");
+    let entered = ask("{'count': 1, 'lifetime': 'caller', 'enters': True}");
+    assert!(entered.starts_with("200 False ") && entered.contains("cgroup"), "{entered}");
+    for refused in ["{'count': 2, 'lifetime': 'caller', 'enters': True}", "{'count': 1, 'enters': True}"] {
+        let answer = ask(refused);
+        assert!(answer.starts_with("400 True ") && answer.contains("`enters` is for one"), "{answer}");
+    }
+}

@@ -69,7 +69,7 @@ fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
 
 /// Takes endpoints from a pool.
 pub(crate) fn acquire(options: &AcquireOptions, client: &Client) -> Result<(), Failure> {
-    let request = AcquireEndpoints { count: options.count, lifetime: Lifetime::Persistent };
+    let request = AcquireEndpoints { count: options.count, lifetime: Lifetime::Persistent, enters: false };
     let acquired = client.acquire_endpoints(&options.key.net, &options.key.name, &request)?;
     if options.output.json { print_json(&acquired) } else { print_line(endpoint::table(&acquired)) }
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
 /// An endpoint for this process: one of a pool, or a new one.
 fn obtain(options: &RunOptions, client: &Client) -> Result<EndpointInfo, Failure> {
     if let Some(pool) = &options.pool {
-        let request = AcquireEndpoints { count: 1, lifetime: Lifetime::Caller };
+        let request = AcquireEndpoints { count: 1, lifetime: Lifetime::Caller, enters: true };
         let acquired = client.acquire_endpoints(&options.place.net, pool, &request)?.pop();
         return acquired.ok_or_else(|| Failure::new(format!("the router has given no endpoint of pool `{pool}`")));
     }

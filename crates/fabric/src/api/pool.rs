@@ -32,6 +32,11 @@ pub struct AcquireEndpoints {
     /// The event at which they are released.
     #[serde(default)]
     pub lifetime: Lifetime,
+    /// Whether the process that asks becomes the program of the one endpoint that it asks for, with lifetime `caller`: it is moved into
+    /// a control group, held to the endpoint's address unless the pool shares its addresses, and killed when the endpoint is
+    /// released.
+    #[serde(default)]
+    pub enters: bool,
 }
 
 /// Endpoints that are no longer needed (`POST /v1/pools/{network}/{name}/release`).

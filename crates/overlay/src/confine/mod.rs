@@ -34,8 +34,14 @@ impl Confinement {
     /// Holds the sockets that are made in `group` from now on to `addresses`.
     pub fn start(group: ControlGroup, addresses: &[IpAddr]) -> Result<Self, ConfineError> {
         let mut confinement = Self { group, attached: Vec::new() };
-        confinement.attach(addresses)?;
-        Ok(confinement)
+        match confinement.attach(addresses) {
+            Ok(()) => Ok(confinement),
+            Err(error) => {
+                // What cannot be taken away goes with the group.
+                let _ = confinement.withdraw();
+                Err(error)
+            }
+        }
     }
 
     /// Its control group.

@@ -41,6 +41,7 @@ impl From<HostError> for Refusal {
             | HostError::Rootless
             | HostError::Unconfined { .. }
             | HostError::OfNoPool(_)
+            | HostError::EntersOne
             | HostError::Given(_)
             | HostError::NeedlessNetns
             | HostError::MissingNetns

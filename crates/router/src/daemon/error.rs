@@ -123,6 +123,9 @@ pub enum HostError {
         /// What is missing.
         source: ConfineError,
     },
+    /// A process is the program of one endpoint at most.
+    #[error("`enters` is for one endpoint with lifetime `caller`")]
+    EntersOne,
     /// An endpoint with a namespace of its own needs no discipline.
     #[error("endpoint `{0}` is of no pool: no other endpoint's programs are in its network namespace")]
     OfNoPool(Name),

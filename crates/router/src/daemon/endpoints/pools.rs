@@ -17,7 +17,7 @@ use rdmesh_fabric::{
 };
 use rdmesh_overlay::{Errors, check_confinement};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -107,6 +107,9 @@ impl Pools<'_> {
         caller: i32,
     ) -> Result<Vec<EndpointInfo>, HostError> {
         let key = (network, pool);
+        if request.enters && (request.count != 1 || request.lifetime != Lifetime::Caller) {
+            return Err(HostError::EntersOne);
+        }
         let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller, source: e.into() };
         let owner = match request.lifetime {
             Lifetime::Caller => Some(Owners::open(caller).map_err(unwatchable)?),
@@ -114,7 +117,6 @@ impl Pools<'_> {
         };
         let identity = owner.as_ref().map(|_| restore::identity(caller)).transpose();
         let identity = identity.map_err(|source| HostError::Owner { pid: caller, source })?;
-        let holds_one = request.count == 1 && request.lifetime == Lifetime::Caller;
         let mut attached = self.endpoints.attached();
         let Attached { endpoints, pools, .. } = &mut *attached;
         let members = pools.get_mut(&key).ok_or_else(|| no_such(&key))?;
@@ -124,31 +126,27 @@ impl Pools<'_> {
             HostError::PoolEmpty { name: key.1.clone(), ready, resting, asked }
         })?;
         let place = match names.first() {
-            Some(name) if holds_one && !members.pool.shares_addresses => {
+            Some(name) if request.enters && !members.pool.shares_addresses => {
                 confined::place(&key.0, name, caller).map(Some)
             }
             _ => Ok(None),
         };
-        let place = match place {
+        let recorded = place.and_then(|cgroup| {
+            let by = Acquisition { owner: identity.map(|identity| (caller, identity)), cgroup };
+            self.endpoints.registry.acquire(&key.0, &names, &by)?;
+            Ok(by.cgroup)
+        });
+        let place = match recorded {
             Ok(place) => place,
             Err(error) => {
                 members.take_back(names);
                 return Err(error);
             }
         };
-        let by = Acquisition { owner: identity.map(|identity| (caller, identity)), cgroup: place.clone() };
-        if let Err(error) = self.endpoints.registry.acquire(&key.0, &names, &by) {
-            members.take_back(names);
-            return Err(error.into());
-        }
         let hand_over = |name: &Name| {
-            let of_pool = || no_such(&key);
-            let endpoint = endpoints.get_mut(&(key.0.clone(), name.clone())).ok_or_else(of_pool)?;
+            let endpoint = endpoints.get_mut(&(key.0.clone(), name.clone())).ok_or_else(|| no_such(&key))?;
             if let Some(owner) = &owner {
-                // An endpoint has a descriptor of its own: closing it ends the watch.
-                let own = rustix::io::fcntl_dupfd_cloexec(owner.as_fd(), 0).map_err(unwatchable)?;
-                self.endpoints.owners.watch(own.as_fd(), endpoint.id).map_err(unwatchable)?;
-                endpoint.belong_to(caller, own);
+                self.hand_over(endpoint, owner.as_fd(), caller).map_err(unwatchable)?;
             }
             Ok(endpoint.info())
         };
@@ -167,6 +165,15 @@ impl Pools<'_> {
             let given_back = names.into_iter().map(|name| self.rest(&mut attached, &(key.0.clone(), name)));
             Errors::join(error, Errors::all(given_back))
         })
+    }
+
+    /// An endpoint goes with process `pid` from now on, which `owner` is.
+    fn hand_over(&self, endpoint: &mut AttachedEndpoint, owner: BorrowedFd<'_>, pid: i32) -> rustix::io::Result<()> {
+        // An endpoint has a descriptor of its own: closing it ends the watch.
+        let own = rustix::io::fcntl_dupfd_cloexec(owner, 0)?;
+        self.endpoints.owners.watch(own.as_fd(), endpoint.id)?;
+        endpoint.belong_to(pid, own);
+        Ok(())
     }
 
     /// Gives endpoints of a pool back to it. Their devices are closed, and they rest for a while.
