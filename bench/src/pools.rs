@@ -85,7 +85,8 @@ impl Bench {
                 rest_seconds: 0,
                 quota: Quota::default(),
                 allowed_uid: None,
-                shares_addresses: false,
+                // Nothing is started in them: any host can make such a pool.
+                shares_addresses: true,
             };
             self.client.set_pool(&pool).expect("the pool can be made");
         }

@@ -2,10 +2,17 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::path::PathBuf;
 
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Where control groups of version 2 are mounted, if they are.
+pub fn cgroup2() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts.lines().find_map(|line| line.contains(" cgroup2 ").then(|| line.split(' ').nth(1))?.map(PathBuf::from))
 }
 
 /// `pid` and all its descendants.

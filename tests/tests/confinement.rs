@@ -22,7 +22,7 @@ struct Functions {
 impl Functions {
     /// None, with a word, where the host has no such control groups.
     fn new() -> Option<Self> {
-        if hierarchy().is_none() {
+        if system::cgroup2().is_none() {
             println!("skipped: this host has no control groups of version 2");
             return None;
         }
@@ -47,7 +47,7 @@ impl Functions {
 
     /// Groups of its endpoints in the hierarchy.
     fn groups(&self) -> Vec<PathBuf> {
-        self.addresses_of_groups(&hierarchy().expect("the hierarchy"))
+        self.addresses_of_groups(&system::cgroup2().expect("the hierarchy"))
     }
 
     fn addresses_of_groups(&self, below: &Path) -> Vec<PathBuf> {
@@ -59,12 +59,6 @@ impl Functions {
         };
         directories.filter(is_own).collect()
     }
-}
-
-/// Where control groups of version 2 are mounted.
-fn hierarchy() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    mounts.lines().find_map(|line| line.contains(" cgroup2 ").then(|| line.split(' ').nth(1))?.map(PathBuf::from))
 }
 
 /// Lines of a program up to `ready`.
@@ -214,7 +208,7 @@ fn a_containers_group_is_held_to_an_acquired_endpoint() {
     let acquired: serde_json::Value = serde_json::from_str(&acquired.text).expect("a list");
     let (name, namespace) = (acquired[0]["name"].as_str().expect("a name"), acquired[0]["namespace"].as_str());
     // As a runtime does: a group, and a process in it.
-    let group = Group(hierarchy().expect("the hierarchy").join(format!("rdmesh-test-{}", std::process::id())));
+    let group = Group(system::cgroup2().expect("the hierarchy").join(format!("rdmesh-test-{}", std::process::id())));
     fs::create_dir(&group.0).expect("a group");
     let path = group.0.to_str().expect("a path");
     lab.command(&["endpoint", "confine", name, "--net", "blue", "--cgroup", path]).ok();

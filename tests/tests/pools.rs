@@ -19,7 +19,10 @@ fn start(lab: &Lab, pool: &str, command: &[&str]) -> Program {
 
 fn create(lab: &Lab, pool: &str, size: u32, rest: u32) {
     let (size, rest) = (size.to_string(), rest.to_string());
-    lab.command(&["pool", "create", pool, "--net", "blue", "--size", &size, "--rest", &rest]).ok();
+    let mut command = vec!["pool", "create", pool, "--net", "blue", "--size", &size, "--rest", &rest];
+    // Without control groups of version 2 no program can be held to its address: `confinement.rs` has the tests of that.
+    command.extend(system::cgroup2().is_none().then_some("--share-addresses"));
+    lab.command(&command).ok();
 }
 
 fn acquire(lab: &Lab, pool: &str, count: u32) -> Vec<Value> {
@@ -173,7 +176,9 @@ fn other_hosts_reach_the_endpoints_of_a_pool() {
     let cluster = Cluster::start(2, "session=3,tenure=60,quarantine=2");
     let mut outside = cluster.site(1, "blue", "outside", None);
     until(LIMIT, "the pool is made", || {
-        let made = cluster.lab(0).command(&["pool", "create", "fn", "--net", "blue", "--size", "20"]);
+        let mut create = vec!["pool", "create", "fn", "--net", "blue", "--size", "20"];
+        create.extend(system::cgroup2().is_none().then_some("--share-addresses"));
+        let made = cluster.lab(0).command(&create);
         made.status.success().then_some(())
     });
     let acquired = acquire(cluster.lab(0), "fn", 20);
