@@ -170,7 +170,7 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
         "RETRIES",
         "RESENT",
         "RNR",
-        "DUPLICATES",
+        "DUPS",
         "EARLY",
         "CNPS SENT",
         "RECEIVED",

@@ -1,6 +1,6 @@
 //! Envelopes: the destination of packets to another host, and the headers around them.
 
-use super::{ExternalPort, Leaving, Route, Routes, Target, Transmits};
+use super::{ExternalPort, Lane, Leaving, Route, Routes, Target, Transmits};
 use crate::path::{Network, Path};
 use crate::wire::{Header, ICRC_LEN, IpUdp, geneve, icrc, padded};
 use core::net::IpAddr;
@@ -12,8 +12,8 @@ pub(crate) struct Envelope {
     pub(crate) target: Target,
     pub(crate) vni: Vni,
     pub(crate) ip: IpUdp,
-    /// Lane that packets leave by, through the tunnel; 0 outside.
-    pub(crate) lane: u8,
+    /// Lane that packets leave by, through the tunnel; the first outside.
+    pub(crate) lane: Lane,
 }
 
 impl Envelope {
@@ -30,7 +30,7 @@ impl Envelope {
 
     /// A peer on the host whose router is at `host`.
     pub(crate) fn on_host(host: IpAddr, vni: Vni, source: Gid, av: &AddressVector, flow: u32) -> Self {
-        Self { target: Target::Host(host), vni, ip: ip(source, av, entropy_port(flow)), lane: 0 }
+        Self { target: Target::Host(host), vni, ip: ip(source, av, entropy_port(flow)), lane: Lane::default() }
     }
 
     /// The IP header that a packet to a peer on the same host would have.
@@ -41,7 +41,7 @@ impl Envelope {
     /// An external peer.
     pub(crate) fn external(external: ExternalPort, vni: Vni, source: Gid, av: &AddressVector) -> Self {
         let target = Target::External { id: external.id, from: source.ip(), to: av.dgid.ip() };
-        Self { target, vni, ip: ip(source, av, external.source_port), lane: 0 }
+        Self { target, vni, ip: ip(source, av, external.source_port), lane: Lane::default() }
     }
 
     /// The path to it.

@@ -18,7 +18,7 @@ pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
 pub use routes::{Route, Routes};
 pub(crate) use transmits::Leaving;
-pub use transmits::{Train, Transmits};
+pub use transmits::{Lane, Train, Transmits};
 
 pub use crate::wire::ip::ROCE_PORT;
 

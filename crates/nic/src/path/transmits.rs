@@ -6,6 +6,17 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// A lane: one of a worker's UDP source ports for the tunnel, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lane(pub u8);
+
+impl Lane {
+    /// As an index of a list of lanes.
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
 /// Datagrams of one size, the last one possibly shorter, to one target: one system call with segmentation offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Train {
@@ -19,8 +30,8 @@ pub struct Train {
     pub len: usize,
     /// Bytes of each but the last.
     pub segment: usize,
-    /// Lane, through the tunnel: which of this host's UDP source ports it leaves by, from 0.
-    pub lane: u8,
+    /// Lane that it leaves by, through the tunnel.
+    pub lane: Lane,
 }
 
 impl Train {
@@ -35,7 +46,7 @@ impl Train {
 pub(crate) struct Leaving {
     pub(crate) target: Target,
     pub(crate) traffic_class: u8,
-    pub(crate) lane: u8,
+    pub(crate) lane: Lane,
 }
 
 /// Datagrams to be sent, in trains. The buffer is allocated once and used again and again.

@@ -5,7 +5,7 @@ use super::counters::Counters;
 use super::raw::{BATCH, Message, Name};
 use super::socket::Socket;
 use arrayvec::ArrayVec;
-use rdmesh_nic::{ExternalId, ROCE_PORT, TUNNEL_PORT, Target, Train, Transmits};
+use rdmesh_nic::{ExternalId, Lane, ROCE_PORT, TUNNEL_PORT, Target, Train, Transmits};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -40,7 +40,7 @@ impl Trains for Transmits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SocketKey {
     /// To another router, by this lane. Whether that is over IPv4.
-    Tunnel(bool, u8),
+    Tunnel(bool, Lane),
     /// To an external peer. Whether that is over IPv4.
     External(ExternalId, bool),
 }

@@ -330,7 +330,7 @@ impl OpenSockets for Open {
         match key {
             SocketKey::Tunnel(is_v4, lane) => {
                 let tunnel = self.tunnel.as_ref()?;
-                let sender = tunnel.senders.get(usize::from(lane) % tunnel.senders.len().max(1))?;
+                let sender = tunnel.senders.get(lane.index() % tunnel.senders.len().max(1))?;
                 (tunnel.is_v4 == is_v4).then_some((sender, 0))
             }
             SocketKey::External(id, is_v4) => {

@@ -28,7 +28,7 @@ impl Made {
         for (number, at) in (0..len).step_by(segment).enumerate() {
             self.buffer.extend(std::iter::repeat_n(number as u8, segment.min(len - at)));
         }
-        self.trains.push(Train { target, traffic_class, start, len, segment, lane: 0 });
+        self.trains.push(Train { target, traffic_class, start, len, segment, lane: rdmesh_nic::Lane::default() });
     }
 }
 

@@ -221,7 +221,7 @@ impl World {
             return flying.push(Flying { host, incoming });
         }
         let lanes = &mut self.links[from][host];
-        let lane = usize::from(lane) % lanes.len();
+        let lane = lane.index() % lanes.len();
         let link = &mut lanes[lane];
         let arrivals = link.send(self.now, bytes, &mut self.network, &mut self.model.seen);
         self.snoop.sent(host, bytes, &origin, arrivals.is_empty());

@@ -6,12 +6,10 @@
 //! its path may be broken, or full.
 
 use crate::command::LaneCounts;
+use crate::path::Lane;
 use crate::timer::Time;
 use alloc::vec::Vec;
 use core::time::Duration;
-
-/// Number of a lane.
-pub(crate) type Lane = u8;
 
 /// Most lanes of a connection: more ports are more state in the middle of the network, and shorter trains.
 pub const MOST_LANES: u8 = 16;
@@ -42,7 +40,7 @@ impl Lanes {
     /// `count` lanes, at least one, of which `first` is used first.
     pub(crate) fn new(count: u8, first: u32) -> Self {
         let count = count.clamp(1, MOST_LANES);
-        let current = (first % u32::from(count)) as Lane;
+        let current = Lane((first % u32::from(count)) as u8);
         Self { lanes: alloc::vec![State::default(); count.into()], current, left: BURST }
     }
 
@@ -60,12 +58,12 @@ impl Lanes {
     /// The lane for the next packet.
     pub(crate) fn choose(&mut self, now: Time) -> Lane {
         if self.lanes.len() == 1 {
-            return 0;
+            return Lane::default();
         }
         if let Some(tried) = self.take_rested(now) {
             return tried;
         }
-        if self.left == 0 || self.lanes[usize::from(self.current)].rests_until.is_some() {
+        if self.left == 0 || self.lanes[self.current.index()].rests_until.is_some() {
             self.current = self.best(None);
             self.left = self.burst();
         }
@@ -75,23 +73,23 @@ impl Lanes {
 
     /// The lane for a packet that was lost on `lane`: another one, if there is one that does not rest.
     pub(crate) fn choose_other(&self, lost_on: Lane) -> Lane {
-        if self.lanes.len() == 1 { 0 } else { self.best(Some(lost_on)) }
+        if self.lanes.len() == 1 { Lane::default() } else { self.best(Some(lost_on)) }
     }
 
     /// A packet leaves by `lane`.
     pub(crate) fn on_sent(&mut self, lane: Lane, packets: u32) {
-        self.lanes[usize::from(lane)].in_flight += packets;
+        self.lanes[lane.index()].in_flight += packets;
     }
 
     /// Packets of `lane` are in flight no more.
     pub(crate) fn on_landed(&mut self, lane: Lane) {
-        let state = &mut self.lanes[usize::from(lane)];
+        let state = &mut self.lanes[lane.index()];
         state.in_flight = state.in_flight.saturating_sub(1);
     }
 
     /// A packet that left by `lane` has arrived.
     pub(crate) fn on_arrived(&mut self, lane: Lane, round_trip: Duration) {
-        let state = &mut self.lanes[usize::from(lane)];
+        let state = &mut self.lanes[lane.index()];
         state.round_trip = match state.round_trip {
             Duration::ZERO => round_trip,
             known => (known * 7 + round_trip) / 8,
@@ -108,13 +106,13 @@ impl Lanes {
         if self.lanes.len() == 1 {
             return;
         }
-        let state = &mut self.lanes[usize::from(lane)];
+        let state = &mut self.lanes[lane.index()];
         state.loss += (1.0 - state.loss) * WEIGHT;
         let loss = state.loss;
         let usual = self.usual_loss(lane);
         let others_work =
-            self.lanes.iter().enumerate().any(|(n, other)| n != usize::from(lane) && other.rests_until.is_none());
-        let state = &mut self.lanes[usize::from(lane)];
+            self.lanes.iter().enumerate().any(|(n, other)| n != lane.index() && other.rests_until.is_none());
+        let state = &mut self.lanes[lane.index()];
         if loss > BAD && loss > usual * MUCH_MORE && others_work && state.rests_until.is_none() {
             state.rests_until = Some(now.after(state.rest()));
             state.rests += 1;
@@ -129,7 +127,7 @@ impl Lanes {
 
     /// How many times that long it may take on `lane`: more before anything has arrived by it, because its path may be a longer one.
     pub(crate) fn patience(&self, lane: Lane) -> u32 {
-        let state = &self.lanes[usize::from(lane)];
+        let state = &self.lanes[lane.index()];
         // Later a packet that shows whether the path works holds up others for as little as possible.
         let is_new = state.round_trip.is_zero() && state.rests == 0;
         if is_new { UNKNOWN } else { 1 }
@@ -137,12 +135,12 @@ impl Lanes {
 
     /// Whether round trips on `lane` tell of the connection's congestion, and not of a path that is longer than the others.
     pub(crate) fn is_typical(&self, lane: Lane) -> bool {
-        self.fastest().is_none_or(|fastest| self.lanes[usize::from(lane)].round_trip <= fastest * 2)
+        self.fastest().is_none_or(|fastest| self.lanes[lane.index()].round_trip <= fastest * 2)
     }
 
     /// Packets of the burst on the present lane: fewer where they take longer, so that others wait for less.
     fn burst(&self) -> u32 {
-        let round_trip = self.lanes[usize::from(self.current)].round_trip;
+        let round_trip = self.lanes[self.current.index()].round_trip;
         let fastest = self.fastest().unwrap_or(round_trip);
         let share = fastest.as_secs_f32() / round_trip.max(fastest).as_secs_f32();
         if round_trip.is_zero() { BURST } else { ((BURST as f32 * share) as u32).max(1) }
@@ -159,7 +157,7 @@ impl Lanes {
         let state = &mut self.lanes[lane];
         state.rests_until = Some(now.after(state.rest()));
         state.rests += 1;
-        Some(lane as Lane)
+        Some(Lane(lane as u8))
     }
 
     /// The lane on which a packet is expected to arrive first, `but` for one. Of equal ones the next after the present one.
@@ -167,13 +165,13 @@ impl Lanes {
         let count = self.lanes.len();
         let inf = f32::INFINITY;
         let (mut best, mut least) = (self.current, inf);
-        for lane in (1..=count).map(|n| (usize::from(self.current) + n) % count) {
+        for lane in (1..=count).map(|n| (self.current.index() + n) % count) {
             let state = &self.lanes[lane];
-            let is_out = state.rests_until.is_some() || but == Some(lane as Lane);
+            let is_out = state.rests_until.is_some() || but == Some(Lane(lane as u8));
             // Queues grow with what is in flight, and so do round trips: the product follows the path's rate (Little's law).
             let expected = if is_out { inf } else { (state.in_flight + 1) as f32 * state.round_trip.as_secs_f32() };
             if expected < least {
-                (best, least) = (lane as Lane, expected);
+                (best, least) = (Lane(lane as u8), expected);
             }
         }
         // All rest: any may work again.
@@ -181,14 +179,14 @@ impl Lanes {
     }
 
     fn least_lossy(&self, but: Option<Lane>) -> Lane {
-        let lanes = (0..self.lanes.len() as Lane).filter(|lane| but != Some(*lane));
-        let loss = |lane: &Lane| self.lanes[usize::from(*lane)].loss;
+        let lanes = (0..self.lanes.len() as u8).map(Lane).filter(|lane| but != Some(*lane));
+        let loss = |lane: &Lane| self.lanes[lane.index()].loss;
         lanes.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap_or(self.current)
     }
 
     /// Share of lost packets on the median of the other lanes.
     fn usual_loss(&self, but: Lane) -> f32 {
-        let others = self.lanes.iter().enumerate().filter(|(lane, _)| *lane != usize::from(but));
+        let others = self.lanes.iter().enumerate().filter(|(lane, _)| *lane != but.index());
         let mut loss: [f32; MOST_LANES as usize] = [0.0; MOST_LANES as usize];
         let mut count = 0;
         for (place, (_, state)) in loss.iter_mut().zip(others) {
@@ -235,19 +233,19 @@ mod tests {
         let mut in_flight: Vec<(Time, Lane)> = Vec::new();
         for _ in 0..count {
             while in_flight.len() >= 64 {
-                in_flight.sort();
+                in_flight.sort_by_key(|(at, lane)| (*at, lane.0));
                 let (at, lane) = in_flight.remove(0);
                 now = now.max(at);
                 lanes.on_landed(lane);
-                match round_trips[usize::from(lane)] {
+                match round_trips[lane.index()] {
                     Some(round_trip) => lanes.on_arrived(lane, round_trip),
                     None => lanes.on_lost(now, lane),
                 }
             }
             let lane = lanes.choose(now);
             lanes.on_sent(lane, 1);
-            sent[usize::from(lane)] += 1;
-            in_flight.push((now.after(round_trips[usize::from(lane)].unwrap_or(200 * MICRO)), lane));
+            sent[lane.index()] += 1;
+            in_flight.push((now.after(round_trips[lane.index()].unwrap_or(200 * MICRO)), lane));
         }
         in_flight.iter().for_each(|(_, lane)| lanes.on_landed(*lane));
         (sent, now)
@@ -292,7 +290,7 @@ mod tests {
     #[test]
     fn what_is_sent_again_takes_another_lane() {
         let lanes = Lanes::new(2, 0);
-        assert_eq!((lanes.choose_other(0), lanes.choose_other(1)), (1, 0));
-        assert_eq!(Lanes::new(1, 7).choose_other(0), 0);
+        assert_eq!((lanes.choose_other(Lane(0)), lanes.choose_other(Lane(1))), (Lane(1), Lane(0)));
+        assert_eq!(Lanes::new(1, 7).choose_other(Lane(0)), Lane(0));
     }
 }

@@ -15,7 +15,7 @@ mod lanes;
 mod reordering;
 mod scoreboard;
 
+pub(crate) use lanes::Lanes;
 pub use lanes::MOST_LANES;
-pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use reordering::Reordering;
 pub(crate) use scoreboard::{Losses, Scoreboard, Sending};

@@ -4,9 +4,9 @@ use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
 use crate::command::LaneCounts;
 use crate::device::Recovery;
-use crate::path::Envelope;
+use crate::path::{Envelope, Lane};
 use crate::timer::Time;
-use crate::transport::native::{Lane, Lanes};
+use crate::transport::native::Lanes;
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpType};
 
@@ -37,7 +37,7 @@ impl Connection {
     pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType) {
         let may = qp_type == QpType::Rc && self.responder.may_be_selective();
         let (lanes, first) = (self.lanes, self.first_lane());
-        self.requester.start(psn, may.then(|| Lanes::new(lanes, first.into())));
+        self.requester.start(psn, may.then(|| Lanes::new(lanes, first.0.into())));
     }
 
     /// The peer has another address.
@@ -59,16 +59,16 @@ impl Connection {
     pub(super) fn on_repeated_request(&mut self, now: Time) {
         if self.lanes > 1 && self.envelope.is_tunnel() && now >= self.changed_lane.after(LANE_TIME) {
             self.changed_lane = now;
-            self.envelope.lane = (self.envelope.lane + 1) % self.lanes;
+            self.envelope.lane = Lane((self.envelope.lane.0 + 1) % self.lanes);
         }
     }
 
     /// Connections begin on different lanes.
     fn first_lane(&self) -> Lane {
         if self.envelope.is_tunnel() {
-            (self.envelope.ip.source_port % u16::from(self.lanes.max(1))) as Lane
+            Lane((self.envelope.ip.source_port % u16::from(self.lanes.max(1))) as u8)
         } else {
-            0
+            Lane::default()
         }
     }
 

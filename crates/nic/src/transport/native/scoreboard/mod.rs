@@ -3,8 +3,9 @@
 //! Each PSN from the oldest without an acknowledgement to the newest that was sent has an entry. A READ has one for each packet
 //! of its response: all belong to the transmission of its request.
 
-use super::lanes::{Lane, Lanes};
+use super::lanes::Lanes;
 use crate::command::LaneCounts;
+use crate::path::Lane;
 use crate::timer::Time;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -133,7 +134,7 @@ impl Scoreboard {
     /// The lane for `psn`, which is sent again.
     pub(crate) fn choose_lane_again(&self, psn: Psn) -> Lane {
         let before = self.index(psn).map(|i| self.entries[i].lane);
-        before.map_or(0, |lane| self.choose_other_lane(lane))
+        before.map_or(Lane::default(), |lane| self.choose_other_lane(lane))
     }
 
     /// A lane other than `lane`, if there is one that works.
@@ -334,7 +335,7 @@ impl Scoreboard {
             let entry = self.entries[i];
             is_disturbed |= entry.is_repeated || entry.state != State::InFlight;
             let psn = self.base.add(i as u32);
-            let newest = self.newest[usize::from(entry.lane)].filter(|newest| newest.is_after(&entry, psn));
+            let newest = self.newest[entry.lane.index()].filter(|newest| newest.is_after(&entry, psn));
             let allowance = match newest {
                 Some(newest) => newest.round_trip + span,
                 None if latest.is_after(&entry, psn) => longest * self.lanes.patience(entry.lane),
@@ -377,7 +378,7 @@ impl Scoreboard {
         if entry.state == State::Lost || is_earlier {
             self.reordering.widen(now, round_trip);
         }
-        let newest = &mut self.newest[usize::from(entry.lane)];
+        let newest = &mut self.newest[entry.lane.index()];
         let is_newer = newest.is_none_or(|newest| match entry.transmission == newest.transmission {
             true => psn.since(newest.psn) > 0,
             false => entry.transmission > newest.transmission,

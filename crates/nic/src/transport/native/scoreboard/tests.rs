@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const ROUND_TRIP: Duration = Duration::from_micros(100);
-const REQUEST: Sending = Sending { psns: 1, is_answered: false, is_timed: false, lane: 0 };
+const REQUEST: Sending = Sending { psns: 1, is_answered: false, is_timed: false, lane: Lane(0) };
 
 fn micros(at: u64) -> Time {
     Time(at * 1000)
@@ -41,13 +41,13 @@ fn what_overtakes_on_another_lane_is_no_sign_of_loss() {
     let mut board = Scoreboard::new(psn(0), Lanes::new(2, 0));
     // The round trips of both lanes are known: 300 and 100 us.
     for (lane, at) in [(0, 0), (1, 1)] {
-        board.push(micros(at), Sending { lane, ..REQUEST });
+        board.push(micros(at), Sending { lane: Lane(lane), ..REQUEST });
     }
     board.hold(micros(101), psn(1), true);
     board.acknowledge(micros(300), psn(2), true);
     board.take_done();
     for (n, lane) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
-        board.push(micros(1000 + n), Sending { lane, ..REQUEST });
+        board.push(micros(1000 + n), Sending { lane: Lane(lane), ..REQUEST });
     }
     // The later ones arrive first, by the shorter path.
     board.hold(micros(1102), psn(4), true);
@@ -58,7 +58,7 @@ fn what_overtakes_on_another_lane_is_no_sign_of_loss() {
     board.hold(micros(1305), psn(3), true);
     board.find_lost(micros(1400), ROUND_TRIP);
     assert_eq!((board.oldest_lost(), board.lost_from(psn(2), 9)), (Some(psn(2)), 1));
-    assert_eq!(board.choose_lane_again(psn(2)), 1);
+    assert_eq!(board.choose_lane_again(psn(2)), Lane(1));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
     board.hold(micros(100), psn(1), true);
     board.find_lost(micros(1000), ROUND_TRIP);
     assert_eq!(board.oldest_lost(), Some(psn(0)));
-    board.repeat(micros(1000), psn(0), 1, 0);
+    board.repeat(micros(1000), psn(0), 1, Lane(0));
     assert!(board.find_lost(micros(1010), ROUND_TRIP).counted.is_none() && !board.has_lost());
     board.push(micros(1001), REQUEST);
     board.hold(micros(1101), psn(3), true);
@@ -79,12 +79,12 @@ fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
 fn the_late_arrival_of_what_was_sent_again_says_nothing_of_what_was_sent_before() {
     let mut board = board(5);
     board.lose(psn(0));
-    board.repeat(micros(1000), psn(0), 1, 0);
+    board.repeat(micros(1000), psn(0), 1, Lane(0));
     assert_eq!(board.acknowledge(micros(1200), psn(1), false), (1, None));
     assert_eq!((board.take_done(), board.find_lost(micros(9000), ROUND_TRIP)), (1, Losses::default()));
     assert!(board.reordering.span(ROUND_TRIP) > ROUND_TRIP / 4);
     board.lose(psn(1));
-    board.repeat(micros(9000), psn(1), 1, 0);
+    board.repeat(micros(9000), psn(1), 1, Lane(0));
     board.acknowledge(micros(9100), psn(2), true);
     assert!(board.find_lost(micros(9100), ROUND_TRIP).counted.is_some() && board.lost_from(psn(2), 9) == 3);
 }
@@ -116,7 +116,7 @@ fn what_was_only_late_widens_the_allowance_and_calm_narrows_it() {
 #[test]
 fn of_a_read_each_packet_of_data_is_waited_for() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 4, is_answered: true, is_timed: true, lane: 0 });
+    board.push(micros(1), Sending { psns: 4, is_answered: true, is_timed: true, lane: Lane(0) });
     assert_eq!(board.acknowledge(micros(100), psn(5), true), (1, None));
     assert_eq!((board.take_done(), board.in_flight()), (1, 4));
     assert!(board.is_executed(psn(1), 4));
@@ -131,12 +131,12 @@ fn of_a_read_each_packet_of_data_is_waited_for() {
 #[test]
 fn a_read_that_waits_behind_a_gap_at_the_peer_is_not_lost() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: 0 });
+    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: Lane(0) });
     board.push(micros(2), REQUEST);
     assert!(board.hold(micros(100), psn(1), true).0 && board.hold(micros(100), psn(4), true).0);
     board.find_lost(micros(10_000), ROUND_TRIP);
     assert_eq!((board.lost_from(psn(0), 9), board.in_flight()), (1, 0));
-    board.repeat(micros(10_000), psn(0), 1, 0);
+    board.repeat(micros(10_000), psn(0), 1, Lane(0));
     board.acknowledge(micros(10_100), psn(5), true);
     assert_eq!((board.take_done(), board.in_flight()), (1, 3));
 }
@@ -156,7 +156,7 @@ fn what_the_peer_no_longer_holds_is_sent_again() {
 #[test]
 fn an_old_report_of_a_read_takes_no_answer_back() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: 0 });
+    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: Lane(0) });
     assert_eq!(board.answer(micros(100), psn(2), false), (true, None));
     board.hold(micros(101), psn(1), false);
     assert!(!board.awaits(psn(2)) && board.awaits(psn(1)) && board.awaits(psn(3)));
@@ -165,7 +165,7 @@ fn an_old_report_of_a_read_takes_no_answer_back() {
 #[test]
 fn a_refused_request_and_what_was_to_be_answered_behind_it_are_sent_again() {
     let mut board = board(2);
-    board.push(micros(2), Sending { psns: 2, is_answered: true, is_timed: true, lane: 0 });
+    board.push(micros(2), Sending { psns: 2, is_answered: true, is_timed: true, lane: Lane(0) });
     board.hold(micros(100), psn(1), true);
     board.lose(psn(1));
     board.lose_answers(psn(1));
@@ -182,7 +182,7 @@ proptest! {
             let (now, psn) = (micros(at as u64 * 20), psn(0xff_fff0).add(taken + n).add(0u32.wrapping_sub(5)));
             match step {
                 0 => {
-                    board.push(now, Sending { psns, is_answered: psns != 1, is_timed: true, lane: 0 });
+                    board.push(now, Sending { psns, is_answered: psns != 1, is_timed: true, lane: Lane(0) });
                     next = next.add(psns);
                 }
                 1 => drop(board.acknowledge(now, if psn.since(next) > 0 { next } else { psn }, psns % 2 == 0)),
@@ -190,7 +190,7 @@ proptest! {
                 3 => drop(board.answer(now, psn, psns % 2 == 0)),
                 4 => drop(board.find_lost(now, ROUND_TRIP)),
                 5 if psns == 4 => board.take_back(psn),
-                5 => board.repeat(now, psn, psns, 0),
+                5 => board.repeat(now, psn, psns, Lane(0)),
                 6 => board.lose(psn),
                 _ => board.lose_answers(psn),
             }

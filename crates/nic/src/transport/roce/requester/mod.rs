@@ -16,11 +16,11 @@ mod selective;
 mod timers;
 
 use crate::congestion::{Controller, Dcqcn, Rtt};
-use crate::path::Transmits;
+use crate::path::{Lane, Transmits};
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_STEPS};
 use crate::timer::{Time, Timer, TimerTable};
-use crate::transport::native::{Lane, Lanes, Scoreboard, Sending};
+use crate::transport::native::{Lanes, Scoreboard, Sending};
 use crate::transport::roce::Requester;
 use alloc::boxed::Box;
 use packets::{Place, Plan};

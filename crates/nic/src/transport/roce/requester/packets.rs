@@ -3,10 +3,9 @@
 use crate::congestion::Controller;
 use crate::device::Context;
 use crate::memory::{CopyError, gather_bytes};
-use crate::path::{Envelope, Transmits};
+use crate::path::{Envelope, Lane, Transmits};
 use crate::platform::{Memory, Platform};
 use crate::qp::{Core, Inflight};
-use crate::transport::native::Lane;
 use crate::transport::roce::{Connection, Requester};
 use crate::wire::{Header, Op, Part, Reth, SEQUENCE_WINDOW};
 use rdmesh_verbs::{Psn, SendFlags, SendOp};

@@ -8,10 +8,10 @@ use super::packets::{Place, Plan};
 use crate::command::LaneCounts;
 use crate::congestion::Controller;
 use crate::memory::{CopyError, scatter_bytes};
-use crate::path::Transmits;
+use crate::path::{Lane, Transmits};
 use crate::platform::Platform;
 use crate::timer::{Time, Timer};
-use crate::transport::native::{Lane, Losses};
+use crate::transport::native::Losses;
 use crate::transport::roce::Requester;
 use crate::wire::{Header, Op, SelectiveAck};
 use rdmesh_verbs::{Psn, SendOp, WcStatus};
@@ -117,7 +117,8 @@ impl<P: Platform> Requester<'_, P> {
 
     /// Sends the lost packet with `psn` again.
     pub(super) fn send_again(&mut self, to: &mut Transmits, psn: Psn) -> Step {
-        let lane = self.connection.requester.board.as_ref().map_or(0, |board| board.choose_lane_again(psn));
+        let lane =
+            self.connection.requester.board.as_ref().map_or(Lane::default(), |board| board.choose_lane_again(psn));
         let Some((plan, place)) = self.packets().plan_again(psn, lane) else { return Step::Stuck };
         let is_full = self.packets().on_their_way() + plan.psns > self.connection.requester.congestion.window();
         if is_full && self.packets().on_their_way() != 0 && psn != self.connection.requester.unacked {
