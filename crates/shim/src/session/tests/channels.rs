@@ -211,6 +211,7 @@ fn a_forked_child_attaches_to_the_channel() {
 /// A thread that reads an event, and then does something else until it is dropped.
 struct Reading {
     thread: Option<std::thread::JoinHandle<()>>,
+    number: i32,
     end: Option<Sender<()>>,
 }
 
@@ -221,13 +222,15 @@ impl Reading {
         let (read, has_read) = channel();
         let thread = std::thread::spawn(move || {
             let mut event = [0u8; 336];
-            read.send(cm_write(fd, &get_event(&mut event))).unwrap();
+            let number = rustix::thread::gettid().as_raw_pid();
+            read.send((cm_write(fd, &get_event(&mut event)), number)).unwrap();
             let _ = ended.recv();
         });
-        assert_eq!(has_read.recv().unwrap(), Ok(()));
+        let (result, number) = has_read.recv().unwrap();
+        assert_eq!(result, Ok(()));
         router.take_byte();
         assert_eq!(router.request().kind, RequestKind::Cm);
-        Self { thread: Some(thread), end: Some(end) }
+        Self { thread: Some(thread), number, end: Some(end) }
     }
 }
 
@@ -235,6 +238,13 @@ impl Drop for Reading {
     fn drop(&mut self) {
         drop(self.end.take());
         self.thread.take().into_iter().for_each(|thread| thread.join().unwrap());
+        // A thread that was joined may be the kernel's for a moment more.
+        let task = format!("/proc/self/task/{}", self.number);
+        let begin = std::time::Instant::now();
+        while std::path::Path::new(&task).exists() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(20), "the thread does not end");
+            std::thread::yield_now();
+        }
     }
 }
 
