@@ -91,6 +91,31 @@ fn unmodified_programs_share_a_namespace_and_no_ports() {
 }
 
 #[test]
+fn endpoints_with_addresses_of_both_families_keep_to_both() {
+    let Some(_) = system::cgroup2() else { return println!("skipped: this host has no control groups of version 2") };
+    let lab = Lab::start();
+    lab.command(&["network", "add", "dual", "--subnet", "10.50.0.0/24", "--subnet", "fd50::/64"]).ok();
+    lab.command(&["pool", "create", "fn", "--net", "dual", "--size", "2"]).ok();
+    let endpoints = lab.api("/v1/endpoints");
+    let address =
+        |endpoint: usize, at: usize| endpoints[endpoint]["addresses"][at].as_str().expect("an address").to_owned();
+    let mut run = lab.rdmesh();
+    run.args(["run", "--net", "dual", "--pool", "fn", "--", PYTHON]);
+    run.arg(lab.share(&root().join("tests/programs/pools/function.py")));
+    run.args(["both_families", &address(1, 1), &address(0, 0), &address(0, 1)]);
+    let expected = [
+        "only IPv6 True True",
+        "dual stack True",
+        "loopback ::1 ::1 ::1 ::1",
+        "source True",
+        "datagrams ::1",
+        "bind EADDRNOTAVAIL",
+        "bind EADDRNOTAVAIL",
+    ];
+    assert_eq!(Program::start(run).finish(LIMIT).ok().text.trim(), expected.join("\n"));
+}
+
+#[test]
 fn no_way_leads_to_another_address() {
     let Some(functions) = Functions::new() else { return };
     for before in [&[][..], NOBODY] {

@@ -139,6 +139,28 @@ def add_address():
         raise OSError(errno.EPERM, done.stderr)
 
 
+def both_families():
+    """Wildcards and loopback where the endpoint has an address of each family; the arguments are its own two."""
+    v6, only = socket.AF_INET6, [(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)]
+    own4, own6 = ARGUMENTS[0], ARGUMENTS[1]
+    alone = listener("::", 18780, v6, only)
+    say("only IPv6", alone.getsockname()[0] == own6, listener("0.0.0.0", 18780).getsockname()[0] == own4)
+    say("dual stack", listener("::", 18781, v6).getsockname()[0] == "::ffff:" + own4)
+    local = listener("::1", 18782, v6)
+    client = socket.create_connection(("::1", 18782), LIMIT)
+    accepted, peer = local.accept()
+    say("loopback", client.getsockname()[0], client.getpeername()[0], accepted.getsockname()[0], peer[0])
+    client = socket.create_connection((own6, 18780), LIMIT)
+    say("source", client.getsockname()[0] == own6 and alone.accept()[1][0] == own6)
+    server, client = (socket.socket(v6, socket.SOCK_DGRAM) for _ in range(2))
+    server.settimeout(LIMIT)
+    server.bind(("::1", 18783))
+    client.sendto(b"question", ("::1", 18783))
+    say("datagrams", server.recvfrom(64)[1][0])
+    for other in (NEIGHBOUR, "fe80::1"):
+        say("bind", outcome(lambda: listener(other, 18784, v6)))
+
+
 def give():
     """Passes a listening socket of its own to another function."""
     with socket.socket(socket.AF_UNIX) as way:
