@@ -9,9 +9,10 @@ use rdmesh_overlay::{ConfineError, Confinement, ControlGroup};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Directory of the control group that an endpoint of `network` gets for process `pid`.
+/// Directory of the control group that an endpoint of `network` gets for process `pid`. Its name tells it from those of other
+/// routers on this host, whose networks and pools may have the same names.
 pub(super) fn place(network: &Name, name: &Name, pid: i32) -> Result<PathBuf, HostError> {
-    let place = ControlGroup::place(pid, &format!("rdmesh-{network}.{name}"));
+    let place = ControlGroup::place(pid, &format!("rdmesh-{network}.{name}.{pid}"));
     place.map_err(|error| unconfined(name, ConfineError::Group(error)))
 }
 
