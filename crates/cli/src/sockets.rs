@@ -181,7 +181,7 @@ fn connect_to(name: &str) -> io::Result<(i32, OwnedFd)> {
     Ok((pid.as_raw_nonzero().get(), socket))
 }
 
-/// What a process answers.
+/// Report of a process that was asked; ECONNRESET where it refuses or has ended.
 fn answer(socket: &OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
     let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).map_err(|_| Errno::INVAL)?;
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
@@ -195,7 +195,7 @@ fn answer(socket: &OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
     read_sealed(&received.fds.pop().ok_or(Errno::PROTO)?)
 }
 
-/// What is in a memfd that changes no more. Anything else might let its reader wait.
+/// Contents of a memfd that is sealed against changes, up to [`LONGEST`]. Any other file might block its reader.
 fn read_sealed(file: &OwnedFd) -> io::Result<Vec<u8>> {
     let needed = SealFlags::WRITE | SealFlags::SHRINK;
     if !fcntl_get_seals(file)?.contains(needed) {

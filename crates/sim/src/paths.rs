@@ -4,7 +4,7 @@
 //! the connection has a path of its own. 96 messages of 24 KB are outstanding, of one kind. A change of the engine that changes the
 //! table must be explained, then recorded with `cargo run -p rdmesh-sim -- paths --write`.
 
-use crate::layout::{READABLE, SLOT, TARGET};
+use crate::layout::{SLOT, TARGET};
 use crate::link::LinkPlan;
 use crate::model::{Check, Kind};
 use crate::plan::{MESSAGE, Plan};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 /// The table that is kept.
 pub const GOLDEN: &str = include_str!("../golden/paths.txt");
 
-/// What is different about some of the eight paths.
+/// Faults of some of the eight paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paths {
     /// Nothing.
@@ -36,9 +36,9 @@ pub enum Paths {
 /// A line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// SEND, WRITE or READ.
+    /// SEND or WRITE.
     pub operation: &'static str,
-    /// The paths.
+    /// Faults of the paths between the hosts.
     pub paths: Paths,
     /// Lanes of the connection.
     pub lanes: u8,
@@ -105,11 +105,9 @@ fn cell(operation: &'static str, paths: Paths, lanes: u8) -> Check<Cell> {
     let mut plan = Plan { seed: 1, links: vec![vec![all[0]; 2]; 2], lanes: all[1..].to_vec(), ..schedules::plan() };
     plan.hosts.iter_mut().for_each(|host| host.lanes = lanes);
     plan.pairs[0].mtu = Mtu::B1024;
-    plan.pairs[0].rd_atomic = 16;
     let kind = match operation {
         "SEND" => Kind::Send { imm: None, invalidate: None },
-        "WRITE" => Kind::Write { target: SLOT + TARGET.start, imm: None },
-        _ => Kind::Read { target: SLOT + READABLE.start },
+        _ => Kind::Write { target: SLOT + TARGET.start, imm: None },
     };
     let messages = (BYTES / MESSAGE) as usize;
     let stream = RequestStream { kind, len: MESSAGE, outstanding: OUTSTANDING, count: messages };

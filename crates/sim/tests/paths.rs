@@ -1,19 +1,14 @@
 //! Test of the golden table: throughput over several paths.
 
 use rdmesh_sim::paths::{Cell, GOLDEN, Paths, measure, table};
-use std::sync::OnceLock;
 
-fn measured() -> &'static [Cell] {
-    static CELLS: OnceLock<Vec<Cell>> = OnceLock::new();
-    CELLS.get_or_init(|| match measure() {
-        Ok(cells) => cells,
-        Err(violation) => panic!("{violation}"),
-    })
+fn measured() -> Vec<Cell> {
+    measure().unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
 fn goodput_over_several_paths_is_what_it_was() {
-    let table = table(measured());
+    let table = table(&measured());
     assert!(table == GOLDEN, "the table has changed; see crates/sim/src/paths.rs:\n{table}\nwas:\n{GOLDEN}");
 }
 
@@ -21,9 +16,10 @@ fn goodput_over_several_paths_is_what_it_was() {
 /// and a tenth.
 #[test]
 fn a_connection_uses_all_paths_that_are_worth_it() {
+    let cells = measured();
     for operation in ["SEND", "WRITE"] {
         let goodput = |paths, lanes| {
-            let cell = measured().iter().find(|c| (c.operation, c.paths, c.lanes) == (operation, paths, lanes));
+            let cell = cells.iter().find(|c| (c.operation, c.paths, c.lanes) == (operation, paths, lanes));
             cell.expect("a cell").goodput
         };
         let all = goodput(Paths::Equal, 8);

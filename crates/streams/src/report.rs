@@ -104,7 +104,7 @@ reasons! {
     Stdio = 8, "it is a standard stream, or used by stdio (fdopen)";
     /// `splice` and `sendfile`.
     Splice = 9, "it is used by splice, tee or sendfile";
-    /// What belongs to TCP only.
+    /// An option or flag that only TCP has.
     Option = 10, "an option or flag was asked for that only TCP has: urgent data, zero copy, O_ASYNC";
     /// `io_uring`.
     IoUring = 11, "the program uses io_uring";
@@ -129,7 +129,7 @@ pub const REPORT_SUFFIX: &str = "/report";
 pub const RECORD: usize = 80;
 
 impl Connection {
-    /// Its record.
+    /// The record of [`RECORD`] bytes that [`Connection::of_bytes`] reads.
     pub fn to_bytes(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         let mut at = 0;

@@ -32,9 +32,9 @@ pub struct AcquireEndpoints {
     /// The event at which they are released.
     #[serde(default)]
     pub lifetime: Lifetime,
-    /// Whether the process that asks becomes the program of the one endpoint that it asks for, with lifetime `caller`: it is moved into
-    /// a control group, held to the endpoint's address unless the pool shares its addresses, and killed when the endpoint is
-    /// released.
+    /// Whether the process that asks becomes the program of the one endpoint that it asks for, with lifetime `caller`. Unless the pool
+    /// shares its addresses, it is moved into a control group then, held to the endpoint's address, and killed when the endpoint
+    /// is released.
     #[serde(default)]
     pub enters: bool,
 }

@@ -30,7 +30,7 @@ impl Image {
     /// Adds a slot: its bytes, a bit of `holes` for each byte that may differ, and the operations that it may have, as a set of
     /// their codes, or all bits for any. False where one of these is not that of a slot.
     pub fn push(&mut self, bytes: &[u8], holes: &[u8], allowed: u64) -> bool {
-        let is_known = allowed == ANY || allowed & !known_codes() == 0;
+        let is_known = allowed == ANY || allowed & !KNOWN == 0;
         if bytes.len() != self.stride || holes.len() * WORD != self.stride || !is_known {
             return false;
         }
@@ -72,14 +72,14 @@ impl Image {
 }
 
 /// The codes of all operations, as a set.
-const fn known_codes() -> u64 {
+const KNOWN: u64 = {
     let (mut set, mut n) = (0, 0);
     while n < ChainOp::ALL.len() {
         set |= 1 << ChainOp::ALL[n].code();
         n += 1;
     }
     set
-}
+};
 
 /// The bits of a word whose bytes are named by eight bits, the first byte in memory by the lowest.
 const MASKS: [u64; 256] = {

@@ -1,6 +1,6 @@
 //! Envelopes: the destination of packets to another host, and the headers around them.
 
-use super::{ExternalPort, Lane, Leaving, Route, Routes, Target, Transmits};
+use super::{ExternalPort, Lane, Route, Routes, Target, TrainKey, Transmits};
 use crate::path::{Network, Path};
 use crate::wire::{Header, ICRC_LEN, IpUdp, geneve, icrc, padded};
 use core::net::IpAddr;
@@ -75,7 +75,7 @@ impl Envelope {
         let mut ip = self.ip;
         if !self.is_tunnel() {
             // The kernel numbers the segments of a train from 0.
-            ip.id = to.position(&self.leaving(), total);
+            ip.id = to.position(&self.train_key(), total);
         }
         let is_sealed = self.is_tunnel() && to.is_sealed();
         let packet = &mut to.next()[..total];
@@ -91,12 +91,12 @@ impl Envelope {
         // The tag of a sealed packet covers more than the invariant CRC would.
         let crc = if is_sealed { [0; ICRC_LEN] } else { icrc::icrc(&ip, &udp[..udp_len - ICRC_LEN]) };
         udp[udp_len - ICRC_LEN..].copy_from_slice(&crc);
-        to.push(self.leaving(), total);
+        to.push(self.train_key(), total);
         Ok(())
     }
 
-    fn leaving(&self) -> Leaving {
-        Leaving { target: self.target, traffic_class: self.ip.traffic_class, lane: self.lane }
+    fn train_key(&self) -> TrainKey {
+        TrainKey { target: self.target, traffic_class: self.ip.traffic_class, lane: self.lane }
     }
 
     /// Whether the other end is a router like this one.

@@ -17,7 +17,7 @@ pub use admit::{Form, Opened};
 pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
 pub use routes::{Route, Routes};
-pub(crate) use transmits::Leaving;
+pub(crate) use transmits::TrainKey;
 pub use transmits::{Lane, Train, Transmits};
 
 pub use crate::wire::ip::ROCE_PORT;

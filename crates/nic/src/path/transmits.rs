@@ -41,9 +41,9 @@ impl Train {
     }
 }
 
-/// What datagrams of one train have in common.
+/// Properties common to the datagrams of a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct TrainKey {
     pub(crate) target: Target,
     pub(crate) traffic_class: u8,
     pub(crate) lane: Lane,
@@ -146,8 +146,8 @@ impl Transmits {
     }
 
     /// Position in its train that a packet of `len` bytes would have, from 0: its IPv4 identification on a plain path.
-    pub(crate) fn position(&self, leaving: &Leaving, len: usize) -> u16 {
-        if self.joins(leaving, len) { self.trains.last().map_or(0, |train| train.count() as u16) } else { 0 }
+    pub(crate) fn position(&self, key: &TrainKey, len: usize) -> u16 {
+        if self.joins(key, len) { self.trains.last().map_or(0, |train| train.count() as u16) } else { 0 }
     }
 
     /// Room for the next packet, to be kept by [`Transmits::push`]. The caller has asked [`Transmits::has_room`].
@@ -156,13 +156,13 @@ impl Transmits {
     }
 
     /// Keeps the packet of `len` bytes that was written to [`Transmits::next`].
-    pub(crate) fn push(&mut self, leaving: Leaving, len: usize) {
-        if self.joins(&leaving, len) {
+    pub(crate) fn push(&mut self, key: TrainKey, len: usize) {
+        if self.joins(&key, len) {
             let train = self.trains.last_mut().expect("a packet joins a train");
             train.len += len;
             self.open = len == train.segment;
         } else {
-            let Leaving { target, traffic_class, lane } = leaving;
+            let TrainKey { target, traffic_class, lane } = key;
             self.trains.push(Train { target, traffic_class, start: self.used, len, segment: len, lane });
             self.open = true;
         }
@@ -170,11 +170,11 @@ impl Transmits {
         self.count += 1;
     }
 
-    fn joins(&self, leaving: &Leaving, len: usize) -> bool {
+    fn joins(&self, key: &TrainKey, len: usize) -> bool {
         self.open
             && self.trains.last().is_some_and(|train| {
-                let same = Leaving { target: train.target, traffic_class: train.traffic_class, lane: train.lane };
-                same == *leaving && len <= train.segment && train.len + len <= MAX_TRAIN && train.count() < MAX_SEGMENTS
+                let same = TrainKey { target: train.target, traffic_class: train.traffic_class, lane: train.lane };
+                same == *key && len <= train.segment && train.len + len <= MAX_TRAIN && train.count() < MAX_SEGMENTS
             })
     }
 }

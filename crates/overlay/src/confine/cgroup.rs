@@ -52,7 +52,7 @@ impl ControlGroup {
         Ok(Self { path, is_own: false })
     }
 
-    /// Its directory.
+    /// Absolute path of its directory, below the mount point of the hierarchy.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -44,7 +44,7 @@ impl Confinement {
         }
     }
 
-    /// Its control group.
+    /// Control group that the programs are attached to.
     pub fn group(&self) -> &ControlGroup {
         &self.group
     }

@@ -120,7 +120,7 @@ pub enum HostError {
     Unconfined {
         /// The pool, or the endpoint.
         name: Name,
-        /// What is missing.
+        /// Prerequisite that the host lacks.
         source: ConfineError,
     },
     /// A process is the program of one endpoint at most.
@@ -134,7 +134,7 @@ pub enum HostError {
     Confined {
         /// The endpoint.
         name: Name,
-        /// The group.
+        /// Directory of the control group that it has.
         path: PathBuf,
     },
     /// It is not in use.

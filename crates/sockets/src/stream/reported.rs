@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 impl Stream {
-    /// What it is and where its bytes go, as descriptor `fd`; none where its ends are known no more.
+    /// Addresses, paths and counters of descriptor `fd`; none where the kernel knows its peer no more.
     pub(crate) fn report(&self, fd: c_int) -> Option<Connection> {
         // Of one that is closed now the calls fail, or tell of another socket.
         let socket = borrow(fd);

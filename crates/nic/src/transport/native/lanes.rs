@@ -89,6 +89,9 @@ impl Lanes {
 
     /// A packet that left by `lane` has arrived.
     pub(crate) fn on_arrived(&mut self, lane: Lane, round_trip: Duration) {
+        if self.lanes.len() == 1 {
+            return;
+        }
         let state = &mut self.lanes[lane.index()];
         state.round_trip = match state.round_trip {
             Duration::ZERO => round_trip,

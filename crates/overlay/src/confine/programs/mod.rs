@@ -1,7 +1,6 @@
 //! The programs that hold sockets to an endpoint's addresses.
 //!
-//! What the kernel hands to a program about an address is `struct bpf_sock_addr`, about a packet `struct __sk_buff` (`linux/bpf.h`).
-//! Numbers in them are in network byte order, as they lie in memory.
+//! A program is given `struct bpf_sock_addr` for an address and `struct __sk_buff` for a packet (`linux/bpf.h`). Numbers in them are in network byte order, as they lie in memory.
 
 mod writer;
 
@@ -72,7 +71,7 @@ impl Own {
     }
 }
 
-/// Writes one of the programs.
+/// Function that writes one of the programs.
 type Body = fn(&mut Writer<'_>);
 
 /// An end of a connection.

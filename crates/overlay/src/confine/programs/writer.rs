@@ -1,4 +1,4 @@
-//! What the programs consist of: tests of addresses, replacements, notes on sockets.
+//! Building blocks of the programs: comparison and replacement of addresses, notes in a socket's storage.
 
 use super::Own;
 use rdmesh_bpf::Register::{R0, R1, R2, R3, R4, R6, R7, R10};
@@ -14,7 +14,7 @@ pub(super) struct Writer<'a> {
     pub(super) refuse: Label,
 }
 
-/// What is noted of a socket, a word each.
+/// Note about a socket: the offset of its word in the socket's storage.
 #[derive(Clone, Copy)]
 pub(super) enum Note {
     /// The loopback address that it was bound to: programs of other endpoints do not reach it. For IPv6 any number but zero.

@@ -121,7 +121,7 @@ impl Scoreboard {
         }
     }
 
-    /// The lanes.
+    /// Number of lanes, and of those that rest.
     pub(crate) fn lanes(&self) -> LaneCounts {
         self.lanes.counts()
     }
@@ -320,8 +320,11 @@ impl Scoreboard {
     /// Declares packets lost that were sent before one that has arrived, by more time than packets overtake each other (RFC 8985,
     /// 6.2).
     pub(crate) fn find_lost(&mut self, now: Time, round_trip: Duration) -> Losses {
+        if !self.is_disturbed {
+            return Losses::default();
+        }
         let latest = self.newest.iter().flatten().max_by_key(|newest| newest.transmission).copied();
-        let Some(latest) = latest.filter(|_| self.is_disturbed) else { return Losses::default() };
+        let Some(latest) = latest else { return Losses::default() };
         if now < self.look_at {
             return Losses { counted: None, again_at: Some(self.look_at) };
         }
