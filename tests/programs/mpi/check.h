@@ -37,3 +37,6 @@ struct test_case {
 
 // Each list ends with a case without a name.
 extern const struct test_case messages[], collectives[], windows[];
+
+// Runs the cases of lists, of which the last is NULL, or those of them that are named; returns their number. MPI is initialised.
+int run_cases(const struct test_case *const *lists, int count, char **names);

@@ -1,0 +1,215 @@
+// Completion of requests, large and small, in all the ways that MPI has.
+#include "check.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAG = 6, LARGE = 150000, SMALL = 50, COUNT = 8 };
+
+static int partner(void) { return (rank + size / 2) % size; }
+static int length(int i) { return i % 2 ? LARGE + i : SMALL + i; }
+
+struct exchange {
+    char *in[COUNT], *out[COUNT];
+    MPI_Request in_requests[COUNT], out_requests[COUNT];
+};
+
+static void begin(struct exchange *exchange, uint64_t round) {
+    for (int i = 0; i < COUNT; i++) {
+        exchange->in[i] = allocate((size_t)length(i));
+        exchange->out[i] = allocate((size_t)length(i));
+        fill(exchange->out[i], (size_t)length(i), seed_of(rank, partner(), round * COUNT + (uint64_t)i));
+        MPI_Irecv(exchange->in[i], length(i), MPI_BYTE, partner(), i, MPI_COMM_WORLD, &exchange->in_requests[i]);
+    }
+    for (int i = 0; i < COUNT; i++)
+        MPI_Isend(exchange->out[i], length(i), MPI_BYTE, partner(), i, MPI_COMM_WORLD, &exchange->out_requests[i]);
+}
+
+static void end(struct exchange *exchange, uint64_t round) {
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(exchange->in_requests[i] == MPI_REQUEST_NULL);
+        CHECK(matches(exchange->in[i], (size_t)length(i), seed_of(partner(), rank, round * COUNT + (uint64_t)i)));
+        free(exchange->in[i]);
+        free(exchange->out[i]);
+    }
+}
+
+static void expect(MPI_Status *status, int i) {
+    int count;
+    MPI_Get_count(status, MPI_BYTE, &count);
+    CHECK(status->MPI_SOURCE == partner() && status->MPI_TAG == i && count == length(i));
+}
+
+static void any(void) {
+    for (uint64_t round = 0; round < 6; round++) {
+        struct exchange exchange;
+        MPI_Status status;
+        bool seen[COUNT] = {false};
+        int index, flag;
+        begin(&exchange, round);
+        for (int done = 0; done < COUNT; done++) {
+            if (round % 2 == 0) {
+                MPI_Waitany(COUNT, exchange.in_requests, &index, &status);
+            } else {
+                do MPI_Testany(COUNT, exchange.in_requests, &index, &flag, &status);
+                while (!flag);
+            }
+            CHECK(index >= 0 && index < COUNT && !seen[index]);
+            seen[index] = true;
+            expect(&status, index);
+        }
+        MPI_Waitany(COUNT, exchange.in_requests, &index, &status);
+        CHECK(index == MPI_UNDEFINED);
+        MPI_Testany(COUNT, exchange.in_requests, &index, &flag, &status);
+        CHECK(flag && index == MPI_UNDEFINED);
+        MPI_Waitall(COUNT, exchange.out_requests, MPI_STATUSES_IGNORE);
+        end(&exchange, round);
+    }
+}
+
+static void some(void) {
+    for (uint64_t round = 0; round < 6; round++) {
+        struct exchange exchange;
+        MPI_Status statuses[COUNT];
+        int indices[COUNT], number;
+        bool seen[COUNT] = {false};
+        begin(&exchange, round);
+        for (int done = 0; done < COUNT; done += number) {
+            if (round % 2 == 0) {
+                MPI_Waitsome(COUNT, exchange.in_requests, &number, indices, statuses);
+                CHECK(number > 0);
+            } else {
+                MPI_Testsome(COUNT, exchange.in_requests, &number, indices, statuses);
+                CHECK(number >= 0);
+            }
+            for (int i = 0; i < number; i++) {
+                CHECK(!seen[indices[i]]);
+                seen[indices[i]] = true;
+                expect(&statuses[i], indices[i]);
+            }
+        }
+        MPI_Testsome(COUNT, exchange.in_requests, &number, indices, statuses);
+        CHECK(number == MPI_UNDEFINED);
+        MPI_Waitall(COUNT, exchange.out_requests, MPI_STATUSES_IGNORE);
+        end(&exchange, round);
+    }
+}
+
+static void all(void) {
+    for (uint64_t round = 0; round < 6; round++) {
+        struct exchange exchange;
+        MPI_Status statuses[COUNT];
+        int flag = 0;
+        begin(&exchange, round);
+        if (round % 3 == 0) MPI_Waitall(COUNT, exchange.in_requests, statuses);
+        while (round % 3 == 1 && !flag) MPI_Testall(COUNT, exchange.in_requests, &flag, statuses);
+        for (int i = 0; round % 3 == 2 && i < COUNT; i++) {
+            do MPI_Request_get_status(exchange.in_requests[i], &flag, &statuses[i]);
+            while (!flag);
+            expect(&statuses[i], i);
+            MPI_Status again;
+            MPI_Test(&exchange.in_requests[i], &flag, &again);
+            CHECK(flag);
+            expect(&again, i);
+        }
+        for (int i = 0; i < COUNT; i++) expect(&statuses[i], i);
+        MPI_Waitall(COUNT, exchange.out_requests, MPI_STATUSES_IGNORE);
+        end(&exchange, round);
+    }
+}
+
+// One request of several fails: the others are there, and the statuses say which it was.
+static void errors(void) {
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    // For requests MPICH asks the handler of all ranks.
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    char *out = allocate(LARGE), *in[3];
+    MPI_Request requests[3], sent[3];
+    MPI_Status statuses[3];
+    fill(out, LARGE, seed_of(rank, partner(), 1));
+    for (int i = 0; i < 3; i++) {
+        in[i] = allocate(LARGE);
+        MPI_Irecv(in[i], i == 1 ? 1000 : LARGE, MPI_BYTE, partner(), i, comm, &requests[i]);
+    }
+    for (int i = 0; i < 3; i++) MPI_Isend(out, LARGE, MPI_BYTE, partner(), i, comm, &sent[i]);
+    CHECK(MPI_Waitall(3, requests, statuses) == MPI_ERR_IN_STATUS);
+    for (int i = 0; i < 3; i++) {
+        int class;
+        MPI_Error_class(statuses[i].MPI_ERROR, &class);
+        CHECK(class == (i == 1 ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+        if (i != 1) CHECK(matches(in[i], LARGE, seed_of(partner(), rank, 1)));
+        free(in[i]);
+    }
+    MPI_Waitall(3, sent, MPI_STATUSES_IGNORE);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
+    MPI_Comm_free(&comm);
+    free(out);
+}
+
+// Persistent receives and sends, started again and again, together and one by one.
+static void persistent(void) {
+    char *out[2] = {allocate(LARGE), allocate(SMALL)}, *in[2] = {allocate(LARGE), allocate(LARGE)};
+    MPI_Request requests[4];
+    for (int i = 0; i < 2; i++) {
+        MPI_Send_init(out[i], i ? SMALL : LARGE, MPI_BYTE, partner(), i, MPI_COMM_WORLD, &requests[i]);
+        MPI_Recv_init(in[i], LARGE, MPI_BYTE, partner(), i, MPI_COMM_WORLD, &requests[2 + i]);
+    }
+    MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+    for (uint64_t round = 0; round < 10; round++) {
+        for (int i = 0; i < 2; i++) fill(out[i], i ? SMALL : LARGE, seed_of(rank, partner(), round * 2 + (uint64_t)i));
+        if (round % 2) {
+            MPI_Startall(4, requests);
+            MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+        } else {
+            MPI_Start(&requests[2]);
+            MPI_Start(&requests[3]);
+            MPI_Send(out[0], LARGE, MPI_BYTE, partner(), 0, MPI_COMM_WORLD);
+            MPI_Send(out[1], SMALL, MPI_BYTE, partner(), 1, MPI_COMM_WORLD);
+            for (int i = 2; i < 4; i++) MPI_Wait(&requests[i], MPI_STATUS_IGNORE);
+        }
+        for (int i = 0; i < 2; i++)
+            CHECK(matches(in[i], i ? SMALL : LARGE, seed_of(partner(), rank, round * 2 + (uint64_t)i)));
+        for (int i = 0; i < 4; i++) CHECK(requests[i] != MPI_REQUEST_NULL);
+    }
+    for (int i = 0; i < 4; i++) MPI_Request_free(&requests[i]);
+    for (int i = 0; i < 2; i++) {
+        free(out[i]);
+        free(in[i]);
+    }
+}
+
+// Receives that nothing matches are cancelled; a request that is freed ends by itself.
+static void cancelled(void) {
+    char *in = allocate(LARGE), *out = allocate(LARGE);
+    MPI_Request request;
+    MPI_Status status;
+    int flag;
+    for (int i = 0; i < 10; i++) {
+        MPI_Irecv(in, LARGE, MPI_BYTE, partner(), 77, MPI_COMM_WORLD, &request);
+        MPI_Cancel(&request);
+        MPI_Wait(&request, &status);
+        MPI_Test_cancelled(&status, &flag);
+        CHECK(flag && request == MPI_REQUEST_NULL);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (uint64_t i = 0; i < 10; i++) {
+        char *copy = allocate(LARGE);
+        fill(copy, LARGE, seed_of(rank, partner(), i));
+        memcpy(out, copy, LARGE);
+        MPI_Isend(out, LARGE, MPI_BYTE, partner(), TAG, MPI_COMM_WORLD, &request);
+        MPI_Request_free(&request);
+        CHECK(request == MPI_REQUEST_NULL);
+        MPI_Recv(in, LARGE, MPI_BYTE, partner(), TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK(matches(in, LARGE, seed_of(partner(), rank, i)));
+        // The peer has received: the buffer is free again.
+        MPI_Barrier(MPI_COMM_WORLD);
+        free(copy);
+    }
+    free(in);
+    free(out);
+}
+
+const struct test_case completion[] = {
+    {"any", any}, {"some", some}, {"all", all}, {"errors", errors}, {"persistent", persistent}, {"cancelled", cancelled}, {0},
+};
