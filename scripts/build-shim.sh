@@ -1,5 +1,5 @@
 #!/bin/sh
-# build-shim.sh [PROFILE]: builds the preload libraries, librdmesh.so and librdmesh-sockets.so, so that they load with glibc 2.17
+# build-shim.sh [PROFILE]: builds the preload libraries, librdmesh.so, librdmesh-sockets.so and librdmesh-mpi.so, so that they load with glibc 2.17
 # and newer, and with musl, and the agent for virtual machines, rdmesh-guest, so that it runs with glibc 2.17 and newer; prints the
 # folder that has them.
 # Needs cargo-zigbuild and ziglang from PyPI, which it puts into .cache/venv. Where they cannot be had it builds with
@@ -18,12 +18,12 @@ install_zig() {
 }
 
 if install_zig; then
-    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --package rdmesh-vm \
+    PATH="$venv/bin:$PATH" cargo zigbuild --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --package rdmesh-mpi --package rdmesh-vm \
         --lib --bin rdmesh-guest --target "$triple.2.17" >&2
     built=$target_dir/$triple/$profile
 else
     echo "build-shim: warning: no zig linker; the libraries will not load with an older glibc than this machine's" >&2
-    cargo build --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --package rdmesh-vm \
+    cargo build --quiet --profile "$profile" --package rdmesh-shim --package rdmesh-sockets --package rdmesh-mpi --package rdmesh-vm \
         --lib --bin rdmesh-guest >&2
     built=$target_dir/$profile
 fi
@@ -39,5 +39,6 @@ publish() {
 }
 publish librdmesh.so librdmesh.so
 publish librdmesh_sockets.so librdmesh-sockets.so
+publish librdmesh_mpi.so librdmesh-mpi.so
 cp "$built/rdmesh-guest" "$portable/rdmesh-guest"
 case $portable in /*) echo "$portable" ;; *) echo "$PWD/$portable" ;; esac

@@ -1,4 +1,4 @@
-# Builds the product: rdmesh, rdmesh-cni, rdmesh-runtime, rdmesh-guest, librdmesh.so and librdmesh-sockets.so, in target/release or, for tests, in target/tested.
+# Builds the product: rdmesh, rdmesh-cni, rdmesh-runtime, rdmesh-guest, librdmesh.so, librdmesh-sockets.so and librdmesh-mpi.so, in target/release or, for tests, in target/tested.
 # shellcheck shell=bash
 . scripts/setup.sh
 
@@ -6,7 +6,7 @@
 build_libraries() {
     local built library
     built=$(scripts/build-shim.sh "$1")
-    for library in librdmesh.so librdmesh-sockets.so rdmesh-guest; do
+    for library in librdmesh.so librdmesh-sockets.so librdmesh-mpi.so rdmesh-guest; do
         # Programs may have the old one mapped: it is replaced, not written over.
         cp "$built/$library" "target/$1/$library.new"
         mv "target/$1/$library.new" "target/$1/$library"
@@ -29,5 +29,5 @@ build_product() {
 
 dev_build() {
     build_product release
-    say "built: target/release/rdmesh target/release/rdmesh-cni target/release/rdmesh-runtime target/release/rdmesh-guest target/release/librdmesh.so target/release/librdmesh-sockets.so"
+    say "built: target/release/rdmesh target/release/rdmesh-cni target/release/rdmesh-runtime target/release/rdmesh-guest target/release/librdmesh.so target/release/librdmesh-sockets.so target/release/librdmesh-mpi.so"
 }

@@ -31,7 +31,7 @@ pub(crate) fn accel(options: AccelOptions) -> Result<(), Failure> {
 
 /// The value of `LD_PRELOAD`: the library for sockets, then the previous value.
 fn preload(existing: Option<OsString>) -> Result<OsString, Failure> {
-    let mut value = Library::find_sockets()?.into_os_string();
+    let mut value = Library::find_other(SOCKETS_LIBRARY_NAME)?.into_os_string();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
         value.push(":");
         value.push(existing);

@@ -14,6 +14,7 @@ mod faults;
 mod group;
 mod held;
 mod linger;
+mod mpi;
 mod network;
 mod peer;
 mod policy;
@@ -70,6 +71,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Run(options) => run::run(options, &client, state),
         Command::Vm(options) => return vm::vm(options, &client, state),
         Command::Accel(options) => accel::accel(options),
+        Command::Mpi(options) => return mpi::mpi(&options),
         Command::Endpoint(command) => endpoint::execute(command, &client),
         Command::Pool(command) => pool::execute(command, &client),
         Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),

@@ -6,6 +6,7 @@ mod group;
 mod policy;
 mod pool;
 mod router;
+mod run;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -17,7 +18,7 @@ pub(crate) use pool::{
 };
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
-use std::ffi::OsString;
+pub(crate) use run::{AccelOptions, MpiOptions, RunOptions, VmOptions};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +52,11 @@ pub(crate) enum Command {
     Vm(VmOptions),
     /// Run a program whose TCP connections to other such programs of this host and user go over shared memory
     Accel(AccelOptions),
+    /// Run an MPI launcher whose ranks send large messages by RDMA, from the sender's buffer into the receiver's, whatever MPI
+    /// itself uses
+    ///
+    /// Example: rdmesh run --name a -- rdmesh mpi -- mpirun --host 10.7.0.2,10.7.0.3 ./program
+    Mpi(MpiOptions),
     /// Endpoints that stay until they are removed, for containers
     #[command(subcommand)]
     Endpoint(EndpointCommand),
@@ -172,82 +178,6 @@ impl QuotaOptions {
         let quota = self.quota();
         Quota { linger_seconds: granted.unwrap_or(quota.linger_seconds), ..quota }
     }
-}
-
-/// Options of a new endpoint, which mean nothing to one of a pool.
-const OF_NEW_ENDPOINTS: [&str; 14] = [
-    "name",
-    "ip",
-    "vni",
-    "host_network",
-    "linger",
-    "max_contexts",
-    "max_qps",
-    "max_cqs",
-    "max_mrs",
-    "max_pinned",
-    "max_mappings",
-    "max_linger",
-    "max_linger_bytes",
-    "max_chain_steps",
-];
-
-#[derive(ClapArgs)]
-pub(crate) struct RunOptions {
-    /// Name of the endpoint [default: made from the process id]
-    #[arg(long)]
-    pub(crate) name: Option<Name>,
-    #[command(flatten)]
-    pub(crate) place: PlaceOptions,
-    /// Stay in the present network namespace; needs no root with a router started by `rdmesh up --rootless`
-    #[arg(long)]
-    pub(crate) host_network: bool,
-    /// Keep the program's devices, with their queues and memory, for so long after its end: peers and chains go on with them
-    /// (`30s`, `5m`)
-    #[arg(long, value_name = "TIME", value_parser = term)]
-    pub(crate) linger: Option<Duration>,
-    /// Take over the endpoint of this name from a program of the same user that has ended, with the devices that outlive it;
-    /// without this option they are ended
-    #[arg(long, requires = "name")]
-    pub(crate) take_over: bool,
-    /// Take an endpoint of this pool instead of making one; it goes back when the program ends
-    #[arg(long, value_name = "POOL", conflicts_with_all = OF_NEW_ENDPOINTS)]
-    pub(crate) pool: Option<Name>,
-    /// Carry TCP connections to other accelerated programs of this endpoint over shared memory, as `rdmesh accel`
-    #[arg(long)]
-    pub(crate) accel: bool,
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct VmOptions {
-    /// Name of the endpoint [default: made from the process id]
-    #[arg(long)]
-    pub(crate) name: Option<Name>,
-    /// Memory of the virtual machine, shared with the router, in QEMU's words (`512M`, `4G`)
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: String,
-    /// Context identifier of the guest in its vsock device
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
-    pub(crate) cid: u32,
-    #[command(flatten)]
-    pub(crate) place: PlaceOptions,
-    /// QEMU and its arguments, to which are added: memory, the vsock device and the network interface. Any other program is told
-    /// their places by RDMESH_VM_SOCKET, RDMESH_VM_INTERFACE and RDMESH_VM_MAC
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct AccelOptions {
-    /// Microseconds for which a thread looks for data before it sleeps; 0 for never [default: 20]
-    #[arg(long, value_name = "MICROSECONDS")]
-    pub(crate) spin: Option<u32>,
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Subcommand)]

@@ -3,7 +3,7 @@
 use super::config::DaemonConfig;
 use rdmesh_fabric::{LOCK, StateDir, StateError};
 use rdmesh_overlay::{Errors, Firewall, FirewallError, Overlay, OverlayError};
-use rdmesh_uverbs::session::{LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
+use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -93,10 +93,10 @@ impl Instance {
         let remove = |directory: PathBuf| absent_is_fine(fs::remove_dir_all(&directory)).map_err(at(&directory));
         // A namespace that could not be removed is a mount in its directory, which then stays.
         let directories = [self.state.endpoints(), self.state.namespaces()].map(remove);
-        let [library, sockets] = [LIBRARY_NAME, SOCKETS_LIBRARY_NAME].map(|name| self.state.path().join(name));
+        let libraries = [LIBRARY_NAME, SOCKETS_LIBRARY_NAME, MPI_LIBRARY_NAME].map(|name| self.state.path().join(name));
         let kept = [self.state.store(), self.state.keys(), self.state.secret()];
         let unfinished = kept.each_ref().map(|file| file.with_extension("new"));
-        let files = [&[self.state.api_socket(), library, sockets][..], &unfinished, &kept].concat();
+        let files = [&[self.state.api_socket()][..], &libraries, &unfinished, &kept].concat();
         Errors::all([kernel].into_iter().chain(directories).chain([self.remove_files(&files)]))
     }
 

@@ -1,5 +1,6 @@
 //! Preload libraries: their installed files, and the router's copies for the endpoints.
 
+use rdmesh_uverbs::session::{MPI_LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
 use std::env;
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,8 +12,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Library {
     copy: PathBuf,
-    /// That of the library for sockets, where it is installed too.
-    sockets: Option<PathBuf>,
+    /// Those of the libraries beside it that are installed too: for sockets, for MPI.
+    others: Vec<PathBuf>,
     is_linked: bool,
 }
 
@@ -42,16 +43,16 @@ impl Library {
         candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
     }
 
-    /// Path of the installed library for sockets, which is found in the same places.
-    pub fn find_sockets() -> Result<PathBuf, LibraryError> {
-        let candidates = near(SOCKETS_NAME);
+    /// Path of the installed library for sockets or for MPI, which is found in the same places.
+    pub fn find_other(name: &str) -> Result<PathBuf, LibraryError> {
+        let candidates = near(name);
         candidates.iter().find(|path| path.is_file()).cloned().ok_or(LibraryError::NotFound(candidates))
     }
 
-    /// Copies the library `from`, and the one for sockets if that is beside it, into `directory`.
+    /// Copies the library `from`, and the others that are beside it, into `directory`.
     pub fn install(from: &Path, directory: &Path) -> Result<Self, LibraryError> {
-        let sockets = Some(from.with_file_name(SOCKETS_NAME)).filter(|sockets| sockets.is_file());
-        let installed = Self { copy: from.to_owned(), sockets, is_linked: false };
+        let others = OTHERS.map(|name| from.with_file_name(name)).into_iter().filter(|path| path.is_file()).collect();
+        let installed = Self { copy: from.to_owned(), others, is_linked: false };
         installed.placed_at(directory.join(NAME))
     }
 
@@ -61,9 +62,9 @@ impl Library {
             Ok(()) => Ok(to),
             Err(source) => Err(LibraryError::Copy { from: from.to_owned(), to, source }),
         };
-        let at = |sockets: &PathBuf| copied(sockets, path.with_file_name(SOCKETS_NAME));
-        let sockets = self.sockets.as_ref().map(at).transpose()?;
-        Ok(Self { copy: copied(&self.copy, path)?, sockets, is_linked: false })
+        let beside = |other: &PathBuf| copied(other, path.with_file_name(other.file_name().unwrap_or_default()));
+        let others = self.others.iter().map(beside).collect::<Result<_, _>>()?;
+        Ok(Self { copy: copied(&self.copy, path)?, others, is_linked: false })
     }
 
     /// The router's copy of the verbs library.
@@ -82,13 +83,9 @@ impl Library {
     /// Puts the libraries into `directory`: copies, unless they are shared. A link is not enough where endpoints do not trust each
     /// other: root in a container may write to what is mounted there, and would change the library of all.
     pub(super) fn copy_to(&self, directory: &Path) -> io::Result<()> {
-        [(Some(&self.copy), NAME), (self.sockets.as_ref(), SOCKETS_NAME)].into_iter().try_for_each(|(copy, name)| {
-            let to = directory.join(name);
-            match copy {
-                Some(copy) if self.is_linked => fs::hard_link(copy, to),
-                Some(copy) => place(copy, &to),
-                None => Ok(()),
-            }
+        [&self.copy].into_iter().chain(&self.others).try_for_each(|copy| {
+            let to = directory.join(copy.file_name().unwrap_or_default());
+            if self.is_linked { fs::hard_link(copy, to) } else { place(copy, &to) }
         })
     }
 }
@@ -113,5 +110,6 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 const NAME: &str = rdmesh_uverbs::session::LIBRARY_NAME;
-const SOCKETS_NAME: &str = rdmesh_uverbs::session::SOCKETS_LIBRARY_NAME;
+/// Libraries that may be installed beside it.
+const OTHERS: [&str; 2] = [SOCKETS_LIBRARY_NAME, MPI_LIBRARY_NAME];
 const ENV: &str = "RDMESH_LIBRARY";

@@ -14,4 +14,4 @@ pub use device::{DEVICE_NAME, EndpointId};
 pub use directory::{EndpointDir, EndpointError, Listeners};
 pub use gids::{GID_TABLE_LEN, gid_table};
 pub use library::{Library, LibraryError};
-pub use rdmesh_uverbs::session::{LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
+pub use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME, SOCKETS_LIBRARY_NAME};

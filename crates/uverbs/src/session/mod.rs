@@ -63,6 +63,8 @@ pub const SYSFS_NAME: &str = "sys";
 pub const LIBRARY_NAME: &str = "librdmesh.so";
 /// Name of the library for accelerated sockets in an endpoint's directory.
 pub const SOCKETS_LIBRARY_NAME: &str = "librdmesh-sockets.so";
+/// Name of the library for MPI programs in an endpoint's directory.
+pub const MPI_LIBRARY_NAME: &str = "librdmesh-mpi.so";
 /// Name of a file that is in an endpoint's directory in a virtual machine only.
 pub const GUEST_NAME: &str = "guest";
 /// Major and minor number of `/dev/infiniband/uverbs0`: the kernel's first.

@@ -3,7 +3,7 @@
 use super::{Library, gids::gid_table, sysfs};
 use rdmesh_fabric::Endpoint;
 use rdmesh_streams::RELAY_NAME;
-use rdmesh_uverbs::session::{LIBRARY_NAME, SOCKET_NAME, SOCKETS_LIBRARY_NAME, SYSFS_NAME};
+use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME, SOCKET_NAME, SOCKETS_LIBRARY_NAME, SYSFS_NAME};
 use rustix::fs::{Gid as Group, Mode, Uid, chmod, chown};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::fs::{self, DirBuilder, Permissions};
@@ -73,10 +73,10 @@ impl EndpointDir {
             fs::rename(entry.path(), old.join(entry.file_name()))?;
         }
         // The socket comes last: a program that can connect finds the rest.
-        let names = [SYSFS_NAME, DEVICES_NAME, LIBRARY_NAME, SOCKETS_LIBRARY_NAME, RELAY_NAME, SOCKET_NAME];
-        let is_optional = |name: &str| name == SOCKETS_LIBRARY_NAME && !contents.path.join(name).exists();
-        let mut there = names.iter().filter(|name| !is_optional(name));
-        there.try_for_each(|name| fs::rename(contents.path.join(name), self.path.join(name)))
+        let libraries = [LIBRARY_NAME, SOCKETS_LIBRARY_NAME, MPI_LIBRARY_NAME];
+        let installed = libraries.into_iter().filter(|name| contents.path.join(name).exists());
+        let mut names = [SYSFS_NAME, DEVICES_NAME].into_iter().chain(installed).chain([RELAY_NAME, SOCKET_NAME]);
+        names.try_for_each(|name| fs::rename(contents.path.join(name), self.path.join(name)))
     }
 }
 

@@ -1,0 +1,217 @@
+//! The launcher's side of a job: it takes the ranks' connections, passes their frames on, and adds up their reports.
+
+use crate::control::{Frame, Job, Kind};
+use crate::report::Report;
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// A job whose ranks may join.
+#[derive(Debug)]
+pub struct Launcher {
+    job: Job,
+    ranks: Arc<Mutex<Ranks>>,
+}
+
+#[derive(Debug, Default)]
+struct Ranks {
+    /// Of each rank that is connected now: where to put frames for it.
+    outlets: HashMap<Member, Sender<Frame>>,
+    report: Report,
+}
+
+/// A rank of one of the worlds that were started under this launcher, one after the other or at the same time.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Member {
+    world: Arc<str>,
+    rank: u32,
+}
+
+impl Launcher {
+    /// Listens at a free port of all addresses of this network namespace.
+    pub fn start() -> io::Result<Self> {
+        let listener =
+            TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let mut secret = [0; 16];
+        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+        let job = Job { addresses: own_addresses(), port: listener.local_addr()?.port(), secret };
+        let ranks = Arc::default();
+        let launcher = Self { job: job.clone(), ranks: Arc::clone(&ranks) };
+        thread::Builder::new().name("ranks".to_owned()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (job, ranks) = (job.clone(), Arc::clone(&ranks));
+                // A rank without a thread does without the launcher: its messages go MPI's own way.
+                let _ = thread::Builder::new().name("rank".to_owned()).spawn(move || serve(stream, &job, &ranks));
+            }
+        })?;
+        Ok(launcher)
+    }
+
+    /// What the ranks' environment says of the job.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// How the messages of the ranks that have ended went.
+    pub fn report(&self) -> Report {
+        lock(&self.ranks).report.clone()
+    }
+}
+
+/// Starts the program that starts the ranks; it ends with the calling thread, which is to be the process's main one.
+#[allow(unsafe_code)]
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    let parent = getpid();
+    // SAFETY: between fork and exec the closure only makes system calls, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            // The parent may have gone before.
+            if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+        });
+    }
+    command.spawn()
+}
+
+/// Passes on what a rank sends, until it ends.
+fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
+    let Some(member) = Frame::read(&mut stream).ok().and_then(|frame| joined(&frame, job)) else { return };
+    let Ok(writer) = stream.set_nodelay(true).and_then(|()| stream.try_clone()) else { return };
+    let (outlet, frames) = channel::<Frame>();
+    lock(ranks).outlets.insert(member.clone(), outlet.clone());
+    let spawned = thread::Builder::new().name("rank-writer".to_owned()).spawn(move || {
+        let mut writer = writer;
+        while let Ok(frame) = frames.recv() {
+            if frame.write(&mut writer).is_err() {
+                return;
+            }
+        }
+    });
+    while let (Ok(_), Ok(frame)) = (&spawned, Frame::read(&mut stream)) {
+        pass_on(frame, &member, ranks, &outlet);
+    }
+    lock(ranks).outlets.remove(&member);
+}
+
+/// The rank that a first frame tells of, if it knows the secret.
+fn joined(frame: &Frame, job: &Job) -> Option<Member> {
+    let (secret, rest) = frame.body.split_at_checked(job.secret.len())?;
+    let (_size, world) = rest.split_at_checked(size_of::<u32>())?;
+    let is_right = frame.kind == Kind::Join && secret == job.secret;
+    is_right.then(|| Member { world: String::from_utf8_lossy(world).into(), rank: frame.rank })
+}
+
+fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Frame>) {
+    let mut ranks = lock(ranks);
+    if frame.kind == Kind::Report {
+        if let Some(report) = Report::parse(&frame.body) {
+            ranks.report.add(&report);
+        }
+        return;
+    }
+    let to = Member { world: Arc::clone(&from.world), rank: frame.rank };
+    let passed = ranks.outlets.get(&to).is_some_and(|to| to.send(Frame { rank: from.rank, ..frame.clone() }).is_ok());
+    if !passed && frame.kind == Kind::Hello {
+        let _ = outlet.send(Frame::new(Kind::Absent, frame.rank, Vec::new()));
+    }
+}
+
+/// Addresses of this network namespace, from `/proc/net`; the loopback's only where there is no other.
+fn own_addresses() -> Vec<IpAddr> {
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let v4 = v4_addresses(&read("/proc/net/fib_trie")).into_iter().map(IpAddr::from);
+    let v6 = v6_addresses(&read("/proc/net/if_inet6")).into_iter().map(IpAddr::from);
+    let addresses: Vec<_> = v4.chain(v6).filter(|address| !address.is_loopback()).collect();
+    if addresses.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { addresses }
+}
+
+/// The addresses of the table of local routes: the line before each `/32 host LOCAL`.
+fn v4_addresses(trie: &str) -> Vec<Ipv4Addr> {
+    let lines: Vec<_> = trie.lines().collect();
+    let local = lines.windows(2).filter(|two| two[1].contains("/32 host LOCAL"));
+    let mut found: Vec<Ipv4Addr> =
+        local.filter_map(|two| two[0].trim_start_matches([' ', '|', '-', '+']).trim().parse().ok()).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The addresses with a scope beyond the link.
+fn v6_addresses(table: &str) -> Vec<Ipv6Addr> {
+    let address = |line: &str| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let [digits, _, _, "00", ..] = words[..] else { return None };
+        u128::from_str_radix(digits, 16).ok().map(Ipv6Addr::from)
+    };
+    table.lines().filter_map(address).collect()
+}
+
+fn lock(ranks: &Mutex<Ranks>) -> MutexGuard<'_, Ranks> {
+    ranks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Control;
+    use std::time::Duration;
+
+    const TRIE: &str = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 10.7.0.2\n        \
+                        /32 host LOCAL\n     |-- 10.7.0.255\n        /32 link BROADCAST\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
+
+    #[test]
+    fn addresses_are_those_of_the_namespace() {
+        assert_eq!(
+            v4_addresses(&format!("{TRIE}{TRIE}")),
+            ["10.7.0.2", "127.0.0.1"].map(|text| text.parse::<Ipv4Addr>().unwrap())
+        );
+        let table =
+            "fd000000000000000000000000000002 02 40 00 80 eth0\nfe800000000000000000000000000001 02 40 20 80 eth0\n";
+        assert_eq!(v6_addresses(table), ["fd00::2".parse::<Ipv6Addr>().unwrap()]);
+    }
+
+    fn reader(control: &Control) -> TcpStream {
+        let reader = control.reader().unwrap();
+        reader.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        reader
+    }
+
+    #[test]
+    fn frames_reach_the_rank_of_the_same_world_or_are_answered() {
+        let launcher = Launcher::start().unwrap();
+        let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
+        let mut zero = Control::join(&job, 0, 2, "w").unwrap();
+        let mut elsewhere = Control::join(&job, 1, 2, "another").unwrap();
+        zero.send(Kind::Hello, 1, b"first".to_vec()).unwrap();
+        assert_eq!(Frame::read(&mut reader(&zero)).unwrap(), Frame::new(Kind::Absent, 1, Vec::new()));
+        let one = Control::join(&job, 1, 2, "w").unwrap();
+        // The launcher takes connections one after the other: the answer says that rank 1 has joined.
+        let answer = loop {
+            zero.send(Kind::Hello, 1, b"second".to_vec()).unwrap();
+            let mut first = reader(&one);
+            first.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            if let Ok(frame) = Frame::read(&mut first) {
+                break frame;
+            }
+        };
+        assert_eq!(answer, Frame::new(Kind::Hello, 0, b"second".to_vec()));
+        elsewhere.send(Kind::Hello, 0, Vec::new()).unwrap();
+        assert_eq!(Frame::read(&mut reader(&elsewhere)).unwrap().kind, Kind::Absent);
+    }
+
+    #[test]
+    fn a_stranger_without_the_secret_is_not_heard() {
+        let launcher = Launcher::start().unwrap();
+        let wrong = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], secret: [7; 16], ..launcher.job().clone() };
+        let mut stranger = Control::join(&wrong, 0, 1, "w").unwrap();
+        let _ = stranger.send(Kind::Hello, 0, Vec::new());
+        let answer = Frame::read(&mut reader(&stranger)).unwrap_err().kind();
+        assert!(matches!(answer, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset), "{answer}");
+    }
+}

@@ -1,0 +1,172 @@
+//! This process as a rank: whether it has joined a job, and how its threads wait for messages.
+
+use crate::helper::Helper;
+use crate::job::{Job, are_none_pending};
+use crate::library::{Library, library};
+use crate::report::Traffic;
+use crate::settings::Settings;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A rank that has joined.
+pub(crate) struct Rank {
+    pub(crate) library: &'static Library,
+    /// Shortest message that is announced, in bytes.
+    pub(crate) threshold: u64,
+    job: Mutex<Job>,
+    helper: Helper,
+    is_on: AtomicBool,
+    small: Small,
+}
+
+/// Messages that are too short: counted without the lock.
+#[derive(Default)]
+struct Small {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+static RANK: OnceLock<&'static Rank> = OnceLock::new();
+
+/// The rank that this process is, between `MPI_Init` and `MPI_Finalize`; none where it has not joined.
+pub(crate) fn rank() -> Option<&'static Rank> {
+    let rank = *RANK.get()?;
+    rank.is_on.load(Ordering::Relaxed).then_some(rank)
+}
+
+/// Joins the job that the environment names. MPI was initialised, for calls from several threads.
+pub(crate) fn join(settings: &Settings) -> Result<(), String> {
+    let library = library().ok_or("no MPI library")?;
+    let world = library.abi.named.comm_world;
+    let (mut own, mut size, mut parent, mut pulse) = (0, 0, 0_u64, 0_u64);
+    library.comm_rank(world, &mut own);
+    library.comm_size(world, &mut size);
+    library.comm_get_parent((&raw mut parent).cast());
+    if library.handle_at((&raw const parent).cast(), 0) != library.abi.named.comm_null {
+        return Err("started by MPI_Comm_spawn".to_owned());
+    }
+    let (job, reader) = Job::join(settings, library, own.unsigned_abs(), size.unsigned_abs())?;
+    if library.comm_dup(library.abi.named.comm_self, (&raw mut pulse).cast()) != 0 {
+        return Err("MPI has no communicator left".to_owned());
+    }
+    let helper = Helper::new(library.handle_at((&raw const pulse).cast(), 0)).map_err(|error| error.to_string())?;
+    let rank = Rank {
+        library,
+        threshold: settings.threshold,
+        job: Mutex::new(job),
+        helper,
+        is_on: AtomicBool::new(true),
+        small: Small::default(),
+    };
+    // It stays: threads of ours and of the program use it until the process ends.
+    let rank: &'static Rank = Box::leak(Box::new(rank));
+    RANK.set(rank).map_err(|_| "joined twice")?;
+    rank.helper.start(rank, reader).map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+impl Rank {
+    /// The job, for calls that wait for no other rank.
+    pub(crate) fn job(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a message that is too short to be announced.
+    pub(crate) fn count_small(&self, len: u64) {
+        self.small.messages.fetch_add(1, Ordering::Relaxed);
+        self.small.bytes.fetch_add(len, Ordering::Relaxed);
+    }
+
+    /// An operation is pending now: the helper sees to it while the program is elsewhere.
+    pub(crate) fn wake_helper(&self) {
+        self.helper.wake();
+    }
+
+    /// Waits until `step` has an answer. Between its calls messages make progress, announced ones and MPI's own.
+    pub(crate) fn wait<T>(&self, mut step: impl FnMut(&mut Job) -> Option<T>) -> T {
+        let mut pause = Pause::default();
+        loop {
+            {
+                let mut job = self.job();
+                job.progress();
+                if let Some(answer) = step(&mut job) {
+                    return answer;
+                }
+            }
+            if pause.is_for_mpi() {
+                self.poll_mpi();
+                if !are_none_pending() {
+                    self.job().advance_operations();
+                }
+            }
+            pause.wait();
+        }
+    }
+
+    /// One look at all that is pending, for a loop of the caller's.
+    pub(crate) fn wait_a_little(&self) {
+        let mut job = self.job();
+        job.progress();
+        job.advance_operations();
+        drop(job);
+        std::thread::yield_now();
+    }
+
+    /// Lets MPI make progress.
+    fn poll_mpi(&self) {
+        let (abi, mut flag) = (&self.library.abi, 0);
+        let ignored = std::ptr::with_exposed_provenance_mut(abi.status_ignore);
+        // A communicator of this process alone, on which nothing is ever sent.
+        self.library.iprobe(abi.any_source, abi.any_tag, self.helper.pulse(), &mut flag, ignored);
+    }
+
+    /// Leaves the job: what others wait for is done, and the launcher is told.
+    pub(crate) fn leave(&self) {
+        let deadline = Instant::now() + LEAVE_LIMIT;
+        self.wait(|job| {
+            job.advance_operations();
+            let is_done = job.is_quiet() && are_none_pending();
+            (is_done || Instant::now() >= deadline).then_some(())
+        });
+        let small = &self.small;
+        let traffic =
+            Traffic { messages: small.messages.load(Ordering::Relaxed), bytes: small.bytes.load(Ordering::Relaxed) };
+        self.job().say_goodbye(traffic);
+        self.is_on.store(false, Ordering::Release);
+        self.helper.end();
+        let mut pulse = self.helper.pulse().0;
+        self.library.comm_free((&raw mut pulse).cast());
+    }
+}
+
+/// Limit for what is still under way when the program ends.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Rest between two looks: none at first, then the processor is given to others, at last for a while.
+#[derive(Default)]
+struct Pause {
+    looks: u32,
+}
+
+impl Pause {
+    /// Whether MPI is to make progress this time.
+    fn is_for_mpi(&self) -> bool {
+        self.looks % 4 == 3
+    }
+
+    fn wait(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks > SLEEP_AFTER {
+            std::thread::sleep(SLEEP);
+        } else if self.looks > YIELD_AFTER {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+const YIELD_AFTER: u32 = 16;
+/// Some milliseconds.
+const SLEEP_AFTER: u32 = 10_000;
+const SLEEP: Duration = Duration::from_micros(50);
