@@ -5,9 +5,10 @@
 use crate::args::MpiOptions;
 use crate::failure::Failure;
 use rdmesh_mpi::control::JOB_ENV;
-use rdmesh_mpi::launcher::{Launcher, spawn};
+use rdmesh_mpi::launcher::Launcher;
 use rdmesh_mpi::{CACHE_ENV, THRESHOLD_ENV};
 use rdmesh_router::endpoint::{Library, MPI_LIBRARY_NAME};
+use rdmesh_vm::host::spawn_bound;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub(crate) fn mpi(options: &MpiOptions) -> Result<ExitCode, Failure> {
         }
     }
     command.env(OPEN_MPI_ENV, handed_on(&names, std::env::var_os(OPEN_MPI_ENV).as_deref()));
-    let started = spawn(&mut command);
+    let started = spawn_bound(&mut command);
     let mut child =
         started.map_err(|error| Failure::with_code(format!("{}: {error}", Path::new(program).display()), 127))?;
     let status = child.wait()?;

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::run;
 use rdmesh_fabric::{Client, StateDir};
 use rdmesh_overlay::GuestNetwork;
-use rdmesh_vm::host::{Device, spawn_monitor};
+use rdmesh_vm::host::{Device, spawn_bound};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn spawn(options: &VmOptions, network: &GuestNetwork, socket: &Path) -> Result<C
         .env("RDMESH_VM_SOCKET", socket)
         .env("RDMESH_VM_INTERFACE", INTERFACE)
         .env("RDMESH_VM_MAC", network.mac.to_string());
-    spawn_monitor(&mut command)
+    spawn_bound(&mut command)
         .map_err(|error| Failure::with_code(format!("{}: {error}", Path::new(program).display()), 127))
 }
 

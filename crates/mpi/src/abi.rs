@@ -7,7 +7,7 @@
 #[repr(transparent)]
 pub struct Handle(pub usize);
 
-/// What differs between MPI libraries.
+/// Binary interface of an MPI library (`mpi.h`): sizes, offsets, constants and named handles.
 #[derive(Clone, Copy, Debug)]
 pub struct Abi {
     /// Size of a handle, in bytes: 4 or 8.
@@ -34,7 +34,7 @@ pub struct Abi {
     pub err_other: i32,
     /// `MPI_COMBINER_NAMED`; `_DUP` and `_CONTIGUOUS` follow.
     pub combiner_named: i32,
-    /// The named handles.
+    /// Handles that are constants in `mpi.h`.
     pub named: Named,
 }
 

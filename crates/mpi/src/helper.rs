@@ -2,7 +2,6 @@
 //! elsewhere: in a collective operation of MPI, or not in MPI at all (MPI 4.1, 3.5: progress). It never calls MPI.
 #![allow(unsafe_code)]
 
-use crate::abi::Handle;
 use crate::control::Frame;
 use crate::job::are_none_pending;
 use crate::rank::Rank;
@@ -20,17 +19,15 @@ const LONG: Duration = Duration::from_millis(2);
 
 /// The thread, as others see it.
 pub(crate) struct Helper {
-    /// A communicator of this process alone.
-    pulse: Handle,
     bell: OwnedFd,
     is_asleep: AtomicBool,
     is_ended: AtomicBool,
 }
 
 impl Helper {
-    pub(crate) fn new(pulse: Handle) -> rustix::io::Result<Self> {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { pulse, bell, is_asleep: AtomicBool::new(false), is_ended: AtomicBool::new(false) })
+        Ok(Self { bell, is_asleep: AtomicBool::new(false), is_ended: AtomicBool::new(false) })
     }
 
     /// Starts the thread.
@@ -41,11 +38,6 @@ impl Helper {
             self.run(rank, launcher);
         })?;
         Ok(())
-    }
-
-    /// The communicator by which MPI is made to progress.
-    pub(crate) fn pulse(&self) -> Handle {
-        self.pulse
     }
 
     /// An operation is pending.
@@ -112,7 +104,7 @@ impl Helper {
     }
 }
 
-/// What has ended a rest.
+/// Cause of the end of a rest.
 enum Woken {
     Frame,
     Bell,

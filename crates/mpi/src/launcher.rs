@@ -2,12 +2,9 @@
 
 use crate::control::{Frame, Job, Kind};
 use crate::report::Report;
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -64,21 +61,6 @@ impl Launcher {
     }
 }
 
-/// Starts the program that starts the ranks; it ends with the calling thread, which is to be the process's main one.
-#[allow(unsafe_code)]
-pub fn spawn(command: &mut Command) -> io::Result<Child> {
-    let parent = getpid();
-    // SAFETY: between fork and exec the closure only makes system calls, and allocates nothing.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(Signal::TERM))?;
-            // The parent may have gone before.
-            if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-        });
-    }
-    command.spawn()
-}
-
 /// Passes on what a rank sends, until it ends.
 fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
     let Some(member) = Frame::read(&mut stream).ok().and_then(|frame| joined(&frame, job)) else { return };
@@ -101,8 +83,7 @@ fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
 
 /// The rank that a first frame tells of, if it knows the secret.
 fn joined(frame: &Frame, job: &Job) -> Option<Member> {
-    let (secret, rest) = frame.body.split_at_checked(job.secret.len())?;
-    let (_size, world) = rest.split_at_checked(size_of::<u32>())?;
+    let (secret, world) = frame.body.split_at_checked(job.secret.len())?;
     let is_right = frame.kind == Kind::Join && secret == job.secret;
     is_right.then(|| Member { world: String::from_utf8_lossy(world).into(), rank: frame.rank })
 }
@@ -186,11 +167,11 @@ mod tests {
     fn frames_reach_the_rank_of_the_same_world_or_are_answered() {
         let launcher = Launcher::start().unwrap();
         let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
-        let mut zero = Control::join(&job, 0, 2, "w").unwrap();
-        let mut elsewhere = Control::join(&job, 1, 2, "another").unwrap();
+        let mut zero = Control::join(&job, 0, "w").unwrap();
+        let mut elsewhere = Control::join(&job, 1, "another").unwrap();
         zero.send(Kind::Hello, 1, b"first".to_vec()).unwrap();
         assert_eq!(Frame::read(&mut reader(&zero)).unwrap(), Frame::new(Kind::Absent, 1, Vec::new()));
-        let one = Control::join(&job, 1, 2, "w").unwrap();
+        let one = Control::join(&job, 1, "w").unwrap();
         // The launcher takes connections one after the other: the answer says that rank 1 has joined.
         let answer = loop {
             zero.send(Kind::Hello, 1, b"second".to_vec()).unwrap();
@@ -209,7 +190,7 @@ mod tests {
     fn a_stranger_without_the_secret_is_not_heard() {
         let launcher = Launcher::start().unwrap();
         let wrong = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], secret: [7; 16], ..launcher.job().clone() };
-        let mut stranger = Control::join(&wrong, 0, 1, "w").unwrap();
+        let mut stranger = Control::join(&wrong, 0, "w").unwrap();
         let _ = stranger.send(Kind::Hello, 0, Vec::new());
         let answer = Frame::read(&mut reader(&stranger)).unwrap_err().kind();
         assert!(matches!(answer, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset), "{answer}");

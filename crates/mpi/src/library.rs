@@ -12,7 +12,7 @@ macro_rules! functions {
     ($($name:ident: $symbol:literal ($($arg:ident: $ty:ty),*);)*) => {
         /// Functions of the MPI library.
         pub(crate) struct Library {
-            /// Its binary interface.
+            /// Binary interface, found out from the library's symbols.
             pub(crate) abi: Abi,
             $($name: unsafe extern "C" fn($($ty),*) -> c_int,)*
         }
@@ -79,7 +79,6 @@ functions! {
     request_get_status: c"PMPI_Request_get_status" (request: Handle, flag: Numbers, status: Pointer);
     cancel: c"PMPI_Cancel" (request: Pointer);
     comm_rank: c"PMPI_Comm_rank" (comm: Handle, rank: Numbers);
-    comm_size: c"PMPI_Comm_size" (comm: Handle, size: Numbers);
     comm_dup: c"PMPI_Comm_dup" (comm: Handle, new: Pointer);
     comm_free: c"PMPI_Comm_free" (comm: Pointer);
     comm_disconnect: c"PMPI_Comm_disconnect" (comm: Pointer);

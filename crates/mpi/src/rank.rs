@@ -1,5 +1,6 @@
 //! This process as a rank: whether it has joined a job, and how its threads wait for messages.
 
+use crate::abi::Handle;
 use crate::helper::Helper;
 use crate::job::{Job, are_none_pending};
 use crate::library::{Library, library};
@@ -16,6 +17,8 @@ pub(crate) struct Rank {
     pub(crate) threshold: u64,
     job: Mutex<Job>,
     helper: Helper,
+    /// A communicator of this process alone, by which MPI is made to progress.
+    pulse: Handle,
     is_on: AtomicBool,
     small: Small,
 }
@@ -39,23 +42,23 @@ pub(crate) fn rank() -> Option<&'static Rank> {
 pub(crate) fn join(settings: &Settings) -> Result<(), String> {
     let library = library().ok_or("no MPI library")?;
     let world = library.abi.named.comm_world;
-    let (mut own, mut size, mut parent, mut pulse) = (0, 0, 0_u64, 0_u64);
+    let (mut own, mut parent, mut pulse) = (0, 0_u64, 0_u64);
     library.comm_rank(world, &mut own);
-    library.comm_size(world, &mut size);
     library.comm_get_parent((&raw mut parent).cast());
     if library.handle_at((&raw const parent).cast(), 0) != library.abi.named.comm_null {
         return Err("started by MPI_Comm_spawn".to_owned());
     }
-    let (job, reader) = Job::join(settings, library, own.unsigned_abs(), size.unsigned_abs())?;
+    let (job, reader) = Job::join(settings, library, own.unsigned_abs())?;
     if library.comm_dup(library.abi.named.comm_self, (&raw mut pulse).cast()) != 0 {
         return Err("MPI has no communicator left".to_owned());
     }
-    let helper = Helper::new(library.handle_at((&raw const pulse).cast(), 0)).map_err(|error| error.to_string())?;
+    let helper = Helper::new().map_err(|error| error.to_string())?;
     let rank = Rank {
         library,
         threshold: settings.threshold,
         job: Mutex::new(job),
         helper,
+        pulse: library.handle_at((&raw const pulse).cast(), 0),
         is_on: AtomicBool::new(true),
         small: Small::default(),
     };
@@ -117,7 +120,7 @@ impl Rank {
         let (abi, mut flag) = (&self.library.abi, 0);
         let ignored = std::ptr::with_exposed_provenance_mut(abi.status_ignore);
         // A communicator of this process alone, on which nothing is ever sent.
-        self.library.iprobe(abi.any_source, abi.any_tag, self.helper.pulse(), &mut flag, ignored);
+        self.library.iprobe(abi.any_source, abi.any_tag, self.pulse, &mut flag, ignored);
     }
 
     /// Leaves the job: what others wait for is done, and the launcher is told.
@@ -134,7 +137,7 @@ impl Rank {
         self.job().say_goodbye(traffic);
         self.is_on.store(false, Ordering::Release);
         self.helper.end();
-        let mut pulse = self.helper.pulse().0;
+        let mut pulse = self.pulse.0;
         self.library.comm_free((&raw mut pulse).cast());
     }
 }

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::index::Index;
-use libc::c_long;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::mm::UserfaultfdFlags;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A userfaultfd whose events make ranges of an index stale.
@@ -74,37 +74,20 @@ fn gone(message: &[u8; 32]) -> Option<(usize, usize)> {
 }
 
 fn open() -> Option<OwnedFd> {
-    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-    // SAFETY: the call takes flags only. It is made past libc's functions: another preloaded library would take it for the program's own use.
-    let fd = unsafe { system_call(libc::SYS_userfaultfd, flags.into()) };
-    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the kernel has just made it for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // By the system call itself, past libc: another preloaded library would take it for the program's own use.
+    let flags =
+        UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+    // SAFETY: the call takes flags only.
+    let fd = unsafe { rustix::mm::userfaultfd(flags) }.ok()?;
     let mut api = [API, FEATURES, 0];
     // SAFETY: the request reads and writes three words.
     let failed = unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_API as _, api.as_mut_ptr()) };
     (failed == 0).then_some(fd)
 }
 
-/// A system call of one argument, by the instruction itself.
-unsafe fn system_call(number: c_long, argument: c_long) -> c_long {
-    let result: c_long;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's calling convention; the caller vouches for the call.
-    unsafe {
-        std::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") argument, lateout("rcx") _, lateout("r11") _);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller vouches for the call.
-    unsafe {
-        result = libc::syscall(number, argument);
-    }
-    result
-}
-
 // `linux/userfaultfd.h`.
 const API: u64 = 0xAA;
-const USER_MODE_ONLY: i32 = 1;
+const USER_MODE_ONLY: u32 = 1;
 const MODE_WRITE_PROTECT: u64 = 1 << 1;
 /// EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, and write protection of shared memory, which is never used: with it a range has no faults.
 const FEATURES: u64 = 1 << 2 | 1 << 3 | 1 << 6 | 1 << 12;

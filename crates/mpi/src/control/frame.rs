@@ -14,7 +14,7 @@ pub const MAX_BODY: usize = 1 << 17;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// First of each rank: the job's secret, the number of ranks, the name of their world.
+    /// First of each rank: the job's secret and the name of its world.
     Join = 1,
     /// Asks for a connection: a queue pair, and the place of the process.
     Hello = 2,
@@ -47,11 +47,11 @@ impl Kind {
 /// One frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Its meaning.
+    /// Purpose of the frame, which fixes the format of the body.
     pub kind: Kind,
-    /// The other rank.
+    /// Rank in `MPI_COMM_WORLD`: the destination in a rank's own frames, the source in those that it receives.
     pub rank: u32,
-    /// What it says.
+    /// Contents, at most [`MAX_BODY`] bytes.
     pub body: Vec<u8>,
 }
 

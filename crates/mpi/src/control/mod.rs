@@ -23,9 +23,9 @@ pub type Secret = [u8; 16];
 pub struct Job {
     /// The launcher's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its port.
+    /// TCP port of the launcher, on all of these addresses.
     pub port: u16,
-    /// What ranks of this job know.
+    /// Proof that a rank belongs to this job.
     pub secret: Secret,
 }
 
@@ -73,15 +73,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// Joins the job as `rank` of `size` in the world `world`.
-    pub fn join(job: &Job, rank: u32, size: u32, world: &str) -> io::Result<Self> {
+    /// Joins the job as `rank` of the world `world`.
+    pub fn join(job: &Job, rank: u32, world: &str) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for &address in &job.addresses {
             match TcpStream::connect_timeout(&SocketAddr::new(address, job.port), CONNECT_TIMEOUT) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     let mut control = Self { stream };
-                    let body = [&job.secret[..], &size.to_le_bytes(), world.as_bytes()].concat();
+                    let body = [&job.secret[..], world.as_bytes()].concat();
                     control.send(Kind::Join, rank, body)?;
                     return Ok(control);
                 }

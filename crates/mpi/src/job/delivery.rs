@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// What a stashed message becomes.
+/// Progress of a stashed message that a receive has taken.
 pub(crate) enum Delivery {
     Pulling(Pulling),
     Done(Outcome),
@@ -147,6 +147,10 @@ impl Job {
         };
         let packed = match target {
             Target::Packed(packed) => {
+                if pulling.posted.is_whole {
+                    // Announcements that are in the buffer already would be written over.
+                    self.watch();
+                }
                 self.unpack(packed.address(), len as usize, &pulling.posted);
                 Some(packed)
             }

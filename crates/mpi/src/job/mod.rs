@@ -67,13 +67,8 @@ pub(crate) struct Message {
 }
 
 impl Job {
-    /// Opens the device and joins the job as `rank` of `size`; also what the launcher sends. The error says why not.
-    pub(crate) fn join(
-        settings: &Settings,
-        library: &'static Library,
-        rank: u32,
-        size: u32,
-    ) -> Result<(Self, TcpStream), String> {
+    /// Opens the device and joins the job as `rank`; also what the launcher sends. The error says why not.
+    pub(crate) fn join(settings: &Settings, library: &'static Library, rank: u32) -> Result<(Self, TcpStream), String> {
         let job = settings.job.as_ref().ok_or("not started under `rdmesh mpi`")?;
         let device = Device::open(settings.device.as_deref()).map_err(|reason| reason.to_string())?;
         let refused = |error| format!("{} refuses to register memory: {error}", device.name());
@@ -81,7 +76,7 @@ impl Job {
         // Worlds that are started one after the other, or beside each other, are told apart where the MPI tells.
         let world = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
         let unreachable = |error| format!("cannot reach the launcher `rdmesh mpi`: {error}");
-        let control = Control::join(job, rank, size, &world).map_err(unreachable)?;
+        let control = Control::join(job, rank, &world).map_err(unreachable)?;
         let reader = control.reader().map_err(unreachable)?;
         let cache = Cache::new(settings.cache);
         let joined = Self {

@@ -305,7 +305,7 @@ impl Job {
         Some(Outcome::of_mpi(status, code))
     }
 
-    /// What became of a receive that MPI has.
+    /// Next stage of a receive that MPI has; none while nothing has arrived.
     fn received(&mut self, handle: Handle, posted: Posted, landing: Landing) -> Option<Stage> {
         let (mut status, mut request, mut flag) = (Status::new(), handle.0, 0);
         let code = self.library.test((&raw mut request).cast(), &mut flag, status.as_mut_ptr());

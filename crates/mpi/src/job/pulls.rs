@@ -61,7 +61,7 @@ enum Stage {
 
 /// End of a pull.
 pub(crate) struct Pulled {
-    /// What is to be unpacked.
+    /// Buffer, or memory that is to be unpacked into it.
     pub(crate) target: Target,
     /// Bytes that were read.
     pub(crate) len: u64,

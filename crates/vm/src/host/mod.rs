@@ -15,4 +15,4 @@ mod tree;
 pub use device::Trial;
 pub use device::{Device, DeviceError};
 pub use memory::GuestMemory;
-pub use monitor::spawn_monitor;
+pub use monitor::spawn_bound;

@@ -1,13 +1,13 @@
-//! The machine monitor, which does not outlive its device.
+//! Children that do not outlive their parent: a machine monitor its device, an MPI launcher what its ranks need.
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Starts a monitor that ends with the calling thread, which is to be the process's main one.
+/// Starts a child that ends with the calling thread, which is to be the process's main one.
 #[allow(unsafe_code)]
-pub fn spawn_monitor(command: &mut Command) -> io::Result<Child> {
+pub fn spawn_bound(command: &mut Command) -> io::Result<Child> {
     let parent = getpid();
     // SAFETY: between fork and exec the closure only makes system calls, and allocates nothing.
     unsafe {
