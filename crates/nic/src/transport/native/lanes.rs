@@ -55,6 +55,11 @@ impl Lanes {
         LaneCounts { all: self.lanes.len() as u8, resting: resting as u8 }
     }
 
+    /// Whether `lane` rests.
+    pub(crate) fn rests(&self, lane: Lane) -> bool {
+        self.lanes[lane.index()].rests_until.is_some()
+    }
+
     /// The lane for the next packet.
     pub(crate) fn choose(&mut self, now: Time) -> Lane {
         if self.lanes.len() == 1 {

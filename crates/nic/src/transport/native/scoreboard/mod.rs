@@ -48,6 +48,8 @@ pub(crate) struct Sending {
     pub(crate) is_timed: bool,
     /// Lane that it leaves by.
     pub(crate) lane: Lane,
+    /// Whether a copy left by another lane: that it arrives, or not, says nothing of this one.
+    pub(crate) is_copied: bool,
 }
 
 /// A PSN.
@@ -62,6 +64,7 @@ struct Entry {
     is_timed: bool,
     /// It was sent more than once.
     is_repeated: bool,
+    is_copied: bool,
     /// The peer has executed the request, and only its answer is missing.
     is_executed: bool,
 }
@@ -142,6 +145,11 @@ impl Scoreboard {
         self.lanes.choose_other(lane)
     }
 
+    /// Whether `lane` rests, and what leaves by it shows whether its path works again.
+    pub(crate) fn rests(&self, lane: Lane) -> bool {
+        self.lanes.rests(lane)
+    }
+
     /// PSNs of which the peer may still send an answer, or that may be on their way.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
@@ -155,7 +163,7 @@ impl Scoreboard {
     /// A packet was sent for the first time, with the next PSN.
     pub(crate) fn push(&mut self, now: Time, sending: Sending) {
         self.transmissions += 1;
-        let Sending { psns, is_answered, is_timed, lane } = sending;
+        let Sending { psns, is_answered, is_timed, lane, is_copied } = sending;
         let entry = Entry {
             at: now,
             transmission: self.transmissions,
@@ -164,6 +172,7 @@ impl Scoreboard {
             is_answered,
             is_timed,
             is_repeated: false,
+            is_copied,
             is_executed: false,
         };
         // Of a READ the first packet of data tells the round trip: the others wait for it.
@@ -183,7 +192,7 @@ impl Scoreboard {
                 self.set(i, State::Lost);
                 let entry = &mut self.entries[i];
                 (entry.at, entry.transmission, entry.is_repeated) = (now, transmission, true);
-                entry.lane = lane;
+                (entry.lane, entry.is_copied) = (lane, false);
                 self.set(i, State::InFlight);
             }
         }
@@ -221,9 +230,16 @@ impl Scoreboard {
     /// As [`Scoreboard::lose`], because nothing at all has come for long.
     pub(crate) fn lose_to_silence(&mut self, now: Time, psn: Psn) {
         if let Some(i) = self.index(psn).filter(|i| self.entries[*i].state != State::Done) {
-            self.lanes.on_lost(now, self.entries[i].lane);
+            self.blame(now, self.entries[i]);
         }
         self.lose(psn);
+    }
+
+    /// A transmission that is lost counts against its lane.
+    fn blame(&mut self, now: Time, entry: Entry) {
+        if !entry.is_copied {
+            self.lanes.on_lost(now, entry.lane);
+        }
     }
 
     /// Answers from `psn` on were not sent: they are asked for again.
@@ -351,7 +367,7 @@ impl Scoreboard {
             let deadline = entry.at.after(allowance);
             if deadline <= now {
                 self.set(i, State::Lost);
-                self.lanes.on_lost(now, entry.lane);
+                self.blame(now, entry);
                 self.uncounted += 1;
                 is_new |= entry.transmission > self.counted;
             } else {
@@ -389,7 +405,7 @@ impl Scoreboard {
         if is_newer && !is_earlier {
             *newest = Some(Arrived { transmission: entry.transmission, psn, round_trip });
         }
-        if !entry.is_repeated || !is_earlier {
+        if !entry.is_copied && !is_earlier {
             self.lanes.on_arrived(entry.lane, round_trip);
         }
         (entry.is_timed && !entry.is_repeated && self.lanes.is_typical(entry.lane)).then_some(entry.at)

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const ROUND_TRIP: Duration = Duration::from_micros(100);
-const REQUEST: Sending = Sending { psns: 1, is_answered: false, is_timed: false, lane: Lane(0) };
+const REQUEST: Sending = Sending { psns: 1, is_answered: false, is_timed: false, lane: Lane(0), is_copied: false };
 
 fn micros(at: u64) -> Time {
     Time(at * 1000)
@@ -62,6 +62,28 @@ fn what_overtakes_on_another_lane_is_no_sign_of_loss() {
 }
 
 #[test]
+fn what_has_a_copy_on_another_lane_says_nothing_of_its_own() {
+    let mut board = Scoreboard::new(psn(0), Lanes::new(4, 0));
+    let lane = Lane(1);
+    for n in 0..32 {
+        board.push(micros(n), Sending { lane, ..REQUEST });
+        board.lose_to_silence(micros(n), psn(n as u32));
+    }
+    assert!(board.rests(lane));
+    // A READ of which a copy left by another lane: its answer may have come for that.
+    board.push(micros(100), Sending { is_answered: true, lane, is_copied: true, ..REQUEST });
+    assert!(board.answer(micros(200), psn(32), false).0 && board.rests(lane));
+    board.push(micros(300), Sending { is_answered: true, lane, ..REQUEST });
+    assert!(board.answer(micros(400), psn(33), false).0 && !board.rests(lane));
+    // The same for the loss of it.
+    for n in 34..66 {
+        board.push(micros(500), Sending { is_answered: true, lane, is_copied: true, ..REQUEST });
+        board.lose_to_silence(micros(600), psn(n));
+    }
+    assert!(!board.rests(lane));
+}
+
+#[test]
 fn a_lost_retransmission_is_noticed_by_what_was_sent_after_it() {
     let mut board = board(3);
     board.hold(micros(100), psn(1), true);
@@ -116,7 +138,7 @@ fn what_was_only_late_widens_the_allowance_and_calm_narrows_it() {
 #[test]
 fn of_a_read_each_packet_of_data_is_waited_for() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 4, is_answered: true, is_timed: true, lane: Lane(0) });
+    board.push(micros(1), Sending { psns: 4, is_answered: true, is_timed: true, ..REQUEST });
     assert_eq!(board.acknowledge(micros(100), psn(5), true), (1, None));
     assert_eq!((board.take_done(), board.in_flight()), (1, 4));
     assert!(board.is_executed(psn(1), 4));
@@ -131,7 +153,7 @@ fn of_a_read_each_packet_of_data_is_waited_for() {
 #[test]
 fn a_read_that_waits_behind_a_gap_at_the_peer_is_not_lost() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: Lane(0) });
+    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, ..REQUEST });
     board.push(micros(2), REQUEST);
     assert!(board.hold(micros(100), psn(1), true).0 && board.hold(micros(100), psn(4), true).0);
     board.find_lost(micros(10_000), ROUND_TRIP);
@@ -156,7 +178,7 @@ fn what_the_peer_no_longer_holds_is_sent_again() {
 #[test]
 fn an_old_report_of_a_read_takes_no_answer_back() {
     let mut board = board(1);
-    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, lane: Lane(0) });
+    board.push(micros(1), Sending { psns: 3, is_answered: true, is_timed: true, ..REQUEST });
     assert_eq!(board.answer(micros(100), psn(2), false), (true, None));
     board.hold(micros(101), psn(1), false);
     assert!(!board.awaits(psn(2)) && board.awaits(psn(1)) && board.awaits(psn(3)));
@@ -165,7 +187,7 @@ fn an_old_report_of_a_read_takes_no_answer_back() {
 #[test]
 fn a_refused_request_and_what_was_to_be_answered_behind_it_are_sent_again() {
     let mut board = board(2);
-    board.push(micros(2), Sending { psns: 2, is_answered: true, is_timed: true, lane: Lane(0) });
+    board.push(micros(2), Sending { psns: 2, is_answered: true, is_timed: true, ..REQUEST });
     board.hold(micros(100), psn(1), true);
     board.lose(psn(1));
     board.lose_answers(psn(1));
@@ -182,7 +204,7 @@ proptest! {
             let (now, psn) = (micros(at as u64 * 20), psn(0xff_fff0).add(taken + n).add(0u32.wrapping_sub(5)));
             match step {
                 0 => {
-                    board.push(now, Sending { psns, is_answered: psns != 1, is_timed: true, lane: Lane(0) });
+                    board.push(now, Sending { psns, is_answered: psns != 1, is_timed: true, ..REQUEST });
                     next = next.add(psns);
                 }
                 1 => drop(board.acknowledge(now, if psn.since(next) > 0 { next } else { psn }, psns % 2 == 0)),

@@ -183,8 +183,8 @@ impl<P: Platform> Requester<'_, P> {
         };
         match self.packets().emit(to, &plan, &place) {
             Ok(()) => {
-                self.send_copy(to, &plan, &place);
-                self.on_request_sent(&plan, place.lane);
+                let is_copied = self.send_copy(to, &plan, &place);
+                self.on_request_sent(&plan, place.lane, is_copied);
                 Step::Done
             }
             Err(error) if error.is_slow() && self.wait_for_own_memory() => Step::Stuck,
@@ -212,7 +212,7 @@ impl<P: Platform> Requester<'_, P> {
         Step::Stuck
     }
 
-    fn on_request_sent(&mut self, plan: &Plan, lane: Lane) {
+    fn on_request_sent(&mut self, plan: &Plan, lane: Lane, is_copied: bool) {
         let now = self.out.now;
         let send = &mut self.qp.send;
         let requester = &mut self.connection.requester;
@@ -228,7 +228,7 @@ impl<P: Platform> Requester<'_, P> {
         send.next_psn = psn.add(plan.psns);
         if let Some(board) = &mut requester.board {
             let is_answered = entry.wr.op.is_read_or_atomic();
-            board.push(now, Sending { psns: plan.psns, is_answered, is_timed: plan.asks, lane });
+            board.push(now, Sending { psns: plan.psns, is_answered, is_timed: plan.asks, lane, is_copied });
         }
         self.out.spend(plan.moves);
         self.out.meter(self.index, plan.moves, begins);

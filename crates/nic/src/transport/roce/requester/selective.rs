@@ -139,20 +139,22 @@ impl<P: Platform> Requester<'_, P> {
     }
 
     /// Where packets are lost, sends the request of a READ or atomic twice: it is short, and while it is missing nothing behind it
-    /// is answered.
-    pub(super) fn send_copy(&mut self, to: &mut Transmits, plan: &Plan, place: &Place) {
+    /// is answered. Returns whether it did.
+    pub(super) fn send_copy(&mut self, to: &mut Transmits, plan: &Plan, place: &Place) -> bool {
         let requester = &self.connection.requester;
-        // By another lane, where there are several.
         let is_short = plan.payload <= SHORT && self.qp.send.window[place.slot].wr.op.is_read_or_atomic();
-        if is_short && requester.is_selective() && !requester.congestion.is_lossless() && to.has_room() {
-            let lane = match &self.connection.requester.board {
-                Some(board) => board.choose_other_lane(place.lane),
-                None => place.lane,
-            };
-            let Place { slot, sent, psn, is_repeated, .. } = *place;
-            // Its memory was read just now: the copy is sent too, or is not needed.
-            let _ = self.packets().emit(to, plan, &Place { slot, sent, psn, is_repeated, lane });
+        if !is_short || !requester.is_selective() || requester.congestion.is_lossless() || !to.has_room() {
+            return false;
         }
+        // By another lane, where there are several. What shows whether a lane works again has none.
+        let lane = match &requester.board {
+            Some(board) if board.rests(place.lane) => return false,
+            Some(board) => board.choose_other_lane(place.lane),
+            None => place.lane,
+        };
+        let Place { slot, sent, psn, is_repeated, .. } = *place;
+        // Its memory was read just now: the copy is sent too, or is not needed.
+        self.packets().emit(to, plan, &Place { slot, sent, psn, is_repeated, lane }).is_ok()
     }
 
     fn on_sent_again(&mut self, plan: &Plan, place: &Place) {
