@@ -72,7 +72,10 @@ impl Helper {
                 match Frame::read(&mut frames) {
                     Ok(frame) => rank.job().on_frame(&frame),
                     // Messages go on; no new rank is met.
-                    Err(_) => is_connected = false,
+                    Err(_) => {
+                        is_connected = false;
+                        rank.job().on_launcher_lost();
+                    }
                 }
             }
             if !are_none_pending() {

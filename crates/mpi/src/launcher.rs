@@ -18,9 +18,18 @@ pub struct Launcher {
 
 #[derive(Debug, Default)]
 struct Ranks {
-    /// Of each rank that is connected now: where to put frames for it.
-    outlets: HashMap<Member, Sender<Frame>>,
+    /// Those that are connected now.
+    connected: HashMap<Member, Connected>,
     report: Report,
+}
+
+#[derive(Debug)]
+struct Connected {
+    /// Where to put frames for it.
+    outlet: Sender<Frame>,
+    /// How far it has come in leaving, and how far it was told that all have.
+    leaving: u8,
+    told: u8,
 }
 
 /// A rank of one of the worlds that were started under this launcher, one after the other or at the same time.
@@ -66,7 +75,8 @@ fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
     let Some(member) = Frame::read(&mut stream).ok().and_then(|frame| joined(&frame, job)) else { return };
     let Ok(writer) = stream.set_nodelay(true).and_then(|()| stream.try_clone()) else { return };
     let (outlet, frames) = channel::<Frame>();
-    lock(ranks).outlets.insert(member.clone(), outlet.clone());
+    let connected = Connected { outlet: outlet.clone(), leaving: 0, told: 0 };
+    lock(ranks).connected.insert(member.clone(), connected);
     let spawned = thread::Builder::new().name("rank-writer".to_owned()).spawn(move || {
         let mut writer = writer;
         while let Ok(frame) = frames.recv() {
@@ -78,7 +88,10 @@ fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
     while let (Ok(_), Ok(frame)) = (&spawned, Frame::read(&mut stream)) {
         pass_on(frame, &member, ranks, &outlet);
     }
-    lock(ranks).outlets.remove(&member);
+    let mut ranks = lock(ranks);
+    ranks.connected.remove(&member);
+    // The others wait no longer for it.
+    ranks.tell_who_leave(&member.world);
 }
 
 /// The rank that a first frame tells of, if it knows the secret.
@@ -90,16 +103,39 @@ fn joined(frame: &Frame, job: &Job) -> Option<Member> {
 
 fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Frame>) {
     let mut ranks = lock(ranks);
-    if frame.kind == Kind::Report {
-        if let Some(report) = Report::parse(&frame.body) {
-            ranks.report.add(&report);
+    match frame.kind {
+        Kind::Report => {
+            if let Some(report) = Report::parse(&frame.body) {
+                ranks.report.add(&report);
+            }
         }
-        return;
+        Kind::Leaving => {
+            if let (Some(connected), Some(&stage)) = (ranks.connected.get_mut(from), frame.body.first()) {
+                connected.leaving = stage;
+            }
+            ranks.tell_who_leave(&from.world);
+        }
+        kind => {
+            let rank = frame.rank;
+            let to = ranks.connected.get(&Member { world: Arc::clone(&from.world), rank });
+            let passed = to.is_some_and(|to| to.outlet.send(Frame { rank: from.rank, ..frame }).is_ok());
+            if !passed && kind == Kind::Hello {
+                let _ = outlet.send(Frame::new(Kind::Absent, rank, Vec::new()));
+            }
+        }
     }
-    let to = Member { world: Arc::clone(&from.world), rank: frame.rank };
-    let passed = ranks.outlets.get(&to).is_some_and(|to| to.send(Frame { rank: from.rank, ..frame.clone() }).is_ok());
-    if !passed && frame.kind == Kind::Hello {
-        let _ = outlet.send(Frame::new(Kind::Absent, frame.rank, Vec::new()));
+}
+
+impl Ranks {
+    /// Tells the ranks of a world how far all of them have come in leaving.
+    fn tell_who_leave(&mut self, world: &str) {
+        let of_world = self.connected.iter_mut().filter(|(member, _)| *member.world == *world);
+        let mut of_world: Vec<&mut Connected> = of_world.map(|(_, connected)| connected).collect();
+        let all = of_world.iter().map(|connected| connected.leaving).min().unwrap_or(0);
+        for connected in of_world.iter_mut().filter(|connected| connected.told < all) {
+            connected.told = all;
+            let _ = connected.outlet.send(Frame::new(Kind::Leaving, 0, vec![all]));
+        }
     }
 }
 
@@ -184,6 +220,29 @@ mod tests {
         assert_eq!(answer, Frame::new(Kind::Hello, 0, b"second".to_vec()));
         elsewhere.send(Kind::Hello, 0, Vec::new()).unwrap();
         assert_eq!(Frame::read(&mut reader(&elsewhere)).unwrap().kind, Kind::Absent);
+    }
+
+    #[test]
+    fn ranks_leave_when_all_have_come_as_far_or_are_gone() {
+        let launcher = Launcher::start().unwrap();
+        let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
+        let mut ranks = [0, 1, 2].map(|rank| Control::join(&job, rank, "w").unwrap());
+        let all = |stage: u8| Frame::new(Kind::Leaving, 0, vec![stage]);
+        while lock(&launcher.ranks).connected.len() < ranks.len() {
+            thread::yield_now();
+        }
+        for rank in &mut ranks {
+            rank.send(Kind::Leaving, 0, vec![1]).unwrap();
+        }
+        assert!(ranks.iter().all(|rank| Frame::read(&mut reader(rank)).unwrap() == all(1)));
+        let [mut zero, one, mut two] = ranks;
+        two.send(Kind::Leaving, 0, vec![2]).unwrap();
+        zero.send(Kind::Leaving, 0, vec![2]).unwrap();
+        let early = reader(&zero);
+        early.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(Frame::read(&mut &early).is_err(), "rank 1 has not come");
+        drop(one);
+        assert_eq!(Frame::read(&mut reader(&two)).unwrap(), all(2));
     }
 
     #[test]

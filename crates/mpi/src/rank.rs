@@ -1,11 +1,11 @@
 //! This process as a rank: whether it has joined a job, and how its threads wait for messages.
 
-use crate::abi::Handle;
 use crate::helper::Helper;
-use crate::job::{Job, are_none_pending};
+use crate::job::{Job, Leaving, are_none_pending};
 use crate::library::{Library, library};
 use crate::report::Traffic;
 use crate::settings::Settings;
+use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,8 +17,6 @@ pub(crate) struct Rank {
     pub(crate) threshold: u64,
     job: Mutex<Job>,
     helper: Helper,
-    /// A communicator of this process alone, by which MPI is made to progress.
-    pulse: Handle,
     is_on: AtomicBool,
     small: Small,
 }
@@ -42,23 +40,19 @@ pub(crate) fn rank() -> Option<&'static Rank> {
 pub(crate) fn join(settings: &Settings) -> Result<(), String> {
     let library = library().ok_or("no MPI library")?;
     let world = library.abi.named.comm_world;
-    let (mut own, mut parent, mut pulse) = (0, 0_u64, 0_u64);
+    let (mut own, mut parent) = (0, 0_u64);
     library.comm_rank(world, &mut own);
     library.comm_get_parent((&raw mut parent).cast());
     if library.handle_at((&raw const parent).cast(), 0) != library.abi.named.comm_null {
         return Err("started by MPI_Comm_spawn".to_owned());
     }
     let (job, reader) = Job::join(settings, library, own.unsigned_abs())?;
-    if library.comm_dup(library.abi.named.comm_self, (&raw mut pulse).cast()) != 0 {
-        return Err("MPI has no communicator left".to_owned());
-    }
     let helper = Helper::new().map_err(|error| error.to_string())?;
     let rank = Rank {
         library,
         threshold: settings.threshold,
         job: Mutex::new(job),
         helper,
-        pulse: library.handle_at((&raw const pulse).cast(), 0),
         is_on: AtomicBool::new(true),
         small: Small::default(),
     };
@@ -119,11 +113,15 @@ impl Rank {
     fn poll_mpi(&self) {
         let (abi, mut flag) = (&self.library.abi, 0);
         let ignored = std::ptr::with_exposed_provenance_mut(abi.status_ignore);
-        // A communicator of this process alone, on which nothing is ever sent.
-        self.library.iprobe(abi.any_source, abi.any_tag, self.pulse, &mut flag, ignored);
+        // A probe takes no message. MPICH looks into the network for no communicator of this process alone, and not where it has
+        // found something: so it is of the world, with a tag of nobody's.
+        self.library.iprobe(abi.any_source, RARE_TAG, abi.named.comm_world, &mut flag, ignored);
     }
 
     /// Leaves the job: what others wait for is done, and the launcher is told.
+    ///
+    /// No rank goes on into MPI's own end before all have come, and none calls MPI from then on: MPICH 4.0 over UCX stands still where
+    /// one rank makes progress while another is in its `MPI_Finalize`.
     pub(crate) fn leave(&self) {
         let deadline = Instant::now() + LEAVE_LIMIT;
         self.wait(|job| {
@@ -135,15 +133,22 @@ impl Rank {
         let traffic =
             Traffic { messages: small.messages.load(Ordering::Relaxed), bytes: small.bytes.load(Ordering::Relaxed) };
         self.job().say_goodbye(traffic);
+        self.job().leave(Leaving::Done);
+        self.wait(|job| job.have_all(Leaving::Done).then_some(()));
+        self.job().leave(Leaving::Silent);
+        let mut pause = Pause::default();
+        while !self.job().have_all(Leaving::Silent) {
+            pause.wait();
+        }
         self.is_on.store(false, Ordering::Release);
         self.helper.end();
-        let mut pulse = self.pulse.0;
-        self.library.comm_free((&raw mut pulse).cast());
     }
 }
 
 /// Limit for what is still under way when the program ends.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+/// The largest tag that every MPI has (MPI 4.1, 9.1.2).
+const RARE_TAG: c_int = 32_767;
 
 /// Rest between two looks: none at first, then the processor is given to others, at last for a while.
 #[derive(Default)]

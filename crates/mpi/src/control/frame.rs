@@ -32,14 +32,16 @@ pub enum Kind {
     Part = 8,
     /// All of an announced message is there: its sequence.
     Done = 9,
-    /// Last of each rank: how its messages went.
+    /// How a rank's messages went.
     Report = 10,
+    /// Of a rank, to the launcher: it has come so far in leaving, a number of one byte. From the launcher: all have.
+    Leaving = 11,
 }
 
 impl Kind {
     fn parse(byte: u8) -> Option<Self> {
-        use Kind::{Absent, Broken, Done, Give, Hello, Join, Part, Refuse, Report, Welcome};
-        let all = [Join, Hello, Welcome, Refuse, Absent, Broken, Give, Part, Done, Report];
+        use Kind::{Absent, Broken, Done, Give, Hello, Join, Leaving, Part, Refuse, Report, Welcome};
+        let all = [Join, Hello, Welcome, Refuse, Absent, Broken, Give, Part, Done, Report, Leaving];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -93,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_is_read_as_it_was_written(kind in 1..=10_u8, rank: u32, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn a_frame_is_read_as_it_was_written(kind in 1..=11_u8, rank: u32, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let frame = Frame::new(Kind::parse(kind).unwrap(), rank, body);
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();

@@ -53,6 +53,17 @@ pub(crate) struct Job {
     ranges: Ranges,
     stash: Stash,
     report: Report,
+    /// How far all ranks have come in leaving.
+    leaving: u8,
+}
+
+/// How far a rank has come in leaving its job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Leaving {
+    /// The program has ended its use of MPI, and nobody waits for a message of this rank.
+    Done = 1,
+    /// It calls MPI no more before `MPI_Finalize`.
+    Silent = 2,
 }
 
 /// A message that the program sends.
@@ -94,6 +105,7 @@ impl Job {
             ranges: Ranges::default(),
             stash: Stash::default(),
             report: Report::of_one_rank(),
+            leaving: 0,
         };
         Ok((joined, reader))
     }
@@ -214,7 +226,7 @@ impl Job {
 
     /// A frame from the launcher, or by it from another rank.
     pub(crate) fn on_frame(&mut self, frame: &Frame) {
-        let Self { device, pulls, peers, control, sends, report, .. } = self;
+        let Self { device, pulls, peers, control, sends, report, leaving, .. } = self;
         let Frame { kind, rank, ref body } = *frame;
         let words = body.as_chunks::<8>().0;
         let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_le_bytes(word));
@@ -235,6 +247,7 @@ impl Job {
                 }
             }
             Kind::Done => sends.complete(word(0), rank),
+            Kind::Leaving => *leaving = body.first().copied().unwrap_or(0).max(*leaving),
             Kind::Join | Kind::Report => {}
         }
     }
@@ -250,6 +263,23 @@ impl Job {
         (self.report.cache_hits, self.report.cache_misses) = self.cache.counts();
         self.report.small(small);
         let _ = self.control.send(Kind::Report, 0, self.report.to_bytes());
+    }
+
+    /// Tells the other ranks how far this one has come in leaving.
+    pub(crate) fn leave(&mut self, stage: Leaving) {
+        if self.control.send(Kind::Leaving, 0, vec![stage as u8]).is_err() {
+            self.on_launcher_lost();
+        }
+    }
+
+    /// Whether all ranks have come so far.
+    pub(crate) fn have_all(&self, stage: Leaving) -> bool {
+        self.leaving >= stage as u8
+    }
+
+    /// Nobody is waited for any more.
+    pub(crate) fn on_launcher_lost(&mut self) {
+        self.leaving = u8::MAX;
     }
 
     fn with_ways<T>(&mut self, act: impl FnOnce(&mut Pulls, &mut Roads<'_>) -> T) -> T {
