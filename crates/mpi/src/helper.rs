@@ -5,6 +5,7 @@
 use crate::control::Frame;
 use crate::job::are_none_pending;
 use crate::rank::Rank;
+use crate::verbs::Events;
 use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -54,29 +55,18 @@ impl Helper {
     }
 
     fn run(&self, rank: &Rank, launcher: TcpStream) {
-        let mut frames = BufReader::new(launcher);
+        let mut sources = Sources { launcher: Some(BufReader::new(launcher)), device: Some(rank.job().events()) };
         let mut tick = SHORT;
-        let mut is_connected = true;
         loop {
             self.is_asleep.store(true, Ordering::SeqCst);
-            let is_idle = are_none_pending();
-            let woken = match is_connected {
-                true if !frames.buffer().is_empty() => Woken::Frame,
-                true => self.rest(Some(frames.get_ref()), is_idle, tick),
-                false => self.rest(None, is_idle, tick),
-            };
+            let woken = self.rest(&sources, are_none_pending(), tick);
             if self.is_ended.load(Ordering::SeqCst) {
                 return;
             }
-            if let Woken::Frame = woken {
-                match Frame::read(&mut frames) {
-                    Ok(frame) => rank.job().on_frame(&frame),
-                    // Messages go on; no new rank is met.
-                    Err(_) => {
-                        is_connected = false;
-                        rank.job().on_launcher_lost();
-                    }
-                }
+            match woken {
+                Woken::Frame => sources.hear_launcher(rank),
+                Woken::Device => sources.hear_device(rank),
+                Woken::Bell | Woken::Time => {}
             }
             if !are_none_pending() {
                 let mut job = rank.job();
@@ -87,29 +77,57 @@ impl Helper {
         }
     }
 
-    /// Waits for a frame, for the bell, or for `tick` where operations are pending.
-    fn rest(&self, launcher: Option<&TcpStream>, is_idle: bool, tick: Duration) -> Woken {
-        let bell = PollFd::new(&self.bell, PollFlags::IN);
-        let mut fds: ArrayVec<PollFd<'_>, 2> = [bell].into_iter().collect();
-        fds.extend(launcher.map(|launcher| PollFd::new(launcher, PollFlags::IN)));
-        let _ = poll(&mut fds, limit(is_idle, tick).as_ref());
-        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let woken = if is_ready(1) {
-            Woken::Frame
-        } else if is_ready(0) {
-            Woken::Bell
-        } else {
-            Woken::Time
-        };
+    /// Waits for a frame, for the device, for the bell, or for `tick` where operations are pending.
+    fn rest(&self, sources: &Sources, is_idle: bool, tick: Duration) -> Woken {
+        if sources.launcher.as_ref().is_some_and(|frames| !frames.buffer().is_empty()) {
+            return Woken::Frame;
+        }
+        let mut fds: ArrayVec<(PollFd<'_>, Woken), 3> = ArrayVec::new();
+        fds.push((PollFd::new(&self.bell, PollFlags::IN), Woken::Bell));
+        fds.extend(sources.launcher.iter().map(|frames| (PollFd::new(frames.get_ref(), PollFlags::IN), Woken::Frame)));
+        fds.extend(sources.device.iter().map(|device| (PollFd::new(device, PollFlags::IN), Woken::Device)));
+        let (mut polled, kinds): (ArrayVec<_, 3>, ArrayVec<_, 3>) = fds.into_iter().unzip();
+        let _ = poll(&mut polled, limit(is_idle, tick).as_ref());
         self.is_asleep.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        woken
+        // The bell is the first, and the least of them.
+        let ready = polled.iter().zip(kinds).rfind(|(fd, _)| !fd.revents().is_empty());
+        ready.map_or(Woken::Time, |(_, kind)| kind)
+    }
+}
+
+/// From where the helper hears, as long as there is something to be heard.
+struct Sources {
+    launcher: Option<BufReader<TcpStream>>,
+    device: Option<Events>,
+}
+
+impl Sources {
+    fn hear_launcher(&mut self, rank: &Rank) {
+        match self.launcher.as_mut().map(Frame::read) {
+            Some(Ok(frame)) => rank.job().on_frame(&frame),
+            // Messages go on; no new rank is met.
+            Some(Err(_)) => {
+                self.launcher = None;
+                rank.job().on_launcher_lost();
+            }
+            None => {}
+        }
+    }
+
+    fn hear_device(&mut self, rank: &Rank) {
+        if self.device.as_ref().is_some_and(Events::is_device_gone) {
+            self.device = None;
+            rank.job().on_device_lost();
+        }
     }
 }
 
 /// Cause of the end of a rest.
+#[derive(Clone, Copy)]
 enum Woken {
     Frame,
+    Device,
     Bell,
     Time,
 }

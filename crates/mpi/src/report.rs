@@ -45,7 +45,7 @@ const WAYS: [(Way, &str); 8] = [
     (Way::Small, "by MPI: shorter than the threshold"),
     (Way::Near, "by MPI: to a rank of the same endpoint"),
     (Way::Early, "by MPI: before the ranks were connected"),
-    (Way::Peer, "by MPI: the peer has no librdmesh-mpi.so, or no RDMA device"),
+    (Way::Peer, "by MPI: the peer has no librdmesh-mpi.so, or no RDMA device that works"),
     (Way::Pieces, "by MPI: derived datatypes that are not in one piece"),
     (Way::Memory, "by MPI: memory that cannot be registered"),
     (Way::Busy, "by MPI: too many messages in flight"),

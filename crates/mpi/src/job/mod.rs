@@ -28,7 +28,7 @@ use crate::control::{Control, Frame, Kind, Secret};
 use crate::library::Library;
 use crate::report::{Report, Way};
 use crate::settings::Settings;
-use crate::verbs::Device;
+use crate::verbs::{Device, Events};
 use communicators::Communicators;
 use operations::Operations;
 use peers::{Link, Peers, place};
@@ -275,6 +275,19 @@ impl Job {
     /// Whether all ranks have come so far.
     pub(crate) fn have_all(&self, stage: Leaving) -> bool {
         self.leaving >= stage as u8
+    }
+
+    /// The device is gone: what was announced is repaired, and other messages go MPI's own way.
+    pub(crate) fn on_device_lost(&mut self) {
+        let Self { pulls, peers, control, .. } = self;
+        for rank in peers.linked() {
+            pulls.fail(rank, &mut Roads { peers, control });
+        }
+    }
+
+    /// What the device tells.
+    pub(crate) fn events(&self) -> Events {
+        self.device.events()
     }
 
     /// Nobody is waited for any more.

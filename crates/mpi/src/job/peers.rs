@@ -90,6 +90,12 @@ impl Peers {
         matches!(before, Some(Peer::Connected(_) | Peer::Asked { .. }))
     }
 
+    /// The ranks to which there are connections, or are about to be.
+    pub(crate) fn linked(&self) -> Vec<u32> {
+        let is_linked = |peer: &Peer| matches!(peer, Peer::Connected(_) | Peer::Asked { .. });
+        self.known.iter().filter(|(_, peer)| is_linked(peer)).map(|(&rank, _)| rank).collect()
+    }
+
     /// Work requests of all connections without a completion yet.
     pub(crate) fn posted(&self) -> u32 {
         self.known.values().map(|peer| if let Peer::Connected(link) = peer { link.posted } else { 0 }).sum()

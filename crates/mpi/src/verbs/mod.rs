@@ -1,7 +1,10 @@
 //! The RDMA device: memory regions, reliable connections, and their completions, through libibverbs.
 #![allow(unsafe_code)]
 
+mod events;
 mod sys;
+
+pub(crate) use events::Events;
 
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -21,6 +24,8 @@ const READS: u8 = 16;
 /// An RDMA device that is open, with its protection domain and one completion queue.
 pub(crate) struct Device {
     library: Arc<Library>,
+    /// Never closed.
+    context: NonNull<sys::Context>,
     queue: NonNull<sys::CompletionQueue>,
     name: String,
     gid: Gid,
@@ -112,6 +117,7 @@ impl Device {
             let queue = NonNull::new(queue).ok_or(NoDevice::Refused)?;
             Ok(Self {
                 library: Arc::new(Library { functions, domain }),
+                context,
                 queue,
                 name,
                 gid,
@@ -120,6 +126,11 @@ impl Device {
                 max_message: port.max_message.max(1 << 20),
             })
         }
+    }
+
+    /// What the device tells besides completions.
+    pub(crate) fn events(&self) -> Events {
+        Events::new(Arc::clone(&self.library), self.context)
     }
 
     /// Its name, as `ibv_devices` shows it.

@@ -6,11 +6,13 @@
 use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::CStr;
 
-/// `struct ibv_context`, up to the functions that are called through it.
+/// `struct ibv_context`, up to the descriptor of its events.
 #[repr(C)]
 pub(super) struct Context {
     device: *mut c_void,
     operations: Operations,
+    command_fd: c_int,
+    pub(super) event_fd: c_int,
 }
 
 /// `struct ibv_context_ops`: a table of pointers.
@@ -20,6 +22,18 @@ struct Operations {
     poll_cq: unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut WorkCompletion) -> c_int,
     before_post: [*mut c_void; 13],
     post_send: unsafe extern "C" fn(*mut QueuePair, *mut WorkRequest, *mut *mut WorkRequest) -> c_int,
+    after_post: [*mut c_void; 6],
+}
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+pub(super) struct Event {
+    element: *mut c_void,
+    pub(super) kind: c_int,
+}
+
+impl Event {
+    pub(super) const EMPTY: Self = Self { element: std::ptr::null_mut(), kind: 0 };
 }
 
 /// `struct ibv_cq`, up to its context.
@@ -200,6 +214,8 @@ const _: () = {
     assert!(size_of::<Address>() == 32);
     assert!(size_of::<QueuePairAttributes>() == 144);
     assert!(std::mem::offset_of!(Operations, post_send) == 25 * 8);
+    assert!(std::mem::offset_of!(Context, event_fd) == 268);
+    assert!(size_of::<Event>() == 16);
 };
 
 /// Declares the functions of the library; their pointers are looked up together.
@@ -244,6 +260,8 @@ functions! {
     destroy_qp: c"ibv_destroy_qp" (pair: *mut QueuePair) -> c_int;
     reg_mr: c"ibv_reg_mr" (domain: *mut c_void, address: *mut c_void, len: usize, access: c_int) -> *mut MemoryRegion;
     dereg_mr: c"ibv_dereg_mr" (region: *mut MemoryRegion) -> c_int;
+    get_async_event: c"ibv_get_async_event" (context: *mut Context, event: *mut Event) -> c_int;
+    ack_async_event: c"ibv_ack_async_event" (event: *mut Event) -> ();
 }
 
 /// `ibv_poll_cq`: completions taken, or a negative number.
