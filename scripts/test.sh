@@ -3,10 +3,10 @@
 . scripts/build.sh
 . scripts/watchdog.sh
 
-TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software rxe vm pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile fresh)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
-declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300
+declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=90
     [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
@@ -101,6 +101,12 @@ part_software() {
     need run test software
     build_product tested
     run_tests software
+}
+
+part_mpi() {
+    need run test software
+    build_product tested
+    run_tests mpi
 }
 
 part_rxe() {
