@@ -20,6 +20,8 @@ pub struct Launcher {
 struct Ranks {
     /// Those that are connected now.
     connected: HashMap<Member, Connected>,
+    /// Ranks of each world that have joined, those that have left among them.
+    joined: HashMap<Arc<str>, u32>,
     report: Report,
 }
 
@@ -27,6 +29,8 @@ struct Ranks {
 struct Connected {
     /// Where to put frames for it.
     outlet: Sender<Frame>,
+    /// How many ranks its world has.
+    size: u32,
     /// How far it has come in leaving, and how far it was told that all have.
     leaving: u8,
     told: u8,
@@ -72,11 +76,11 @@ impl Launcher {
 
 /// Passes on what a rank sends, until it ends.
 fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
-    let Some(member) = Frame::read(&mut stream).ok().and_then(|frame| joined(&frame, job)) else { return };
+    let Some((member, size)) = Frame::read(&mut stream).ok().and_then(|frame| joined(&frame, job)) else { return };
     let Ok(writer) = stream.set_nodelay(true).and_then(|()| stream.try_clone()) else { return };
     let (outlet, frames) = channel::<Frame>();
-    let connected = Connected { outlet: outlet.clone(), leaving: 0, told: 0 };
-    lock(ranks).connected.insert(member.clone(), connected);
+    let connected = Connected { outlet: outlet.clone(), size, leaving: 0, told: 0 };
+    lock(ranks).join(member.clone(), connected);
     let spawned = thread::Builder::new().name("rank-writer".to_owned()).spawn(move || {
         let mut writer = writer;
         while let Ok(frame) = frames.recv() {
@@ -88,17 +92,16 @@ fn serve(mut stream: TcpStream, job: &Job, ranks: &Mutex<Ranks>) {
     while let (Ok(_), Ok(frame)) = (&spawned, Frame::read(&mut stream)) {
         pass_on(frame, &member, ranks, &outlet);
     }
-    let mut ranks = lock(ranks);
-    ranks.connected.remove(&member);
-    // The others wait no longer for it.
-    ranks.tell_who_leave(&member.world);
+    lock(ranks).part(&member);
 }
 
-/// The rank that a first frame tells of, if it knows the secret.
-fn joined(frame: &Frame, job: &Job) -> Option<Member> {
-    let (secret, world) = frame.body.split_at_checked(job.secret.len())?;
+/// The rank that a first frame tells of, if it knows the secret, and the number of ranks of its world.
+fn joined(frame: &Frame, job: &Job) -> Option<(Member, u32)> {
+    let (secret, rest) = frame.body.split_at_checked(job.secret.len())?;
+    let (&size, world) = rest.split_first_chunk()?;
     let is_right = frame.kind == Kind::Join && secret == job.secret;
-    is_right.then(|| Member { world: String::from_utf8_lossy(world).into(), rank: frame.rank })
+    is_right
+        .then(|| (Member { world: String::from_utf8_lossy(world).into(), rank: frame.rank }, u32::from_le_bytes(size)))
 }
 
 fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Frame>) {
@@ -110,8 +113,11 @@ fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Fr
             }
         }
         Kind::Leaving => {
+            let is_whole = ranks.is_whole(from);
             if let (Some(connected), Some(&stage)) = (ranks.connected.get_mut(from), frame.body.first()) {
                 connected.leaving = stage;
+                let told = if is_whole { connected.told } else { ALONE };
+                let _ = outlet.send(Frame::new(Kind::Leaving, 0, vec![told]));
             }
             ranks.tell_who_leave(&from.world);
         }
@@ -127,6 +133,26 @@ fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Fr
 }
 
 impl Ranks {
+    fn join(&mut self, member: Member, connected: Connected) {
+        *self.joined.entry(Arc::clone(&member.world)).or_default() += 1;
+        self.connected.insert(member, connected);
+    }
+
+    fn part(&mut self, member: &Member) {
+        self.connected.remove(member);
+        if !self.connected.keys().any(|other| other.world == member.world) {
+            self.joined.remove(&member.world);
+        }
+        // The others wait no longer for it.
+        self.tell_who_leave(&member.world);
+    }
+
+    /// Whether all ranks of its world have joined.
+    fn is_whole(&self, member: &Member) -> bool {
+        let size = self.connected.get(member).map_or(0, |connected| connected.size);
+        self.joined.get(&member.world).is_some_and(|&joined| joined >= size)
+    }
+
     /// Tells the ranks of a world how far all of them have come in leaving.
     fn tell_who_leave(&mut self, world: &str) {
         let of_world = self.connected.iter_mut().filter(|(member, _)| *member.world == *world);
@@ -138,6 +164,9 @@ impl Ranks {
         }
     }
 }
+
+/// Answer to a rank some of whose world have not joined: it waits for nobody.
+const ALONE: u8 = u8::MAX;
 
 /// Addresses of this network namespace, from `/proc/net`; the loopback's only where there is no other.
 fn own_addresses() -> Vec<IpAddr> {
@@ -176,7 +205,7 @@ fn lock(ranks: &Mutex<Ranks>) -> MutexGuard<'_, Ranks> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Control;
+    use crate::control::{Control, World};
     use std::time::Duration;
 
     const TRIE: &str = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 10.7.0.2\n        \
@@ -203,11 +232,11 @@ mod tests {
     fn frames_reach_the_rank_of_the_same_world_or_are_answered() {
         let launcher = Launcher::start().unwrap();
         let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
-        let mut zero = Control::join(&job, 0, "w").unwrap();
-        let mut elsewhere = Control::join(&job, 1, "another").unwrap();
+        let mut zero = Control::join(&job, 0, World { name: "w", size: 3 }).unwrap();
+        let mut elsewhere = Control::join(&job, 1, World { name: "another", size: 3 }).unwrap();
         zero.send(Kind::Hello, 1, b"first".to_vec()).unwrap();
         assert_eq!(Frame::read(&mut reader(&zero)).unwrap(), Frame::new(Kind::Absent, 1, Vec::new()));
-        let one = Control::join(&job, 1, "w").unwrap();
+        let one = Control::join(&job, 1, World { name: "w", size: 3 }).unwrap();
         // The launcher takes connections one after the other: the answer says that rank 1 has joined.
         let answer = loop {
             zero.send(Kind::Hello, 1, b"second".to_vec()).unwrap();
@@ -226,30 +255,55 @@ mod tests {
     fn ranks_leave_when_all_have_come_as_far_or_are_gone() {
         let launcher = Launcher::start().unwrap();
         let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
-        let mut ranks = [0, 1, 2].map(|rank| Control::join(&job, rank, "w").unwrap());
-        let all = |stage: u8| Frame::new(Kind::Leaving, 0, vec![stage]);
+        let mut ranks = [0, 1, 2].map(|rank| Control::join(&job, rank, World { name: "w", size: 3 }).unwrap());
         while lock(&launcher.ranks).connected.len() < ranks.len() {
             thread::yield_now();
         }
         for rank in &mut ranks {
             rank.send(Kind::Leaving, 0, vec![1]).unwrap();
+            assert_eq!(told(rank), 0);
         }
-        assert!(ranks.iter().all(|rank| Frame::read(&mut reader(rank)).unwrap() == all(1)));
+        assert_eq!(ranks.each_ref().map(told), [1; 3]);
         let [mut zero, one, mut two] = ranks;
-        two.send(Kind::Leaving, 0, vec![2]).unwrap();
-        zero.send(Kind::Leaving, 0, vec![2]).unwrap();
+        for rank in [&mut zero, &mut two] {
+            rank.send(Kind::Leaving, 0, vec![2]).unwrap();
+            assert_eq!(told(rank), 1);
+        }
         let early = reader(&zero);
         early.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert!(Frame::read(&mut &early).is_err(), "rank 1 has not come");
         drop(one);
-        assert_eq!(Frame::read(&mut reader(&two)).unwrap(), all(2));
+        assert_eq!([told(&zero), told(&two)], [2; 2]);
+    }
+
+    #[test]
+    fn a_rank_leaves_alone_where_others_have_not_joined() {
+        let launcher = Launcher::start().unwrap();
+        let job = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..launcher.job().clone() };
+        for _ in 0..2 {
+            let mut one = Control::join(&job, 1, World { name: "", size: 2 }).unwrap();
+            one.send(Kind::Leaving, 0, vec![1]).unwrap();
+            assert_eq!(told(&one), ALONE);
+            drop(one);
+            // The next world may have the same name.
+            while !lock(&launcher.ranks).connected.is_empty() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// How far all ranks have come in leaving, as a rank is told next.
+    fn told(rank: &Control) -> u8 {
+        let frame = Frame::read(&mut reader(rank)).unwrap();
+        assert_eq!(frame.kind, Kind::Leaving);
+        frame.body[0]
     }
 
     #[test]
     fn a_stranger_without_the_secret_is_not_heard() {
         let launcher = Launcher::start().unwrap();
         let wrong = Job { addresses: vec![Ipv4Addr::LOCALHOST.into()], secret: [7; 16], ..launcher.job().clone() };
-        let mut stranger = Control::join(&wrong, 0, "w").unwrap();
+        let mut stranger = Control::join(&wrong, 0, World { name: "w", size: 3 }).unwrap();
         let _ = stranger.send(Kind::Hello, 0, Vec::new());
         let answer = Frame::read(&mut reader(&stranger)).unwrap_err().kind();
         assert!(matches!(answer, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset), "{answer}");

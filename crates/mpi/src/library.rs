@@ -79,6 +79,7 @@ functions! {
     request_get_status: c"PMPI_Request_get_status" (request: Handle, flag: Numbers, status: Pointer);
     cancel: c"PMPI_Cancel" (request: Pointer);
     comm_rank: c"PMPI_Comm_rank" (comm: Handle, rank: Numbers);
+    comm_size: c"PMPI_Comm_size" (comm: Handle, size: Numbers);
     comm_free: c"PMPI_Comm_free" (comm: Pointer);
     comm_disconnect: c"PMPI_Comm_disconnect" (comm: Pointer);
     comm_test_inter: c"PMPI_Comm_test_inter" (comm: Handle, flag: Numbers);

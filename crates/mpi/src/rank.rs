@@ -118,6 +118,14 @@ impl Rank {
         self.library.iprobe(abi.any_source, RARE_TAG, abi.named.comm_world, &mut flag, ignored);
     }
 
+    /// Waits for what the helper hears.
+    fn wait_without_mpi(&self, is_there: impl Fn(&Job) -> bool) {
+        let mut pause = Pause::default();
+        while !is_there(&self.job()) {
+            pause.wait();
+        }
+    }
+
     /// Leaves the job: what others wait for is done, and the launcher is told.
     ///
     /// No rank goes on into MPI's own end before all have come, and none calls MPI from then on: MPICH 4.0 over UCX stands still where
@@ -134,12 +142,11 @@ impl Rank {
             Traffic { messages: small.messages.load(Ordering::Relaxed), bytes: small.bytes.load(Ordering::Relaxed) };
         self.job().say_goodbye(traffic);
         self.job().leave(Leaving::Done);
+        // Ranks that have not joined may be in MPI's end already.
+        self.wait_without_mpi(Job::is_answered);
         self.wait(|job| job.have_all(Leaving::Done).then_some(()));
         self.job().leave(Leaving::Silent);
-        let mut pause = Pause::default();
-        while !self.job().have_all(Leaving::Silent) {
-            pause.wait();
-        }
+        self.wait_without_mpi(|job| job.have_all(Leaving::Silent));
         self.is_on.store(false, Ordering::Release);
         self.helper.end();
     }

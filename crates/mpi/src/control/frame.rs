@@ -14,7 +14,7 @@ pub const MAX_BODY: usize = 1 << 17;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// First of each rank: the job's secret and the name of its world.
+    /// First of each rank: the job's secret, the size of its world and the world's name.
     Join = 1,
     /// Asks for a connection: a queue pair, and the place of the process.
     Hello = 2,
@@ -34,7 +34,8 @@ pub enum Kind {
     Done = 9,
     /// How a rank's messages went.
     Report = 10,
-    /// Of a rank, to the launcher: it has come so far in leaving, a number of one byte. From the launcher: all have.
+    /// Of a rank, to the launcher: it has come so far in leaving, a number of one byte. From the launcher, at once and when that
+    /// changes: all have come so far.
     Leaving = 11,
 }
 

@@ -66,6 +66,15 @@ impl std::fmt::Display for Job {
     }
 }
 
+/// The ranks of one `MPI_COMM_WORLD`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct World<'a> {
+    /// Tells it from the others of a job.
+    pub name: &'a str,
+    /// Number of its ranks.
+    pub size: u32,
+}
+
 /// A rank's connection to its launcher.
 #[derive(Debug)]
 pub struct Control {
@@ -73,15 +82,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// Joins the job as `rank` of the world `world`.
-    pub fn join(job: &Job, rank: u32, world: &str) -> io::Result<Self> {
+    /// Joins the job as `rank` of a world.
+    pub fn join(job: &Job, rank: u32, world: World<'_>) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for &address in &job.addresses {
             match TcpStream::connect_timeout(&SocketAddr::new(address, job.port), CONNECT_TIMEOUT) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     let mut control = Self { stream };
-                    let body = [&job.secret[..], world.as_bytes()].concat();
+                    let body = [&job.secret[..], &world.size.to_le_bytes(), world.name.as_bytes()].concat();
                     control.send(Kind::Join, rank, body)?;
                     return Ok(control);
                 }

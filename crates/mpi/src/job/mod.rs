@@ -24,7 +24,7 @@ pub(crate) use stash::{Pattern, Stash, Stashed};
 
 use crate::abi::{Handle, Status};
 use crate::cache::{COPIED, Cache};
-use crate::control::{Control, Frame, Kind, Secret};
+use crate::control::{Control, Frame, Kind, Secret, World};
 use crate::library::Library;
 use crate::report::{Report, Way};
 use crate::settings::Settings;
@@ -53,8 +53,8 @@ pub(crate) struct Job {
     ranges: Ranges,
     stash: Stash,
     report: Report,
-    /// How far all ranks have come in leaving.
-    leaving: u8,
+    /// How far all ranks have come in leaving; none before the launcher has said so.
+    leaving: Option<u8>,
 }
 
 /// How far a rank has come in leaving its job.
@@ -87,7 +87,10 @@ impl Job {
         // Worlds that are started one after the other, or beside each other, are told apart where the MPI tells.
         let world = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
         let unreachable = |error| format!("cannot reach the launcher `rdmesh mpi`: {error}");
-        let control = Control::join(job, rank, &world).map_err(unreachable)?;
+        let mut size = 0;
+        library.comm_size(library.abi.named.comm_world, &mut size);
+        let world = World { name: &world, size: size.unsigned_abs() };
+        let control = Control::join(job, rank, world).map_err(unreachable)?;
         let reader = control.reader().map_err(unreachable)?;
         let cache = Cache::new(settings.cache);
         let joined = Self {
@@ -105,7 +108,7 @@ impl Job {
             ranges: Ranges::default(),
             stash: Stash::default(),
             report: Report::of_one_rank(),
-            leaving: 0,
+            leaving: None,
         };
         Ok((joined, reader))
     }
@@ -247,7 +250,7 @@ impl Job {
                 }
             }
             Kind::Done => sends.complete(word(0), rank),
-            Kind::Leaving => *leaving = body.first().copied().unwrap_or(0).max(*leaving),
+            Kind::Leaving => *leaving = body.first().copied().max(*leaving),
             Kind::Join | Kind::Report => {}
         }
     }
@@ -272,9 +275,14 @@ impl Job {
         }
     }
 
+    /// Whether the launcher has answered.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.leaving.is_some()
+    }
+
     /// Whether all ranks have come so far.
     pub(crate) fn have_all(&self, stage: Leaving) -> bool {
-        self.leaving >= stage as u8
+        self.leaving >= Some(stage as u8)
     }
 
     /// The device is gone: what was announced is repaired, and other messages go MPI's own way.
@@ -292,7 +300,7 @@ impl Job {
 
     /// Nobody is waited for any more.
     pub(crate) fn on_launcher_lost(&mut self) {
-        self.leaving = u8::MAX;
+        self.leaving = Some(u8::MAX);
     }
 
     fn with_ways<T>(&mut self, act: impl FnOnce(&mut Pulls, &mut Roads<'_>) -> T) -> T {
