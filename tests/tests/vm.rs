@@ -110,6 +110,25 @@ fn mpi_ranks_in_two_guests_hold_to_what_mpi_promises() {
         let ran = machines[1].run(&["env", "REMOTE_PORT=18700", "sh", "-c", &command]).ok();
         assert!(ran.text.contains("all 22 cases hold"), "{command}:\n{}", ran.text);
     }
+    // Over TCP, with large messages by RDMA.
+    let guest = machine::program();
+    let open_mpi = format!(
+        "{guest} mpi mpirun.openmpi --allow-run-as-root --host {hosts} --mca plm_rsh_agent {remote} --mca mpi_yield_when_idle 1 \
+         --mca pml ob1 --mca btl tcp,self {}",
+        program("large.openmpi")
+    );
+    let mpich = format!(
+        "{guest} mpi mpiexec.mpich -n 2 -hosts {hosts} -launcher rsh -launcher-exec {remote} -genv UCX_TLS tcp,self {}",
+        program("large.mpich")
+    );
+    for command in [open_mpi, mpich] {
+        let command = format!("{command} meet lengths progress kinds");
+        let ran = machines[1].run_plain(&["env", "REMOTE_PORT=18700", "sh", "-c", &command]).ok();
+        assert!(ran.text.contains("all 4 cases hold"), "{command}:\n{}", ran.text);
+        let read = ran.text.lines().find(|line| line.contains("read by RDMA")).unwrap_or_default();
+        let read: Option<u32> = read.split_whitespace().next().and_then(|count| count.parse().ok());
+        assert!(read.is_some_and(|count| count > 50), "{command}:\n{}", ran.text);
+    }
     remotes.iter().for_each(Job::kill);
     no_device_is_open(&lab);
 }

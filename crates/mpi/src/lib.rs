@@ -7,7 +7,7 @@
 //! * [`interpose`]: the MPI functions that are intercepted; [`library`]: those behind them; [`abi`]: what differs between MPIs.
 //! * [`job`]: the messages and the other ranks; [`rank`]: this process as one of them, and how it waits; [`helper`]: its thread.
 //! * [`verbs`]: the RDMA device; [`cache`]: registered memory; [`memory`]: copies by address.
-//! * [`control`]: the way to the launcher and to other ranks; [`launcher`]: its other end; [`report`]: how messages went.
+//! * [`control`]: the way to the launcher and to other ranks; [`launcher`]: its other end, [`launch`]: its start; [`report`]: how messages went.
 
 pub mod abi;
 mod announcement;
@@ -16,6 +16,7 @@ pub mod control;
 mod helper;
 mod interpose;
 mod job;
+pub mod launch;
 pub mod launcher;
 mod library;
 mod memory;

@@ -1,11 +1,15 @@
 //! `rdmesh-guest`: the agent of a virtual machine, and programs on its device.
 
 use clap::{Parser, Subcommand};
+use rdmesh_mpi::launch;
+use rdmesh_mpi::launcher::Launcher;
+use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME};
 use rdmesh_vm::guest::{Agent, DIRECTORY, doctor};
+use rdmesh_vm::host::spawn_bound;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 /// RDMA device of the host's for programs in a virtual machine
 #[derive(Parser)]
@@ -44,6 +48,20 @@ enum Verb {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
+    /// Start an MPI launcher whose ranks send large messages by RDMA, as `rdmesh mpi` does on a host
+    ///
+    /// Example: rdmesh-guest mpi mpirun --host 10.7.0.2,10.7.0.3 ./program
+    Mpi {
+        /// Directory that the agent was given
+        #[arg(long, default_value = DIRECTORY)]
+        directory: PathBuf,
+        /// Do not print how the messages went when the launcher has ended
+        #[arg(long)]
+        quiet: bool,
+        /// The launcher (mpirun, mpiexec, …) and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -51,14 +69,17 @@ fn main() -> ExitCode {
         Verb::Serve { directory } => serve(&directory),
         Verb::Doctor { directory } => return examine(&directory),
         Verb::Run { directory, command } => run(&directory, &command),
+        Verb::Mpi { directory, quiet, command } => return mpi(&directory, quiet, &command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("rdmesh-guest: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failure(&*error),
     }
+}
+
+fn failure(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("rdmesh-guest: {error}");
+    ExitCode::FAILURE
 }
 
 fn serve(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
@@ -80,17 +101,48 @@ fn examine(directory: &Path) -> ExitCode {
 }
 
 fn run(directory: &Path, command: &[OsString]) -> Result<(), Box<dyn std::error::Error>> {
-    let library = directory.join("librdmesh.so");
-    if !library.exists() {
-        return Err(format!("{} does not exist: start `rdmesh-guest serve` as root", library.display()).into());
-    }
-    let mut preload = library.into_os_string();
+    let mut preload = library(directory)?.into_os_string();
     if let Some(existing) = std::env::var_os("LD_PRELOAD").filter(|existing| !existing.is_empty()) {
         preload.push(":");
         preload.push(existing);
     }
     let [program, arguments @ ..] = command else { return Ok(()) };
-    let error =
-        Command::new(program).args(arguments).env("LD_PRELOAD", preload).env("RDMESH_ENDPOINT", directory).exec();
+    let error = Command::new(program).args(arguments).env("LD_PRELOAD", preload).env(ENDPOINT_ENV, directory).exec();
     Err(format!("{}: {error}", program.display()).into())
+}
+
+/// The library by which programs see the device.
+fn library(directory: &Path) -> Result<PathBuf, String> {
+    let library = directory.join(LIBRARY_NAME);
+    match library.exists() {
+        true => Ok(library),
+        false => Err(format!("{} does not exist: start `rdmesh-guest serve` as root", library.display())),
+    }
+}
+
+/// Where programs find the device.
+const ENDPOINT_ENV: &str = "RDMESH_ENDPOINT";
+
+/// The exit status is the launcher's own.
+fn mpi(directory: &Path, quiet: bool, command: &[OsString]) -> ExitCode {
+    match start_mpi(directory, command) {
+        Ok((launcher, status)) => {
+            if !quiet {
+                eprintln!("rdmesh-guest: {}", launcher.report());
+            }
+            ExitCode::from(status.code().unwrap_or(128 + status.signal().unwrap_or(0)) as u8)
+        }
+        Err(error) => failure(&*error),
+    }
+}
+
+fn start_mpi(directory: &Path, command: &[OsString]) -> Result<(Launcher, ExitStatus), Box<dyn std::error::Error>> {
+    let [program, arguments @ ..] = command else { return Err("no command".into()) };
+    let libraries = [library(directory)?, directory.join(MPI_LIBRARY_NAME)];
+    let launcher = Launcher::start()?;
+    // Ranks that ssh starts in other guests find the device at the same place.
+    let endpoint = [(ENDPOINT_ENV, directory.into())];
+    let mut command = launch::command((program, arguments), &libraries, launcher.job(), &endpoint);
+    let status = spawn_bound(&mut command).and_then(|mut child| child.wait());
+    Ok((launcher, status.map_err(|error| format!("{}: {error}", program.display()))?))
 }
