@@ -17,6 +17,9 @@ use std::time::Duration;
 /// First and longest time between two looks at pending operations.
 const SHORT: Duration = Duration::from_micros(200);
 const LONG: Duration = Duration::from_millis(2);
+/// Looks in a row that find nothing pending, after which it sleeps until it is woken: a program that sends one small message after
+/// the other need not wake it for each.
+const IDLE_LOOKS: u32 = 50;
 
 /// The thread, as others see it.
 pub(crate) struct Helper {
@@ -56,10 +59,11 @@ impl Helper {
 
     fn run(&self, rank: &Rank, launcher: TcpStream) {
         let mut sources = Sources { launcher: Some(BufReader::new(launcher)), device: Some(rank.job().events()) };
-        let mut tick = SHORT;
+        let (mut tick, mut idle_looks) = (SHORT, 0);
         loop {
-            self.is_asleep.store(true, Ordering::SeqCst);
-            let woken = self.rest(&sources, are_none_pending(), tick);
+            let may_sleep = idle_looks >= IDLE_LOOKS;
+            self.is_asleep.store(may_sleep, Ordering::SeqCst);
+            let woken = self.rest(&sources, may_sleep && are_none_pending(), tick);
             if self.is_ended.load(Ordering::SeqCst) {
                 return;
             }
@@ -68,7 +72,9 @@ impl Helper {
                 Woken::Device => sources.hear_device(rank),
                 Woken::Bell | Woken::Time => {}
             }
+            idle_looks = idle_looks.saturating_add(1);
             if !are_none_pending() {
+                idle_looks = 0;
                 let mut job = rank.job();
                 job.progress();
                 job.watch();
