@@ -1,6 +1,7 @@
 //! `rdmesh mpi`: large messages of unmodified MPI programs are read by RDMA, with the distribution's Open MPI and MPICH.
 
 use rdmesh_tests::{Hosts, Lab, Output, Pair, Program, mpi_programs, product, root, system, until};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -73,6 +74,12 @@ impl Mpi {
         text.split(' ').map(str::to_owned).collect()
     }
 
+    /// Ranks of each endpoint. MPICH 4.0 over UCX's TCP may stand still in `MPI_Finalize` where three ranks or more have met, whatever
+    /// is beside it.
+    fn ranks(self) -> u32 {
+        if self == Self::OpenMpi { 2 } else { 1 }
+    }
+
     /// A compiled test program.
     fn program(self, name: &str) -> String {
         let suffix = if self == Self::OpenMpi { "openmpi" } else { "mpich" };
@@ -106,11 +113,11 @@ fn large_messages_arrive_in_every_way_in_which_mpi_sends_them() {
     let lab = Lab::start();
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
     for mpi in BOTH {
-        let output = machines.run(mpi, 2, &[&mpi.program("large")]).ok();
+        let output = machines.run(mpi, mpi.ranks(), &[&mpi.program("large")]).ok();
         assert!(output.text.contains("all 21 cases hold"), "{mpi:?}: {}", output.text);
         let read = messages(&output, BY_RDMA);
         eprintln!("{mpi:?}: {read} messages read by RDMA");
-        assert!(read > 1500, "{mpi:?}: {}", output.text);
+        assert!(read > 1000, "{mpi:?}: {}", output.text);
     }
     drop(machines);
     lab.wait_until_empty();
@@ -121,7 +128,7 @@ fn what_mpi_promises_holds_where_some_messages_go_by_rdma() {
     let lab = Lab::start();
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
     for mpi in BOTH {
-        let output = machines.run(mpi, 2, &[&mpi.program("mpi")]).ok();
+        let output = machines.run(mpi, mpi.ranks(), &[&mpi.program("mpi")]).ok();
         assert!(output.text.contains("all 22 cases hold"), "{mpi:?}: {}", output.text);
         assert!(messages(&output, BY_RDMA) > 0, "{mpi:?}: {}", output.text);
     }
@@ -180,6 +187,7 @@ fn messages_arrive_whole_though_the_router_dies() {
         system::stop(router);
         std::thread::sleep(Duration::from_millis(500));
         system::kill(router);
+        until(LIMIT, "the router is dead", || UnixStream::connect(lab.dir().join("api.sock")).is_err().then_some(()));
         lab.up_again();
         let output = job.finish(LIMIT).ok();
         assert!(output.text.contains("600 messages are whole"), "{mpi:?}: {}", output.text);
