@@ -8,6 +8,7 @@ BENCH_LIMIT=7200
 
 dev_bench() {
     need build run bench
+    if [[ ${1:-} == mpi ]]; then need software; fi
     build_product release
     local profile=${RDMESH_BENCH_PROFILE:-harness} folder
     folder=${profile/#dev/debug}

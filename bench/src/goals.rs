@@ -5,7 +5,7 @@ use crate::hosts::{self, ETHERNET, JUMBO, Wire};
 use crate::perftest::WRITE_LATENCY;
 use crate::results::Results;
 use crate::{
-    chains, copy, device, endpoints, neighbours, pingpong, policies, pools, registration, setup, sockets, tcp,
+    chains, copy, device, endpoints, mpi, neighbours, pingpong, policies, pools, registration, setup, sockets, tcp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
     let contended = [Site::One, Site::Two].map(|site| beside_load(results, site));
     let whole = one_host(results).into_iter().chain(two_hosts(results)).chain(contended.into_iter().flatten());
     let others = neighbours::judge(results).into_iter().chain(chains::judge(results)).chain(policies::judge(results));
-    let others = others.chain(sockets::judge(results)).chain(pools::judge(results));
+    let others = others.chain(sockets::judge(results)).chain(pools::judge(results)).chain(mpi::judge(results));
     whole.chain(others).flatten().collect()
 }
 

@@ -12,6 +12,7 @@ mod device;
 mod endpoints;
 mod goals;
 mod hosts;
+mod mpi;
 mod neighbours;
 mod page;
 mod perftest;
@@ -97,6 +98,8 @@ enum Part {
     Sockets,
     /// Only endpoints of pools, beside others.
     Endpoints,
+    /// Only MPI, with large messages by RDMA and without.
+    Mpi,
     /// Writes the figures of docs/benchmark.json into docs/benchmark.md.
     #[command(hide = true)]
     Page,
@@ -112,7 +115,15 @@ fn main() -> ExitCode {
         }
         Some(Part::BusyLoop) => contention::compute(),
         Some(Part::Page) => page::PAGES.iter().for_each(|page| page.update(&rdmesh_tests::root())),
-        Some(Part::Contention | Part::Neighbours | Part::Chains | Part::Policies | Part::Sockets | Part::Endpoints)
+        Some(
+            Part::Contention
+            | Part::Neighbours
+            | Part::Chains
+            | Part::Policies
+            | Part::Sockets
+            | Part::Endpoints
+            | Part::Mpi,
+        )
         | None => {
             return benchmark(&arguments);
         }
@@ -133,6 +144,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Policies) => "policies",
         Some(Part::Sockets) => "sockets",
         Some(Part::Endpoints) => "endpoints",
+        Some(Part::Mpi) => "mpi",
         _ => "results",
     });
     for round in 1..=rounds {
@@ -154,6 +166,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Policies) => Some(&page::POLICIES),
         Some(Part::Sockets) => Some(&page::SOCKETS),
         Some(Part::Endpoints) => Some(&page::ENDPOINTS),
+        Some(Part::Mpi) => Some(&page::MPI),
         _ => None,
     };
     match arguments.part {
@@ -173,37 +186,40 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
 
 type Measure = fn(&mut Results, f64, &str);
 
+const CONTENTION: [(&str, Measure); 2] =
+    [("contention, one host", contention::measure_one_host), ("contention, two hosts", contention::measure_two_hosts)];
+
+/// What is measured of a part that is measured alone.
+fn alone(part: &Part) -> Option<Vec<(&'static str, Measure)>> {
+    Some(match part {
+        Part::Contention => CONTENTION.to_vec(),
+        Part::Neighbours => vec![
+            ("neighbours, one host", neighbours::measure_one_host),
+            ("neighbours, two hosts", neighbours::measure_two_hosts),
+        ],
+        Part::Chains => {
+            vec![("chains, one host", chains::measure_one_host), ("chains, two hosts", chains::measure_two_hosts)]
+        }
+        Part::Policies => vec![
+            ("policies, one host", policies::measure_one_host),
+            ("policies, two hosts", policies::measure_two_hosts),
+        ],
+        Part::Mpi => vec![
+            ("MPI, one host", |results, effort, _| mpi::measure_one_host(results, effort)),
+            ("MPI, two hosts", |results, effort, _| mpi::measure_two_hosts(results, effort)),
+        ],
+        Part::Endpoints => vec![("endpoints", |results, effort, _| pools::measure(results, effort))],
+        Part::Sockets => vec![("sockets", |results, effort, _| sockets::measure(results, effort))],
+        _ => return None,
+    })
+}
+
 fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
-    let contention: [(&str, Measure); 2] = [
-        ("contention, one host", contention::measure_one_host),
-        ("contention, two hosts", contention::measure_two_hosts),
-    ];
     let endpoints: (&str, Measure) = ("endpoints", |results, _, _| endpoints::measure(results));
     let setup: [(&str, Measure); 3] =
         [endpoints, ("setup, one host", device::measure_setup), ("setup, two hosts", hosts::measure_setup)];
-    match arguments.part {
-        Some(Part::Contention) => return contention.to_vec(),
-        Some(Part::Neighbours) => {
-            return vec![
-                ("neighbours, one host", neighbours::measure_one_host),
-                ("neighbours, two hosts", neighbours::measure_two_hosts),
-            ];
-        }
-        Some(Part::Chains) => {
-            return vec![
-                ("chains, one host", chains::measure_one_host),
-                ("chains, two hosts", chains::measure_two_hosts),
-            ];
-        }
-        Some(Part::Policies) => {
-            return vec![
-                ("policies, one host", policies::measure_one_host),
-                ("policies, two hosts", policies::measure_two_hosts),
-            ];
-        }
-        Some(Part::Endpoints) => return vec![("endpoints", |results, effort, _| pools::measure(results, effort))],
-        Some(Part::Sockets) => return vec![("sockets", |results, effort, _| sockets::measure(results, effort))],
-        _ => {}
+    if let Some(alone) = arguments.part.as_ref().and_then(alone) {
+        return alone;
     }
     if arguments.setup {
         return setup.to_vec();
@@ -221,12 +237,12 @@ fn parts(arguments: &Arguments) -> Vec<(&'static str, Measure)> {
         ("UCX", |results, effort, _| ucx::measure(results, effort)),
         ("one host", device::measure),
         endpoints,
-        contention[0],
+        CONTENTION[0],
     ];
     let two: [(&str, Measure); 3] = [
         ("invariant CRC", |results, effort, _| crc::measure(results, effort)),
         ("two hosts", hosts::measure),
-        contention[1],
+        CONTENTION[1],
     ];
     let one = one.into_iter().filter(|_| arguments.hosts != Some(2));
     one.chain(two.into_iter().filter(|_| arguments.hosts != Some(1))).collect()

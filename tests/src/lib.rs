@@ -15,6 +15,7 @@ mod lab;
 pub mod machine;
 pub mod methods;
 pub mod modules;
+pub mod mpi;
 mod namespace;
 mod pair;
 mod peer;

@@ -1,0 +1,174 @@
+//! MPI: messages of each size and a search of graphs, by Open MPI over TCP, with `rdmesh mpi` and without, and over UCX on the device.
+
+use crate::goals::{Goal, goal};
+use crate::report::number;
+use crate::results::{Results, Unit};
+use rdmesh_tests::mpi::{Machines, Mpi, under_rdmesh};
+use rdmesh_tests::{Hosts, Lab, Pair};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Groups of figures: two ranks that exchange messages, four that search a graph.
+const ONE_HOST: [&str; 2] = ["MPI, one host", "Graph search, one host"];
+const TWO_HOSTS: [&str; 2] = ["MPI, two hosts", "Graph search, two hosts"];
+
+/// What the messages go by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    Rdmesh,
+    Ucx,
+}
+
+const WAYS: [Way; 3] = [Way::Tcp, Way::Rdmesh, Way::Ucx];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Rdmesh => "TCP under `rdmesh mpi`",
+            Self::Ucx => "UCX on the device",
+        }
+    }
+
+    fn run(self, machines: &Machines<'_>, each: u32, program: &str, options: &[String]) -> String {
+        let mpi = if self == Self::Ucx { Mpi::OpenMpiOverUcx } else { Mpi::OpenMpi };
+        let program = mpi.program(program);
+        let command: Vec<&str> = [program.as_str()].into_iter().chain(options.iter().map(String::as_str)).collect();
+        let before: &[&str] = if self == Self::Rdmesh { &under_rdmesh() } else { &[] };
+        machines.start(mpi, before, each, &command).finish(LIMIT).ok().text
+    }
+}
+
+/// Between two endpoints of one host.
+pub(crate) fn measure_one_host(results: &mut Results, effort: f64) {
+    let lab = Lab::start();
+    measure(results, &Machines::of(Pair::of(&lab), "10.7.0.3"), ONE_HOST, effort);
+}
+
+/// Between endpoints of two hosts.
+pub(crate) fn measure_two_hosts(results: &mut Results, effort: f64) {
+    let hosts = Hosts::start();
+    measure(results, &Machines::of(hosts.pair(), &Hosts::ip(1)), TWO_HOSTS, effort);
+}
+
+fn measure(results: &mut Results, machines: &Machines<'_>, groups: [&str; 2], effort: f64) {
+    let [messages, searches] = groups;
+    for way in WAYS {
+        let rounds = ((800.0 * effort) as u32).to_string();
+        for Size { name, microseconds, rate } in sizes(&way.run(machines, 1, "sizes", &[rounds])) {
+            results.add(messages, &latency(&name, way), Unit::Microseconds, microseconds);
+            results.add(messages, &format!("{name}, a stream, {}", way.name()), Unit::MegabytesPerSecond, rate);
+        }
+    }
+    let scale = if effort < 1.0 { 10 } else { 17 };
+    for aggregation in AGGREGATIONS {
+        for way in WAYS {
+            let options = [scale, 16, aggregation, 4].map(|number: u32| number.to_string());
+            let Some([seconds, share]) = search(&way.run(machines, 2, "bfs", &options)) else { continue };
+            let name = |what: &str| format!("{} KiB, {what}, {}", aggregation >> 10, way.name());
+            results.add(searches, &name("time"), Unit::Milliseconds, seconds * 1e3);
+            results.add(searches, &name(IN_MPI), Unit::Milliseconds, seconds * share * 1e3);
+        }
+    }
+}
+
+/// Bytes of a graph search's messages.
+const AGGREGATIONS: [u32; 3] = [4 << 10, 64 << 10, 1 << 20];
+const IN_MPI: &str = "of it in MPI";
+
+fn latency(size: &str, way: Way) -> String {
+    format!("{size}, each way, {}", way.name())
+}
+
+/// A row of the program `sizes`.
+struct Size {
+    name: String,
+    microseconds: f64,
+    rate: f64,
+}
+
+fn sizes(text: &str) -> Vec<Size> {
+    let row = |line: &str| {
+        let [bytes, microseconds, rate] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let bytes: u64 = bytes.parse().ok()?;
+        let name = match bytes {
+            0..1024 => format!("{bytes} B"),
+            1024..0x10_0000 => format!("{} KiB", bytes >> 10),
+            _ => format!("{} MiB", bytes >> 20),
+        };
+        Some(Size { name, microseconds: microseconds.parse().ok()?, rate: rate.parse().ok()? })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Seconds, and the share of them in MPI, of an output of the program `bfs`.
+fn search(text: &str) -> Option<[f64; 2]> {
+    let row = |line: &str| {
+        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [seconds, share, _] = numbers[..] else { return None };
+        Some([seconds, share])
+    };
+    text.lines().find_map(row)
+}
+
+/// Figures against their bounds.
+pub(crate) fn judge(results: &Results) -> Vec<Option<Goal>> {
+    let mut goals = Vec::new();
+    for ([messages, searches], host) in [(ONE_HOST, "one host"), (TWO_HOSTS, "two hosts")] {
+        let ratio = |size: &str| {
+            Some(
+                results.median(messages, &latency(size, Way::Tcp))?
+                    / results.median(messages, &latency(size, Way::Rdmesh))?,
+            )
+        };
+        let in_mpi = |way: Way| results.median(searches, &format!("64 KiB, {IN_MPI}, {}", way.name()));
+        let share = Some(()).and_then(|()| Some(in_mpi(Way::Rdmesh)? / in_mpi(Way::Tcp)?));
+        let times = |size: &str| format!("{host}: MPI message of {size}, TCP / `rdmesh mpi`");
+        goals.push(goal(&times("1 MiB"), ratio("1 MiB"), 4.0, true));
+        goals.push(goal(&times("64 KiB"), ratio("64 KiB"), 1.67, true));
+        goals.push(goal(&times("1 KiB"), ratio("1 KiB"), 0.95, true));
+        goals.push(goal(
+            &format!("{host}: time in MPI of a graph search, messages of 64 KiB, `rdmesh mpi` / TCP"),
+            share,
+            0.7,
+            false,
+        ));
+    }
+    goals
+}
+
+/// Tables for the page: a row for each size, a column for each way.
+pub(crate) fn page(results: &Results) -> String {
+    let mut text = String::new();
+    for group in [ONE_HOST, TWO_HOSTS].concat() {
+        let ways = WAYS.map(Way::name);
+        let _ = writeln!(text, "\n| {group} | {} |\n|---|---|---|---|", ways.join(" | "));
+        let ending = format!(", {}", Way::Tcp.name());
+        let of_group = results.figures.iter().filter(|figure| figure.group == group);
+        for figure in of_group {
+            let Some(what) = figure.name.strip_suffix(&ending) else { continue };
+            let cell = |way: &str| {
+                let found = results.median(group, &format!("{what}, {way}"));
+                found.map_or("–".to_owned(), |value| format!("{} {}", number(value), figure.unit.name()))
+            };
+            let _ = writeln!(text, "| {what} | {} |", ways.map(cell).join(" | "));
+        }
+    }
+    text
+}
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_programs_are_understood() {
+        let found = sizes("8 16.4 3\n1048576 54.9 12767\nrdmesh mpi: messages of 2 ranks, from one to another:\n");
+        let names: Vec<_> = found.iter().map(|size| (size.name.as_str(), size.microseconds, size.rate)).collect();
+        assert_eq!(names, [("8 B", 16.4, 3.0), ("1 MiB", 54.9, 12767.0)]);
+        assert_eq!(search("0.0350 0.128 59978726\n"), Some([0.0350, 0.128]));
+    }
+}
