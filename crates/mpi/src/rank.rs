@@ -102,6 +102,7 @@ impl Rank {
 
     /// One look at all that is pending, for a loop of the caller's.
     pub(crate) fn wait_a_little(&self) {
+        self.poll_mpi();
         let mut job = self.job();
         job.progress();
         job.advance_operations();

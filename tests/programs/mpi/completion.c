@@ -210,6 +210,29 @@ static void cancelled(void) {
     free(out);
 }
 
+// A large message behind many small ones, more than the network holds: tests of its request alone bring all of them on their way.
+static void alone(void) {
+    enum { SHORT = 8000, MANY = 2000 };
+    char *out = allocate(LARGE), *in = allocate(LARGE), *small = allocate(SHORT);
+    static MPI_Request requests[MANY];
+    if (rank < size / 2) {
+        fill(out, LARGE, 5);
+        memset(small, 1, SHORT);
+        for (int i = 0; i < MANY; i++) MPI_Isend(small, SHORT, MPI_BYTE, partner(), TAG, MPI_COMM_WORLD, &requests[i]);
+        MPI_Request large;
+        MPI_Isend(out, LARGE, MPI_BYTE, partner(), TAG + 1, MPI_COMM_WORLD, &large);
+        for (int flag = 0; !flag;) MPI_Test(&large, &flag, MPI_STATUS_IGNORE);
+        MPI_Waitall(MANY, requests, MPI_STATUSES_IGNORE);
+    } else {
+        for (int i = 0; i < MANY; i++) MPI_Recv(small, SHORT, MPI_BYTE, partner(), TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(in, LARGE, MPI_BYTE, partner(), TAG + 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK(matches(in, LARGE, 5));
+    }
+    free(out);
+    free(in);
+    free(small);
+}
+
 const struct test_case completion[] = {
-    {"any", any}, {"some", some}, {"all", all}, {"errors", errors}, {"persistent", persistent}, {"cancelled", cancelled}, {0},
+    {"any", any}, {"some", some}, {"all", all}, {"errors", errors}, {"persistent", persistent}, {"cancelled", cancelled}, {"alone", alone}, {0},
 };

@@ -40,7 +40,11 @@ intercept! {
         let mut job = rank.job();
         job.progress();
         let outcome = job.outcome(handle).map(|outcome| (outcome, job.settle(handle)));
+        let gives_way = outcome.is_none() && job.is_beyond_mpi(handle);
         drop(job);
+        if gives_way {
+            rank.wait_a_little();
+        }
         give(flag, outcome.is_some().into());
         outcome.map_or(0, |(outcome, stays)| ended(library, request, &outcome, stays, status))
     }
@@ -67,6 +71,7 @@ intercept! {
         let outcomes: Option<Vec<_>> = sorted.own().iter().map(|&index| job.outcome(sorted.handle(index))).collect();
         drop(job);
         let Some(outcomes) = outcomes else {
+            rank.wait_a_little();
             give(flag, 0);
             return 0;
         };
@@ -92,7 +97,6 @@ intercept! {
             if flag != 0 || code != 0 {
                 return code;
             }
-            rank.wait_a_little();
         }
     }
 
@@ -114,7 +118,6 @@ intercept! {
                 give(done, number);
                 return code;
             }
-            rank.wait_a_little();
         }
     }
 
@@ -145,7 +148,11 @@ intercept! {
         let mut job = rank.job();
         job.progress();
         let outcome = job.outcome(handle);
+        drop(job);
         give(flag, outcome.is_some().into());
+        if outcome.is_none() {
+            rank.wait_a_little();
+        }
         if let Some(outcome) = outcome {
             give_status(library, status, &outcome.status, false);
         }
@@ -250,9 +257,13 @@ fn test_any(
     let code = library.testany(count, sorted.others(), &mut found, &mut is_done, status);
     sorted.give_back();
     // With no active request of MPI's, those of ours are waited for.
-    let waits_for_own = is_done != 0 && found == library.abi.undefined && !sorted.own().is_empty();
+    let waits_for_own = found == library.abi.undefined && !sorted.own().is_empty();
+    let is_done = if waits_for_own { 0 } else { is_done };
+    if is_done == 0 {
+        rank.wait_a_little();
+    }
     give(index, found);
-    give(flag, if waits_for_own { 0 } else { is_done });
+    give(flag, is_done);
     code
 }
 
@@ -290,6 +301,9 @@ fn test_some(
             give_status(library, place, &status, has_failed);
         }
         total += 1;
+    }
+    if total == 0 {
+        rank.wait_a_little();
     }
     give(done, total as c_int);
     ready.iter().for_each(|(_, outcome)| raise(library, outcome));

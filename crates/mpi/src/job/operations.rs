@@ -169,6 +169,14 @@ impl Job {
         matches!(self.operations.table.get(&handle), Some(Operation { stage: Stage::Idle, .. }))
     }
 
+    /// Whether MPI has nothing to do for it, so that a test of it lets nothing else make progress.
+    pub(crate) fn is_beyond_mpi(&self, handle: Handle) -> bool {
+        let operation = self.operations.table.get(&handle);
+        operation.is_some_and(|operation| {
+            !matches!((&operation.stage, operation.kind), (Stage::Waiting, Kind::Receive { .. }))
+        })
+    }
+
     /// The outcome of an operation, once it is complete.
     pub(crate) fn outcome(&mut self, handle: Handle) -> Option<Outcome> {
         loop {
