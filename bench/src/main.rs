@@ -166,7 +166,6 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Policies) => Some(&page::POLICIES),
         Some(Part::Sockets) => Some(&page::SOCKETS),
         Some(Part::Endpoints) => Some(&page::ENDPOINTS),
-        Some(Part::Mpi) => Some(&page::MPI),
         _ => None,
     };
     match arguments.part {

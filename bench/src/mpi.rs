@@ -1,11 +1,9 @@
 //! MPI: messages of each size and a search of graphs, by Open MPI over TCP, with `rdmesh mpi` and without, and over UCX on the device.
 
 use crate::goals::{Goal, goal};
-use crate::report::number;
 use crate::results::{Results, Unit};
 use rdmesh_tests::mpi::{Machines, Mpi, under_rdmesh};
 use rdmesh_tests::{Hosts, Lab, Pair};
-use std::fmt::Write;
 use std::time::Duration;
 
 /// Groups of figures: two ranks that exchange messages, four that search a graph.
@@ -136,26 +134,6 @@ pub(crate) fn judge(results: &Results) -> Vec<Option<Goal>> {
         ));
     }
     goals
-}
-
-/// Tables for the page: a row for each size, a column for each way.
-pub(crate) fn page(results: &Results) -> String {
-    let mut text = String::new();
-    for group in [ONE_HOST, TWO_HOSTS].concat() {
-        let ways = WAYS.map(Way::name);
-        let _ = writeln!(text, "\n| {group} | {} |\n|---|---|---|---|", ways.join(" | "));
-        let ending = format!(", {}", Way::Tcp.name());
-        let of_group = results.figures.iter().filter(|figure| figure.group == group);
-        for figure in of_group {
-            let Some(what) = figure.name.strip_suffix(&ending) else { continue };
-            let cell = |way: &str| {
-                let found = results.median(group, &format!("{what}, {way}"));
-                found.map_or("–".to_owned(), |value| format!("{} {}", number(value), figure.unit.name()))
-            };
-            let _ = writeln!(text, "| {what} | {} |", ways.map(cell).join(" | "));
-        }
-    }
-    text
 }
 
 const LIMIT: Duration = Duration::from_secs(120);
