@@ -45,9 +45,9 @@ impl<'a> Machines<'a> {
         lab.start_in(endpoint, &command)
     }
 
-    /// The same under `rdmesh mpi`, to its end.
+    /// The same under `rdmesh mpi`, with messages of 16 KiB and more by RDMA, to its end.
     pub fn run(&self, mpi: Mpi, each: u32, program: &[&str]) -> Output {
-        self.start(mpi, &under_rdmesh(), each, program).finish(LIMIT)
+        self.start(mpi, &under_rdmesh_from("16384"), each, program).finish(LIMIT)
     }
 
     /// What starts the ranks of the server's endpoint.
@@ -108,6 +108,15 @@ fn remote() -> String {
 
 /// `rdmesh mpi --`, as words; they live as long as the tests do.
 pub fn under_rdmesh() -> [&'static str; 3] {
+    [rdmesh(), "mpi", "--"]
+}
+
+/// `rdmesh mpi --threshold BYTES --`.
+pub fn under_rdmesh_from(threshold: &str) -> [&str; 5] {
+    [rdmesh(), "mpi", "--threshold", threshold, "--"]
+}
+
+fn rdmesh() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
-    [PROGRAM.get_or_init(|| product("rdmesh").display().to_string()), "mpi", "--"]
+    PROGRAM.get_or_init(|| product("rdmesh").display().to_string())
 }

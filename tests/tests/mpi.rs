@@ -1,6 +1,6 @@
 //! `rdmesh mpi`: large messages of unmodified MPI programs are read by RDMA, with the distribution's Open MPI and MPICH.
 
-use rdmesh_tests::mpi::{Machines, Mpi, under_rdmesh};
+use rdmesh_tests::mpi::{Machines, Mpi, under_rdmesh, under_rdmesh_from};
 use rdmesh_tests::{Hosts, Lab, Output, Pair, system, until};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -60,6 +60,19 @@ fn ranks_of_two_hosts_read_over_a_lossy_network() {
 }
 
 #[test]
+fn ranks_measure_from_which_length_on_rdma_is_faster() {
+    let lab = Lab::start();
+    let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
+    for mpi in BOTH {
+        let program = mpi.program("stream");
+        let output = machines.start(mpi, &under_rdmesh(), mpi.ranks(), &[&program, "50"]).finish(LIMIT).ok();
+        assert!(output.text.contains("50 messages are whole"), "{mpi:?}: {}", output.text);
+        let measured = output.text.lines().find(|line| line.starts_with("measured at the start: "));
+        eprintln!("{mpi:?}: {}", measured.expect("they have measured"));
+    }
+}
+
+#[test]
 fn a_rank_that_stays_outside_gets_its_messages_by_mpi() {
     let lab = Lab::start();
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
@@ -89,7 +102,7 @@ fn messages_arrive_whole_though_the_router_dies() {
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
     for mpi in BOTH {
         let program = mpi.program("stream");
-        let mut job = machines.start(mpi, &under_rdmesh(), 1, &[&program, "600"]);
+        let mut job = machines.start(mpi, &under_rdmesh_from("16384"), 1, &[&program, "600"]);
         job.next_line(LIMIT);
         until(LIMIT, "the ranks are connected", || (lab.messages() > 50).then_some(()));
         // While it stands still, messages are announced that it will never carry.
@@ -113,7 +126,7 @@ fn a_rank_that_is_killed_ends_its_job_and_leaves_nothing() {
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
     for mpi in BOTH {
         let program = mpi.program("stream");
-        let mut job = machines.start(mpi, &under_rdmesh(), 1, &[&program, "1000000"]);
+        let mut job = machines.start(mpi, &under_rdmesh_from("16384"), 1, &[&program, "1000000"]);
         job.next_line(LIMIT);
         until(LIMIT, "the ranks are connected", || (lab.messages() > 50).then_some(()));
         let name = std::path::Path::new(&program).file_name().expect("a file").to_string_lossy().into_owned();

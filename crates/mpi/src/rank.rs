@@ -1,5 +1,6 @@
 //! This process as a rank: whether it has joined a job, and how its threads wait for messages.
 
+use crate::control::Thresholds;
 use crate::helper::Helper;
 use crate::job::{Job, Leaving, are_none_pending};
 use crate::library::{Library, library};
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 /// A rank that has joined.
 pub(crate) struct Rank {
     pub(crate) library: &'static Library,
-    /// Shortest message that is announced, in bytes.
-    pub(crate) threshold: u64,
+    /// Length in bytes of the shortest message that may be announced.
+    lowest: AtomicU64,
     job: Mutex<Job>,
     helper: Helper,
     is_on: AtomicBool,
@@ -37,7 +38,7 @@ pub(crate) fn rank() -> Option<&'static Rank> {
 }
 
 /// Joins the job that the environment names. MPI was initialised, for calls from several threads.
-pub(crate) fn join(settings: &Settings) -> Result<(), String> {
+pub(crate) fn join(settings: &Settings) -> Result<&'static Rank, String> {
     let library = library().ok_or("no MPI library")?;
     let world = library.abi.named.comm_world;
     let (mut own, mut parent) = (0, 0_u64);
@@ -50,7 +51,7 @@ pub(crate) fn join(settings: &Settings) -> Result<(), String> {
     let helper = Helper::new().map_err(|error| error.to_string())?;
     let rank = Rank {
         library,
-        threshold: settings.threshold,
+        lowest: AtomicU64::new(0),
         job: Mutex::new(job),
         helper,
         is_on: AtomicBool::new(true),
@@ -59,13 +60,25 @@ pub(crate) fn join(settings: &Settings) -> Result<(), String> {
     // It stays: threads of ours and of the program use it until the process ends.
     let rank: &'static Rank = Box::leak(Box::new(rank));
     RANK.set(rank).map_err(|_| "joined twice")?;
-    rank.helper.start(rank, reader).map_err(|error| format!("cannot start a thread: {error}"))
+    rank.helper.start(rank, reader).map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(rank)
 }
 
 impl Rank {
     /// The job, for calls that wait for no other rank.
     pub(crate) fn job(&self) -> MutexGuard<'_, Job> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Announces messages of these lengths from now on.
+    pub(crate) fn set_thresholds(&self, thresholds: Thresholds) {
+        self.job().set_thresholds(thresholds);
+        self.lowest.store(thresholds.lowest(), Ordering::Relaxed);
+    }
+
+    /// Whether a message is announced to nobody, so short is it.
+    pub(crate) fn is_small(&self, len: u64) -> bool {
+        len < self.lowest.load(Ordering::Relaxed)
     }
 
     /// Counts a message that is too short to be announced.
@@ -111,7 +124,7 @@ impl Rank {
     }
 
     /// Lets MPI make progress.
-    fn poll_mpi(&self) {
+    pub(crate) fn poll_mpi(&self) {
         let (abi, mut flag) = (&self.library.abi, 0);
         let ignored = std::ptr::with_exposed_provenance_mut(abi.status_ignore);
         // A probe takes no message. MPICH looks into the network for no communicator of this process alone, and not where it has

@@ -1,5 +1,6 @@
 //! Report of a job: which way its messages went, and why.
 
+use crate::control::Measured;
 use std::fmt;
 
 /// Number of messages, and their bytes.
@@ -65,6 +66,8 @@ pub struct Report {
     pub cache_hits: u64,
     /// As above.
     pub cache_misses: u64,
+    /// Thresholds that the ranks have measured; none in the report of one rank.
+    pub measured: Option<Measured>,
 }
 
 impl Report {
@@ -78,9 +81,11 @@ impl Report {
         self.sent[way as usize].count(bytes);
     }
 
-    /// Sets the messages that were shorter than the threshold.
+    /// Adds messages that were shorter than any threshold.
     pub(crate) fn small(&mut self, traffic: Traffic) {
-        self.sent[Way::Small as usize] = traffic;
+        let small = &mut self.sent[Way::Small as usize];
+        small.messages += traffic.messages;
+        small.bytes += traffic.bytes;
     }
 
     /// Messages that went this way.
@@ -92,7 +97,8 @@ impl Report {
     pub fn add(&mut self, other: &Self) {
         let mine = self.words();
         let sum: Vec<u64> = mine.iter().zip(other.words()).map(|(mine, other)| mine.saturating_add(other)).collect();
-        *self = Self::of_words(&sum).unwrap_or_else(|| self.clone());
+        let measured = self.measured;
+        *self = Self { measured, ..Self::of_words(&sum).unwrap_or_else(|| self.clone()) };
     }
 
     /// As the body of a frame.
@@ -125,6 +131,7 @@ impl Report {
             repaired: *repaired,
             cache_hits: *cache_hits,
             cache_misses: *cache_misses,
+            measured: None,
         })
     }
 }
@@ -148,6 +155,9 @@ impl fmt::Display for Report {
                 f,
                 "{messages} of those announced ({bytes} bytes) came over the launcher: an RDMA connection had failed"
             )?;
+        }
+        if let Some(measured) = self.measured {
+            writeln!(f, "{measured}")?;
         }
         write!(f, "registered memory: found {} times, registered {} times", self.cache_hits, self.cache_misses)
     }

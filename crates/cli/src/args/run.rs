@@ -66,7 +66,7 @@ pub(crate) struct AccelOptions {
 
 #[derive(ClapArgs)]
 pub(crate) struct MpiOptions {
-    /// Shortest message in bytes that is sent by RDMA, at least 2048 [default: 16384]
+    /// Shortest message in bytes that is sent by RDMA, at least 2048 [default: measured when MPI starts]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(2048..))]
     pub(crate) threshold: Option<u64>,
     /// MiB of a rank's memory that stay registered after a message; 0 registers for each message anew [default: 1024]

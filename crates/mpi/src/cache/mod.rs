@@ -91,6 +91,11 @@ impl Cache {
         (self.hits, self.misses)
     }
 
+    /// Counts from now on.
+    pub(crate) fn forget_counts(&mut self) {
+        (self.hits, self.misses) = (0, 0);
+    }
+
     fn keep(&mut self, region: Arc<Region>, start: usize, end: usize) {
         let Some(free) = self.slots.iter().position(Option::is_none) else { return };
         if self.index().insert(Entry { start, end, slot: free as u16 }) {

@@ -37,12 +37,26 @@ pub enum Kind {
     /// Of a rank, to the launcher: it has come so far in leaving, a number of one byte. From the launcher, at once and when that
     /// changes: all have come so far.
     Leaving = 11,
+    /// Of a rank in `MPI_Init`, to the launcher: its site. Empty where it takes no part in measuring, or waits no longer for others.
+    Ready = 12,
+    /// From the launcher: measure with that rank; one byte, 1 for the one of both that decides.
+    Measure = 13,
+    /// Of that one, to the launcher: the threshold.
+    Measured = 14,
+    /// From the launcher: thresholds, with which the rank leaves `MPI_Init`; empty where there are none.
+    Thresholds = 15,
 }
 
 impl Kind {
     fn parse(byte: u8) -> Option<Self> {
-        use Kind::{Absent, Broken, Done, Give, Hello, Join, Leaving, Part, Refuse, Report, Welcome};
-        let all = [Join, Hello, Welcome, Refuse, Absent, Broken, Give, Part, Done, Report, Leaving];
+        use Kind::{
+            Absent, Broken, Done, Give, Hello, Join, Leaving, Measure, Measured, Part, Ready, Refuse, Report,
+            Thresholds, Welcome,
+        };
+        let all = [
+            Join, Hello, Welcome, Refuse, Absent, Broken, Give, Part, Done, Report, Leaving, Ready, Measure, Measured,
+            Thresholds,
+        ];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -96,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_is_read_as_it_was_written(kind in 1..=11_u8, rank: u32, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn a_frame_is_read_as_it_was_written(kind in 1..=15_u8, rank: u32, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let frame = Frame::new(Kind::parse(kind).unwrap(), rank, body);
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();

@@ -4,8 +4,10 @@
 //! tenant's own network, so that the tenant's firewall decides who talks to whom.
 
 mod frame;
+mod thresholds;
 
 pub use frame::{Frame, Kind, MAX_BODY};
+pub use thresholds::{Measured, Site, Thresholds};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};

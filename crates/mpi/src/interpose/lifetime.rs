@@ -1,5 +1,6 @@
 //! Beginning and end of MPI, and of communicators.
 
+use super::measuring::begin_with_thresholds;
 use super::{intercept, mpi};
 use crate::abi::Handle;
 use crate::rank::{join, rank};
@@ -45,8 +46,9 @@ fn begin(code: c_int) {
     if code != 0 || settings.job.is_none() {
         return;
     }
-    if let Err(reason) = join(&settings) {
-        eprintln!("rdmesh: librdmesh-mpi.so: messages of this rank go MPI's own way: {reason}");
+    match join(&settings) {
+        Ok(rank) => begin_with_thresholds(rank, settings.threshold),
+        Err(reason) => eprintln!("rdmesh: librdmesh-mpi.so: messages of this rank go MPI's own way: {reason}"),
     }
 }
 

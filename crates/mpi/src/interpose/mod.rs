@@ -5,6 +5,7 @@
 
 mod completion;
 mod lifetime;
+mod measuring;
 mod probes;
 mod receives;
 mod requests;

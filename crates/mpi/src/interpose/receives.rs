@@ -67,7 +67,7 @@ intercept! {
         let (posted, from) = posted(library, into, into_count, into_datatype, source, into_tag, comm);
         let is_small = |rank: &Rank| {
             let len = out.buffer.len(library).unwrap_or(0);
-            len < rank.threshold && goes_to_mpi(&posted, &from)
+            rank.is_small(len) && goes_to_mpi(&posted, &from)
         };
         let Some(rank) = rank().filter(|rank| !is_small(rank)) else {
             return library.sendrecv(
@@ -131,7 +131,7 @@ intercept! {
 }
 
 #[allow(clippy::too_many_arguments, reason = "MPI's own")]
-fn posted(
+pub(super) fn posted(
     library: &Library,
     buffer: *mut c_void,
     count: c_int,
@@ -151,7 +151,7 @@ fn goes_to_mpi(posted: &Posted, from: &Pattern) -> bool {
     is_from_nobody || posted.is_small() && Stash::is_empty()
 }
 
-fn receive(rank: &'static Rank, posted: Posted, from: Pattern, status: *mut c_void) -> c_int {
+pub(super) fn receive(rank: &'static Rank, posted: Posted, from: Pattern, status: *mut c_void) -> c_int {
     let (library, Buffer { count, datatype, .. }) = (rank.library, posted.buffer);
     if !Stash::is_empty() {
         let mut job = rank.job();

@@ -97,7 +97,7 @@ fn announce(message: &Message) -> Option<(&'static Rank, usize)> {
     let rank = rank()?;
     // MPI tells the program of wrong arguments.
     let len = message.buffer.len(rank.library).filter(|_| message.dest >= 0)?;
-    if len < rank.threshold {
+    if rank.is_small(len) {
         rank.count_small(len);
         return None;
     }

@@ -24,17 +24,18 @@ pub(crate) use stash::{Pattern, Stash, Stashed};
 
 use crate::abi::{Handle, Status};
 use crate::cache::{COPIED, Cache};
-use crate::control::{Control, Frame, Kind, Secret, World};
+use crate::control::{Control, Frame, Kind, Secret, Site, Thresholds, World};
 use crate::library::Library;
 use crate::report::{Report, Way};
 use crate::settings::Settings;
 use crate::verbs::{Device, Events};
 use communicators::Communicators;
 use operations::Operations;
-use peers::{Link, Peers, place};
+use peers::{Link, Peers};
 use pulls::{Pulls, Ways};
 use ranges::Ranges;
 use sends::{Outgoing, Sends};
+use std::collections::VecDeque;
 use std::net::TcpStream;
 
 /// This rank among the others.
@@ -53,6 +54,9 @@ pub(crate) struct Job {
     ranges: Ranges,
     stash: Stash,
     report: Report,
+    /// Shortest messages that are announced.
+    thresholds: Thresholds,
+    orders: VecDeque<Order>,
     /// How far all ranks have come in leaving; none before the launcher has said so.
     leaving: Option<u8>,
 }
@@ -64,6 +68,15 @@ pub(crate) enum Leaving {
     Done = 1,
     /// It calls MPI no more before `MPI_Finalize`.
     Silent = 2,
+}
+
+/// What the launcher wants of a rank in `MPI_Init`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// To measure with another rank; the first of both decides.
+    Measure { with: u32, is_first: bool },
+    /// To go on.
+    GoOn(Option<Thresholds>),
 }
 
 /// A message that the program sends.
@@ -100,7 +113,7 @@ impl Job {
             device,
             cache,
             control,
-            peers: Peers::new(place()),
+            peers: Peers::new(Site::own()),
             communicators: Communicators::default(),
             sends,
             pulls,
@@ -108,6 +121,8 @@ impl Job {
             ranges: Ranges::default(),
             stash: Stash::default(),
             report: Report::of_one_rank(),
+            thresholds: Thresholds::all(settings.threshold.unwrap_or(0)),
+            orders: VecDeque::new(),
             leaving: None,
         };
         Ok((joined, reader))
@@ -132,7 +147,10 @@ impl Job {
         if rank == self.rank {
             return Err(Way::Near);
         }
-        self.peers.reach(rank, &self.device, &mut self.control)?;
+        let is_same_machine = self.peers.reach(rank, &self.device, &mut self.control)?;
+        if len < self.thresholds.of(is_same_machine) {
+            return Err(Way::Small);
+        }
         if !message.buffer.is_in_one_piece(self.library) {
             return Err(Way::Pieces);
         }
@@ -229,7 +247,7 @@ impl Job {
 
     /// A frame from the launcher, or by it from another rank.
     pub(crate) fn on_frame(&mut self, frame: &Frame) {
-        let Self { device, pulls, peers, control, sends, report, leaving, .. } = self;
+        let Self { device, pulls, peers, control, sends, report, orders, leaving, .. } = self;
         let Frame { kind, rank, ref body } = *frame;
         let words = body.as_chunks::<8>().0;
         let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_le_bytes(word));
@@ -251,7 +269,9 @@ impl Job {
             }
             Kind::Done => sends.complete(word(0), rank),
             Kind::Leaving => *leaving = body.first().copied().max(*leaving),
-            Kind::Join | Kind::Report => {}
+            Kind::Measure => orders.push_back(Order::Measure { with: rank, is_first: body.first() == Some(&1) }),
+            Kind::Thresholds => orders.push_back(Order::GoOn(Thresholds::parse(body))),
+            Kind::Join | Kind::Report | Kind::Ready | Kind::Measured => {}
         }
     }
 
@@ -259,6 +279,36 @@ impl Job {
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.sends.sweep();
         self.sends.is_swept() && self.pulls.is_idle() && self.peers.posted() == 0
+    }
+
+    /// Tells the launcher that this rank is ready to measure; or that it will not, or no longer wait until others are.
+    pub(crate) fn be_ready(&mut self, takes_part: bool) {
+        let site = if takes_part { Site::own().to_bytes().to_vec() } else { Vec::new() };
+        if self.control.send(Kind::Ready, 0, site).is_err() {
+            self.on_launcher_lost();
+        }
+    }
+
+    /// Tells the launcher of a threshold that was measured.
+    pub(crate) fn tell_measured(&mut self, threshold: u64) {
+        let _ = self.control.send(Kind::Measured, 0, threshold.to_le_bytes().to_vec());
+    }
+
+    /// What the launcher wants next.
+    pub(crate) fn next_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// Whether a message to a rank of the world may be announced; asks for a connection where there is none.
+    pub(crate) fn reach(&mut self, rank: u32) -> Result<(), Way> {
+        self.peers.reach(rank, &self.device, &mut self.control).map(|_| ())
+    }
+
+    /// Announces messages of these lengths from now on. What was counted before is forgotten: it was no message of the program.
+    pub(crate) fn set_thresholds(&mut self, thresholds: Thresholds) {
+        self.thresholds = thresholds;
+        self.report = Report::of_one_rank();
+        self.cache.forget_counts();
     }
 
     /// Tells the launcher how the messages went, with those that were too short to be looked at.
@@ -300,6 +350,7 @@ impl Job {
 
     /// Nobody is waited for any more.
     pub(crate) fn on_launcher_lost(&mut self) {
+        self.orders.push_back(Order::GoOn(None));
         self.leaving = Some(u8::MAX);
     }
 

@@ -8,7 +8,7 @@
 //!     └──────────────► connected                                            plain (for some time, or for ever)
 //! ```
 
-use crate::control::{Control, Kind};
+use crate::control::{Control, Kind, Site};
 use crate::report::Way;
 use crate::verbs::{Connection, Device, Port};
 use std::collections::HashMap;
@@ -17,12 +17,9 @@ use std::time::{Duration, Instant};
 /// Time after which a rank that had not joined is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where a process runs: processes of one place reach each other without RDMA.
-pub(crate) type Place = [u8; 16];
-
 /// The ranks that were met.
 pub(crate) struct Peers {
-    place: Place,
+    site: Site,
     known: HashMap<u32, Peer>,
 }
 
@@ -37,30 +34,33 @@ pub(crate) struct Link {
     pub(crate) connection: Connection,
     /// Work requests without a completion yet.
     pub(crate) posted: u32,
+    /// Whether it leads to a process of this machine.
+    is_same_machine: bool,
 }
 
 impl Link {
-    fn new(connection: Connection) -> Self {
-        Self { connection, posted: 0 }
+    fn new(connection: Connection, is_same_machine: bool) -> Self {
+        Self { connection, posted: 0, is_same_machine }
     }
 }
 
 impl Peers {
-    pub(crate) fn new(place: Place) -> Self {
-        Self { place, known: HashMap::new() }
+    pub(crate) fn new(site: Site) -> Self {
+        Self { site, known: HashMap::new() }
     }
 
-    /// Whether a message to `rank` may be announced; the first attempt asks for a connection, and goes MPI's own way.
-    pub(crate) fn reach(&mut self, rank: u32, device: &Device, control: &mut Control) -> Result<(), Way> {
+    /// Whether a message to `rank` may be announced, and then whether that is on this machine; the first attempt asks for a
+    /// connection, and goes MPI's own way.
+    pub(crate) fn reach(&mut self, rank: u32, device: &Device, control: &mut Control) -> Result<bool, Way> {
         match self.known.get(&rank) {
-            Some(Peer::Connected(_)) => return Ok(()),
+            Some(Peer::Connected(link)) => return Ok(link.is_same_machine),
             Some(Peer::Asked { .. }) => return Err(Way::Early),
             Some(Peer::Plain { way, until: None }) => return Err(*way),
             Some(Peer::Plain { way, until: Some(until) }) if Instant::now() < *until => return Err(*way),
             Some(Peer::Plain { .. }) | None => {}
         }
         let asked = device.connection().ok().filter(|(_, own)| {
-            let hello = greeting(self.place, *own);
+            let hello = greeting(self.site, *own);
             control.send(Kind::Hello, rank, hello).is_ok()
         });
         let (peer, way) = match asked {
@@ -103,22 +103,23 @@ impl Peers {
 
     /// `rank` asks for a connection.
     pub(crate) fn on_hello(&mut self, rank: u32, body: &[u8], device: &Device, control: &mut Control) {
-        let Some((place, port)) = parse_greeting(body) else { return };
-        if place == self.place {
+        let Some((site, port)) = parse_greeting(body) else { return };
+        let is_same_machine = site.machine == self.site.machine;
+        if site == self.site {
             self.known.insert(rank, Peer::Plain { way: Way::Near, until: None });
             let _ = control.send(Kind::Refuse, rank, vec![NEAR]);
             return;
         }
         match self.known.remove(&rank) {
             // Both have asked: each connects what it has offered, and neither answers.
-            Some(Peer::Asked { connection, own }) => self.connect(rank, connection, &own, &port),
+            Some(Peer::Asked { connection, own }) => self.connect(rank, connection, &own, &port, is_same_machine),
             Some(Peer::Connected(link)) => drop(self.known.insert(rank, Peer::Connected(link))),
             Some(Peer::Plain { .. }) | None => {
                 let made = device.connection().ok().filter(|(connection, own)| connection.connect(own, &port).is_ok());
                 let welcomed =
-                    made.filter(|(_, own)| control.send(Kind::Welcome, rank, greeting(self.place, *own)).is_ok());
+                    made.filter(|(_, own)| control.send(Kind::Welcome, rank, greeting(self.site, *own)).is_ok());
                 let peer = match welcomed {
-                    Some((connection, _)) => Peer::Connected(Link::new(connection)),
+                    Some((connection, _)) => Peer::Connected(Link::new(connection, is_same_machine)),
                     None => {
                         let _ = control.send(Kind::Refuse, rank, vec![OTHER]);
                         Peer::Plain { way: Way::Peer, until: None }
@@ -131,9 +132,10 @@ impl Peers {
 
     /// `rank` has connected its queue pair to ours.
     pub(crate) fn on_welcome(&mut self, rank: u32, body: &[u8]) {
-        let Some((_, port)) = parse_greeting(body) else { return };
+        let Some((site, port)) = parse_greeting(body) else { return };
+        let is_same_machine = site.machine == self.site.machine;
         match self.known.remove(&rank) {
-            Some(Peer::Asked { connection, own }) => self.connect(rank, connection, &own, &port),
+            Some(Peer::Asked { connection, own }) => self.connect(rank, connection, &own, &port, is_same_machine),
             Some(other) => drop(self.known.insert(rank, other)),
             None => {}
         }
@@ -148,34 +150,26 @@ impl Peers {
         }
     }
 
-    fn connect(&mut self, rank: u32, connection: Connection, own: &Port, peer: &Port) {
+    fn connect(&mut self, rank: u32, connection: Connection, own: &Port, peer: &Port, is_same_machine: bool) {
         let connected = connection.connect(own, peer);
         let state = match connected {
-            Ok(()) => Peer::Connected(Link::new(connection)),
+            Ok(()) => Peer::Connected(Link::new(connection, is_same_machine)),
             Err(_) => Peer::Plain { way: Way::Peer, until: None },
         };
         self.known.insert(rank, state);
     }
 }
 
-/// The network namespace and the boot of this machine.
-pub(crate) fn place() -> Place {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
-    let namespace = rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino);
-    (u128::from_str_radix(&digits, 16).unwrap_or(0) ^ u128::from(namespace)).to_le_bytes()
+fn greeting(site: Site, port: Port) -> Vec<u8> {
+    [&site.to_bytes()[..], &port.gid, &port.number.to_le_bytes(), &port.psn.to_le_bytes(), &[port.mtu]].concat()
 }
 
-fn greeting(place: Place, port: Port) -> Vec<u8> {
-    [&place[..], &port.gid, &port.number.to_le_bytes(), &port.psn.to_le_bytes(), &[port.mtu]].concat()
-}
-
-fn parse_greeting(body: &[u8]) -> Option<(Place, Port)> {
-    let (place, rest) = body.split_first_chunk::<16>()?;
+fn parse_greeting(body: &[u8]) -> Option<(Site, Port)> {
+    let (site, rest) = Site::parse(body)?;
     let (gid, rest) = rest.split_first_chunk::<16>()?;
     let (number, rest) = rest.split_first_chunk::<4>()?;
     let (psn, &[mtu]) = rest.split_first_chunk::<4>()? else { return None };
-    Some((*place, Port { gid: *gid, number: u32::from_le_bytes(*number), psn: u32::from_le_bytes(*psn), mtu }))
+    Some((site, Port { gid: *gid, number: u32::from_le_bytes(*number), psn: u32::from_le_bytes(*psn), mtu }))
 }
 
 /// Reasons in [`Kind::Refuse`].
@@ -189,8 +183,9 @@ mod tests {
     #[test]
     fn a_greeting_is_read_as_it_was_written() {
         let port = Port { gid: [9; 16], number: 70000, psn: 0x00ab_cdef, mtu: 3 };
-        let body = greeting([5; 16], port);
-        assert_eq!(parse_greeting(&body), Some(([5; 16], port)));
+        let site = Site { machine: 5, namespace: 6 };
+        let body = greeting(site, port);
+        assert_eq!(parse_greeting(&body), Some((site, port)));
         assert_eq!(parse_greeting(&body[1..]), None);
         assert_eq!(parse_greeting(&[]), None);
     }

@@ -1,7 +1,10 @@
 //! The launcher's side of a job: it takes the ranks' connections, passes their frames on, and adds up their reports.
 
-use crate::control::{Frame, Job, Kind};
+mod measuring;
+
+use crate::control::{Frame, Job, Kind, Site, Thresholds};
 use crate::report::Report;
+use measuring::{Measuring, Order};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -22,6 +25,7 @@ struct Ranks {
     connected: HashMap<Member, Connected>,
     /// Ranks of each world that have joined, those that have left among them.
     joined: HashMap<Arc<str>, u32>,
+    measuring: HashMap<Arc<str>, Measuring>,
     report: Report,
 }
 
@@ -121,6 +125,13 @@ fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Fr
             }
             ranks.tell_who_leave(&from.world);
         }
+        Kind::Ready => ranks.measure(from, |measuring, size| {
+            measuring.on_ready(from.rank, Site::parse(&frame.body).map(|(site, _)| site), size)
+        }),
+        Kind::Measured => {
+            let threshold = frame.body.as_array().map_or(u64::MAX, |&bytes| u64::from_le_bytes(bytes));
+            ranks.measure(from, |measuring, _| measuring.on_measured(from.rank, threshold));
+        }
         kind => {
             let rank = frame.rank;
             let to = ranks.connected.get(&Member { world: Arc::clone(&from.world), rank });
@@ -139,9 +150,11 @@ impl Ranks {
     }
 
     fn part(&mut self, member: &Member) {
+        self.measure(member, |measuring, _| measuring.on_part());
         self.connected.remove(member);
         if !self.connected.keys().any(|other| other.world == member.world) {
             self.joined.remove(&member.world);
+            self.measuring.remove(&member.world);
         }
         // The others wait no longer for it.
         self.tell_who_leave(&member.world);
@@ -151,6 +164,28 @@ impl Ranks {
     fn is_whole(&self, member: &Member) -> bool {
         let size = self.connected.get(member).map_or(0, |connected| connected.size);
         self.joined.get(&member.world).is_some_and(|&joined| joined >= size)
+    }
+
+    /// Goes on with the measuring of a rank's world, and tells ranks what follows.
+    fn measure(&mut self, from: &Member, step: impl FnOnce(&mut Measuring, u32) -> Vec<Order>) {
+        let size = self.connected.get(from).map_or(0, |connected| connected.size);
+        let measuring = self.measuring.entry(Arc::clone(&from.world)).or_insert_with(Measuring::new);
+        let orders = step(measuring, size);
+        self.report.measured = measuring.result().or(self.report.measured);
+        for order in orders {
+            let (rank, frame) = match order {
+                Order::Measure { rank, with, is_first } => {
+                    (rank, Frame::new(Kind::Measure, with, vec![is_first.into()]))
+                }
+                Order::GoOn { rank, thresholds } => {
+                    let body = thresholds.map(Thresholds::to_bytes).unwrap_or_default();
+                    (rank, Frame::new(Kind::Thresholds, 0, body))
+                }
+            };
+            if let Some(to) = self.connected.get(&Member { world: Arc::clone(&from.world), rank }) {
+                let _ = to.outlet.send(frame);
+            }
+        }
     }
 
     /// Tells the ranks of a world how far all of them have come in leaving.
