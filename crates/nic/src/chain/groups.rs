@@ -4,6 +4,7 @@ use super::audit::{Audit, Executed, Pace};
 use super::{ChainEntry, ChainFault, ChainState};
 use crate::command::CommandError;
 use crate::timer::Time;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use rdmesh_verbs::Key;
 use rdmesh_verbs::chain::Counts;
@@ -12,6 +13,8 @@ use rdmesh_verbs::chain::Counts;
 #[derive(Default)]
 pub(crate) struct Chains {
     members: Vec<Option<Member>>,
+    /// Queue pairs by the regions over their rings.
+    by_region: BTreeMap<u32, u32>,
     groups: Vec<Option<Group>>,
 }
 
@@ -131,17 +134,29 @@ impl Chains {
                 *place = None;
             }
         }
+        for (region, _) in &member.regions {
+            self.by_region.remove(region);
+        }
         member.regions
+    }
+
+    /// Whether one more region may be over the rings of a queue pair.
+    pub(crate) fn has_room_for_region(&self, qp: u32) -> bool {
+        self.member(qp).is_some_and(|member| member.regions.len() < MOST_REGIONS)
     }
 
     /// Notes a region over a queue pair's ring, which goes with it.
     pub(crate) fn add_region(&mut self, qp: u32, region: (u32, Key)) {
-        self.member_mut(qp).into_iter().for_each(|member| member.regions.push(region));
+        if let Some(member) = self.member_mut(qp) {
+            member.regions.push(region);
+            self.by_region.insert(region.0, qp);
+        }
     }
 
     /// A region has gone before its queue pair, if it was one over a ring: another may have its handle and its key.
     pub(crate) fn forget_region(&mut self, mr: u32) {
-        self.members.iter_mut().flatten().for_each(|member| member.regions.retain(|(region, _)| *region != mr));
+        let of = self.by_region.remove(&mr).and_then(|qp| self.member_mut(qp));
+        of.into_iter().for_each(|member| member.regions.retain(|(region, _)| *region != mr));
     }
 
     /// Whether request `index` of a queue may be started.
@@ -325,3 +340,6 @@ impl Chains {
         self.groups.get_mut(group)?.as_mut()
     }
 }
+
+/// Most regions over the rings of one queue pair, which goes at once and takes them with it.
+const MOST_REGIONS: usize = 256;

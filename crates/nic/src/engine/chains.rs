@@ -18,7 +18,7 @@ use core::time::Duration;
 use rdmesh_verbs::{Access, Key, QpState, QpType};
 
 type Result<T> = core::result::Result<T, CommandError>;
-use CommandError::{Invalid, NoSuchObject};
+use CommandError::{Exhausted, Invalid, NoSuchObject};
 
 /// A region over a queue's ring: slot `n` lies at address `n` times the stride.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +99,9 @@ impl<P: Platform> Device<'_, P> {
         let (memory, len, (stride, slots)) = ring.ok_or(Invalid)?;
         if !RING_ACCESS.contains(access) {
             return Err(Invalid);
+        }
+        if !self.cx.chains.has_room_for_region(target.qp) {
+            return Err(Exhausted);
         }
         let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.pd), 0, len, access, memory)?;
         self.cx.chains.add_region(target.qp, (mr, key));

@@ -71,11 +71,6 @@ impl ManagedQueues {
         self.queues.remove(&qp)
     }
 
-    /// A region has gone before its queue pair, if it was one over a ring.
-    pub(super) fn forget_region(&mut self, mr: u32) {
-        self.queues.values_mut().for_each(|queue| queue.regions.retain(|region| *region != mr));
-    }
-
     /// Label of a request of a queue pair, counted from the queue's first.
     pub(super) fn label_of(&self, qp: u32, is_receive: bool, index: u64) -> Option<Label> {
         let side = if is_receive { QueueSide::Receive } else { QueueSide::Send };
@@ -114,11 +109,6 @@ impl ManagedQueues {
         }
         taken
     }
-
-    /// Whether a region is one over a ring.
-    pub(super) fn has_region(&self, mr: u32) -> bool {
-        self.queues.values().any(|queue| queue.regions.contains(&mr))
-    }
 }
 
 impl ManagedQueue {
@@ -135,6 +125,11 @@ impl ManagedQueue {
     /// Its ring was registered.
     pub(super) fn add_region(&mut self, mr: u32) {
         self.regions.push(mr);
+    }
+
+    /// A region has gone before its queue pair.
+    pub(super) fn forget_region(&mut self, mr: u32) {
+        self.regions.retain(|region| *region != mr);
     }
 
     /// An image is in use, instead of that before it.

@@ -23,8 +23,8 @@ pub(super) enum Pages {
     Private,
     /// All are an arena's. In one piece, they begin at this offset of it.
     Arena(ArenaId, Option<u64>),
-    /// A ring's.
-    Ring,
+    /// A ring's of a queue pair.
+    Ring { qp: u32 },
 }
 
 /// The regions of a context.

@@ -122,7 +122,7 @@ fn register(scope: &mut Scope<'_>, request: Register, side: QueueSide) -> Result
     })?;
     [charge, bytes].into_iter().for_each(|charge| scope.context.holdings_mut().add(charge));
     scope.totals.objects_created += 1;
-    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len, pages: Pages::Ring };
+    let row = Region { pd, key: region.key, iova: 0, len, access, pinned: len, pages: Pages::Ring { qp } };
     scope.context.regions_mut().insert(region.mr, row);
     if let Some(queue) = scope.context.managed_mut().get_mut(qp) {
         queue.add_region(region.mr);

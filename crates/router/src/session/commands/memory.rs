@@ -161,8 +161,12 @@ pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
     drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dereg_mr(mr))?);
     call.destroyed(ObjectKind::Mr);
-    call.scope.context.managed_mut().forget_region(mr);
     if let Some(region) = call.scope.context.regions_mut().remove(mr) {
+        if let Pages::Ring { qp } = region.pages
+            && let Some(queue) = call.scope.context.managed_mut().get_mut(qp)
+        {
+            queue.forget_region(mr);
+        }
         call.scope.context.holdings_mut().give_back(Item::Pinned, region.pinned);
     }
     Ok(Reply::default())

@@ -1,5 +1,6 @@
 //! REREG_MR: a change of a memory region's protection domain or access.
 
+use super::super::regions::Pages;
 use super::super::reply::Reply;
 use super::Call;
 use rdmesh_uverbs::abi::{ReregMr, ReregMrResponse};
@@ -19,7 +20,7 @@ pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = request.mr_handle;
     let region = call.scope.context.regions().get(mr).ok_or(Errno::INVAL)?;
     // Other rights than those that its registration allows would outlive the ring.
-    if call.scope.context.managed().has_region(mr) {
+    if matches!(region.pages, Pages::Ring { .. }) {
         return Err(Errno::OPNOTSUPP);
     }
     let access = match request.flags & ACCESS {

@@ -3,6 +3,7 @@
 use super::super::world::*;
 use super::world::*;
 use crate::chain::{ChainState, Image};
+use crate::command::CommandError;
 use crate::policy::Rate;
 use crate::timer::Time;
 use rdmesh_verbs::chain::{Args, ChainFlags, ChainOp, Control, Ordering, Request, Wide, offset};
@@ -326,6 +327,22 @@ fn the_key_of_a_ring_ends_with_its_queue_pair() {
     assert_eq!(mr, ring.mr);
     world.device_of(&a).destroy_qp(other.qp).unwrap();
     assert!(world.device_of(&a).dereg_mr(mr).is_ok());
+}
+
+#[test]
+fn a_ring_has_so_many_regions_and_no_more() {
+    let mut world = World::new(1);
+    let a = node(&mut world);
+    let [queue, other] = [1, 2].map(|group| world.queue(&a, group, &[request(ChainOp::Nop)]));
+    let mut regions: Vec<_> = (0..256).map(|_| world.ring_region(&queue)).collect();
+    let mut more = |queue: &Queue| world.device_of(&a).register_send_ring(queue.qp, None, Access::LOCAL_WRITE);
+    assert_eq!(more(&queue).err(), Some(CommandError::Exhausted));
+    assert!(more(&other).is_ok(), "each queue pair has its own");
+    let last = regions.pop().unwrap();
+    world.device_of(&a).dereg_mr(last.mr).unwrap();
+    assert_eq!(world.ring_region(&queue).mr, last.mr);
+    world.device_of(&a).destroy_qp(queue.qp).unwrap();
+    assert!(regions.iter().all(|region| world.device_of(&a).dereg_mr(region.mr).is_err()), "they went with it");
 }
 
 #[test]
