@@ -4,7 +4,7 @@ use crate::copy::size_name;
 use crate::hosts::{self, ETHERNET, JUMBO};
 use crate::perftest::{SEND_LATENCY, WRITE_LATENCY};
 use crate::results::Results;
-use crate::{SIZES, chains, copy, device, pingpong, policies, pools, tcp, ucx};
+use crate::{SIZES, chains, copy, device, mpi, pingpong, policies, pools, tcp, ucx};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
@@ -91,6 +91,32 @@ pub(crate) fn draw_policies(path: &Path, results: &Results) -> Outcome {
     let two = policies::rates(results, policies::TWO_HOSTS);
     limits(&left, "One flow: rate by limit, Gb/s", &[("one host", BLUE, one), ("two hosts", GREEN, two)])?;
     limits(&right, "Ten flows at once: rate by limit, Gb/s", &[("one host", BLUE, policies::flows(results))])?;
+    area.present()?;
+    Ok(())
+}
+
+/// Draws the time of MPI messages by their length into the file `path`.
+pub(crate) fn draw_mpi(path: &Path, results: &Results) -> Outcome {
+    let area = SVGBackend::new(path, (WIDTH, POLICIES)).into_drawing_area();
+    area.fill(&WHITE)?;
+    for (group, panel) in [mpi::ONE_HOST[0], mpi::TWO_HOSTS[0]].into_iter().zip(area.split_evenly((1, 2))) {
+        let mut chart = ChartBuilder::on(&panel)
+            .caption(format!("{group}: time each way, µs"), (FONT, 18))
+            .margin(12)
+            .x_label_area_size(30)
+            .y_label_area_size(52)
+            .build_cartesian_2d((8.0..4_194_304.0).log_scale(), (10.0..10_000.0).log_scale())?;
+        let name = |bytes: &f64| if *bytes < 1024.0 { format!("{bytes} B") } else { size_name(*bytes as u64) };
+        chart.configure_mesh().x_desc("message").x_label_formatter(&name).draw()?;
+        for (way, color) in mpi::WAYS.into_iter().zip([RED, BLUE, GREEN]) {
+            let points = mpi::times(results, group, way);
+            chart
+                .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
+                .label(way.name())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+        }
+        chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).border_style(BLACK.mix(0.3)).draw()?;
+    }
     area.present()?;
     Ok(())
 }

@@ -166,6 +166,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Policies) => Some(&page::POLICIES),
         Some(Part::Sockets) => Some(&page::SOCKETS),
         Some(Part::Endpoints) => Some(&page::ENDPOINTS),
+        Some(Part::Mpi) => Some(&page::MPI),
         _ => None,
     };
     match arguments.part {
@@ -173,6 +174,7 @@ fn benchmark(arguments: &Arguments) -> ExitCode {
         Some(Part::Chains) => files.draw(chart::draw_chains, &results),
         Some(Part::Policies) => files.draw(chart::draw_policies, &results),
         Some(Part::Endpoints) => files.draw(chart::draw_endpoints, &results),
+        Some(Part::Mpi) => files.draw(chart::draw_mpi, &results),
         _ => {}
     }
     match page.filter(|_| !arguments.quick) {

@@ -3,7 +3,7 @@
 use crate::goals::Goal;
 use crate::report::number;
 use crate::results::Results;
-use crate::{chains, neighbours, policies, pools, sockets};
+use crate::{chains, mpi, neighbours, policies, pools, sockets};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
@@ -39,8 +39,10 @@ pub(crate) const POLICIES: Page = Page { name: "policies", further: policies::pa
 pub(crate) const SOCKETS: Page = Page { name: "sockets", further: sockets::page };
 /// That of pools.
 pub(crate) const ENDPOINTS: Page = Page { name: "endpoints", further: pools::page };
+/// That of MPI.
+pub(crate) const MPI: Page = Page { name: "mpi", further: mpi::page };
 /// All pages.
-pub(crate) const PAGES: [Page; 6] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES, SOCKETS, ENDPOINTS];
+pub(crate) const PAGES: [Page; 7] = [BENCHMARK, NEIGHBOURS, CHAINS, POLICIES, SOCKETS, ENDPOINTS, MPI];
 
 impl Page {
     /// Writes the figures of the published results into the page.
