@@ -113,12 +113,12 @@ fn mpi_ranks_in_two_guests_hold_to_what_mpi_promises() {
     // Over TCP, with large messages by RDMA.
     let guest = machine::program();
     let open_mpi = format!(
-        "{guest} mpi mpirun.openmpi --allow-run-as-root --host {hosts} --mca plm_rsh_agent {remote} --mca mpi_yield_when_idle 1 \
+        "env RDMESH_MPI_THRESHOLD=16384 {guest} mpi mpirun.openmpi --allow-run-as-root --host {hosts} --mca plm_rsh_agent {remote} --mca mpi_yield_when_idle 1 \
          --mca pml ob1 --mca btl tcp,self {}",
         program("large.openmpi")
     );
     let mpich = format!(
-        "{guest} mpi mpiexec.mpich -n 2 -hosts {hosts} -launcher rsh -launcher-exec {remote} -genv UCX_TLS tcp,self {}",
+        "env RDMESH_MPI_THRESHOLD=16384 {guest} mpi mpiexec.mpich -n 2 -hosts {hosts} -launcher rsh -launcher-exec {remote} -genv UCX_TLS tcp,self {}",
         program("large.mpich")
     );
     for command in [open_mpi, mpich] {

@@ -60,7 +60,7 @@ impl Thresholds {
         if is_same_machine { self.same_machine } else { self.other_machine }
     }
 
-    /// The lower one.
+    /// Length in bytes below which a message goes by RDMA to nobody.
     pub fn lowest(self) -> u64 {
         self.same_machine.min(self.other_machine)
     }

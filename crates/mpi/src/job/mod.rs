@@ -70,7 +70,7 @@ pub(crate) enum Leaving {
     Silent = 2,
 }
 
-/// What the launcher wants of a rank in `MPI_Init`.
+/// Order of the launcher to a rank in `MPI_Init`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// To measure with another rank; the first of both decides.
@@ -294,7 +294,7 @@ impl Job {
         let _ = self.control.send(Kind::Measured, 0, threshold.to_le_bytes().to_vec());
     }
 
-    /// What the launcher wants next.
+    /// Oldest order of the launcher that was not taken yet.
     pub(crate) fn next_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }

@@ -36,7 +36,7 @@ struct Pair {
     second: u32,
 }
 
-/// What a rank is to be told.
+/// Order to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     /// To measure with another.
