@@ -73,6 +73,7 @@ fn header(service: Service, op: Op, target: &Target) -> Header {
         ack_request: true,
         takes_selective: false,
         is_repeated: false,
+        has_telemetry: false,
         psn: Psn::new(target.psn),
     }
 }

@@ -78,8 +78,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
             underlay: options.underlay,
             is_insecure: options.is_insecure(),
             faults: options.faults,
-            recovery: options.loss_recovery.into(),
-            lanes: options.paths,
+            native: options.native(),
         },
         firewall: options.firewall,
         key: options.key.as_deref().map(read_key).transpose()?,
@@ -208,6 +207,11 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     let recovery = clap::ValueEnum::to_possible_value(&options.loss_recovery).map(|value| value.get_name().to_owned());
     command.arg("--loss-recovery").args(recovery);
     command.arg("--paths").arg(options.paths.to_string());
+    let control = clap::ValueEnum::to_possible_value(&options.congestion_control);
+    command.arg("--congestion-control").args(control.map(|value| value.get_name().to_owned()));
+    if let Some(rate) = options.underlay_rate {
+        command.args(["--underlay-rate", &rate.to_string()]);
+    }
     let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
     command.arg("--mode").args(mode);
     command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

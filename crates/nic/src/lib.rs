@@ -60,8 +60,9 @@ pub use engine::{
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
-    AccessRules, ClassRules, Datagram, ExternalId, ExternalPort, Form, Grant, Lane, LossRecovery, Network, Opened,
-    Origin, Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
+    AccessRules, ClassRules, CongestionControl, Datagram, ExternalId, ExternalPort, Form, Grant, Lane, LossRecovery,
+    NativeConfig, Network, Opened, Origin, Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train,
+    Transmits,
 };
 pub use timer::Time;
 pub use transport::MOST_LANES;

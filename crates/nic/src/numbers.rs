@@ -6,12 +6,14 @@
 //! The number of a queue pair that has gone still leads to the engine on which it was, until the number is used again. So all
 //! packets to it take one way, and are answered in order.
 //!
+//! It also counts the bytes that have arrived for all of them.
+//!
 //! There is a word for every number of 24 bits, which are zero until they are written. So they take addresses, but no memory
 //! for numbers that were never used.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rdmesh_verbs::Qpn;
 use zerocopy::FromZeros;
 
@@ -26,6 +28,8 @@ struct Table {
     places: Box<[AtomicU32]>,
     /// Told of each number that leads to another engine than before.
     watcher: Option<Watcher>,
+    /// Bytes of packets from other routers, for engines that know the rate of their link.
+    arrived: AtomicU64,
 }
 
 type Watcher = Box<dyn Fn(Qpn, u32) + Send + Sync>;
@@ -64,7 +68,7 @@ impl Numbers {
     fn with(shards: u32, limit: u32, first: u32, watcher: Option<Watcher>) -> Self {
         assert!((1..=Self::MAX_SHARDS).contains(&shards), "a host has between 1 and 255 engines");
         let places = <[AtomicU32]>::new_box_zeroed_with_elems(limit as usize).expect("addresses for the table");
-        Self(Arc::new(Table { shards, first, places, watcher }))
+        Self(Arc::new(Table { shards, first, places, watcher, arrived: AtomicU64::new(0) }))
     }
 
     /// Number of the host's engines.
@@ -76,6 +80,16 @@ impl Numbers {
     #[inline]
     pub fn owner(&self, qpn: Qpn) -> Option<u32> {
         self.read(qpn).engine()
+    }
+
+    /// So many more bytes have arrived.
+    pub(crate) fn count_arrived(&self, bytes: u64) {
+        self.0.arrived.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that have arrived, for all engines.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.0.arrived.load(Ordering::Relaxed)
     }
 
     /// The place of a queue pair of engine `shard`.

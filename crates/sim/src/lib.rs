@@ -10,6 +10,7 @@
 //! * [`endings`]: requests that were posted before a queue pair ends.
 //! * [`golden`]: throughput under loss.
 //! * [`paths`]: throughput over several paths.
+//! * [`sharing`]: connections that share a link, by congestion control.
 //! * [`schedules`]: every order of the packets of a short exchange.
 
 pub mod chance;
@@ -24,6 +25,7 @@ pub mod plan;
 pub mod platform;
 mod run;
 pub mod schedules;
+pub mod sharing;
 pub mod trace;
 pub mod world;
 

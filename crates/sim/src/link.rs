@@ -69,6 +69,8 @@ pub struct Arrival {
     pub bytes: Vec<u8>,
     /// Whether it was marked on the way.
     pub marked: bool,
+    /// Nanoseconds that it has waited for others before it.
+    pub waited: u64,
 }
 
 impl Link {
@@ -107,15 +109,16 @@ impl Link {
         } else {
             self.last_arrival = at;
         }
-        let mut arrivals = vec![Arrival { at: Time(at), bytes: self.damaged(bytes, chance, seen), marked }];
+        let mut arrivals =
+            vec![Arrival { at: Time(at), bytes: self.damaged(bytes, chance, seen), marked, waited: waiting }];
         if chance.happens(self.plan.duplicate) {
             let at = Time(at + chance.between(0, self.plan.delay.max(1) * 2));
-            arrivals.push(Arrival { at, bytes: bytes.to_vec(), marked });
+            arrivals.push(Arrival { at, bytes: bytes.to_vec(), marked, waited: waiting });
         }
         if chance.happens(self.plan.stale) {
             seen.count(Seen::Stale);
             let at = Time(at + chance.between(self.plan.stale_span / 2, self.plan.stale_span));
-            arrivals.push(Arrival { at, bytes: bytes.to_vec(), marked });
+            arrivals.push(Arrival { at, bytes: bytes.to_vec(), marked, waited: waiting });
         }
         arrivals
     }

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use rdmesh_sim::model::Check;
 use rdmesh_sim::schedules::{Exchange, Wire, explore, replay};
-use rdmesh_sim::{golden, paths, run_many, run_seed};
+use rdmesh_sim::{golden, paths, run_many, run_seed, sharing};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -44,6 +44,12 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Shows how connections share a link, by congestion control.
+    Sharing {
+        /// Writes it to the file that the tests compare with.
+        #[arg(long)]
+        write: bool,
+    },
     /// Runs every schedule of short exchanges.
     Schedules,
 }
@@ -64,6 +70,9 @@ fn main() -> ExitCode {
         }
         Command::Paths { write } => {
             keep(paths::measure().map(|cells| paths::table(&cells)), write.then_some("golden/paths.txt"))
+        }
+        Command::Sharing { write } => {
+            keep(sharing::measure().map(|cells| sharing::table(&cells)), write.then_some("golden/sharing.txt"))
         }
         Command::Schedules => {
             for (exchange, wire) in Exchange::ALL.into_iter().flat_map(|e| Wire::ALL.map(|wire| (e, wire))) {

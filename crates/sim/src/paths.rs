@@ -103,7 +103,7 @@ fn cell(operation: &'static str, paths: Paths, lanes: u8) -> Check<Cell> {
         Paths::OneMuchLonger => all[5].delay *= 10,
     }
     let mut plan = Plan { seed: 1, links: vec![vec![all[0]; 2]; 2], lanes: all[1..].to_vec(), ..schedules::plan() };
-    plan.hosts.iter_mut().for_each(|host| host.lanes = lanes);
+    plan.hosts.iter_mut().for_each(|host| host.native.lanes = lanes);
     plan.pairs[0].mtu = Mtu::B1024;
     let kind = match operation {
         "SEND" => Kind::Send { imm: None, invalidate: None },

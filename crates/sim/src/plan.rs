@@ -3,7 +3,7 @@
 
 use crate::chance::{Chance, Stream};
 use crate::link::LinkPlan;
-use rdmesh_nic::LossRecovery;
+use rdmesh_nic::{CongestionControl, LossRecovery, NativeConfig};
 use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,6 +28,10 @@ pub struct Plan {
     pub heal: u64,
     /// Probability that a wake of a host sends nothing for a while.
     pub stall: f64,
+    /// Behind the links, the last one into each host, which what all send to it shares; none without a switch.
+    pub last_link: Option<LinkPlan>,
+    /// Whether hosts know how long datagrams have waited at the switch, as by telemetry.
+    pub switch_tells: bool,
     /// Probability that a program forgets to post receives at a tick.
     pub starve: f64,
     /// Mean time between two looks of a program at its queues.
@@ -41,10 +45,8 @@ pub struct HostPlan {
     pub shards: u32,
     /// Nanoseconds between an input and the moment when the engines see it.
     pub service: u64,
-    /// Recovery from losses: some hosts have an older router.
-    pub recovery: LossRecovery,
-    /// Lanes of a connection.
-    pub lanes: u8,
+    /// Connections to other hosts: some have an older router.
+    pub native: NativeConfig,
 }
 
 /// A program.
@@ -139,7 +141,21 @@ impl Plan {
         let tick = workload.scale(3_000, 100_000);
         let stall = if faults.happens(0.2) { 0.02 } else { 0.0 };
         let events = events(hosts.len(), &pairs, heal, &mut faults);
-        Self { seed, hosts, nodes, pairs, links, lanes, faults: events, heal, stall, starve, tick }
+        Self {
+            seed,
+            hosts,
+            nodes,
+            pairs,
+            links,
+            lanes,
+            faults: events,
+            heal,
+            stall,
+            last_link: None,
+            switch_tells: false,
+            starve,
+            tick,
+        }
     }
 
     /// Every link.
@@ -159,7 +175,13 @@ fn host(chance: &mut Chance) -> HostPlan {
     let shards = chance.between(1, 4) as u32;
     let recovery = if chance.happens(0.15) { LossRecovery::GoBackN } else { LossRecovery::Selective };
     let lanes = if chance.happens(0.3) { chance.between(2, 9) as u8 } else { 1 };
-    HostPlan { shards, service, recovery, lanes }
+    let congestion = if chance.happens(0.3) { CongestionControl::Hpcc } else { CongestionControl::Window };
+    let link_rate = if chance.happens(0.5) { chance.scale(1_000, 100_000) as u32 } else { 0 };
+    HostPlan {
+        shards,
+        service,
+        native: NativeConfig { recovery, lanes, congestion, link_rate, ..NativeConfig::default() },
+    }
 }
 
 /// One or two tenant networks with a program on every host and two on one; the addresses repeat from network to network.

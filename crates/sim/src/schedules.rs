@@ -12,7 +12,7 @@ use crate::link::LinkPlan;
 use crate::model::{Check, Kind, Violation, violated};
 use crate::plan::{HostPlan, KINDS, NodePlan, PairPlan, Plan};
 use crate::world::{Flying, World};
-use rdmesh_nic::LossRecovery;
+use rdmesh_nic::NativeConfig;
 use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -277,11 +277,13 @@ pub(crate) fn plan() -> Plan {
     let link = LinkPlan { delay: 1000, ..LinkPlan::default() };
     Plan {
         seed: 0,
-        hosts: vec![HostPlan { shards: 1, service: 0, recovery: LossRecovery::Selective, lanes: 1 }; 2],
+        hosts: vec![HostPlan { shards: 1, service: 0, native: NativeConfig::default() }; 2],
         nodes: vec![node(0), node(1)],
         pairs: vec![pair],
         links: vec![vec![link; 2]; 2],
         lanes: Vec::new(),
+        last_link: None,
+        switch_tells: false,
         faults: Vec::new(),
         heal: 0,
         stall: 0.0,

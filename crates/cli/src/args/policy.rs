@@ -74,7 +74,7 @@ impl SetPolicy {
 }
 
 /// A number with a decimal prefix.
-fn rate(text: &str) -> Result<u64, String> {
+pub(super) fn rate(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match &text[digits.len()..] {
         "" => 1,

@@ -4,7 +4,7 @@ use super::STORE;
 use clap::{Args as ClapArgs, ValueEnum};
 use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::{Name, api};
-use rdmesh_router::io::Faults;
+use rdmesh_router::io::{Faults, NativeConfig};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -55,6 +55,13 @@ pub(crate) struct RouterOptions {
     /// equal paths (ECMP) carries them on all [default: 1]
     #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) paths: u8,
+    /// Congestion control of reliable connections to other hosts
+    #[arg(long, value_enum, default_value_t = CongestionControl::Window)]
+    pub(crate) congestion_control: CongestionControl,
+    /// Rate in bits a second at which packets of other hosts can arrive, as the network or its provider allows: 10G. Hosts with
+    /// `--congestion-control hpcc` stay just below it
+    #[arg(long, value_name = "BITS", requires = "underlay", value_parser = super::policy::rate)]
+    pub(crate) underlay_rate: Option<u64>,
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,
@@ -73,6 +80,17 @@ pub(crate) struct RouterOptions {
 }
 
 impl RouterOptions {
+    /// Connections to other hosts.
+    pub(crate) fn native(&self) -> NativeConfig {
+        NativeConfig {
+            recovery: self.loss_recovery.into(),
+            lanes: self.paths,
+            congestion: self.congestion_control.into(),
+            link_rate: self.underlay_rate.map_or(0, |bits| bits.div_ceil(1_000_000).try_into().unwrap_or(u32::MAX)),
+            ..NativeConfig::default()
+        }
+    }
+
     /// Whether packets of other hosts are believed without proof.
     pub(crate) fn is_insecure(&self) -> bool {
         self.insecure || matches!(self.underlay_security, Security::None)
@@ -100,6 +118,23 @@ impl From<LossRecovery> for rdmesh_router::io::LossRecovery {
         match recovery {
             LossRecovery::Selective => Self::Selective,
             LossRecovery::GoBackN => Self::GoBackN,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum CongestionControl {
+    /// A window that narrows where many packets are lost, or wait for long
+    Window,
+    /// A window that follows the load of the links into hosts, as their routers report it, so that queues stay short
+    Hpcc,
+}
+
+impl From<CongestionControl> for rdmesh_router::io::CongestionControl {
+    fn from(control: CongestionControl) -> Self {
+        match control {
+            CongestionControl::Window => Self::Window,
+            CongestionControl::Hpcc => Self::Hpcc,
         }
     }
 }

@@ -9,12 +9,14 @@ pub(crate) struct Rtt {
     smoothed: Option<u64>,
     variation: u64,
     least: u64,
+    latest: u64,
 }
 
 impl Rtt {
     /// Takes one measurement.
     pub(crate) fn sample(&mut self, sent: Time, answered: Time) {
         let sample = answered.0.saturating_sub(sent.0).max(1);
+        self.latest = sample;
         match self.smoothed {
             None => {
                 self.smoothed = Some(sample);
@@ -32,6 +34,16 @@ impl Rtt {
     /// The mean, where something was measured.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(Duration::from_nanos)
+    }
+
+    /// The least that was measured.
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.smoothed.map(|_| Duration::from_nanos(self.least))
+    }
+
+    /// The last that was measured.
+    pub(crate) fn latest(&self) -> Option<Duration> {
+        self.smoothed.map(|_| Duration::from_nanos(self.latest))
     }
 
     /// Time after going back in which reports of a loss can only concern packets sent before.

@@ -4,6 +4,7 @@ mod context;
 mod cq;
 mod held;
 mod inbox;
+mod ingress;
 mod output;
 mod slab;
 mod srq;

@@ -3,17 +3,19 @@
 use super::context::Context;
 use super::held::HeldBytes;
 use super::inbox::Inbox;
+use super::ingress::Ingress;
 use crate::capture::Captures;
 use crate::chain::Pending;
 use crate::command::ContextId;
 use crate::numbers::Numbers;
 use crate::packet::{Head, Packet};
-use crate::path::{LossRecovery, Network, Routes, Verdicts};
+use crate::path::{CongestionControl, LossRecovery, NativeConfig, Network, Routes, Verdicts};
 use crate::platform::{Overrun, Platform};
 use crate::policy::Traffic;
 use crate::qp::Core;
 use crate::schedule::{NumberList, OUTBOX_LIMIT, Order, Schedule, cost};
 use crate::timer::{Deadlines, Time};
+use crate::wire::Telemetry;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -66,6 +68,8 @@ pub(crate) struct Recovery {
     pub(crate) held: Option<HeldBytes>,
     /// Lanes that its packets may leave by.
     pub(crate) lanes: u8,
+    /// Control of what it sends.
+    pub(crate) congestion: CongestionControl,
 }
 
 pub(crate) struct Outputs<M> {
@@ -99,12 +103,14 @@ pub(crate) struct Outputs<M> {
     epoch: u32,
     /// Room for packets behind gaps; none where losses are recovered by go-back-N.
     held: Option<HeldBytes>,
-    /// Lanes of a connection to another router.
-    lanes: u8,
+    /// Connections to other routers.
+    native: NativeConfig,
+    /// The link by which their packets arrive.
+    ingress: Ingress,
 }
 
 impl<M> Outputs<M> {
-    pub(crate) fn new(shard: u32, numbers: Numbers, recovery: LossRecovery, lanes: u8) -> Self {
+    pub(crate) fn new(shard: u32, numbers: Numbers, native: NativeConfig) -> Self {
         Self {
             shard,
             numbers,
@@ -123,8 +129,9 @@ impl<M> Outputs<M> {
             failed: NumberList::default(),
             chains: Pending::default(),
             epoch: 0,
-            held: (recovery == LossRecovery::Selective).then(HeldBytes::default),
-            lanes,
+            held: (native.recovery == LossRecovery::Selective).then(HeldBytes::default),
+            ingress: Ingress::new(&native),
+            native,
         }
     }
 
@@ -139,7 +146,19 @@ impl<M> Outputs<M> {
 
     /// How connections to rdmesh routers recover from losses.
     pub(crate) fn recovery(&self) -> Recovery {
-        Recovery { held: self.held.clone(), lanes: self.lanes }
+        let NativeConfig { lanes, congestion, .. } = self.native;
+        Recovery { held: self.held.clone(), lanes, congestion }
+    }
+
+    /// A packet of another router is handled: `bytes` on the link.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, received: Option<Time>, bytes: usize) {
+        self.ingress.on_arrival(self.now, received, bytes, &self.numbers);
+    }
+
+    /// Load of the link by which packets of other routers arrive.
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        self.ingress.telemetry(self.now, &self.numbers)
     }
 
     /// The number of this engine.

@@ -30,7 +30,7 @@ use crate::device::{Context, Event, Outputs, Slab};
 use crate::numbers::Numbers;
 use crate::packet::Packet;
 use crate::path::Integrity;
-use crate::path::{LossRecovery, Network};
+use crate::path::{NativeConfig, Network};
 use crate::platform::Platform;
 use crate::schedule::{FAILED_PER_POLL, Order, POLL_COST, TURNS_PER_POLL};
 use crate::seeded::derive;
@@ -51,10 +51,8 @@ pub struct Config {
     pub seed: u64,
     /// Limits of one context.
     pub limits: DeviceLimits,
-    /// Recovery from losses between routers.
-    pub recovery: LossRecovery,
-    /// UDP source ports of the tunnel that a connection's packets may leave by, from 1 to [`MOST_LANES`](crate::MOST_LANES).
-    pub lanes: u8,
+    /// Connections to other routers.
+    pub native: NativeConfig,
 }
 
 /// One shard of a host's virtual NIC. See the crate's documentation for how it is driven.
@@ -80,7 +78,7 @@ impl<P: Platform> Engine<P> {
             wire: WireCounters::default(),
             management: Management::default(),
             enforcement: Enforcement::default(),
-            out: Outputs::new(config.shard, numbers, config.recovery, config.lanes),
+            out: Outputs::new(config.shard, numbers, config.native),
         }
     }
 

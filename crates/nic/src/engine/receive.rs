@@ -64,6 +64,7 @@ impl<P: Platform> Engine<P> {
             self.wire.bad_icrc += 1;
             return;
         }
+        env.out.on_arrival(opened.received, opened.datagram);
         env.out.captures.packet(now, env.cx.network.vni, &opened.ip, opened.udp);
         qp.handle_packet(env, opened);
     }

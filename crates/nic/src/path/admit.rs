@@ -6,6 +6,7 @@
 
 use super::Envelope;
 use super::{Datagram, Origin, Route, Routes, Target};
+use crate::timer::Time;
 use crate::wire::{DEFAULT_PKEY, Header, IdSolver, IpUdp, Malformed, geneve, icrc};
 use core::net::IpAddr;
 use rdmesh_verbs::{Gid, Vni};
@@ -33,6 +34,10 @@ pub struct Opened<'a> {
     pub(crate) payload: &'a [u8],
     /// The packet from the base transport header on, with its invariant CRC.
     pub(crate) udp: &'a [u8],
+    /// As [`Datagram::received`].
+    pub(crate) received: Option<Time>,
+    /// Bytes of the datagram.
+    pub(crate) datagram: usize,
 }
 
 /// A decapsulated packet without its bytes, which are kept elsewhere: with them it need not be parsed again.
@@ -44,6 +49,8 @@ pub struct Form {
     header: Header,
     /// Place of the payload in the bytes.
     payload: (usize, usize),
+    received: Option<Time>,
+    datagram: usize,
 }
 
 impl<'a> Opened<'a> {
@@ -62,15 +69,24 @@ impl<'a> Opened<'a> {
             }
         };
         let (header, payload) = Header::decode(udp)?;
-        Ok(Self { origin: datagram.origin, vni, ip, header, payload, udp })
+        Ok(Self {
+            origin: datagram.origin,
+            vni,
+            ip,
+            header,
+            payload,
+            udp,
+            received: datagram.received,
+            datagram: datagram.bytes.len(),
+        })
     }
 
     /// The packet without its bytes, and those.
     pub fn apart(&self) -> (Form, &'a [u8]) {
-        let Self { origin, vni, ip, header, payload, udp } = *self;
+        let Self { origin, vni, ip, header, payload, udp, received, datagram } = *self;
         // Behind the payload there are padding and check sum only, so its address tells its place.
         let start = payload.as_ptr().addr() - udp.as_ptr().addr();
-        (Form { origin, vni, ip, header, payload: (start, start + payload.len()) }, udp)
+        (Form { origin, vni, ip, header, payload: (start, start + payload.len()), received, datagram }, udp)
     }
 
     /// Whether congestion was met on the way.
@@ -104,8 +120,8 @@ impl<'a> Opened<'a> {
 impl Form {
     /// The packet with these bytes again: those that it was taken apart from, or a copy; none for fewer bytes.
     pub fn with<'a>(&self, udp: &'a [u8]) -> Option<Opened<'a>> {
-        let Self { origin, vni, ip, header, payload: (start, end) } = *self;
-        Some(Opened { origin, vni, ip, header, payload: udp.get(start..end)?, udp })
+        let Self { origin, vni, ip, header, payload: (start, end), received, datagram } = *self;
+        Some(Opened { origin, vni, ip, header, payload: udp.get(start..end)?, udp, received, datagram })
     }
 }
 

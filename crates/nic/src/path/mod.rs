@@ -25,6 +25,7 @@ pub use crate::wire::ip::ROCE_PORT;
 use crate::timer::Time;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::time::Duration;
 use rdmesh_verbs::{AddressVector, Gid, Mtu, Vni};
 
 /// UDP port of the tunnel between routers (RFC 8926).
@@ -98,6 +99,43 @@ pub enum LossRecovery {
     Selective,
     /// Everything from the lost packet on is sent again (IBA 9.7.5.1).
     GoBackN,
+}
+
+/// Congestion control of reliable connections between routers. External peers know only DCQCN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionControl {
+    /// A window that narrows where many packets are lost, or wait for long.
+    #[default]
+    Window,
+    /// HPCC: a window that follows the load of links, as routers report it.
+    Hpcc,
+}
+
+/// Configuration of connections to other routers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NativeConfig {
+    /// Recovery from losses.
+    pub recovery: LossRecovery,
+    /// UDP source ports of the tunnel that a connection's packets may leave by, from 1 to [`MOST_LANES`](crate::MOST_LANES).
+    pub lanes: u8,
+    /// Congestion control of what is sent.
+    pub congestion: CongestionControl,
+    /// Rate in Mb/s at which packets of other routers can arrive; 0 if it is not known. Told to routers with [`CongestionControl::Hpcc`].
+    pub link_rate: u32,
+    /// Time in which this router usually comes to handle a packet: one that has waited for no longer has met no queue.
+    pub wake_up: Duration,
+}
+
+impl Default for NativeConfig {
+    fn default() -> Self {
+        Self {
+            recovery: LossRecovery::default(),
+            lanes: 1,
+            congestion: CongestionControl::default(),
+            link_rate: 0,
+            wake_up: Duration::from_micros(100),
+        }
+    }
 }
 
 /// Network of a context: its tenant network and its addresses there.

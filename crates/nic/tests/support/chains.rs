@@ -163,13 +163,8 @@ pub(crate) struct Hostile {
 impl Hostile {
     /// Queues 0 and 1 lead to each other, queue 2 to itself. Which are sealed, and with which holes, `image` says.
     pub(crate) fn new(image: u8) -> Self {
-        let config = Config {
-            shard: 0,
-            seed: 1,
-            limits: DeviceLimits::default(),
-            recovery: rdmesh_nic::LossRecovery::default(),
-            lanes: 1,
-        };
+        let config =
+            Config { shard: 0, seed: 1, limits: DeviceLimits::default(), native: rdmesh_nic::NativeConfig::default() };
         let mut engine = Engine::new(config, Numbers::new(1));
         let gid = Gid::from_ip([10, 0, 0, 1].into());
         let network = Network { vni: Vni(1), endpoint: 1, gids: vec![gid], external: None, mtu: Mtu::B4096 };

@@ -37,7 +37,7 @@ pub(crate) use counters::Counters;
 pub(crate) use forward::Mailbox;
 pub(crate) use tunnel::{Ends, Sessions, Table, Tunnel, pair_key};
 
-pub use rdmesh_nic::LossRecovery;
+pub use rdmesh_nic::{CongestionControl, LossRecovery, NativeConfig};
 use std::net::IpAddr;
 
 /// Network configuration of a router.
@@ -49,10 +49,8 @@ pub struct IoConfig {
     pub is_insecure: bool,
     /// Faults to begin with.
     pub faults: Option<Faults>,
-    /// Recovery from losses between routers.
-    pub recovery: LossRecovery,
-    /// UDP source ports over which a connection to another router spreads its packets; 0 and 1 are one.
-    pub lanes: u8,
+    /// Connections to other routers.
+    pub native: NativeConfig,
 }
 
 #[cfg(test)]

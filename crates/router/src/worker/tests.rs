@@ -221,6 +221,7 @@ fn a_datagram_to_a_group_is_seen_by_every_worker_once() {
         ack_request: false,
         takes_selective: false,
         is_repeated: false,
+        has_telemetry: false,
         psn: rdmesh_verbs::Psn::new(0),
     };
     let mut bytes = vec![0; geneve::LEN + ip.len() + header.len() + 4];

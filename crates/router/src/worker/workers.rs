@@ -81,9 +81,8 @@ impl Workers {
         let arrivals: Arc<[Arrivals]> = links.iter().map(|_| Arrivals::new()).collect();
         let mut workers = Self { shards, threads: Vec::new(), sessions, _probe: probe };
         for (number, commands) in receivers.into_iter().enumerate() {
-            let IoConfig { recovery, lanes, .. } = config.io;
-            let (shard, seed, lanes) = (number as u32, seed()?, lanes.max(1));
-            let engine = Config { shard, seed, limits: config.limits, recovery, lanes };
+            let (shard, seed, native) = (number as u32, seed()?, config.io.native);
+            let engine = Config { shard, seed, limits: config.limits, native };
             let waiter = Waiter::new(config.mode, count, links[number].inbox.as_fd(), contention.clone())?;
             let mut sockets = Sockets::new(number, clock, tunnels.next(), links[number].io.clone())?;
             sockets.set_faults(config.io.faults);
@@ -146,7 +145,8 @@ fn open_tunnels(
     let failed = |source| StartError::Tunnel { underlay, source };
     let sessions = (!config.is_insecure).then(|| Sessions::start(underlay, workers, clock)).transpose();
     let sessions = sessions.map_err(failed)?;
-    let tunnels = Tunnel::open(underlay, Ends { workers, lanes: config.lanes }, sessions.as_ref()).map_err(failed)?;
+    let tunnels =
+        Tunnel::open(underlay, Ends { workers, lanes: config.native.lanes }, sessions.as_ref()).map_err(failed)?;
     Ok((sessions, tunnels))
 }
 

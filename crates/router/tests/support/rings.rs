@@ -34,13 +34,8 @@ const BASE: u64 = 0x1000_0000;
 impl Tenants {
     /// RC, UC and UD queue pairs of both, connected pairwise.
     pub(crate) fn new() -> Self {
-        let config = Config {
-            shard: 0,
-            seed: 1,
-            limits: DeviceLimits::default(),
-            recovery: rdmesh_nic::LossRecovery::default(),
-            lanes: 1,
-        };
+        let config =
+            Config { shard: 0, seed: 1, limits: DeviceLimits::default(), native: rdmesh_nic::NativeConfig::default() };
         let mut engine = Engine::new(config, Numbers::new(1));
         let gids = [1, 2].map(|host| Gid::from_ip([10, 0, 0, host].into()));
         let sides = gids.map(|gid| side(&mut engine, gid));

@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    fn drain(&mut self, node: usize) {
+    pub(super) fn drain(&mut self, node: usize) {
         while let Some(wc) = self.nodes[node].completions.poll() {
             if wc.wr_id & RECEIVE != 0 {
                 let queue = ((wc.wr_id & !RECEIVE) >> 24) as usize;

@@ -6,11 +6,13 @@ mod program;
 mod requests;
 mod serve;
 mod setup;
+mod shared;
 mod snoop;
 
 pub use manual::Flying;
 pub(crate) use manual::{RequestStream, Streamed};
 pub use setup::Node;
+pub(crate) use shared::{Shared, SharedStreams};
 
 use crate::chance::{Chance, Stream};
 use crate::coverage::{Coverage, Seen};
@@ -21,6 +23,7 @@ use crate::platform::Journal;
 use crate::trace::Trace;
 use rdmesh_nic::{Origin, Time, Transmits};
 use serve::Host;
+use shared::LastLink;
 use snoop::Snoop;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +37,8 @@ pub struct World {
     hosts: Vec<Host>,
     /// By source, destination and lane.
     links: Vec<Vec<Vec<Link>>>,
+    /// By host, where there is a switch.
+    last_links: Vec<LastLink>,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: Vec<Option<Happening>>,
     unused: Vec<usize>,
@@ -58,6 +63,7 @@ pub struct World {
 /// Something that is going to happen.
 enum Happening {
     Wake(usize),
+    Switch { host: usize, incoming: Incoming },
     Arrival { host: usize, incoming: Incoming },
     Tick(usize),
     Fault(FaultPlan),
@@ -72,6 +78,8 @@ struct Incoming {
     traffic_class: u8,
     bytes: Vec<u8>,
     sent: Time,
+    /// Nanoseconds that it is known to have waited on the way.
+    waited: u64,
 }
 
 /// Result of a run.
@@ -97,6 +105,7 @@ impl World {
             nodes: Vec::new(),
             hosts: Vec::new(),
             links: plan.links.iter().map(|row| row.iter().map(|first| lanes(*first, &plan.lanes)).collect()).collect(),
+            last_links: last_links(&plan),
             agenda: BinaryHeap::new(),
             happenings: Vec::new(),
             unused: Vec::new(),
@@ -145,6 +154,10 @@ impl World {
     fn happen(&mut self, happening: Happening) -> Check {
         match happening {
             Happening::Wake(host) => self.serve(host),
+            Happening::Switch { host, incoming } => {
+                self.cross_switch(host, incoming);
+                Ok(())
+            }
             Happening::Arrival { host, incoming } => {
                 self.arrive(host, incoming);
                 Ok(())
@@ -224,6 +237,11 @@ impl World {
 /// The plan has drawn from the streams of the seed itself.
 fn mixed(seed: u64) -> u64 {
     seed ^ 0x5bd1_e995_0000_0000
+}
+
+/// The links behind the switch.
+fn last_links(plan: &Plan) -> Vec<LastLink> {
+    plan.last_link.iter().flat_map(|last| plan.hosts.iter().map(|_| LastLink::new(Link::new(*last)))).collect()
 }
 
 /// The links of all lanes from one host to another.

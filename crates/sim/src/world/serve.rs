@@ -27,11 +27,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(index: usize, plan: HostPlan, seed: u64, generation: u32) -> Self {
-        let HostPlan { shards, recovery, lanes, .. } = plan;
+        let HostPlan { shards, native, .. } = plan;
         let limits = DeviceLimits::default();
         let seed = seed.wrapping_mul(31).wrapping_add(index as u64 + u64::from(generation) * 7919);
         let numbers = Numbers::new(shards.max(1));
-        let engine = |shard| Engine::new(Config { shard, seed, limits, recovery, lanes }, numbers.clone());
+        let engine = |shard| Engine::new(Config { shard, seed, limits, native }, numbers.clone());
         let engines = (0..shards).map(engine).collect();
         Self { engines, numbers, alive: true, wake: None, generation, inbox: VecDeque::new(), stalled_until: Time(0) }
     }
@@ -98,8 +98,9 @@ impl World {
     }
 
     fn handle(&mut self, host: usize, incoming: &Incoming) -> Check {
-        let Incoming { origin, traffic_class, bytes, sent } = incoming;
-        let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received: Some(self.now), bytes };
+        let Incoming { origin, traffic_class, bytes, sent, waited } = incoming;
+        let received = Some(Time(self.now.0.saturating_sub(*waited)));
+        let datagram = Datagram { origin: *origin, traffic_class: *traffic_class, received, bytes };
         let end = self.snoop.arrived(host, &datagram).and_then(|qpn| self.model.by_qpn.get(&(host, qpn)));
         if end.is_some_and(|&end| self.model.ends[end].born > *sent) {
             self.model.seen.count(Seen::StaleToSuccessor);
@@ -217,7 +218,7 @@ impl World {
         self.sent += 1;
         self.note([5, from as u64, digest(bytes)], || super::snoop::packet(&format!("host {from} →"), bytes, &origin));
         if let Some(flying) = &mut self.flying {
-            let incoming = Incoming { origin, traffic_class, bytes: bytes.to_vec(), sent: self.now };
+            let incoming = Incoming { origin, traffic_class, bytes: bytes.to_vec(), sent: self.now, waited: 0 };
             return flying.push(Flying { host, incoming });
         }
         let lanes = &mut self.links[from][host];
@@ -231,8 +232,12 @@ impl World {
                 self.model.seen.count(Seen::Marked);
             }
             let traffic_class = traffic_class | if mark { 3 } else { 0 };
-            let incoming = Incoming { origin, traffic_class, bytes: arrival.bytes, sent: self.now };
-            self.schedule(arrival.at, Happening::Arrival { host, incoming });
+            let incoming = Incoming { origin, traffic_class, bytes: arrival.bytes, sent: self.now, waited: 0 };
+            let happening = match self.last_links.is_empty() {
+                true => Happening::Arrival { host, incoming },
+                false => Happening::Switch { host, incoming },
+            };
+            self.schedule(arrival.at, happening);
         }
     }
 }

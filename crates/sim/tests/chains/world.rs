@@ -53,13 +53,8 @@ pub struct QueuePair {
 impl World {
     pub fn new(distance: Distance) -> Self {
         let hosts = if distance == Distance::OneHost { 1 } else { 2 };
-        let config = Config {
-            shard: 0,
-            seed: 7,
-            limits: DeviceLimits::default(),
-            recovery: rdmesh_nic::LossRecovery::default(),
-            lanes: 1,
-        };
+        let config =
+            Config { shard: 0, seed: 7, limits: DeviceLimits::default(), native: rdmesh_nic::NativeConfig::default() };
         let mut engines: Vec<_> = (0..hosts).map(|_| Engine::new(config, Numbers::new(1))).collect();
         for (i, engine) in engines.iter_mut().enumerate() {
             let mut routes = Routes::default();

@@ -94,10 +94,8 @@ fn a_number_is_not_used_again_soon() {
     for (numbers, others) in [(Numbers::new(1), 1024), (Numbers::below(16 + 47), 40)] {
         let limits = DeviceLimits::default();
         let mut world = World::new(1);
-        world.engines[0] = Engine::new(
-            Config { shard: 0, seed: 7, limits, recovery: crate::LossRecovery::default(), lanes: 1 },
-            numbers,
-        );
+        world.engines[0] =
+            Engine::new(Config { shard: 0, seed: 7, limits, native: crate::NativeConfig::default() }, numbers);
         let mut seen = Vec::new();
         for _ in 0..2 * others + 100 {
             let node = world.node(0, 1, Setup::default());

@@ -15,5 +15,6 @@ mod rates;
 mod selective;
 mod shares;
 mod slow;
+mod telemetry;
 mod wire;
 mod world;

@@ -3,7 +3,7 @@
 use crate::command::{Capabilities, ContextId, CqInit, QpInit, SrqAttr, SrqInit};
 use crate::engine::{Config, Engine, Event, Owners};
 use crate::numbers::Numbers;
-use crate::path::{AccessRules, LossRecovery, Network};
+use crate::path::{AccessRules, NativeConfig, Network};
 use crate::path::{Datagram, Origin, Route, Routes, Target, Transmits};
 use crate::platform::{BadEntry, CompletionQueue, Fault, Memory, Overrun, PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::Time;
@@ -284,7 +284,7 @@ impl<P: Platform> Engine<P> {
 
 impl World {
     pub(super) fn new(shards: u32) -> Self {
-        Self::of(1, shards, None)
+        Self::of(1, shards, None, NativeConfig::default())
     }
 
     /// Two hosts, between which there is the tunnel.
@@ -294,7 +294,7 @@ impl World {
 
     /// Hosts with `shards` engines each, between which there is the tunnel.
     pub(super) fn hosts(hosts: usize, shards: u32) -> Self {
-        Self::of(hosts, shards, Some(Routes::default()))
+        Self::of(hosts, shards, Some(Routes::default()), NativeConfig::default())
     }
 
     /// One host with one engine, with two, and two hosts.
@@ -302,16 +302,11 @@ impl World {
         [Self::new(1), Self::new(2), Self::two_hosts()]
     }
 
-    fn of(hosts: usize, shards: u32, routes: Option<Routes>) -> Self {
+    pub(super) fn of(hosts: usize, shards: u32, routes: Option<Routes>, native: NativeConfig) -> Self {
         let limits = DeviceLimits::default();
         let numbers: Vec<_> = (0..hosts).map(|_| Numbers::new(shards)).collect();
         let engines = numbers.iter().zip(7..).flat_map(|(numbers, seed)| {
-            (0..shards).map(move |shard| {
-                Engine::new(
-                    Config { shard, seed, limits, recovery: LossRecovery::default(), lanes: 1 },
-                    numbers.clone(),
-                )
-            })
+            (0..shards).map(move |shard| Engine::new(Config { shard, seed, limits, native }, numbers.clone()))
         });
         Self {
             engines: engines.collect(),

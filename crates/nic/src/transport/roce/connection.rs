@@ -3,8 +3,9 @@
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
 use crate::command::LaneCounts;
+use crate::congestion::Congestion;
 use crate::device::Recovery;
-use crate::path::{Envelope, Lane};
+use crate::path::{CongestionControl, Envelope, Lane};
 use crate::timer::Time;
 use crate::transport::native::Lanes;
 use core::time::Duration;
@@ -18,17 +19,25 @@ pub(crate) struct Connection {
     has_failed: bool,
     /// Lanes that packets may leave by. Answers leave by that of the envelope.
     lanes: u8,
+    congestion: CongestionControl,
     /// When answers went to another lane last.
     changed_lane: Time,
 }
 
 impl Connection {
     /// To the destination of `envelope`, which may have `replies` READs and atomics under way.
-    pub(crate) fn new(envelope: Envelope, replies: usize, Recovery { held, lanes }: Recovery) -> Self {
+    pub(crate) fn new(envelope: Envelope, replies: usize, Recovery { held, lanes, congestion }: Recovery) -> Self {
         let selective = Selective::new(held.filter(|_| envelope.is_tunnel()));
         let (requester, responder) = (RequesterState::default(), ResponderState::new(replies, selective));
-        let mut connection =
-            Self { envelope, requester, responder, has_failed: false, lanes, changed_lane: Time::default() };
+        let mut connection = Self {
+            envelope,
+            requester,
+            responder,
+            has_failed: false,
+            lanes,
+            congestion,
+            changed_lane: Time::default(),
+        };
         connection.envelope.lane = connection.first_lane();
         connection
     }
@@ -37,7 +46,8 @@ impl Connection {
     pub(crate) fn start(&mut self, psn: Psn, qp_type: QpType) {
         let may = qp_type == QpType::Rc && self.responder.may_be_selective();
         let (lanes, first) = (self.lanes, self.first_lane());
-        self.requester.start(psn, may.then(|| Lanes::new(lanes, first.0.into())));
+        let native = may.then(|| (Lanes::new(lanes, first.0.into()), Congestion::new(self.congestion)));
+        self.requester.start(psn, native);
     }
 
     /// The peer has another address.

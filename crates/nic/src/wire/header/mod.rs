@@ -30,6 +30,8 @@ pub struct Header {
     pub takes_selective: bool,
     /// It was sent before, or answers what was. Likewise.
     pub is_repeated: bool,
+    /// In a request: selective acknowledgements are to carry [`super::Telemetry`]. In a selective acknowledgement: it does. Likewise.
+    pub has_telemetry: bool,
     /// The packet's number.
     pub psn: Psn,
 }
@@ -193,6 +195,7 @@ impl Header {
             ack_request: false,
             takes_selective: false,
             is_repeated: false,
+            has_telemetry: false,
             psn,
         }
     }
@@ -226,7 +229,8 @@ impl Header {
             dest_c,
             flag(self.ack_request, ACK_REQUEST)
                 | flag(self.takes_selective, TAKES_SELECTIVE)
-                | flag(self.is_repeated, REPEATED),
+                | flag(self.is_repeated, REPEATED)
+                | flag(self.has_telemetry, TELEMETRY),
             psn_a,
             psn_b,
             psn_c,
@@ -262,6 +266,7 @@ impl Header {
             ack_request: ack & ACK_REQUEST != 0,
             takes_selective: ack & TAKES_SELECTIVE != 0,
             is_repeated: ack & REPEATED != 0,
+            has_telemetry: ack & TELEMETRY != 0,
             psn: Psn::new(from_u24(psn)),
         };
         let rest = reader.rest();
@@ -423,6 +428,7 @@ const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
 const TAKES_SELECTIVE: u8 = 0x40;
 const REPEATED: u8 = 0x20;
+const TELEMETRY: u8 = 0x10;
 
 #[cfg(test)]
 mod tests;

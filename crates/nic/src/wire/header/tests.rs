@@ -86,11 +86,12 @@ fn every_field_lies_where_the_specification_says() {
         ack_request: true,
         takes_selective: true,
         is_repeated: true,
+        has_telemetry: true,
         psn: Psn::new(0xb1_b2b3),
     };
     let mut bytes = [0; 32];
     header.encode(5, &mut bytes);
-    let expected = [0x0b, 0xf0, 0xff, 0xff, 0xc0, 0xa1, 0xa2, 0xa3, 0xe0, 0xb1, 0xb2, 0xb3];
+    let expected = [0x0b, 0xf0, 0xff, 0xff, 0xc0, 0xa1, 0xa2, 0xa3, 0xf0, 0xb1, 0xb2, 0xb3];
     assert_eq!(bytes[..BTH], expected);
     assert_eq!(bytes[BTH..], std::array::from_fn::<u8, 20, _>(|at| at as u8 + 1));
     let plain = Header {
@@ -101,6 +102,7 @@ fn every_field_lies_where_the_specification_says() {
         ack_request: false,
         takes_selective: false,
         is_repeated: false,
+        has_telemetry: false,
         ..header
     };
     plain.encode(8, &mut bytes);
@@ -139,7 +141,7 @@ fn reserved_bits_are_ignored() {
     packet[0] = 0x81;
     let clean = Header::decode(&packet).map(|(header, _)| header);
     packet[4] |= 0x3f;
-    packet[8] |= 0x1f;
+    packet[8] |= 0x0f;
     packet[BTH..].fill(0xff);
     assert_eq!(Header::decode(&packet).map(|(header, _)| header), clean);
 }
@@ -238,13 +240,13 @@ prop_compose! {
             1 => Just((Service::Cnp, Op::Notification)),
         ],
         (solicited, mig, fecn, becn) in any::<(bool, bool, bool, bool)>(),
-        (ack_request, takes_selective, is_repeated) in any::<(bool, bool, bool)>(),
+        (ack_request, takes_selective, is_repeated, has_telemetry) in any::<(bool, bool, bool, bool)>(),
         pkey: u16,
         dest: u32,
         psn: u32,
     ) -> Header {
         let (dest, psn) = (Qpn::new(dest), Psn::new(psn));
-        Header { service, op, solicited, mig, pkey, fecn, becn, dest, ack_request, takes_selective, is_repeated, psn }
+        Header { service, op, solicited, mig, pkey, fecn, becn, dest, ack_request, takes_selective, is_repeated, has_telemetry, psn }
     }
 }
 

@@ -25,7 +25,7 @@ impl<P: Platform> Requester<'_, P> {
             self.qp.set_reads_kept(NATIVE_REPLIES);
         }
         if header.op == Op::SelectiveAcknowledge && behind >= 0 && ahead <= 0 {
-            return self.selective_ack(psn, payload);
+            return self.selective_ack(header, payload);
         }
         // An answer to a packet that was never sent, or was answered before, is stale.
         if behind < 0 || ahead >= 0 {

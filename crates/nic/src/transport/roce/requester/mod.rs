@@ -15,13 +15,14 @@ mod packets;
 mod selective;
 mod timers;
 
-use crate::congestion::{Controller, Dcqcn, Rtt};
+use crate::congestion::{Congestion, Controller, Hop, Rtt};
 use crate::path::{Lane, Transmits};
 use crate::platform::Platform;
 use crate::schedule::{Order, TURN_COST, TURN_STEPS};
 use crate::timer::{Time, Timer, TimerTable};
 use crate::transport::native::{Lanes, Scoreboard, Sending};
 use crate::transport::roce::Requester;
+use crate::wire::Telemetry;
 use alloc::boxed::Box;
 use packets::{Place, Plan};
 use rdmesh_verbs::{Psn, QpType, WcStatus};
@@ -35,7 +36,7 @@ pub(super) struct RequesterState {
     highest: Psn,
     /// Packets since an acknowledgement was last asked for.
     unrequested: u32,
-    congestion: Dcqcn,
+    congestion: Congestion,
     rtt: Rtt,
     /// A packet whose round trip is measured.
     timed: Option<(Psn, Time)>,
@@ -66,12 +67,20 @@ enum Step {
 }
 
 impl RequesterState {
-    /// Begins to send with `psn`. With `lanes` retransmission is selective, until the peer shows that it cannot do that.
-    pub(super) fn start(&mut self, psn: Psn, lanes: Option<Lanes>) {
+    /// Begins to send with `psn`. With lanes, and the congestion control that goes with them, retransmission is selective, until the peer
+    /// shows that it cannot do that.
+    pub(super) fn start(&mut self, psn: Psn, native: Option<(Lanes, Congestion)>) {
         self.unacked = psn;
         self.highest = psn;
+        let (lanes, congestion) = native.unzip();
+        self.congestion = congestion.unwrap_or_default();
         self.congestion.set_selective(lanes.is_some());
         self.board = lanes.map(|lanes| Box::new(Scoreboard::new(psn, lanes)));
+    }
+
+    /// A link has reported its load.
+    fn on_telemetry(&mut self, now: Time, hop: Hop, telemetry: Telemetry) {
+        self.congestion.on_telemetry(now, hop, telemetry, &self.rtt);
     }
 
     /// Oldest PSN that is not acknowledged.
@@ -245,6 +254,9 @@ impl<P: Platform> Requester<'_, P> {
             requester.timed = requester.timed.filter(|(timed, _)| *timed != psn);
         }
         requester.congestion.on_sent(now, plan.payload as u64 + HEADERS);
+        if let Some(bytes) = plan.asked() {
+            requester.congestion.on_asked(now, bytes, plan.psns);
+        }
         if plan.last {
             entry.complete = true;
             send.cursor += 1;

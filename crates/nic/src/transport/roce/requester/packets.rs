@@ -31,6 +31,13 @@ pub(super) struct Plan {
     pub(super) asks: bool,
 }
 
+impl Plan {
+    /// Bytes of READ responses that it asks for.
+    pub(super) fn asked(&self) -> Option<u64> {
+        matches!(self.op, Op::ReadRequest(_)).then_some(self.moves)
+    }
+}
+
 /// The place of a packet: its work request in the send window, the bytes of that before it, and its number.
 pub(super) struct Place {
     pub(super) slot: usize,
@@ -129,7 +136,7 @@ impl<P: Platform> Packets<'_, P> {
             // What follows a loss until it is made good has to fit the sequence window.
             _ if requester.is_selective() && !requester.congestion.is_lossless() => window,
             // The peer's answers to READs are not held up by receive queues that are made for requests.
-            Op::ReadRequest(_) => window * 2,
+            Op::ReadRequest(_) => requester.congestion.read_window(),
             _ => window,
         }
     }
@@ -148,8 +155,10 @@ impl<P: Platform> Packets<'_, P> {
     pub(super) fn asks(&self, plan: &Plan) -> bool {
         let requester = &self.connection.requester;
         let on_their_way = self.on_their_way() + plan.psns;
-        let is_full = requester.probing || on_their_way >= requester.congestion.window();
-        plan.last || is_full || requester.unrequested + 1 >= ACK_EVERY
+        let window = requester.congestion.window();
+        let is_full = requester.probing || on_their_way >= window;
+        // Paced packets may never fill a narrow window.
+        plan.last || is_full || requester.unrequested + 1 >= ACK_EVERY.min(window)
     }
 
     /// READ requests and atomics that the responder has not answered.
@@ -174,6 +183,7 @@ impl<P: Platform> Packets<'_, P> {
             ack_request: plan.asks && self.connection.is_acknowledged(self.qp.qp_type),
             takes_selective: self.connection.requester.board.is_some(),
             is_repeated: place.is_repeated,
+            has_telemetry: self.connection.requester.congestion.wants_telemetry(),
             ..crate::transport::roce::header(self.qp, plan.op, place.psn)
         };
         let envelope = Envelope { lane: place.lane, ..self.connection.envelope };

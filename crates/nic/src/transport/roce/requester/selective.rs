@@ -6,21 +6,34 @@
 use super::Step;
 use super::packets::{Place, Plan};
 use crate::command::LaneCounts;
-use crate::congestion::Controller;
+use crate::congestion::{Controller, Hop};
 use crate::memory::{CopyError, scatter_bytes};
 use crate::path::{Lane, Transmits};
 use crate::platform::Platform;
 use crate::timer::{Time, Timer};
 use crate::transport::native::Losses;
 use crate::transport::roce::Requester;
-use crate::wire::{Header, Op, SelectiveAck};
+use crate::wire::{Header, Op, SelectiveAck, Telemetry};
 use rdmesh_verbs::{Psn, SendOp, WcStatus};
 
 impl<P: Platform> Requester<'_, P> {
-    /// Takes a selective acknowledgement: `end` is the next request that the peer expects.
-    pub(super) fn selective_ack(&mut self, end: Psn, payload: &[u8]) {
-        let (now, round_trip) = (self.out.now, self.connection.requester.round_trip());
+    /// Takes a selective acknowledgement, whose PSN is that of the next request that the peer expects.
+    pub(super) fn selective_ack(&mut self, header: &Header, payload: &[u8]) {
+        let (now, end, round_trip) = (self.out.now, header.psn, self.connection.requester.round_trip());
         let requester = &mut self.connection.requester;
+        let payload = match header.has_telemetry {
+            true => match Telemetry::decode(payload) {
+                Ok((telemetry, rest)) => {
+                    requester.on_telemetry(now, Hop::Peer, telemetry);
+                    rest
+                }
+                Err(_) => return,
+            },
+            false => {
+                requester.congestion.on_no_telemetry();
+                payload
+            }
+        };
         let (Some(board), Ok(ack)) = (&mut requester.board, SelectiveAck::decode(payload)) else { return };
         let has_repeats = ack.repeats != requester.repeats;
         requester.repeats = ack.repeats;
@@ -70,6 +83,10 @@ impl<P: Platform> Requester<'_, P> {
         match copied {
             Ok(()) => {
                 let now = self.out.now;
+                if is_read && self.connection.requester.congestion.wants_telemetry() {
+                    let telemetry = self.out.telemetry();
+                    self.connection.requester.on_telemetry(now, Hop::Own, telemetry);
+                }
                 let Some(board) = &mut self.connection.requester.board else { return };
                 let (is_news, timed) = board.answer(now, psn, header.is_repeated);
                 self.on_arrived(u32::from(is_news), timed);
@@ -164,6 +181,9 @@ impl<P: Platform> Requester<'_, P> {
         self.qp.counters.retransmitted += 1;
         let requester = &mut self.connection.requester;
         requester.congestion.on_sent(now, plan.payload as u64 + super::HEADERS);
+        if let Some(bytes) = plan.asked() {
+            requester.congestion.on_asked(now, bytes, plan.psns);
+        }
         if let Some(board) = &mut requester.board {
             board.repeat(now, place.psn, plan.psns, place.lane);
         }

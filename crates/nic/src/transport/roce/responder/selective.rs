@@ -6,7 +6,7 @@ use crate::platform::Platform;
 use crate::timer::Time;
 use crate::transport::native::Reordering;
 use crate::transport::roce::{Connection, NATIVE_REPLIES, Responder};
-use crate::wire::{Header, Op, SelectiveAck, Syndrome};
+use crate::wire::{Header, Op, SelectiveAck, Syndrome, Telemetry};
 use core::time::Duration;
 use rdmesh_verbs::{Psn, QpState, QpType, rnr_delay};
 
@@ -25,6 +25,8 @@ pub(in crate::transport::roce) struct Selective {
     parked: Option<Parked>,
     /// Packets kept since the last acknowledgement.
     unreported: u32,
+    /// Whether the peer asks for telemetry.
+    has_telemetry: bool,
 }
 
 /// A wait for a receive request: programs post them without a sign, so they are looked for.
@@ -48,6 +50,7 @@ impl Selective {
             repeats: 0,
             parked: None,
             unreported: 0,
+            has_telemetry: false,
         }
     }
 
@@ -94,6 +97,7 @@ impl Connection {
     pub(super) fn follow_peer(&mut self, header: &Header) {
         let selective = &mut self.responder.selective;
         let takes = header.takes_selective && selective.is_possible();
+        selective.has_telemetry = header.has_telemetry;
         if takes != selective.is_on {
             selective.end();
             selective.is_on = takes;
@@ -179,10 +183,16 @@ impl<P: Platform> Responder<'_, P> {
         selective.unreported = 0;
         let mut ack = SelectiveAck::new(selective.duplicates, selective.repeats);
         selective.reordering.report(expected, &mut ack);
+        let telemetry = selective.has_telemetry.then(|| self.out.telemetry());
+        let before = telemetry.map_or(0, |_| Telemetry::LEN);
         let header = crate::transport::roce::header(self.qp, Op::SelectiveAcknowledge, expected);
-        let header = Header { takes_selective: true, ..header };
-        let Ok(()) = self.connection.envelope.emit(to, &header, ack.len(), |bytes| {
-            ack.encode(bytes);
+        let header = Header { takes_selective: true, has_telemetry: telemetry.is_some(), ..header };
+        let Ok(()) = self.connection.envelope.emit(to, &header, before + ack.len(), |bytes| {
+            let (first, rest) = bytes.split_at_mut(before);
+            if let Some(telemetry) = telemetry {
+                telemetry.encode(first);
+            }
+            ack.encode(rest);
             Ok::<_, core::convert::Infallible>(())
         });
     }
