@@ -154,6 +154,11 @@ impl Hosts {
         &self.wire.machines[number]
     }
 
+    /// The namespace of the switch between the hosts, in which the link to host N is `portN`.
+    pub fn switch(&self) -> &str {
+        &self.wire.name
+    }
+
     /// Lets the routers of all hosts make faults; `off` ends them.
     pub fn set_faults(&self, faults: &str) {
         self.labs.iter().for_each(|lab| drop(lab.command(&["faults", faults]).ok()));
