@@ -52,6 +52,7 @@ pub use command::{
     Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, LaneCounts, MwType, PdEntry, QpCounters,
     QpEntry, QpInfo, QpInit, SrqAttr, SrqEntry, SrqInit,
 };
+pub use congestion::CongestionControl;
 pub use device::{Context, Event};
 pub use engine::{
     AccessCounters, Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, RingRegion,
@@ -60,9 +61,8 @@ pub use engine::{
 pub use numbers::Numbers;
 pub use packet::Packet;
 pub use path::{
-    AccessRules, ClassRules, CongestionControl, Datagram, ExternalId, ExternalPort, Form, Grant, Lane, LossRecovery,
-    NativeConfig, Network, Opened, Origin, Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train,
-    Transmits,
+    AccessRules, ClassRules, Datagram, ExternalId, ExternalPort, Form, Grant, Lane, LossRecovery, NativeConfig,
+    Network, Opened, Origin, Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
 pub use timer::Time;
 pub use transport::MOST_LANES;

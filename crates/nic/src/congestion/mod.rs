@@ -13,13 +13,22 @@ mod window;
 pub(crate) use hpcc::Hop;
 pub(crate) use rtt::Rtt;
 
-use crate::path::CongestionControl;
 use crate::timer::Time;
 use crate::wire::Telemetry;
 use alloc::boxed::Box;
 use core::time::Duration;
 use dcqcn::Dcqcn;
 use hpcc::Hpcc;
+
+/// Congestion control of reliable connections between routers. External peers know only DCQCN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionControl {
+    /// A window that narrows where many packets are lost, or wait for long.
+    #[default]
+    Window,
+    /// HPCC: a window that follows the load of links, as routers report it.
+    Hpcc,
+}
 
 /// Congestion control of one connection: what it may have in flight, and when it may send. It is told what happens; it sets no
 /// timer of its own.

@@ -22,6 +22,7 @@ pub use transmits::{Lane, Train, Transmits};
 
 pub use crate::wire::ip::ROCE_PORT;
 
+use crate::congestion::CongestionControl;
 use crate::timer::Time;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -99,16 +100,6 @@ pub enum LossRecovery {
     Selective,
     /// Everything from the lost packet on is sent again (IBA 9.7.5.1).
     GoBackN,
-}
-
-/// Congestion control of reliable connections between routers. External peers know only DCQCN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CongestionControl {
-    /// A window that narrows where many packets are lost, or wait for long.
-    #[default]
-    Window,
-    /// HPCC: a window that follows the load of links, as routers report it.
-    Hpcc,
 }
 
 /// Configuration of connections to other routers.

@@ -1,7 +1,8 @@
 //! Tests of telemetry between two engines: who asks for it, who gets it, and who goes on without.
 
 use super::world::*;
-use crate::path::{CongestionControl, NativeConfig, Routes};
+use crate::congestion::CongestionControl;
+use crate::path::{NativeConfig, Routes};
 use crate::timer::Time;
 use crate::wire::{Header, Op, SelectiveAck, Telemetry, geneve, ip};
 use rdmesh_verbs::*;

@@ -3,9 +3,9 @@
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
 use crate::command::LaneCounts;
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, CongestionControl};
 use crate::device::Recovery;
-use crate::path::{CongestionControl, Envelope, Lane};
+use crate::path::{Envelope, Lane};
 use crate::timer::Time;
 use crate::transport::native::Lanes;
 use core::time::Duration;
