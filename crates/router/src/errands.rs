@@ -19,6 +19,8 @@ pub(crate) struct Errands(Arc<Shared>);
 
 struct Shared {
     name: &'static str,
+    /// Called by the thread before it ends.
+    at_end: fn(),
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -36,7 +38,12 @@ struct State {
 impl Errands {
     /// An empty queue for a thread with this name.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self(Arc::new(Shared { name, state: Mutex::default(), changed: Condvar::new() }))
+        Self::ending_with(name, || {})
+    }
+
+    /// The same; the thread calls `at_end` when there has been no job for a while.
+    pub(crate) fn ending_with(name: &'static str, at_end: fn()) -> Self {
+        Self(Arc::new(Shared { name, at_end, state: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// Adds a job. Those of one group are done in order, the groups in turn, one step each.
@@ -93,7 +100,8 @@ impl Shared {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 if state.jobs.is_empty() {
                     state.is_running = false;
-                    return;
+                    drop(state);
+                    return (self.at_end)();
                 }
                 continue;
             };

@@ -12,6 +12,7 @@
 //! queue of descriptors is not served until the queue is empty.
 
 mod closer;
+mod heap;
 mod reclaimer;
 
 pub use reclaimer::Reclaimer;

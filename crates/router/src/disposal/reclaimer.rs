@@ -41,7 +41,8 @@ impl<T: Send> Job for Object<T> {
 impl Reclaimer {
     /// An empty queue.
     pub fn new() -> Self {
-        Self(Errands::new("rdmesh-reclaim"))
+        // Its jobs are the end of what endpoints had: then the heap may be mostly free.
+        Self(Errands::ending_with("rdmesh-reclaim", super::heap::trim))
     }
 
     /// Makes the end of the next mapping or object write to the eventfd `wake`. Returns whether there is one.

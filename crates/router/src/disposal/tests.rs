@@ -107,3 +107,27 @@ impl Drop for Reported {
         let _ = self.1.send(std::mem::take(&mut self.0));
     }
 }
+
+/// Bytes of this process that are in memory.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+}
+
+#[test]
+fn memory_of_dropped_objects_goes_back_to_the_system() {
+    const PIECES: usize = 256 << 10;
+    let budget = Budget::new(Limits::of_this_process());
+    let disposal = Disposal::new(budget.share(u32::MAX), &Reclaimer::new());
+    let mut pieces: Vec<Box<[u8; 1000]>> = (0..PIECES).map(|_| Box::new([1; 1000])).collect();
+    // It is at the end of the heap, which cannot become shorter.
+    let last = pieces.pop();
+    let full = resident();
+    disposal.discard(pieces);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while resident() > full - PIECES * 500 {
+        assert!(std::time::Instant::now() < deadline, "{full} bytes before, {} now", resident());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(last);
+}
