@@ -45,6 +45,23 @@ fn what_mpi_promises_holds_where_some_messages_go_by_rdma() {
 }
 
 #[test]
+fn where_nothing_is_announced_mpi_receives_everything() {
+    let lab = Lab::start();
+    let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
+    for mpi in BOTH {
+        let never = u64::MAX.to_string();
+        let program = mpi.program("large");
+        // All but how a message is cut that is too long: Open MPI itself writes beyond the buffer.
+        let cases =
+            ["meet", "lengths", "progress", "wildcards", "probes", "datatypes", "communicators", "nobody", "many"];
+        let command: Vec<&str> = [program.as_str()].into_iter().chain(cases).collect();
+        let output = machines.start(mpi, &under_rdmesh_from(&never), mpi.ranks(), &command).finish(LIMIT).ok();
+        assert!(output.text.contains("all 9 cases hold"), "{mpi:?}: {}", output.text);
+        assert_eq!(messages(&output, BY_RDMA), 0, "{mpi:?}: {}", output.text);
+    }
+}
+
+#[test]
 fn ranks_of_two_hosts_read_over_a_lossy_network() {
     let hosts = Hosts::start();
     hosts.set_faults("loss=1%,seed=6");

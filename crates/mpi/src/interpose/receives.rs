@@ -145,10 +145,15 @@ pub(super) fn posted(
     (Posted::new(buffer, comm, library), pattern)
 }
 
-/// Whether a receive gets no announcement, and nothing of the stash: it is short, or from nobody.
+/// Whether a receive gets no announcement, and nothing of the stash: it is short, or from nobody, or nobody announces.
 fn goes_to_mpi(posted: &Posted, from: &Pattern) -> bool {
     let is_from_nobody = rank().is_some_and(|rank| from.source == rank.library.abi.proc_null);
-    is_from_nobody || posted.is_small() && Stash::is_empty()
+    is_from_nobody || gets_none(posted) && Stash::is_empty()
+}
+
+/// Whether a receive gets no announcement.
+fn gets_none(posted: &Posted) -> bool {
+    posted.is_small() || rank().is_some_and(Rank::expects_none)
 }
 
 pub(super) fn receive(rank: &'static Rank, posted: Posted, from: Pattern, status: *mut c_void) -> c_int {
@@ -164,7 +169,7 @@ pub(super) fn receive(rank: &'static Rank, posted: Posted, from: Pattern, status
     }
     let by_mpi =
         |status| library.recv(posted.buffer.pointer(), count, datatype, from.source, from.tag, from.comm, status);
-    if posted.is_small() || goes_to_mpi(&posted, &from) {
+    if gets_none(&posted) || goes_to_mpi(&posted, &from) {
         return by_mpi(status);
     }
     if !are_none_pending() {
@@ -204,7 +209,7 @@ fn start_receive(posted: Posted, from: Pattern, request: *mut c_void) -> Option<
     let stashed = if Stash::is_empty() { None } else { job.stash().take(&from, &rank.library.abi) };
     let made = match stashed {
         Some(stashed) => job.post_delivery(stashed, posted),
-        None if posted.is_small() => return None,
+        None if gets_none(&posted) => return None,
         None => job.post_receive(posted, from, false),
     };
     drop(job);

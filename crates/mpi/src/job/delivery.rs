@@ -112,11 +112,11 @@ impl Job {
     /// Begins to read an announced message into memory of ours, from which it is unpacked: this, or new one.
     pub(super) fn pull_through(&mut self, announcement: &Announcement, posted: &Posted, staged: Option<Pages>) -> u64 {
         let len = announcement.len.min(posted.capacity);
-        let staged = staged.map_or_else(|| Pages::new(usize::try_from(len).unwrap_or(usize::MAX)), Ok);
+        let staged = staged.or_else(|| self.staging.take(usize::try_from(len).unwrap_or(usize::MAX)));
         // Without memory nothing is read, and the sender is told.
         match staged {
-            Ok(staged) => self.begin_pull(announcement, len, Target::Packed(staged)),
-            Err(_) => self.begin_pull(announcement, 0, Target::Through { address: posted.buffer.address }),
+            Some(staged) => self.begin_pull(announcement, len, Target::Packed(staged)),
+            None => self.begin_pull(announcement, 0, Target::Through { address: posted.buffer.address }),
         }
     }
 
@@ -147,10 +147,7 @@ impl Job {
         };
         let packed = match target {
             Target::Packed(packed) => {
-                if pulling.posted.is_whole {
-                    // Announcements that are in the buffer already would be written over.
-                    self.watch();
-                }
+                self.take_landed(&pulling.posted);
                 self.unpack(packed.address(), len as usize, &pulling.posted);
                 Some(packed)
             }

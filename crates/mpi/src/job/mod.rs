@@ -2,7 +2,7 @@
 //!
 //! * [`datatype`], [`communicators`]: what MPI's handles stand for.
 //! * [`peers`]: connections to other ranks; [`sends`]: announced messages; [`pulls`]: messages that are being read.
-//! * [`operations`]: the program's pending requests; [`ranges`]: their buffers; [`stash`]: messages that a probe has looked into; [`delivery`]: how both get into
+//! * [`operations`]: the program's pending requests; [`ranges`]: their buffers; [`staging`]: memory in their place; [`stash`]: messages that a probe has looked into; [`delivery`]: how both get into
 //!   the program's buffers.
 //!
 //! One lock guards all of it. No call to MPI under it waits for another rank.
@@ -15,6 +15,7 @@ mod peers;
 mod pulls;
 mod ranges;
 mod sends;
+mod staging;
 mod stash;
 
 pub(crate) use datatype::Buffer;
@@ -35,6 +36,7 @@ use peers::{Link, Peers};
 use pulls::{Pulls, Ways};
 use ranges::Ranges;
 use sends::{Outgoing, Sends};
+use staging::Staging;
 use std::collections::VecDeque;
 use std::net::TcpStream;
 
@@ -53,6 +55,7 @@ pub(crate) struct Job {
     operations: Operations,
     ranges: Ranges,
     stash: Stash,
+    staging: Staging,
     report: Report,
     /// Shortest messages that are announced.
     thresholds: Thresholds,
@@ -120,6 +123,7 @@ impl Job {
             operations: Operations::default(),
             ranges: Ranges::default(),
             stash: Stash::default(),
+            staging: Staging::default(),
             report: Report::of_one_rank(),
             thresholds: Thresholds::all(settings.threshold.unwrap_or(0)),
             orders: VecDeque::new(),

@@ -15,6 +15,7 @@ use crate::control::Secret;
 use crate::memory::{self, Pages};
 use libc::c_int;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Operations in the table, and those of them that wait; for a look without the lock.
@@ -34,8 +35,29 @@ pub(crate) fn are_none_pending() -> bool {
 /// The operations by request.
 #[derive(Default)]
 pub(crate) struct Operations {
-    table: HashMap<Handle, Operation>,
+    table: HashMap<Handle, Operation, BuildHasherDefault<HandleHasher>>,
 }
+
+/// Hash of a handle, which MPI chooses: nobody makes them collide. Each call of the program looks some up.
+#[derive(Default)]
+struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.0 = (self.0 ^ word as u64).wrapping_mul(ODD);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// 2^64 divided by the golden ratio.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 struct Operation {
     kind: Kind,
@@ -118,7 +140,10 @@ impl Job {
             self.clear(address);
             return (Landing::InPlace, None);
         }
-        let staged = c_int::try_from(len).ok().and_then(|len| Pages::new(len.unsigned_abs() as usize).ok());
+        let staged = c_int::try_from(len).ok().and_then(|len| self.staging.take(len.unsigned_abs() as usize));
+        if let Some(staged) = &staged {
+            self.clear(staged.address());
+        }
         (if staged.is_some() { Landing::Staged } else { Landing::Scattered }, staged)
     }
 
@@ -223,7 +248,9 @@ impl Job {
             if let Kind::Receive { posted, landing: Landing::InPlace, is_persistent: true } = operation.kind {
                 self.ranges.landed(posted.buffer.address);
             }
-            self.operations.table.remove(&handle);
+            if let Some(staged) = self.operations.table.remove(&handle).and_then(|operation| operation.staged) {
+                self.staging.give_back(staged);
+            }
             KNOWN.fetch_sub(1, Ordering::Release);
             let mut slot = handle.0;
             self.library.request_free((&raw mut slot).cast());
@@ -278,6 +305,13 @@ impl Job {
             self.move_to(handle, Stage::Early { id: 0, announced });
             let id = self.begin(handle, &announcement, &posted, landing);
             self.move_to(handle, Stage::Early { id, announced });
+        }
+    }
+
+    /// A buffer is about to be written: announcements that are in it already would be written over.
+    pub(super) fn take_landed(&mut self, posted: &Posted) {
+        if posted.is_whole && self.ranges.has_landing(posted.buffer.address, posted.capacity) {
+            self.watch();
         }
     }
 
@@ -340,10 +374,7 @@ impl Job {
         }
         if landing == Landing::Staged {
             let len = self.len(&mut status);
-            if posted.is_whole {
-                // Announcements that are in the buffer already would be written over.
-                self.watch();
-            }
+            self.take_landed(&posted);
             self.unpack(self.operations.table.get(&handle)?.landing()?, len, &posted);
         }
         Some(Stage::Complete(Outcome::of_mpi(status, code)))
