@@ -184,8 +184,13 @@ impl Model {
         violated("P4", format!("{kind:?} at {offset:#x} is not the next request of anybody"))
     }
 
-    /// Checks what a READ returned.
-    pub(super) fn check_read(&self, end: usize, index: usize) -> Check {
+    /// Checks what READs have returned, once all effects until now are known.
+    pub fn check_reads(&mut self) -> Check {
+        let reads = std::mem::take(&mut self.reads);
+        reads.into_iter().try_for_each(|(end, index)| self.check_read(end, index))
+    }
+
+    fn check_read(&self, end: usize, index: usize) -> Check {
         let this = &self.ends[end];
         let op = &this.flow.ops[index];
         let Kind::Read { target } = op.kind else { return Ok(()) };

@@ -77,6 +77,8 @@ pub struct Model {
     pub by_qpn: BTreeMap<(usize, u32), usize>,
     /// Memory of each region.
     pub by_region: BTreeMap<u32, usize>,
+    /// READs that are done, by end and request: effects that follow may have changed what they read before it is known what it was.
+    pub(super) reads: Vec<(usize, usize)>,
 }
 
 impl Model {

@@ -210,7 +210,7 @@ impl World {
             self.note([2, host as u64, snoop::number(&effect)], || format!("host {host}: {}", snoop::words(&effect)));
             self.model.effect(self.now, host, &effect)?;
         }
-        Ok(())
+        self.model.check_reads()
     }
 
     fn finish(mut self) -> Check<Summary> {
