@@ -9,6 +9,9 @@
 //! * `hpcc router`: HPCC where only the rate is known, so that the router counts what arrives.
 //! * `hpcc blind`: HPCC without either: the round trip alone tells of the queue.
 //!
+//! In rows with "mixed" every second connection has a round trip of 400 µs. All begin at the same time, and 20 ms later they are measured
+//! for 40 ms: shares that are still unequal then become equal more slowly.
+//!
 //! A change of the engine that changes the table must be explained, then recorded with `cargo run -p rdmesh-sim -- sharing --write`.
 
 use crate::link::LinkPlan;
@@ -62,6 +65,8 @@ pub struct Cell {
     pub control: Control,
     /// Connections, each of another host.
     pub connections: usize,
+    /// Whether every second of them has a base round trip of 400 µs.
+    pub is_mixed: bool,
     /// Fraction of the link's rate that is payload.
     pub used: f64,
     /// Jain's index of their shares: 1 where all are equal.
@@ -79,8 +84,9 @@ pub fn measure() -> Check<Vec<Cell>> {
     let mut cells = Vec::new();
     for control in Control::ALL {
         for connections in [1, 2, 8, 64] {
-            cells.push(cell(control, connections)?);
+            cells.push(cell(control, connections, false)?);
         }
+        cells.push(cell(control, 8, true)?);
     }
     Ok(cells)
 }
@@ -88,8 +94,9 @@ pub fn measure() -> Check<Vec<Cell>> {
 /// The table as text.
 pub fn table(cells: &[Cell]) -> String {
     let mut text = "control      connections   used  fairness  p50 wait µs  p99 wait µs  dropped\n".to_owned();
-    for Cell { control, connections, used, fairness, median_wait, long_wait, dropped } in cells {
+    for Cell { control, connections, is_mixed, used, fairness, median_wait, long_wait, dropped } in cells {
         let name = control.name();
+        let connections = format!("{connections}{}", if *is_mixed { " mixed" } else { "" });
         let _ = writeln!(
             text,
             "{name:<11}  {connections:>11}  {used:>5.3}  {fairness:>8.3}  {median_wait:>11.1}  {long_wait:>11.1}  {dropped:>7.4}"
@@ -98,9 +105,9 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-fn cell(control: Control, connections: usize) -> Check<Cell> {
+fn cell(control: Control, connections: usize, is_mixed: bool) -> Check<Cell> {
     let streams = SharedStreams { len: MESSAGE, outstanding: 16, warm_up: WARM_UP, span: SPAN };
-    let Shared { moved, waits, dropped } = World::share(plan(control, connections), streams)?;
+    let Shared { moved, waits, dropped } = World::share(plan(control, connections, is_mixed), streams)?;
     let (sum, squares) = moved.iter().fold((0.0, 0.0), |(sum, squares), &bytes| {
         let bytes = bytes as f64;
         (sum + bytes, squares + bytes * bytes)
@@ -109,6 +116,7 @@ fn cell(control: Control, connections: usize) -> Check<Cell> {
     Ok(Cell {
         control,
         connections,
+        is_mixed,
         used: sum * 1e9 / SPAN as f64 / RATE as f64,
         fairness: sum * sum / squares / connections as f64,
         median_wait: wait(0.5),
@@ -118,9 +126,13 @@ fn cell(control: Control, connections: usize) -> Check<Cell> {
 }
 
 /// Host 0 receives; each other sends by one connection.
-fn plan(control: Control, connections: usize) -> Plan {
+fn plan(control: Control, connections: usize, is_mixed: bool) -> Plan {
     let base = schedules::plan();
-    let link = LinkPlan { delay: ROUND_TRIP / 2, ..LinkPlan::default() };
+    // Between the receiver and this host.
+    let link = |host: usize| {
+        let is_long = is_mixed && host.is_multiple_of(2);
+        LinkPlan { delay: if is_long { LONG_ROUND_TRIP } else { ROUND_TRIP } / 2, ..LinkPlan::default() }
+    };
     let mark = if control == Control::Dcqcn { MARK } else { 0 };
     let last = LinkPlan { rate: RATE, queue: QUEUE, mark, ..LinkPlan::default() };
     let mut host = base.hosts[0];
@@ -138,7 +150,7 @@ fn plan(control: Control, connections: usize) -> Plan {
         hosts: vec![host; hosts],
         nodes: (0..hosts).map(node).collect(),
         pairs: (1..hosts).map(pair).collect(),
-        links: vec![vec![link; hosts]; hosts],
+        links: (0..hosts).map(|from| (0..hosts).map(|to| link(from.max(to))).collect()).collect(),
         last_link: Some(last),
         switch_tells: control == Control::HpccSwitch,
         ..base
@@ -148,6 +160,7 @@ fn plan(control: Control, connections: usize) -> Plan {
 /// Bytes a second of the link.
 const RATE: u64 = 1_250_000_000;
 const ROUND_TRIP: u64 = 50_000;
+const LONG_ROUND_TRIP: u64 = 400_000;
 /// Bytes of the switch's queue, and those from which it marks.
 const QUEUE: u64 = 2 << 20;
 const MARK: u64 = 100 << 10;

@@ -15,8 +15,8 @@ fn shares_of_a_link_are_what_they_were() {
 fn hpcc_keeps_queues_short(cells: &[Cell]) {
     let of = |control: Control| cells.iter().filter(move |cell| cell.control == control);
     for cell in of(Control::HpccSwitch) {
-        let Cell { used, fairness, long_wait, dropped, .. } = *cell;
-        assert!(used > 0.9 * MOST && fairness > 0.95, "{cell:?}");
+        let Cell { is_mixed, used, fairness, long_wait, dropped, .. } = *cell;
+        assert!(used > 0.9 * MOST && fairness > if is_mixed { 0.8 } else { 0.95 }, "{cell:?}");
         assert!(long_wait < 50.0 && dropped == 0.0, "{cell:?}");
     }
     for cell in of(Control::HpccRouter) {
