@@ -271,8 +271,11 @@ impl Between {
             return Some(Usage { span, carried: None, queue: of_wait(waited, self.base) });
         }
         let carried = f64::from(self.now.carried.wrapping_sub(self.before.carried)) * Telemetry::UNIT as f64;
-        let carried = Some(carried / span / self.rate());
-        Some(Usage { span, carried, queue: waited.as_secs_f64() / self.period })
+        let on_the_link = carried / self.rate();
+        // A router that other programs keep from its processor is late without a queue: not more has waited than it has handled since.
+        let longest = on_the_link.max(self.period);
+        let queue = waited.as_secs_f64().min(longest) / self.period;
+        Some(Usage { span, carried: Some(on_the_link / span), queue })
     }
 
     /// Bytes a second.
