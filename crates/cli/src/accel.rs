@@ -10,33 +10,34 @@ use rdmesh_router::endpoint::{Library, SOCKETS_LIBRARY_NAME};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Executes the program: its process id, its signals and its exit status are this process's own.
 pub(crate) fn accel(options: AccelOptions) -> Result<(), Failure> {
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
-    if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
+    let (search, library) = (std::env::var_os("PATH"), Library::find_other(SOCKETS_LIBRARY_NAME)?);
+    if let Some((obstacle, file)) = program::obstacle(program.as_ref(), search.as_deref(), &library) {
         eprintln!("rdmesh: {}", obstacle.warning(&file, "stays on TCP"));
     }
     let mut command = Command::new(program);
     if let Some(spin) = options.spin {
         command.env("RDMESH_SPIN", spin.to_string());
     }
-    let error = command.args(arguments).env("LD_PRELOAD", preload(std::env::var_os("LD_PRELOAD"))?).exec();
+    let error = command.args(arguments).env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD"))).exec();
     // As a shell does.
     let code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     Err(Failure::with_code(format!("{}: {error}", Path::new(program).display()), code))
 }
 
 /// The value of `LD_PRELOAD`: the library for sockets, then the previous value.
-fn preload(existing: Option<OsString>) -> Result<OsString, Failure> {
-    let mut value = Library::find_other(SOCKETS_LIBRARY_NAME)?.into_os_string();
+fn preload(library: PathBuf, existing: Option<OsString>) -> OsString {
+    let mut value = library.into_os_string();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
         value.push(":");
         value.push(existing);
     }
-    Ok(value)
+    value
 }
 
 /// Refuses acceleration where an endpoint's directory has no library for sockets: the router has found none.

@@ -8,6 +8,7 @@ mod capture;
 mod chain;
 mod container;
 mod doctor;
+mod elf;
 mod endpoint;
 mod failure;
 mod faults;

@@ -1,13 +1,14 @@
 //! Programs that cannot load the preload library: statically linked ones have no dynamic loader, and the loader of set-user-ID
 //! ones ignores `LD_PRELOAD`.
 
+use crate::elf::{Elf, Kind};
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use rustix::process::{getegid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Reason why a program cannot load the library.
@@ -17,6 +18,8 @@ pub(crate) enum Obstacle {
     Static,
     /// It is for processors or a word size that the library is not for.
     Foreign,
+    /// It is linked with musl, and the library was built in a way that only glibc loads.
+    Libc,
     /// It runs as another user or group than its caller.
     SetId,
     /// It has capabilities that its caller does not have.
@@ -29,6 +32,9 @@ impl Obstacle {
         let why = match self {
             Self::Static => "is statically linked: use a build that is linked dynamically (in Go: CGO_ENABLED=1)",
             Self::Foreign => "is for another kind of processor, or has 32 bits: use a build for this machine",
+            Self::Libc => {
+                "is linked with musl, and the library that is preloaded loads with glibc alone: scripts/build-shim.sh builds one for both"
+            }
             Self::SetId => {
                 "changes its user or group (set-user-ID or set-group-ID), and what its caller preloads is ignored: \
                  run a copy without that bit"
@@ -43,14 +49,14 @@ impl Obstacle {
 
 /// Checks the program that `name` resolves to with this `PATH`, and the interpreters of scripts. None where it can load the
 /// library, or nothing is known.
-pub(crate) fn obstacle(name: &OsStr, search: Option<&OsStr>) -> Option<(Obstacle, PathBuf)> {
+pub(crate) fn obstacle(name: &OsStr, search: Option<&OsStr>, library: &Path) -> Option<(Obstacle, PathBuf)> {
     let mut program = find(name, search)?;
     for _ in 0..MAX_INTERPRETERS {
         let file = File::open(&program).ok()?;
         let mut head = [0; HEAD];
         let len = read_head(&file, &mut head);
         let Some(line) = head[..len].strip_prefix(b"#!") else {
-            let found = in_elf(&file).or_else(|| in_file(&program, &file))?;
+            let found = in_elf(&file, library).or_else(|| in_file(&program, &file))?;
             return Some((found, program));
         };
         program = interpreter(line, search)?;
@@ -85,36 +91,25 @@ fn interpreter(line: &[u8], search: Option<&OsStr>) -> Option<PathBuf> {
     find(OsStr::from_bytes(program), search)
 }
 
-/// The obstacle that its header and segments show (System V ABI, chapters 4 and 5).
-fn in_elf(file: &File) -> Option<Obstacle> {
-    let header: [u8; 64] = read_at(file, 0)?;
-    if !header.starts_with(b"\x7fELF") {
-        return None;
+/// The obstacle that its header and segments show.
+fn in_elf(file: &File, library: &Path) -> Option<Obstacle> {
+    let elf = match Elf::open(file)? {
+        Kind::Own(elf) => elf,
+        Kind::Foreign => return Some(Obstacle::Foreign),
+    };
+    if !elf.has_loader() {
+        // A loader that is started by name has no loader itself, but a name as a library.
+        return (!elf.is_library()).then_some(Obstacle::Static);
     }
-    let is_of_this_kind = header[4] == ELFCLASS64 && header[5] == ELFDATA2LSB && u16_at(&header, 18) == MACHINE;
-    if !is_of_this_kind {
-        return Some(Obstacle::Foreign);
-    }
-    let (table, size, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
-    let mut dynamic = None;
-    for index in 0..u64::from(count) {
-        let segment: [u8; 56] = read_at(file, table.checked_add(index * u64::from(size))?)?;
-        match u32_at(&segment, 0) {
-            PT_INTERP => return None,
-            PT_DYNAMIC => dynamic = Some((u64_at(&segment, 8), u64_at(&segment, 32))),
-            _ => {}
-        }
-    }
-    // A loader that is started by name has no loader itself, but a name as a library.
-    let is_loader = dynamic.is_some_and(|(at, len)| has_tag(file, at, len, DT_SONAME));
-    (!is_loader).then_some(Obstacle::Static)
+    let is_musls = elf.loader().is_some_and(|path| path.contains("ld-musl"));
+    (is_musls && !loads_with_musl(library)).then_some(Obstacle::Libc)
 }
 
-fn has_tag(file: &File, at: u64, len: u64, tag: u64) -> bool {
-    (0..len.min(MAX_DYNAMIC) / 16).any(|index| {
-        let entry: Option<[u8; 16]> = at.checked_add(index * 16).and_then(|at| read_at(file, at));
-        entry.is_some_and(|entry| u64_at(&entry, 0) == tag)
-    })
+/// Whether a library needs others only that musl takes for itself. One that cannot be read is not judged.
+pub(crate) fn loads_with_musl(library: &Path) -> bool {
+    let Ok(file) = File::open(library) else { return true };
+    let Some(Kind::Own(elf)) = Elf::open(&file) else { return true };
+    elf.needed().iter().all(|name| MUSLS.iter().any(|own| name.starts_with(own)))
 }
 
 /// The obstacle that its mode and attributes show.
@@ -135,44 +130,21 @@ fn in_file(path: &Path, file: &File) -> Option<Obstacle> {
     has_capabilities.then_some(Obstacle::Capabilities)
 }
 
-fn read_at<const N: usize>(file: &File, at: u64) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    file.read_exact_at(&mut bytes, at).ok()?;
-    Some(bytes)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
-}
-
 /// As many as the kernel follows.
 const MAX_INTERPRETERS: u32 = 5;
 /// Bytes of a script's first line that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
-const MAX_DYNAMIC: u64 = 1 << 16;
 const EXECUTABLE: u32 = 0o111;
 const GROUP_EXECUTE: u32 = 0o010;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
-const ELFCLASS64: u8 = 2;
-const ELFDATA2LSB: u8 = 1;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const DT_SONAME: u64 = 14;
-/// `EM_X86_64` or `EM_AARCH64`.
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// Beginnings of the names that musl's loader takes for itself (`ldso/dynlink.c`).
+const MUSLS: [&str; 7] = ["libc.", "libpthread.", "librt.", "libm.", "libdl.", "libutil.", "libxnet."];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf::{MACHINE, PT_DYNAMIC, PT_INTERP};
     use std::fs::Permissions;
 
     /// An ELF file with segments of these types.
@@ -203,7 +175,7 @@ mod tests {
         }
 
         fn obstacle(&self, name: &str) -> Option<(Obstacle, PathBuf)> {
-            obstacle(OsStr::new(name), Some(self.0.path().as_os_str()))
+            obstacle(OsStr::new(name), Some(self.0.path().as_os_str()), Path::new("/none"))
         }
     }
 
@@ -220,6 +192,23 @@ mod tests {
         folder.add("short", b"\x7fELF");
         folder.add("text", b"echo hello\n");
         assert_eq!((folder.obstacle("short"), folder.obstacle("text")), (None, None));
+    }
+
+    #[test]
+    fn a_program_of_musl_needs_a_library_that_musl_loads() {
+        let folder = Folder::new();
+        let name = b"/lib/ld-musl-x86_64.so.1\0";
+        let mut program = elf(MACHINE, &[PT_INTERP]);
+        program[64 + 8] = program.len() as u8;
+        program.extend_from_slice(name);
+        let path = folder.add("program", &program);
+        let obstacle = |library: &Path| obstacle(path.as_os_str(), None, library);
+        // This test needs libgcc, or the loader of glibc.
+        let me = std::env::current_exe().unwrap();
+        assert!(!loads_with_musl(&me));
+        assert_eq!(obstacle(&me), Some((Obstacle::Libc, path.clone())));
+        let portable = folder.add("librdmesh.so", &elf(MACHINE, &[PT_DYNAMIC]));
+        assert_eq!((obstacle(&portable), obstacle(Path::new("/none"))), (None, None));
     }
 
     #[test]
@@ -240,10 +229,10 @@ mod tests {
     #[test]
     fn this_test_and_the_loader_are_no_obstacles() {
         let me = std::env::current_exe().unwrap();
-        assert_eq!(obstacle(me.as_os_str(), None), None);
+        assert_eq!(obstacle(me.as_os_str(), None, &me), None);
         let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
         if loader.exists() {
-            assert_eq!(obstacle(loader.as_os_str(), None), None);
+            assert_eq!(obstacle(loader.as_os_str(), None, &me), None);
         }
     }
 

@@ -28,7 +28,8 @@ pub(crate) fn run(options: RunOptions, client: &Client, state: &StateDir) -> Res
         give_up_network().map_err(|error| Failure::new(format!("giving up capabilities: {error}")))?;
     }
     let [program, arguments @ ..] = options.command.as_slice() else { return Ok(()) };
-    if let Some((obstacle, file)) = program::obstacle(program.as_ref(), std::env::var_os("PATH").as_deref()) {
+    let (search, library) = (std::env::var_os("PATH"), directory.join(LIBRARY_NAME));
+    if let Some((obstacle, file)) = program::obstacle(program.as_ref(), search.as_deref(), &library) {
         eprintln!("rdmesh: {}", obstacle.warning(&file, "sees no RDMA device"));
     }
     raise_locked_memory();

@@ -2,10 +2,12 @@
 
 use super::Finding;
 use super::packages::Packages;
+use crate::program::loads_with_musl;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Status};
 use rdmesh_fabric::{Client, DEFAULT_NETWORK, Isolation, Quota};
-use rdmesh_router::endpoint::DEVICE_NAME;
+use rdmesh_router::endpoint::{DEVICE_NAME, LIBRARY_NAME};
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::Command;
 
 pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
@@ -14,7 +16,8 @@ pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
     }
     match endpoint(client) {
         Ok(info) => {
-            let findings = vec![sysfs(&info), device(&info), netlink(&info)];
+            let mut findings = vec![sysfs(&info), device(&info), netlink(&info)];
+            findings.extend(library(&info.directory.join(LIBRARY_NAME)));
             // It goes with this process in any case.
             let _ = client.remove_endpoint(&info.endpoint.network, &info.endpoint.name);
             findings
@@ -52,10 +55,22 @@ fn sysfs(info: &EndpointInfo) -> Finding {
     }
 }
 
+/// A library that was built by `cargo build` alone.
+fn library(path: &Path) -> Option<Finding> {
+    let warning = || {
+        Finding::warn(
+            "library",
+            format!("{LIBRARY_NAME} loads with glibc alone: programs that are linked with musl (Alpine) see no device"),
+            "install one that scripts/build-shim.sh has built, and start the router again",
+        )
+    };
+    (!loads_with_musl(path)).then(warning)
+}
+
 /// `program`, to be run in the endpoint.
 fn command(info: &EndpointInfo, program: &str) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", info.directory.join("librdmesh.so")).env("RDMESH_ENDPOINT", &info.directory);
+    command.env("LD_PRELOAD", info.directory.join(LIBRARY_NAME)).env("RDMESH_ENDPOINT", &info.directory);
     command
 }
 
