@@ -59,7 +59,7 @@ fn sysfs(info: &EndpointInfo) -> Finding {
 fn library(path: &Path) -> Option<Finding> {
     let warning = || {
         Finding::warn(
-            "library",
+            "musl",
             format!("{LIBRARY_NAME} loads with glibc alone: programs that are linked with musl (Alpine) see no device"),
             "install one that scripts/build-shim.sh has built, and start the router again",
         )
