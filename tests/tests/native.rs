@@ -1,4 +1,4 @@
-//! Selective retransmission between the routers of two hosts: what a loss costs, and routers that cannot do it.
+//! Transport between the routers of two hosts: selective retransmission, several paths, and congestion control by HPCC.
 
 use rdmesh_tests::{Hosts, Options, Peer};
 use serde_json::Value;

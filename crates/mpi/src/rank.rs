@@ -81,10 +81,9 @@ impl Rank {
         len < self.lowest.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody announces messages: all ranks have measured that RDMA is faster for none. A message that is announced is never shorter
-    /// than the lowest threshold, which is the same for all.
+    /// Whether no rank announces messages: all have the same thresholds, and have measured that RDMA is faster for no length.
     pub(crate) fn expects_none(&self) -> bool {
-        self.is_small(u64::MAX - 1)
+        self.lowest.load(Ordering::Relaxed) == u64::MAX
     }
 
     /// Counts a message that is too short to be announced.

@@ -6,7 +6,7 @@
 //! The number of a queue pair that has gone still leads to the engine on which it was, until the number is used again. So all
 //! packets to it take one way, and are answered in order.
 //!
-//! It also counts the bytes that have arrived for all of them.
+//! The engines share one counter beside it: the bytes of packets from other routers.
 //!
 //! There is a word for every number of 24 bits, which are zero until they are written. So they take addresses, but no memory
 //! for numbers that were never used.

@@ -17,7 +17,7 @@ pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
     match endpoint(client) {
         Ok(info) => {
             let mut findings = vec![sysfs(&info), device(&info), netlink(&info)];
-            findings.extend(library(&info.directory.join(LIBRARY_NAME)));
+            findings.extend(musl(&info.directory.join(LIBRARY_NAME)));
             // It goes with this process in any case.
             let _ = client.remove_endpoint(&info.endpoint.network, &info.endpoint.name);
             findings
@@ -55,8 +55,8 @@ fn sysfs(info: &EndpointInfo) -> Finding {
     }
 }
 
-/// A library that was built by `cargo build` alone.
-fn library(path: &Path) -> Option<Finding> {
+/// A library that needs what musl has not: it was built by `cargo build` alone.
+fn musl(path: &Path) -> Option<Finding> {
     let warning = || {
         Finding::warn(
             "musl",

@@ -4,8 +4,8 @@
 //! the link into the peer's host, which the peer reports ([`Telemetry`]), and for READs that into this one. A hop whose rate is not
 //! known is judged by the time that packets wait before it; so is the network between, of which the round trip tells.
 //!
-//! What is lost, and silence, narrow the window as they do without telemetry ([`SendWindow`]): a peer that lies about its load gains
-//! no more than that allows.
+//! Loss and silence narrow the window as they do without telemetry ([`SendWindow`]): a peer that lies about its load gains no more
+//! than that allows.
 
 use super::window::SendWindow;
 use super::{Acked, Controller, Rtt};
@@ -238,7 +238,7 @@ struct Usage {
     span: f64,
     /// Share of its rate that it has carried, where that is known.
     carried: Option<f64>,
-    /// What the queue before it adds; or all, where its rate is not known.
+    /// Share that the queue before it adds; the whole, where its rate is not known.
     queue: f64,
 }
 

@@ -30,7 +30,7 @@ impl Ingress {
             let waited = now.0.saturating_sub(received.after(self.wake_up).0);
             self.waited = waited.try_into().unwrap_or(u32::MAX);
         }
-        // All engines share the count, and no memory where no rate says what it means.
+        // The counter is shared by all engines: without a rate it would cost without being of use.
         if self.rate != 0 {
             numbers.count_arrived(bytes as u64 + AROUND);
         }

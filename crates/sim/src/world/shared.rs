@@ -61,7 +61,8 @@ impl World {
         self.schedule(arrival.at, Happening::Arrival { host, incoming });
     }
 
-    /// Each pair's first side WRITEs to the second for as long as that takes.
+    /// Each pair's first side WRITEs to the second, on host 0, for as long as `streams` says. What waits before other hosts are
+    /// acknowledgements, which are not counted.
     pub(crate) fn share(plan: Plan, streams: SharedStreams) -> Check<Shared> {
         let pairs = plan.pairs.len();
         let mut world = Self::new(plan, false);
@@ -80,7 +81,7 @@ impl World {
             }
             if world.now >= begin && before.is_none() {
                 before = Some(done(&world));
-                world.last_links.iter_mut().for_each(|last| last.waits = Some(Vec::new()));
+                world.last_links[0].waits = Some(Vec::new());
             }
             let Some(happening) = world.next() else { return violated("P9", world.unfinished()) };
             world.happen(happening)?;
@@ -88,8 +89,8 @@ impl World {
         let before = before.unwrap_or_else(|| vec![0; pairs]);
         let moved = done(&world).into_iter().zip(before).map(|(now, before)| (now - before) as u64 * streams.len);
         let moved = moved.collect();
-        let dropped = world.last_links.iter().map(|last| last.dropped).sum();
-        let mut waits: Vec<u64> = world.last_links.iter_mut().flat_map(|last| last.waits.take()).flatten().collect();
+        let LastLink { waits, dropped, .. } = world.last_links.swap_remove(0);
+        let mut waits = waits.unwrap_or_default();
         waits.sort_unstable();
         Ok(Shared { moved, waits, dropped })
     }
