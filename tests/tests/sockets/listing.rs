@@ -73,9 +73,12 @@ fn each_connection_is_listed_with_its_path_and_the_reason() {
     let own = port.to_string();
     let mut plain = Command::new("env");
     plain.arg("RDMESH=plain");
-    let mut clients =
-        [start(plain, CLIENT, &["127.0.0.1", &own]), start(accelerated::<&str>(&[]), CLIENT, &["127.0.0.1", &own])];
-    clients.iter_mut().for_each(|client| assert_eq!(client.next_line(LIMIT).trim(), "asked"));
+    // One after the other: the server's last connection is the accelerated one.
+    let clients = [plain, accelerated::<&str>(&[])].map(|command| {
+        let mut client = start(command, CLIENT, &["127.0.0.1", &own]);
+        assert_eq!(client.next_line(LIMIT).trim(), "asked");
+        client
+    });
     let listed = list();
     let found = rows(&listed, port);
     // The plain client is not listed; its end at the server is.
@@ -101,7 +104,7 @@ fn each_connection_is_listed_with_its_path_and_the_reason() {
     // People see the same.
     let text = lab.command(&["sockets"]).ok().text;
     assert!(text.contains("WHY TCP") && text.contains("splice"), "{text}");
-    clients.iter_mut().for_each(Program::kill);
+    clients.into_iter().for_each(|mut client| client.kill());
     until(LIMIT, "the connections are gone", || of(&rows(&list(), port), &server).is_empty().then_some(()));
 }
 
