@@ -68,6 +68,8 @@ fn a_group_set_on_one_host_holds_on_the_others() {
         wait_for(&a, "10.7.0.9", "refused: Permission denied").finish(LIMIT).ok();
         assert!(a.metric("rdmesh_groups_refused_total") >= 1.0 && a.metric("rdmesh_groups_ended_total") >= 1.0);
         command(&b, "group set db --net blue --member server --from endpoint/watcher --from 10.7.0.77@1-2");
+        one_direction(&a, &b);
+        command(&b, "group set db --net blue --member server --from endpoint/watcher --to endpoint/watcher");
         ends_by(wait_for(&a, "10.7.0.9", "connected"), &b, "group set db --net blue --member server");
         let shown = a.command(&["group", "ls"]).ok().text;
         assert!(shown.contains("blue") && shown.contains("server"), "{shown}");
@@ -77,6 +79,28 @@ fn a_group_set_on_one_host_holds_on_the_others() {
         command(&b, "group rm apart --net blue");
         rate_of_another_host(&a, &b);
     });
+}
+
+/// Where a rule lets an endpoint begin a connection to another, and not the other way round, one by rdma_cm carries both
+/// directions, and nothing else does.
+fn one_direction(a: &Lab, b: &Lab) {
+    wait_for(a, "10.7.0.9", "refused: Permission denied").finish(LIMIT).ok();
+    command(b, "group set one-way --net blue --member listener --from endpoint/caller@7471");
+    let at = |number: u8| format!("10.7.0.{number}");
+    let rping = |address: &str, more: &str| -> Vec<String> {
+        format!("rping -a {address} -p 7471 -C 10 -V {more}").split_whitespace().map(str::to_owned).collect()
+    };
+    let [listener, caller] = [("listener", 21), ("caller", 22)].map(|(name, n)| Endpoint::at(name, "blue", &at(n)));
+    let server = b.start_in(&listener, &rping(&at(21), "-s"));
+    until(LIMIT, "one that may call is answered", || {
+        a.run_in(&caller, LIMIT, &rping(&at(21), "-c")).status.success().then_some(())
+    });
+    server.finish(LIMIT).ok();
+    let server = a.start_in(&caller, &rping(&at(22), "-s"));
+    let refused = b.run_in(&listener, LIMIT, &rping(&at(22), "-c"));
+    assert!(!refused.status.success() && refused.text.contains("REJECTED"), "{}", refused.text);
+    drop(server);
+    command(b, "group rm one-way --net blue");
 }
 
 /// A transfer between the hosts ends when its sides are kept apart.

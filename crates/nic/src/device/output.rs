@@ -208,8 +208,8 @@ impl<M> Outputs<M> {
     /// Sets the routes. Returns whether other addresses than before may exchange packets.
     pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) -> bool {
         let is_same = Arc::ptr_eq(self.routes.access(), routes.access());
-        if !is_same {
-            self.verdicts = Verdicts::of(routes.access());
+        if !routes.may_talk_as(&self.routes) {
+            self.verdicts = Verdicts::of(&routes);
         }
         self.routes = routes;
         !is_same
@@ -218,8 +218,9 @@ impl<M> Outputs<M> {
     /// Whether an address of an endpoint may exchange packets with one of its network. Its own ones always may.
     #[inline]
     pub(crate) fn may_talk(&mut self, network: &Network, own: Gid, peer: Gid) -> bool {
-        let access = self.routes.access();
-        access.is_empty() || network.gids.contains(&peer) || self.verdicts.may_talk(access, network.vni, own, peer)
+        let routes = &self.routes;
+        let is_free = routes.access().is_empty() || network.gids.contains(&peer);
+        is_free || self.verdicts.may_talk(routes, network.vni, own, peer)
     }
 
     /// Adds an event.

@@ -1,8 +1,9 @@
 //! Access between the addresses of tenant networks, as security groups allow it.
 //!
-//! Addresses for which the same rules hold are a class. Packets carry both directions of a connection, so a pair of addresses may
-//! exchange them where one of the two may begin a connection; who begins is known where rdma_cm connects.
+//! Addresses for which the same rules hold are a class. Rules are about who begins a connection; packets carry both of its
+//! directions. Who begins is known where rdma_cm connects, see [`Routes::track`](super::Routes::track).
 
+use super::routes::Routes;
 use crate::seeded::{HashMap, Seeded};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -90,9 +91,15 @@ impl AccessRules {
         self.ports(vni, from, to).any(|ports| ports.contains(&port))
     }
 
-    /// Whether two addresses of a network may exchange packets.
-    pub fn may_talk(&self, vni: Vni, a: Gid, b: Gid) -> bool {
-        self.ports(vni, a, b).next().is_some() || self.ports(vni, b, a).next().is_some()
+    /// Whether one address of a network may begin a connection to some port of another.
+    pub fn may_begin(&self, vni: Vni, from: Gid, to: Gid) -> bool {
+        self.ports(vni, from, to).next().is_some()
+    }
+
+    /// Whether each of two addresses may connect to all ports of the other: then nobody need know who begins.
+    pub fn are_open(&self, vni: Vni, a: Gid, b: Gid) -> bool {
+        let is_open = |from, to| self.ports(vni, from, to).any(|ports| ports == (0..=u16::MAX));
+        is_open(a, b) && is_open(b, a)
     }
 
     /// The ports of `to` that `from` may connect to.
@@ -128,7 +135,7 @@ impl AccessRules {
     }
 }
 
-/// Answers of [`AccessRules::may_talk`] that were given lately: datagrams ask for each packet, and there may be many rules.
+/// Answers of [`Routes::may_talk`] that were given lately: datagrams ask for each packet, and there may be many rules.
 #[derive(Default)]
 pub(crate) struct Verdicts(Box<[Option<Verdict>]>);
 
@@ -139,19 +146,19 @@ struct Verdict {
 }
 
 impl Verdicts {
-    /// None yet, of new rules.
-    pub(crate) fn of(access: &AccessRules) -> Self {
-        Self(if access.is_empty() { Box::default() } else { vec![None; VERDICTS].into_boxed_slice() })
+    /// None yet, of new routes.
+    pub(crate) fn of(routes: &Routes) -> Self {
+        Self(if routes.access().is_empty() { Box::default() } else { vec![None; VERDICTS].into_boxed_slice() })
     }
 
-    /// Whether two addresses may exchange packets, by the rules of which these answers are.
-    pub(crate) fn may_talk(&mut self, access: &AccessRules, vni: Vni, own: Gid, peer: Gid) -> bool {
+    /// Whether two addresses may exchange packets, by the routes of which these answers are.
+    pub(crate) fn may_talk(&mut self, routes: &Routes, vni: Vni, own: Gid, peer: Gid) -> bool {
         let (pair, at) = ((vni, own, peer), place(own, peer));
-        let Some(slot) = self.0.get_mut(at) else { return access.may_talk(vni, own, peer) };
+        let Some(slot) = self.0.get_mut(at) else { return routes.may_talk(vni, own, peer) };
         if let Some(verdict) = slot.filter(|verdict| verdict.pair == pair) {
             return verdict.is_allowed;
         }
-        let is_allowed = access.may_talk(vni, own, peer);
+        let is_allowed = routes.may_talk(vni, own, peer);
         *slot = Some(Verdict { pair, is_allowed });
         is_allowed
     }
@@ -174,7 +181,8 @@ mod tests {
         Gid::from_ip([10, 0, 0, last].into())
     }
 
-    /// 1 is a client of 2 on ports 10 to 20; 3 is in no group; 2 lets external peers of 10.0.0.100 to 110 in, on port 15.
+    /// 1 is a client of 2 on ports 10 to 15; 3 is in no group; 2 lets external peers of 10.0.0.100 to 110 in, on port 15; 4 may
+    /// connect to 3 and to external peers, and the other way round.
     fn access() -> AccessRules {
         let mut access = AccessRules::new(5);
         let to = vec![Grant { peers: Peers::Classes(vec![1]), ports: 0..=15 }];
@@ -185,7 +193,11 @@ mod tests {
         ];
         let server = access.add_class(Some(ClassRules { to: Vec::new(), from }));
         let open = access.add_class(None);
-        [(1, client), (2, server), (3, open)].into_iter().for_each(|(n, class)| access.assign(Vni(7), gid(n), class));
+        let peers = vec![Peers::Classes(vec![2]), Peers::Range(gid(0), gid(255))];
+        let all: Vec<_> = peers.into_iter().map(|peers| Grant { peers, ports: 0..=u16::MAX }).collect();
+        let friend = access.add_class(Some(ClassRules { to: all.clone(), from: all }));
+        let classes = [(1, client), (2, server), (3, open), (4, friend)];
+        classes.into_iter().for_each(|(n, class)| access.assign(Vni(7), gid(n), class));
         access
     }
 
@@ -199,17 +211,34 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_both_ways_where_one_may_begin() {
-        let access = access();
-        let may = |a, b| access.may_talk(Vni(7), gid(a), gid(b));
-        assert!(may(1, 2) && may(2, 1) && !may(3, 1) && !may(1, 3) && !may(2, 3));
-        assert!(may(100, 2) && may(2, 110) && !may(99, 2) && !may(2, 111) && may(3, 99));
-        let mut verdicts = Verdicts::of(&access);
+    fn packets_go_both_ways_where_both_may_begin_or_one_has() {
+        let mut routes = Routes::default();
+        routes.set_access(access().into());
+        let may = |routes: &Routes, a, b| {
+            let answers = [routes.may_talk(Vni(7), gid(a), gid(b)), routes.may_talk(Vni(7), gid(b), gid(a))];
+            assert_eq!(answers[0], answers[1], "{a} and {b}");
+            answers[0]
+        };
+        assert!(may(&routes, 3, 4) && may(&routes, 4, 99) && may(&routes, 3, 99));
+        assert!(!may(&routes, 1, 2) && !may(&routes, 1, 3) && !may(&routes, 2, 100) && !may(&routes, 2, 4));
+        // Twice, of which one ends.
         for _ in 0..2 {
-            for (a, b) in (0..120).flat_map(|a| (0..4).map(move |b| (a, b))) {
-                assert_eq!(verdicts.may_talk(&access, Vni(7), gid(a), gid(b)), may(a, b), "{a} and {b}");
+            routes.track(Vni(7), gid(1), gid(2));
+        }
+        routes.untrack(Vni(7), gid(1), gid(2));
+        routes.track(Vni(7), gid(100), gid(2));
+        // The rules do not let these begin: nothing that is tracked changes that.
+        [(2, 3), (4, 2), (111, 2)].iter().for_each(|(a, b)| routes.track(Vni(7), gid(*a), gid(*b)));
+        assert!(may(&routes, 1, 2) && may(&routes, 100, 2));
+        assert!(!may(&routes, 1, 3) && !may(&routes, 2, 3) && !may(&routes, 4, 2) && !may(&routes, 111, 2));
+        let mut verdicts = Verdicts::of(&routes);
+        for _ in 0..2 {
+            for (a, b) in (0..120).flat_map(|a| (0..5).map(move |b| (a, b))) {
+                assert_eq!(verdicts.may_talk(&routes, Vni(7), gid(a), gid(b)), may(&routes, a, b), "{a} and {b}");
             }
         }
-        assert!(AccessRules::default().is_empty() && AccessRules::default().may_talk(Vni(7), gid(1), gid(2)));
+        routes.untrack(Vni(7), gid(1), gid(2));
+        assert!(!may(&routes, 1, 2) && may(&routes, 2, 100));
+        assert!(AccessRules::default().is_empty() && Routes::default().may_talk(Vni(7), gid(1), gid(2)));
     }
 }

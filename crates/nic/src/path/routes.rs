@@ -28,7 +28,13 @@ pub struct Routes {
     /// The hosts to which some address of a network leads. Their keys have no address.
     hosts: Tree<Hosts>,
     access: Arc<AccessRules>,
+    /// Connections by rdma_cm, at the address that has begun them.
+    tracked: Tree<Tracked>,
 }
+
+/// Peers in order, each with the number of connections to it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Tracked(Vec<(Gid, u32)>);
 
 /// Hosts in order, each with the number of addresses that lead to it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,7 +47,8 @@ impl Routes {
     /// No routes yet, in tables whose order depends on `seed`.
     pub fn new(seed: u64) -> Self {
         let seeded = Seeded::new(seed);
-        Self { places: Tree::new(seeded), hosts: Tree::new(seeded), access: Arc::new(AccessRules::new(seed)) }
+        let access = Arc::new(AccessRules::new(seed));
+        Self { places: Tree::new(seeded), hosts: Tree::new(seeded), access, tracked: Tree::new(seeded) }
     }
 
     /// Sets the location of an address.
@@ -81,6 +88,45 @@ impl Routes {
     /// Sets which addresses may exchange packets.
     pub fn set_access(&mut self, access: Arc<AccessRules>) {
         self.access = access;
+    }
+
+    /// One address of a network has begun a connection to another by rdma_cm. Until as many have ended, the two may exchange
+    /// packets, as long as the rules let the one begin.
+    pub fn track(&mut self, vni: Vni, from: Gid, to: Gid) {
+        let Tracked(peers) = self.tracked.leaf((vni, from)).entry((vni, from)).or_default();
+        match peers.binary_search_by_key(&to, |(peer, _)| *peer) {
+            Ok(at) => peers[at].1 += 1,
+            Err(at) => peers.insert(at, (to, 1)),
+        }
+    }
+
+    /// Such a connection has ended.
+    pub fn untrack(&mut self, vni: Vni, from: Gid, to: Gid) {
+        let leaf = self.tracked.leaf((vni, from));
+        let Some(Tracked(peers)) = leaf.get_mut(&(vni, from)) else { return };
+        let Ok(at) = peers.binary_search_by_key(&to, |(peer, _)| *peer) else { return };
+        peers[at].1 -= 1;
+        if peers[at].1 == 0 {
+            peers.remove(at);
+        }
+        if peers.is_empty() {
+            leaf.remove(&(vni, from));
+        }
+    }
+
+    /// Whether two addresses of a network may exchange packets: where each may connect to the other, and where one that may
+    /// connect to the other has a connection to it.
+    pub fn may_talk(&self, vni: Vni, a: Gid, b: Gid) -> bool {
+        let has_begun = |from, to| {
+            let peers = self.tracked.get((vni, from)).map_or(&[][..], |Tracked(peers)| peers);
+            peers.binary_search_by_key(&to, |(peer, _)| *peer).is_ok() && self.access.may_begin(vni, from, to)
+        };
+        self.access.are_open(vni, a, b) || has_begun(a, b) || has_begun(b, a)
+    }
+
+    /// Whether the same addresses as in other routes may exchange packets, as far as that is known at once.
+    pub(crate) fn may_talk_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.access, &other.access) && self.tracked.is_copy_of(&other.tracked)
     }
 
     /// An address of a network has this route no more.
@@ -142,6 +188,11 @@ impl<V> Tree<V> {
     fn get(&self, key: Key) -> Option<&V> {
         let (branch, leaf) = way(key);
         self.0[branch][leaf].get(&key)
+    }
+
+    /// Whether nothing has been changed since one was copied from the other.
+    fn is_copy_of(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).all(|(own, others)| Arc::ptr_eq(own, others))
     }
 
     #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Identifiers: the state of an `rdma_cm_id`.
 
+use super::tracked::Tracked;
 use crate::endpoint::EndpointId;
 use rdmesh_nic::cm::CommId;
 use rdmesh_uverbs::abi::cm_port_space;
@@ -111,6 +112,8 @@ pub(super) struct Id {
     pub(super) reported: u32,
     /// Multicast groups that it has joined.
     pub(super) groups: BTreeSet<u32>,
+    /// Lets the packets of its connection through, whoever sends them.
+    pub(super) tracked: Option<Tracked>,
 }
 
 /// Options that SET_OPTION sets.
@@ -146,6 +149,7 @@ impl Id {
             backlog: 0,
             reported: 0,
             groups: BTreeSet::new(),
+            tracked: None,
         }
     }
 

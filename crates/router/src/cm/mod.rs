@@ -11,6 +11,7 @@
 //! * [`call`], [`commands`]: commands of programs that concern no connection.
 //! * [`queries`]: address resolution of peers that are not endpoints.
 //! * [`connections`], [`connection`]: connections, and the queue pair attributes that follow from them.
+//! * [`tracked`]: connection tracking for security groups.
 //! * [`grace`]: the grace period of a closed listener's port.
 
 mod address;
@@ -33,6 +34,7 @@ mod queries;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod tracked;
 
 pub use census::ConnectionRow;
 pub(crate) use commands::peer_of_resolution;

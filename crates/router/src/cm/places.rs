@@ -1,6 +1,7 @@
 //! Endpoints by number and by address, and the paths to their peers.
 
 use super::node::Node;
+use super::tracked::Tracked;
 use crate::endpoint::EndpointId;
 use crate::routes::SharedRoutes;
 use rdmesh_nic::cm::{CmPath, Mad};
@@ -67,6 +68,17 @@ impl Places {
     pub(super) fn may_connect(&self, vni: Vni, (from, to): (Gid, Gid), port: u16) -> bool {
         let at = self.at(vni, from);
         at.is_some() && at == self.at(vni, to) || self.routes.may_connect(vni, (from, to), port)
+    }
+
+    /// Lets the packets of a connection through that groups allow, in both directions.
+    pub(super) fn track(&self, vni: Vni, (from, to): (Gid, Gid)) -> Tracked {
+        Tracked::begin(&self.routes, vni, from, to)
+    }
+
+    /// The routes, with the connections that are tracked.
+    #[cfg(test)]
+    pub(super) fn routes(&self) -> &SharedRoutes {
+        &self.routes
     }
 
     /// Sets which addresses may connect to which.

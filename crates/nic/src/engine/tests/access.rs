@@ -8,12 +8,22 @@ use rdmesh_verbs::*;
 
 const UD: Setup = Setup { qp_type: QpType::Ud, vni: 1, cqe: 1000, srq: false, signal_all: true };
 
-/// Rules by which `server` takes connections from `clients` only, and not from `strangers`.
-fn only(server: &Node, clients: &[&Node], strangers: &[&Node]) -> AccessRules {
+/// Rules by which `server` and `friends` may connect to each other, in both directions, and `strangers` may not.
+fn only(server: &Node, friends: &[&Node], strangers: &[&Node]) -> AccessRules {
+    let grants = |friend| vec![Grant { peers: Peers::Classes(vec![friend]), ports: 0..=u16::MAX }];
+    rules(server, friends, strangers, |friend| ClassRules { to: grants(friend), from: grants(friend) })
+}
+
+/// Rules by which `server` takes connections from `clients`, on one port, and begins none.
+fn one_way(server: &Node, clients: &[&Node]) -> AccessRules {
+    let from = |client| vec![Grant { peers: Peers::Classes(vec![client]), ports: 7471..=7471 }];
+    rules(server, clients, &[], |client| ClassRules { to: Vec::new(), from: from(client) })
+}
+
+fn rules(server: &Node, clients: &[&Node], strangers: &[&Node], of: impl FnOnce(u32) -> ClassRules) -> AccessRules {
     let mut access = AccessRules::new(3);
     let (client, stranger) = (access.add_class(None), access.add_class(None));
-    let from = vec![Grant { peers: Peers::Classes(vec![client]), ports: 0..=u16::MAX }];
-    let class = access.add_class(Some(ClassRules { to: Vec::new(), from }));
+    let class = access.add_class(Some(of(client)));
     access.assign(Vni(1), server.gid, class);
     clients.iter().for_each(|node| access.assign(Vni(1), node.gid, client));
     strangers.iter().for_each(|node| access.assign(Vni(1), node.gid, stranger));
@@ -62,6 +72,55 @@ fn a_queue_pair_is_connected_to_an_allowed_peer_only() {
         let av = AddressVector { dgid: server.gid, ..AddressVector::default() };
         let handle = world.engines[last].device(stranger.context).unwrap().create_ah(stranger.pd, av);
         assert_eq!(handle, Err(CommandError::Forbidden));
+    }
+}
+
+#[test]
+fn one_direction_is_enough_for_a_connection_that_was_begun_in_it() {
+    for mut world in World::kinds() {
+        let last = world.engines.len() - 1;
+        let nodes: Vec<Node> = (1..4).map(|host| world.node(last, host, Setup::default())).collect();
+        let [server, client, other] = &nodes[..] else { unreachable!() };
+        world.set_access(one_way(server, &[client, other]));
+        for (a, b) in [(client, server), (server, client), (other, server)] {
+            assert_eq!(try_connect(&mut world, a, b), Err(CommandError::Forbidden));
+        }
+        world.change_routes(|routes| routes.track(Vni(1), client.gid, server.gid));
+        assert_eq!(try_connect(&mut world, client, server), Ok(()));
+        assert_eq!(try_connect(&mut world, server, client), Ok(()));
+        assert_eq!(try_connect(&mut world, other, server), Err(CommandError::Forbidden));
+        // Other rules that allow it change nothing, those that do not end it.
+        world.set_access(one_way(server, &[client]));
+        world.settle();
+        assert_eq!((world.state(client), world.state(server)), (QpState::Rtr, QpState::Rtr));
+        world.set_access(only(server, &[other], &[client]));
+        world.settle();
+        assert_eq!((world.state(client), world.state(server)), (QpState::Error, QpState::Error));
+    }
+}
+
+#[test]
+fn a_server_without_a_connection_sends_no_datagram_to_its_clients() {
+    for mut world in World::kinds() {
+        let last = world.engines.len() - 1;
+        let (server, client) = (world.node(0, 1, UD), world.node(last, 2, UD));
+        [&server, &client].into_iter().for_each(|node| world.connect(node, node));
+        let av = AddressVector { dgid: client.gid, ..AddressVector::default() };
+        let ah = world.engines[0].device(server.context).unwrap().create_ah(server.pd, av).unwrap() + 1;
+        let op = SendOp::Datagram { ah, qpn: client.qpn, qkey: QKEY, imm: None };
+        client.post_recv(7, &[client.sge(0, 100)]);
+        world.set_access(one_way(&server, &[&client]));
+        let mut received = Vec::new();
+        for is_tracked in [false, true, false] {
+            world.change_routes(|routes| match is_tracked {
+                true => routes.track(Vni(1), client.gid, server.gid),
+                false => routes.untrack(Vni(1), client.gid, server.gid),
+            });
+            world.post(&server, wr(1, op, &[server.sge(0, 8)]));
+            world.settle();
+            received.extend(client.done());
+        }
+        assert_eq!((received, counters(&world).dropped), (vec![(7, WcStatus::Success)], 2));
     }
 }
 

@@ -573,7 +573,7 @@ proptest! {
 #[test]
 fn sealed_packets_have_room_for_the_seal_and_no_crc() {
     let mut world = World::two_hosts();
-    world.transmits = crate::Transmits::for_sealing();
+    world.transmits = Some(crate::Transmits::for_sealing());
     let log = record(&mut world);
     let (a, b) = world.pair(Setup::default());
     world.engines[1].set_tunnel_sealed(true);

@@ -221,9 +221,12 @@ pub(super) struct World {
     pub(super) events: Vec<Event>,
     /// Routes to the addresses, if the engines are on two hosts.
     pub(super) routes: Option<Routes>,
+    /// Those within the host, if they are on one.
+    inner_routes: Routes,
     /// Whether addresses of the same host lead into the tunnel too.
     pub(super) all_through_tunnel: bool,
-    pub(super) transmits: Transmits,
+    /// None while they are sent.
+    pub(super) transmits: Option<Transmits>,
     /// Whether a datagram is to be lost, asked for each with its destination.
     pub(super) lose: Lose,
     /// Datagrams that were sent.
@@ -315,8 +318,9 @@ impl World {
             now: Time(1000),
             events: Vec::new(),
             routes,
+            inner_routes: Routes::default(),
             all_through_tunnel: false,
-            transmits: Transmits::new(),
+            transmits: Some(Transmits::new()),
             lose: Box::new(|_, _| false),
             datagrams: 0,
         }
@@ -335,15 +339,18 @@ impl World {
 
     /// Lets these rules hold on all hosts.
     pub(super) fn set_access(&mut self, access: AccessRules) {
-        match &mut self.routes {
-            Some(routes) => routes.set_access(Arc::new(access)),
-            None => {
-                let mut routes = Routes::default();
-                routes.set_access(Arc::new(access));
-                let routes = Arc::new(routes);
-                self.engines.iter_mut().for_each(|engine| engine.set_routes(Arc::clone(&routes)));
-            }
-        }
+        self.change_routes(|routes| routes.set_access(Arc::new(access)));
+    }
+
+    /// Changes the routes of all hosts, or of the one.
+    pub(super) fn change_routes(&mut self, f: impl FnOnce(&mut Routes)) {
+        let Some(routes) = &mut self.routes else {
+            f(&mut self.inner_routes);
+            let routes = Arc::new(self.inner_routes.clone());
+            self.engines.iter_mut().for_each(|engine| engine.set_routes(Arc::clone(&routes)));
+            return;
+        };
+        f(routes);
         self.set_routes();
     }
 
@@ -511,7 +518,7 @@ impl World {
     }
 
     fn send_datagrams(&mut self, from: usize) -> bool {
-        let mut transmits = std::mem::take(&mut self.transmits);
+        let mut transmits = self.transmits.take().expect("no other engine sends");
         transmits.clear();
         let worked = self.engines[from].poll_transmit(self.now, &mut transmits);
         for train in transmits.trains() {
@@ -524,7 +531,7 @@ impl World {
                 }
             }
         }
-        self.transmits = transmits;
+        self.transmits = Some(transmits);
         worked
     }
 

@@ -109,7 +109,9 @@ impl Connections {
             self.protocol.connect(call.now, path, &request)
         }
         .map_err(cm_errno)?;
+        let tracked = self.registry.places.track(path.vni, (path.local, path.remote));
         let id = self.registry.id_mut(call, command.id)?;
+        id.tracked = Some(tracked);
         id.qpn = Qpn::new(command.conn_param.qp_num);
         id.comm = Some(comm);
         id.state = State::Connect;

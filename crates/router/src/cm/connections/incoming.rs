@@ -208,6 +208,7 @@ impl Connections {
             dest: Some(ip.source),
             device: Some(crate::cm::id::Device { remote: path.remote, ..device }),
             comm: Some(comm),
+            tracked: Some(self.registry.places.track(path.vni, (path.remote, path.local))),
             options: crate::cm::id::Options { ack_timeout: None, reuse: false, ..options },
             ..Id::new(endpoint, channel, space, asked.qp_type, psn)
         };

@@ -416,7 +416,19 @@ fn security_groups_refuse_a_connection_on_either_side() {
         world.destroy(&client, active).unwrap();
         let allowed = world.create(&client, cm_port_space::TCP, 2);
         world.resolve(&client, allowed, &format!("{A}:7472")).unwrap();
+        let talk = |world: &World| {
+            let may_talk = |manager: &ConnectionManager| {
+                let routes = manager.connections.registry.places.routes();
+                routes.current().may_talk(VNI, gid(A), gid(B))
+            };
+            world.managers.iter().all(may_talk)
+        };
+        assert!(!talk(&world));
         world.connect(&client, allowed, b"hello").unwrap();
         world.expect(&server, Kind::ConnectRequest);
+        assert!(talk(&world), "packets go both ways while there is a connection");
+        world.destroy(&client, allowed).unwrap();
+        world.close(server);
+        assert!(!talk(&world));
     }
 }

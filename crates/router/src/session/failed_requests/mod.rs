@@ -191,9 +191,10 @@ impl FailedRequest {
                 Some("did the peer connect its queue pair to this one, and from the same address?".to_owned())
             }
             Self::NoAnswer { peer, .. } => Some(format!("see `rdmesh doctor --to {peer}`")),
-            Self::Forbidden { .. } => {
-                Some("`rdmesh group ls` shows the rules; `rdmesh group set` changes them".to_owned())
-            }
+            Self::Forbidden { .. } => Some(
+                "`rdmesh group ls` shows the rules, `rdmesh group set` changes them; a queue pair that is not connected by rdma_cm needs rules for both directions (--from and --to), on all ports"
+                    .to_owned(),
+            ),
             Self::QpType(_) => Some(
                 "there are RC, UC and UD; tell the program to use one of them (UCX: UCX_TLS=rc_verbs,ud_verbs)"
                     .to_owned(),

@@ -159,6 +159,7 @@ impl Exchange {
             e.run(index);
             return;
         }
+        let transmits = transmits.as_mut().expect("nothing is being sent");
         transmits.clear();
         e.take_turn(index, transmits);
         for train in transmits.trains() {
