@@ -1,5 +1,6 @@
 //! Compilation of the C programs under `tests/programs` and of our examples, once per run, against the distribution's packages.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -63,7 +64,11 @@ fn build_all(source: &str) -> PathBuf {
     target
 }
 
+/// Runs the compiler; one at a time, because other tests may want the same programs at this moment.
 fn run(command: &mut Command, what: &str) {
+    let folder = crate::root().join("target");
+    let lock = File::create(folder.join("test-programs.lock")).expect("the target folder is there");
+    lock.lock().expect("the file system has locks");
     let made = command.output().unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(made.status.success(), "{what}:\n{}", String::from_utf8_lossy(&made.stderr));
 }

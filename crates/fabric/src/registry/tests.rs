@@ -116,6 +116,14 @@ impl LocalStore for Counted {
     }
 }
 
+/// Makes `e0`, `e1` and so on. `tests/tests/counts.rs` counts the instructions.
+#[inline(never)]
+fn counted_endpoints(registry: &Registry, count: usize) {
+    for n in 0..count {
+        add(registry, "default", &format!("e{n}"), &[]).unwrap();
+    }
+}
+
 #[test]
 fn a_thousand_endpoints_take_one_commit_each_and_no_search() {
     const COUNT: usize = 1000;
@@ -123,9 +131,7 @@ fn a_thousand_endpoints_take_one_commit_each_and_no_search() {
     let registry = Registry::new(Arc::<Counted>::clone(&store));
     add(&registry, "default", "first", &[]).unwrap();
     store.take();
-    for n in 0..COUNT {
-        add(&registry, "default", &format!("e{n}"), &[]).unwrap();
-    }
+    counted_endpoints(&registry, COUNT);
     assert_eq!(store.take(), (COUNT, 0));
     for n in 0..COUNT {
         registry.remove_endpoint(&name("default"), &name(&format!("e{n}"))).unwrap();

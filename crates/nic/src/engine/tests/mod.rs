@@ -3,6 +3,7 @@
 mod abuse;
 mod access;
 mod chains;
+mod counted;
 mod errors;
 mod forged;
 mod groups;

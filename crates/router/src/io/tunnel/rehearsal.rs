@@ -98,6 +98,20 @@ mod tests {
         assert_eq!(tunnel.link.take_lost(), Some(0x0002_0304_0506_0708), "the first byte was changed");
     }
 
+    /// `tests/tests/counts.rs` counts the instructions.
+    #[inline(never)]
+    fn counted_packets(tunnel: &mut Rehearsal, inner: &[u8], count: usize) {
+        for _ in 0..count {
+            let packet = tunnel.seal(0, inner);
+            assert!(tunnel.arrives(Rehearsal::FROM, &packet));
+        }
+    }
+
+    #[test]
+    fn a_thousand_packets_arrive() {
+        counted_packets(&mut Rehearsal::new(), &[0x45; 1100], 1000);
+    }
+
     proptest! {
         #[test]
         fn nothing_but_what_was_sealed_gets_in(

@@ -285,24 +285,36 @@ fn one_endpoint_connects_to_itself() {
     assert!(cm.exchange.table().is_empty());
 }
 
+/// Connects this many times, all from the same side. `tests/tests/counts.rs` counts the instructions.
+#[inline(never)]
+fn counted_connections(two: &mut Two, count: u32) -> Vec<(CommId, CommId)> {
+    let connect = |n: u32| {
+        let params = ReqParams { qpn: Qpn::new(n + 2), ..req() };
+        let a = two.a.connect(two.now, path(A, B), &params).unwrap();
+        two.run();
+        let (b, _) = two.b.poll_event().unwrap();
+        two.b.accept(two.now, b, &RepParams { qpn: Qpn::new(n + 2), ..rep() }).unwrap();
+        two.run();
+        assert!(matches!(two.a.poll_event(), Some((_, Event::Reply(_)))));
+        two.a.ready(two.now, a, b"").unwrap();
+        two.run();
+        assert!(two.b.poll_event().is_some());
+        (a, b)
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn a_thousand_connections_live_at_once() {
+    let mut two = Two::new();
+    counted_connections(&mut two, 1000);
+    assert_eq!(two.a.counters().live, 1000);
+}
+
 #[test]
 fn ten_thousand_connections_live_at_once() {
     let mut two = Two::new();
-    let ids: Vec<_> = (0..10_000u32)
-        .map(|n| {
-            let params = ReqParams { qpn: Qpn::new(n + 2), ..req() };
-            let a = two.a.connect(two.now, path(A, B), &params).unwrap();
-            two.run();
-            let (b, _) = two.b.poll_event().unwrap();
-            two.b.accept(two.now, b, &RepParams { qpn: Qpn::new(n + 2), ..rep() }).unwrap();
-            two.run();
-            assert!(matches!(two.a.poll_event(), Some((_, Event::Reply(_)))));
-            two.a.ready(two.now, a, b"").unwrap();
-            two.run();
-            assert!(two.b.poll_event().is_some());
-            (a, b)
-        })
-        .collect();
+    let ids = counted_connections(&mut two, 10_000);
     assert_eq!((two.a.counters().live, two.a.poll_timeout()), (10_000, None));
     for (a, b) in ids {
         two.a.destroy(two.now, a);

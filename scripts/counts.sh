@@ -1,0 +1,14 @@
+# Instructions of the paths that matter, beside tests/counts.toml.
+# shellcheck shell=bash
+. scripts/setup.sh
+
+dev_counts() {
+    case "$*" in
+        '') ;;
+        --write) export RDMESH_COUNTS=write ;;
+        *) die "usage: ./dev counts [--write]" ;;
+    esac
+    need build
+    need_packages valgrind
+    cargo test --quiet -p rdmesh-tests --test counts -- --nocapture
+}
