@@ -12,6 +12,7 @@ mod management;
 mod model;
 mod moving;
 mod operations;
+mod platform;
 mod rates;
 mod selective;
 mod shares;
