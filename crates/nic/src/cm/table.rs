@@ -2,22 +2,23 @@
 
 use super::connection::CmConnection;
 use super::types::{CmState, Ends};
-use crate::seeded::derive;
+use crate::seeded::{HashMap, Seeded, derive};
 use crate::timer::Time;
-use alloc::collections::btree_map::Entry;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
+use core::hash::Hash;
+use hashbrown::hash_map::Entry;
 use rdmesh_verbs::{Gid, Qpn, Vni};
 
 /// All connections by their local communication ids. Connections are changed only through [`Table::change`], which keeps the
 /// indexes consistent.
 pub(super) struct Table {
-    connections: BTreeMap<u32, CmConnection>,
+    connections: HashMap<u32, CmConnection>,
     /// By the peer's communication ID, from the first message that carries it to the end of time-wait.
-    remote_ids: BTreeMap<(Ends, [u8; 8], u32), u32>,
+    remote_ids: HashMap<RemoteId, u32>,
     /// By the peer's QP, until the connection is at an end.
-    remote_qpns: BTreeMap<(Ends, [u8; 8], Qpn), u32>,
+    remote_qpns: HashMap<RemoteQpn, u32>,
     /// SIDR requests by the requester's ID.
-    questions: BTreeMap<(Ends, u32), u32>,
+    questions: HashMap<Question, u32>,
     deadlines: BTreeSet<(Time, u32)>,
     time_waits: BTreeSet<(Time, u32)>,
     pending: Counts,
@@ -26,8 +27,25 @@ pub(super) struct Table {
     key: u64,
 }
 
+type RemoteId = (Ends, [u8; 8], u32);
+type RemoteQpn = (Ends, [u8; 8], Qpn);
+type Question = (Ends, u32);
+type Deadline = (Time, u32);
+type Here = (Vni, Gid);
 /// Number of connections of each local GID.
-type Counts = BTreeMap<(Vni, Gid), usize>;
+type Counts = HashMap<Here, usize>;
+
+/// The keys of a connection in the indices; none where it is not in one.
+#[derive(Clone, Copy)]
+struct Keys {
+    pending: Option<Here>,
+    orphan: Option<Here>,
+    deadline: Option<Deadline>,
+    time_wait: Option<Deadline>,
+    question: Option<Question>,
+    remote_id: Option<RemoteId>,
+    remote_qpn: Option<RemoteQpn>,
+}
 
 /// A connection could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,15 +53,16 @@ pub(super) struct Full;
 
 impl Table {
     pub(super) fn new(seed: u64) -> Self {
+        let seeded = Seeded::new(derive(seed, 3));
         Self {
-            connections: BTreeMap::new(),
-            remote_ids: BTreeMap::new(),
-            remote_qpns: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            connections: HashMap::with_hasher(seeded),
+            remote_ids: HashMap::with_hasher(seeded),
+            remote_qpns: HashMap::with_hasher(seeded),
+            questions: HashMap::with_hasher(seeded),
             deadlines: BTreeSet::new(),
             time_waits: BTreeSet::new(),
-            pending: BTreeMap::new(),
-            orphans: BTreeMap::new(),
+            pending: HashMap::with_hasher(seeded),
+            orphans: HashMap::with_hasher(seeded),
             count: derive(seed, 1) as u32,
             key: derive(seed, 2),
         }
@@ -119,72 +138,35 @@ impl Table {
         if connection.is_pending() && self.pending.get(&here(&connection)).is_some_and(|n| *n >= MAX_PENDING) {
             return Err(Full);
         }
-        self.index(id, &connection);
+        self.index(id, &Keys::NONE, &Keys::of(id, &connection));
         self.connections.insert(id, connection);
         Ok(())
     }
 
     /// Lets `change` work on a connection.
     pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut CmConnection)) {
-        if let Some(mut connection) = self.connections.remove(&id) {
-            self.unindex(id, &connection);
-            change(&mut connection);
-            self.index(id, &connection);
-            self.connections.insert(id, connection);
-        }
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let before = Keys::of(id, connection);
+        change(connection);
+        let after = Keys::of(id, connection);
+        self.index(id, &before, &after);
     }
 
     pub(super) fn remove(&mut self, id: u32) {
         if let Some(connection) = self.connections.remove(&id) {
-            self.unindex(id, &connection);
+            self.index(id, &Keys::of(id, &connection), &Keys::NONE);
         }
     }
 
-    fn index(&mut self, id: u32, c: &CmConnection) {
-        if c.is_pending() {
-            *self.pending.entry(here(c)).or_default() += 1;
-        }
-        if c.is_orphan() {
-            *self.orphans.entry(here(c)).or_default() += 1;
-        }
-        if let Some(deadline) = c.deadline {
-            self.deadlines.insert((deadline, id));
-            if c.state == CmState::TimeWait {
-                self.time_waits.insert((deadline, id));
-            }
-        }
-        if c.state == CmState::SidrReqRcvd {
-            self.questions.insert((c.ends(), c.remote_id), id);
-        }
-        if has_remote_id(c) {
-            self.remote_ids.insert((c.ends(), c.remote_guid, c.remote_id), id);
-        }
-        if has_remote_qpn(c) {
-            self.remote_qpns.insert((c.ends(), c.remote_guid, c.qp.remote_qpn), id);
-        }
-    }
-
-    fn unindex(&mut self, id: u32, c: &CmConnection) {
-        if c.is_pending() {
-            count_down(&mut self.pending, here(c));
-        }
-        if c.is_orphan() {
-            count_down(&mut self.orphans, here(c));
-        }
-        if let Some(deadline) = c.deadline {
-            self.deadlines.remove(&(deadline, id));
-            self.time_waits.remove(&(deadline, id));
-        }
-        if c.state == CmState::SidrReqRcvd {
-            self.questions.remove(&(c.ends(), c.remote_id));
-        }
-        // The entry may belong to another connection since.
-        if has_remote_id(c) && self.by_remote_id(c.ends(), c.remote_guid, c.remote_id) == Some(id) {
-            self.remote_ids.remove(&(c.ends(), c.remote_guid, c.remote_id));
-        }
-        if has_remote_qpn(c) && self.by_remote_qpn(c.ends(), c.remote_guid, c.qp.remote_qpn) == Some(id) {
-            self.remote_qpns.remove(&(c.ends(), c.remote_guid, c.qp.remote_qpn));
-        }
+    /// Brings the indices from a connection's keys `before` to those `after`.
+    fn index(&mut self, id: u32, before: &Keys, after: &Keys) {
+        recount(&mut self.pending, before.pending, after.pending);
+        recount(&mut self.orphans, before.orphan, after.orphan);
+        reorder(&mut self.deadlines, before.deadline, after.deadline);
+        reorder(&mut self.time_waits, before.time_wait, after.time_wait);
+        rename(&mut self.questions, id, before.question, after.question);
+        rename(&mut self.remote_ids, id, before.remote_id, after.remote_id);
+        rename(&mut self.remote_qpns, id, before.remote_qpn, after.remote_qpn);
     }
 
     #[cfg(test)]
@@ -212,12 +194,65 @@ fn here(c: &CmConnection) -> (Vni, Gid) {
     (c.path.vni, c.path.local)
 }
 
-fn count_down(counts: &mut Counts, key: (Vni, Gid)) {
-    if let Entry::Occupied(mut entry) = counts.entry(key) {
+impl Keys {
+    const NONE: Self = Self {
+        pending: None,
+        orphan: None,
+        deadline: None,
+        time_wait: None,
+        question: None,
+        remote_id: None,
+        remote_qpn: None,
+    };
+
+    fn of(id: u32, c: &CmConnection) -> Self {
+        let deadline = c.deadline.map(|time| (time, id));
+        Self {
+            pending: c.is_pending().then(|| here(c)),
+            orphan: c.is_orphan().then(|| here(c)),
+            deadline,
+            time_wait: deadline.filter(|_| c.state == CmState::TimeWait),
+            question: (c.state == CmState::SidrReqRcvd).then(|| (c.ends(), c.remote_id)),
+            remote_id: has_remote_id(c).then(|| (c.ends(), c.remote_guid, c.remote_id)),
+            remote_qpn: has_remote_qpn(c).then(|| (c.ends(), c.remote_guid, c.qp.remote_qpn)),
+        }
+    }
+}
+
+fn recount(counts: &mut Counts, before: Option<Here>, after: Option<Here>) {
+    if before == after {
+        return;
+    }
+    if let Some(after) = after {
+        *counts.entry(after).or_default() += 1;
+    }
+    if let Some(Entry::Occupied(mut entry)) = before.map(|before| counts.entry(before)) {
         *entry.get_mut() -= 1;
         if *entry.get() == 0 {
             entry.remove();
         }
+    }
+}
+
+fn reorder(times: &mut BTreeSet<Deadline>, before: Option<Deadline>, after: Option<Deadline>) {
+    if before != after {
+        before.iter().for_each(|before| {
+            times.remove(before);
+        });
+        times.extend(after);
+    }
+}
+
+/// An entry may belong to another connection since, which then keeps it.
+fn rename<K: Copy + Eq + Hash>(names: &mut HashMap<K, u32>, id: u32, before: Option<K>, after: Option<K>) {
+    if before == after {
+        return;
+    }
+    if let Some(before) = before.filter(|before| names.get(before) == Some(&id)) {
+        names.remove(&before);
+    }
+    if let Some(after) = after {
+        names.insert(after, id);
     }
 }
 

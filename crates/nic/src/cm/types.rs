@@ -28,7 +28,7 @@ impl CmPath {
 }
 
 /// Identity of a path: paths with equal ends are the same.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Ends {
     pub(super) vni: Vni,
     pub(super) local: Gid,
