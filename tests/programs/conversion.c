@@ -4,6 +4,7 @@
 #include "verbs.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/io_uring.h>
@@ -153,6 +154,56 @@ static void *in_read(void *arg) {
     }
     CHECK(pread(reader->file, reader->at, READ_LEN, 0) == READ_LEN);
     return NULL;
+}
+
+// Devices and streams, whose transfers a signal ends early.
+
+static void *in_zero(void *arg) {
+    struct reader *reader = arg;
+    while (!done) {
+        ssize_t len = read(reader->file, reader->at, READ_LEN);
+        CHECK(len == READ_LEN, "%zd of /dev/zero, %s", len, len < 0 ? strerror(errno) : "short");
+        ready++;
+    }
+    return NULL;
+}
+
+static void *in_write(void *arg) {
+    struct reader *stream = arg;
+    while (!done) {
+        ssize_t len = write(stream->file, stream->at, READ_LEN);
+        CHECK(len == READ_LEN, "%zd written to a stream, %s", len, len < 0 ? strerror(errno) : "short");
+    }
+    CHECK(shutdown(stream->file, SHUT_WR) == 0);
+    return NULL;
+}
+
+static void *in_waitall(void *arg) {
+    struct reader *stream = arg;
+    ssize_t len;
+    while ((len = recv(stream->file, stream->at, READ_LEN, MSG_WAITALL)) != 0) {
+        CHECK(len == READ_LEN, "%zd received of a stream, %s", len, len < 0 ? strerror(errno) : "short");
+        ready++;
+    }
+    return NULL;
+}
+
+static int case_transfers(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    struct reader zero = {open("/dev/zero", O_RDONLY), fresh(READ_LEN)};
+    struct reader from = {ends[0], fresh(READ_LEN)}, to = {ends[1], fresh(READ_LEN)};
+    pthread_t threads[] = {start(in_zero, &zero), start(in_write, &from), start(in_waitall, &to)};
+    wait_ready(4);
+    for (int i = 0; i < 300; i++) {
+        char *at = fresh(1 << 16);
+        memset(at, 1, 1 << 16);
+        convert(at, 1 << 16);
+        munmap(at, 1 << 16);
+    }
+    done = true;
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    return 0;
 }
 
 static int case_reads(void) {
@@ -477,7 +528,7 @@ int main(int argc, char **argv) {
         const char *name;
         int (*run)(void);
     } CASES[] = {
-        {"calls", case_calls}, {"reads", case_reads}, {"signals", case_signals}, {"futex", case_futex},
+        {"calls", case_calls}, {"reads", case_reads}, {"transfers", case_transfers}, {"signals", case_signals}, {"futex", case_futex},
         {"iouring", case_iouring}, {"forks", case_forks}, {"kept", case_kept}, {"heap", case_heap},
         {"private", case_private},
     };

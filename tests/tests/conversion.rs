@@ -36,6 +36,11 @@ fn system_calls_write_to_pages_under_conversion() {
 }
 
 #[test]
+fn transfers_of_other_threads_are_whole() {
+    run("transfers");
+}
+
+#[test]
 fn signals_are_handled_on_a_stack_under_conversion() {
     run("signals");
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::waits::{self, Way};
-use super::{replace, sockets};
+use super::{replace, short, sockets};
 use crate::descriptors::{self, Glance, TABLE};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::session::{self, Written, cm, completion};
@@ -17,7 +17,10 @@ const MAX_COMMAND: usize = 0x10_0000;
 
 replace! {
     fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
-        match waits::on_socket(fd, Way::In, || real::early_read(fd, buffer, count)) {
+        let read = |done| {
+            waits::on_socket(fd, Way::In, || real::early_read(fd, buffer.wrapping_byte_add(done), count - done))
+        };
+        match short::whole(count, || waits::never_waits(fd), read) {
             // Of all descriptors few end, and of those that do few are the device's.
             0 if count != 0 => session::end_of_events(fd, buffer, count),
             result => result,
@@ -26,7 +29,11 @@ replace! {
 
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         let device = match descriptors::glance(fd) {
-            Glance::Other => return waits::on_socket(fd, Way::Out, || real::write(fd, buffer, count)),
+            Glance::Other => {
+                return short::whole(count, || true, |done| {
+                    waits::on_socket(fd, Way::Out, || real::write(fd, buffer.wrapping_byte_add(done), count - done))
+                });
+            }
             device => device,
         };
         if buffer.is_null() || count > MAX_COMMAND {

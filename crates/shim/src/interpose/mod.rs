@@ -11,6 +11,7 @@
 //! * [`calls`]: functions that take a descriptor, and `fork`.
 //! * [`sockets`]: functions of sockets.
 //! * [`waits`]: functions that wait.
+//! * [`short`]: reads and writes that were cut short.
 //! * [`raw`]: `syscall`, `_Fork` and `clone`.
 
 mod attributes;
@@ -22,6 +23,7 @@ mod limits;
 mod listing;
 mod raw;
 mod route;
+mod short;
 mod sockets;
 mod stats;
 mod waits;

@@ -1,8 +1,8 @@
 //! Socket functions: NETLINK_RDMA sockets are answered here, all others passed on.
 #![allow(unsafe_code)]
 
-use super::replace;
 use super::waits::{Way, on_socket};
+use super::{replace, short};
 use crate::descriptors::{self, Glance};
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::netlink::{self, NetlinkSocket, address};
@@ -89,7 +89,9 @@ replace! {
 
     fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
         let Some(socket) = netlink_socket(fd) else {
-            return on_socket(fd, Way::Out, || real::send(fd, buffer, len, flags));
+            return short::whole(len, || true, |done| {
+                on_socket(fd, Way::Out, || real::send(fd, buffer.wrapping_byte_add(done), len - done, flags))
+            });
         };
         // SAFETY: the program's buffer.
         let bytes = unsafe { bytes(buffer, len) };
@@ -128,13 +130,18 @@ replace! {
     }
 
     fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-        let result = on_socket(fd, Way::In, || real::recv(fd, buffer, len, flags));
+        let result = short::whole(len, || flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL, |done| {
+            on_socket(fd, Way::In, || real::recv(fd, buffer.wrapping_byte_add(done), len - done, flags))
+        });
         received(fd, result)
     }
 
     /// `recv` under `_FORTIFY_SOURCE`.
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
-        let result = on_socket(fd, Way::In, || real::__recv_chk(fd, buffer, len, room, flags));
+        let result = short::whole(len, || flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL, |done| {
+            let (buffer, room) = (buffer.wrapping_byte_add(done), room.saturating_sub(done));
+            on_socket(fd, Way::In, || real::__recv_chk(fd, buffer, len - done, room, flags))
+        });
         received(fd, result)
     }
 

@@ -10,6 +10,14 @@ use std::ffi::c_void;
 thread_local! {
     /// Number of calls of this thread that only a stop has interrupted.
     static CUT: Cell<u32> = const { Cell::new(0) };
+    /// Number of times that this thread was stopped.
+    static STOPS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Number of times that this thread was stopped: a call that transfers bytes may have ended early by it.
+#[inline]
+pub(crate) fn stops() -> u32 {
+    STOPS.get()
 }
 
 /// Number of calls of this thread that only a stop has interrupted.
@@ -20,6 +28,7 @@ pub(crate) fn cuts() -> u32 {
 
 /// Run at the end of the handler, on the context that it interrupted: counts a call that it has cut off.
 pub(super) fn note(signal: i32, context: *mut c_void) {
+    STOPS.set(STOPS.get().wrapping_add(1));
     // SAFETY: the kernel hands every handler with SA_SIGINFO its context.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     // A signal that came meanwhile has its handler run when this one returns, and then the call was cut off by it too.

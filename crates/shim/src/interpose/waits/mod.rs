@@ -5,9 +5,11 @@
 //! between the stop and the call made again is handled, but does not end that call, as if it had come just before it.
 #![allow(unsafe_code)]
 
-use super::replace;
+use super::{replace, short};
 use crate::{errno, memory, real};
 use libc::{c_int, c_uint, c_void, mmsghdr, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{FileType, fstat, major};
 use rustix::io::Errno;
 use std::ptr::{null, null_mut};
 
@@ -150,7 +152,9 @@ replace! {
     }
 
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-        on_socket(fd, Way::In, || real::__read_chk(fd, buffer, len, room))
+        short::whole(len, || never_waits(fd), |done| {
+            on_socket(fd, Way::In, || real::__read_chk(fd, buffer.wrapping_byte_add(done), len - done, room.saturating_sub(done)))
+        })
     }
 
     fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
@@ -311,6 +315,19 @@ fn now(clock: libc::clockid_t) -> i64 {
     now.tv_sec.saturating_mul(SECOND).saturating_add(now.tv_nsec)
 }
 
+/// Whether reads of a file never wait for somebody to write.
+pub(super) fn never_waits(fd: c_int) -> bool {
+    // SAFETY: the program has just read from it; where it has closed it meanwhile this fails.
+    let Ok(stat) = fstat(unsafe { BorrowedFd::borrow_raw(fd) }) else { return false };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => true,
+        FileType::CharacterDevice => major(stat.st_rdev) == MEMORY_DEVICES,
+        _ => false,
+    }
+}
+
+/// `MEM_MAJOR` of linux/major.h: `/dev/zero`, `/dev/urandom`.
+const MEMORY_DEVICES: u32 = 1;
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
 
