@@ -97,6 +97,9 @@ enum rdmesh_op {
 /*
  * A straight line of requests, which rdmesh_program_build puts into queues with what orders them. Memory, arguments and
  * requests are numbers from 1 on; 0 stands for none. Texts of errors name requests by their labels.
+ *
+ * A function that returns a number says of what; the others return 0. All return a negative errno instead, of which
+ * rdmesh_chain_error has the text: -EINVAL for what is no program, -ENOMEM.
  */
 struct rdmesh_program;
 RDMESH_API struct rdmesh_program *rdmesh_program_new(const char *name);
@@ -108,9 +111,10 @@ enum rdmesh_memory_kind {
     RDMESH_SHARED = 2,  /* the program and all its chains read and change it, word by word */
 };
 
-/* Memory of so many bytes; rdmesh_service_region has it when the chain is installed, but for scratch memory. */
+/* Memory of so many bytes; rdmesh_service_region has it when the chain is installed, but for scratch memory. Returns its number. */
 RDMESH_API int rdmesh_program_memory(struct rdmesh_program *program, const char *name, enum rdmesh_memory_kind kind,
                                      uint64_t length);
+/* Memory with these bytes, which stay. Returns its number. */
 RDMESH_API int rdmesh_program_constant(struct rdmesh_program *program, const char *name, const void *bytes,
                                        size_t length);
 
@@ -124,6 +128,7 @@ enum rdmesh_argument_kind {
     RDMESH_OFFSET = 64, /* 8 bytes: an offset in memory, whose key is the chain's */
     RDMESH_BUFFER = 65, /* 12 bytes: address and key of the client's memory */
 };
+/* Returns the argument's number. */
 RDMESH_API int rdmesh_program_argument(struct rdmesh_program *program, const char *name, enum rdmesh_argument_kind kind);
 
 /* Bytes of memory, or of a request's slot: fields that other requests or messages fill in. */
@@ -177,8 +182,9 @@ struct rdmesh_spec {
     uint64_t swap;
 };
 
-/* A request that is placed later, or by a condition. */
+/* A request that is placed later, or by a condition. Returns its number. */
 RDMESH_API int rdmesh_program_declare(struct rdmesh_program *program, const char *label, const struct rdmesh_spec *spec);
+/* Puts it here, behind what was placed before. */
 RDMESH_API int rdmesh_program_place(struct rdmesh_program *program, int request);
 
 /* Waits for a message here, once in each lap; with `is_loop`, or for the next iteration of the loop that serves it. */
@@ -199,12 +205,14 @@ struct rdmesh_read {
     uint32_t num_into;
     uint32_t request;               /* one of rdmesh_program_read_later, of which only the data's places are said here; or 0 */
 };
+/* Puts a READ here. Returns its number. */
 RDMESH_API int rdmesh_program_read(struct rdmesh_program *program, const struct rdmesh_read *read);
-/* A READ that is to be placed later by rdmesh_program_read, whose address an earlier request fills in. */
+/* A READ that is to be placed later by rdmesh_program_read, whose address an earlier request fills in. Returns its number. */
 RDMESH_API int rdmesh_program_read_later(struct rdmesh_program *program, const char *label, int memory);
 
+/* Copies bytes within the chain's own memory. Returns the request's number. */
 RDMESH_API int rdmesh_program_copy(struct rdmesh_program *program, struct rdmesh_span to, struct rdmesh_span from);
-/* RDMESH_ADD, RDMESH_MIN, RDMESH_MAX or RDMESH_CAS of eight bytes with a number. */
+/* RDMESH_ADD, RDMESH_MIN, RDMESH_MAX or RDMESH_CAS of eight bytes with a number. Returns the request's number. */
 RDMESH_API int rdmesh_program_word(struct rdmesh_program *program, enum rdmesh_op op, struct rdmesh_span word,
                                    uint64_t value, uint64_t swap);
 /* Fills an argument into a field. */
@@ -250,7 +258,7 @@ RDMESH_API int rdmesh_program_when(struct rdmesh_program *program, const struct 
                                    uint32_t num_conditions, const struct rdmesh_outcome *outcomes,
                                    uint32_t num_outcomes, int is_in_place);
 
-/* A branch: what follows, up to its end, is executed each time the returned request is. */
+/* A branch: what follows, up to its end, is executed each time the returned request is, whose number this returns. */
 RDMESH_API int rdmesh_program_branch(struct rdmesh_program *program, const char *name);
 RDMESH_API int rdmesh_program_end_branch(struct rdmesh_program *program);
 /* One of these ends each lap, or with `is_all` all of them; to be said before conditions use them. */
@@ -514,11 +522,19 @@ RDMESH_API struct rdmesh_chain *rdmesh_hash_chain(const struct rdmesh_hash_shape
 /* The server's table, in the memory of a service of that chain and of those beside it. The service must outlive it. */
 struct rdmesh_hash;
 RDMESH_API struct rdmesh_hash *rdmesh_hash_open(const struct rdmesh_hash_shape *shape, struct rdmesh_service *service);
+/*
+ * Stores a value, or replaces it. Returns 0, or -ENOSPC where all buckets of the key are taken, no record is free, another
+ * key has the same fingerprint, or the key or the value is too long; rdmesh_chain_error says which.
+ */
 RDMESH_API int rdmesh_hash_insert(struct rdmesh_hash *hash, const void *key, size_t key_length, const void *value,
                                   size_t length);
-/* 1 if the key was there, 0 if not. */
+/* Returns 1 if the key was there, 0 if not. */
 RDMESH_API int rdmesh_hash_remove(struct rdmesh_hash *hash, const void *key, size_t key_length);
-/* Records that were replaced or removed are used again: to be called when replies that had begun have ended. */
+/*
+ * Records that were replaced or removed are used again. A reply that had begun before may still send one: called too early, the
+ * client never gets a wrong value, but RDMESH_TORN, or RDMESH_OTHER_KEY for a key that was there all the time. So it is safe
+ * where clients ask again on both, by another way after some tries, and exact where none of their requests from before is open.
+ */
 RDMESH_API void rdmesh_hash_reclaim(struct rdmesh_hash *hash);
 RDMESH_API void rdmesh_hash_close(struct rdmesh_hash *hash);
 

@@ -309,3 +309,22 @@ fn history(seed: u64, shape: Shape, chain: &Chain) -> (usize, usize) {
     }
     (world.torn, answered)
 }
+
+/// Percent of the buckets that are taken when the first key is refused: the least and the most of ten tables.
+fn load(probe: Probe, buckets: u64) -> [usize; 2] {
+    let of_table = |n: u64| {
+        let mut table = Table::new(Shape { buckets, records: buckets, record_size: 64, probe, ..Shape::default() });
+        let is_taken = |key: &u64| table.insert(format!("{n} {key}").as_bytes(), b"").is_ok();
+        (0..buckets).take_while(is_taken).count() * 100 / buckets as usize
+    };
+    let loads: Vec<_> = (0..10).map(of_table).collect();
+    [*loads.iter().min().expect("ten"), *loads.iter().max().expect("ten")]
+}
+
+#[test]
+fn a_table_carries_what_the_tutorial_says() {
+    let probes = [Probe::TwoChoice, Probe::Hopscotch(4), Probe::Hopscotch(8), Probe::Hopscotch(16)];
+    let loads = probes.map(|probe| [1 << 10, 1 << 14].map(|buckets| load(probe, buckets)));
+    let expected = [[[5, 15], [2, 9]], [[9, 32], [9, 20]], [[28, 52], [22, 37]], [[47, 64], [35, 46]]];
+    assert_eq!(loads, expected);
+}
