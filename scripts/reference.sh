@@ -1,9 +1,9 @@
-# The reference of the command line: docs/reference/.
+# The reference of the command line: docs/reference/, and packaging/config.toml.
 # shellcheck shell=bash
 . scripts/setup.sh
 
-# Writes man pages and a page of the book from the program's definition; a test of the program holds them to it.
+# Writes man pages, a page of the book and a configuration file from the program's definition; a test of the program holds them to it.
 dev_reference() {
     need build
-    RDMESH_WRITE_REFERENCE=1 cargo test --quiet -p rdmesh-cli --bins the_reference_is_the_programs
+    RDMESH_WRITE_REFERENCE=1 cargo test --quiet -p rdmesh-cli --bins reference::
 }

@@ -6,6 +6,7 @@ mod accel;
 mod args;
 mod capture;
 mod chain;
+mod completion;
 mod container;
 mod doctor;
 mod elf;
@@ -118,6 +119,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Ps(options) => show::ps(&options, &client),
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
+        Command::Completion { shell } => completion::completion(shell),
         Command::Doctor(options) => return doctor::doctor(&options, &client, state),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -105,6 +105,13 @@ pub(crate) enum Command {
     Stats(OutputOptions),
     /// Look for what is missing or misconfigured, and for what programs asked in vain, and say how to fix it
     Doctor(DoctorOptions),
+    /// Print what makes a shell complete this program's commands and options
+    ///
+    /// Example: rdmesh completion bash > /etc/bash_completion.d/rdmesh
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Options of a new endpoint.
