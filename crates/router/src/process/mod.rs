@@ -1,7 +1,10 @@
 //! The router as a process: starts all parts, serves the API until it is told to stop, and removes everything.
 
+mod manager;
+
 use crate::api;
 use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
+use manager::Manager;
 use rdmesh_fabric::StateDir;
 use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -84,6 +87,8 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
     let stop = Arc::new(Notify::new());
     let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
     tracing::info!(socket = %socket.display(), "serving");
+    let manager = Manager::of_this_process();
+    manager.tell("READY=1");
     let asked = Arc::new(Notify::new());
     let graceful = Arc::clone(&asked);
     let server = axum::serve(listener, app).with_graceful_shutdown(async move { graceful.notified().await });
@@ -93,6 +98,7 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
         _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
     }
+    manager.tell("STOPPING=1");
     asked.notify_one();
     // Requests under way may finish; a client that merely stays connected does not hold the router.
     let _ = tokio::time::timeout(REQUEST_TIMEOUT, server).await;
