@@ -121,7 +121,7 @@ guest_recipe() {
 }
 
 make_guest_programs() {
-    make --quiet -C tests/programs OUT="$PWD/target/test-programs"
+    flock target/test-programs.lock make --quiet -C tests/programs OUT="$PWD/target/test-programs"
 }
 
 # Sets RDMESH_GUEST to the folder with the guest's `vmlinux` and `initramfs`.

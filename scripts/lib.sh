@@ -30,6 +30,26 @@ step() {
     fi
 }
 
+# exclusively FUNCTION ARGUMENT...: one at a time of all that run side by side.
+exclusively() {
+    local lock status
+    exec {lock}>"$LOGS/$1.lock"
+    flock "$lock"
+    # Not in a condition: there a command that fails would not end the function.
+    "$@"
+    status=$?
+    exec {lock}>&-
+    return $status
+}
+
+# sample COUNT: so many of the lines on standard input, others each day.
+sample() {
+    local count=$1 lines n day
+    day=$(($(date +%s) / 86400))
+    mapfile -t lines
+    for ((n = 0; n < count; n++)); do printf '%s\n' "${lines[(day * count + n) % ${#lines[@]}]}"; done
+}
+
 # as_root COMMAND...
 as_root() {
     if [[ $(id -u) == 0 ]]; then

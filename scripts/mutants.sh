@@ -122,7 +122,11 @@ check_mutants() {
 }
 
 dev_mutants() {
-    local list failed=0
+    local list failed=0 names
+    if [[ ${1:-} == --sample ]]; then
+        mapfile -t names < <(sed -n 's/^== //p' tests/mutants/*.txt | sample "${2:-2}")
+        set -- "${names[@]}"
+    fi
     need build
     step "copying the tree" copy_tree
     for list in tests/mutants/*.txt; do

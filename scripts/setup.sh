@@ -43,7 +43,7 @@ need_packages() {
     fi
     mapfile -t missing < <(missing_packages "$@")
     if ((${#missing[@]})); then
-        step "installing from Debian: ${missing[*]}" apt_update_and_install "${missing[@]}"
+        step "installing from Debian: ${missing[*]}" exclusively apt_update_and_install "${missing[@]}"
     fi
 }
 

@@ -1,13 +1,17 @@
 # The tests, part by part.
 # shellcheck shell=bash
 . scripts/build.sh
-. scripts/watchdog.sh
+. scripts/counts.sh
+. scripts/lanes.sh
 
-TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile sample fresh)
+
+# Nothing runs beside them: they use all processors by themselves.
+ALONE_PARTS=(unit lint sim)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
 declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=90
-    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [fresh]=600)
+    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [sample]=300 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
 limit_of() {
@@ -28,7 +32,8 @@ part_unit() {
     need build
     step "compiling the unit tests" cargo test --workspace --exclude rdmesh-tests --exclude rdmesh-sim --no-run
     cargo test --quiet --workspace --exclude rdmesh-tests --exclude rdmesh-sim --no-fail-fast &&
-        cargo test --quiet -p rdmesh-tests --lib
+        cargo test --quiet -p rdmesh-tests --lib &&
+        compare_counts
 }
 
 # Optimised, because many seeds are run.
@@ -112,7 +117,7 @@ part_mpi() {
 part_rxe() {
     # shellcheck source=/dev/null
     . scripts/guest.sh
-    prepare_guest
+    exclusively prepare_guest
     need run test
     build_product tested
     run_tests rxe
@@ -121,7 +126,7 @@ part_rxe() {
 part_vm() {
     # shellcheck source=/dev/null
     . scripts/guest.sh
-    prepare_guest
+    exclusively prepare_guest
     need run test software
     build_product tested
     run_tests vm
@@ -130,7 +135,7 @@ part_vm() {
 part_pyverbs() {
     # shellcheck source=/dev/null
     . scripts/rdma-core.sh
-    prepare_rdma_core
+    exclusively prepare_rdma_core
     need run test
     build_product tested
     run_tests pyverbs
@@ -139,8 +144,8 @@ part_pyverbs() {
 part_newest() {
     # shellcheck source=/dev/null
     . scripts/rdma-core.sh
-    prepare_rdma_core
-    prepare_musl_rdma_core
+    exclusively prepare_rdma_core
+    exclusively prepare_musl_rdma_core
     need run test
     build_product tested
     run_tests newest musl
@@ -165,27 +170,64 @@ part_hostile() {
     run_tests hostile budget
 }
 
+# What is too long for every day, a little of it each day.
+part_sample() {
+    # shellcheck source=/dev/null
+    . scripts/mutants.sh
+    # shellcheck source=/dev/null
+    . scripts/fuzz.sh
+    dev_mutants --sample 2
+    dev_fuzz --sample 1
+}
+
 # What a newcomer's machine lacks is found here: each verb begins with nothing installed.
 part_fresh() {
     # shellcheck source=/dev/null
     . scripts/fresh.sh
     need build
     build_product tested
-    # Not in each of the roots, which keep nothing; and not optimised, because no figure of these runs counts.
-    export RDMESH_BENCH_PROFILE=dev
-    step "building the benchmark" cargo build -p rdmesh-bench
     step "the demo" dev_fresh --with-target demo
     step "tests without privilege" dev_fresh --with-target test rootless
-    step "the benchmark" dev_fresh --with-target bench --quick
-    # They need nothing that the others do not.
+    # They need little that the others do not.
     if [[ -n ${RDMESH_TEST_ALL:-} ]]; then
+        # Not in each of the roots, which keep nothing; and not optimised, because no figure of these runs counts.
+        export RDMESH_BENCH_PROFILE=dev
+        step "building the benchmark" cargo build -p rdmesh-bench
+        step "the benchmark" dev_fresh --with-target bench --quick
         step "the benchmark of policies" dev_fresh --with-target bench policies --quick
         step "the benchmark of endpoints" dev_fresh --with-target bench endpoints --quick
     fi
 }
 
+# What the parts that run side by side share: they find it built.
+prepare_lanes() {
+    need run test
+    build_product tested
+    export RDMESH_BUILT=target/tested
+    step "compiling the tests" cargo test -p rdmesh-tests --no-run
+}
+
+# run_parts FOLDER PART...: first those that keep the processors busy by themselves, one at a time; then the others, side by side.
+run_parts() {
+    local folder=$1 part beside=()
+    shift
+    for part in "$@"; do
+        if (($# > 1)) && [[ " ${ALONE_PARTS[*]} " != *" $part "* ]]; then
+            beside+=("$part")
+        else
+            bold "== $part"
+            run_part "$part" "$folder"
+        fi
+    done
+    if ((${#beside[@]})); then
+        bold "== preparing: ${beside[*]}"
+        prepare_lanes
+        run_lanes "$folder" "${beside[@]}"
+    fi
+}
+
 dev_test() {
-    local part begin summary=() failed=0
+    local part folder
     if [[ ${1:-} == --all ]]; then
         export RDMESH_TEST_ALL=1
         shift
@@ -194,19 +236,9 @@ dev_test() {
     for part in "$@"; do
         [[ " ${TEST_PARTS[*]} " == *" $part "* ]] || die "unknown part: $part (${TEST_PARTS[*]})"
     done
-    for part in "$@"; do
-        bold "== $part"
-        begin=$SECONDS
-        # In a shell of its own, where a failing command ends the part.
-        # shellcheck disable=SC2016 # the inner shell's variables
-        if guarded "$(limit_of "$part")" "the part $part" bash -euo pipefail -c '. scripts/lib.sh && . scripts/test.sh && "part_$1"' bash "$part"; then
-            summary+=("$(printf '%-10s passed  %4d s' "$part" $((SECONDS - begin)))")
-        else
-            summary+=("$(printf '%-10s FAILED  %4d s' "$part" $((SECONDS - begin)))")
-            failed=1
-        fi
-    done
-    bold "== summary"
-    printf '  %s\n' "${summary[@]}"
-    return $failed
+    folder=$(mktemp -d "$LOGS/test.XXXXXX")
+    run_parts "$folder" "$@"
+    bold "== summary: $SECONDS s"
+    for part in "$@"; do sed 's/^/  /' "$folder/$part.verdict"; done
+    ! grep -q FAILED "$folder"/*.verdict && rm -r "$folder"
 }

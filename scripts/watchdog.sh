@@ -51,7 +51,7 @@ watch_over() {
 
 # guarded SECONDS WHAT COMMAND...: runs the command; where it takes longer than SECONDS, prints what runs, kills it and fails.
 guarded() {
-    local limit=$1 what=$2 mark="$$-$RANDOM" watcher status=0
+    local limit=$1 what=$2 mark="$BASHPID-$RANDOM" watcher status=0
     shift 2
     watch_over "$limit" "$what" "$mark" &
     watcher=$!
