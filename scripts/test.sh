@@ -4,14 +4,14 @@
 . scripts/counts.sh
 . scripts/lanes.sh
 
-TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile sample fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile sample package fresh)
 
 # Nothing runs beside them: they use all processors by themselves.
 ALONE_PARTS=(unit lint sim)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
 declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=90
-    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [sample]=300 [fresh]=600)
+    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [sample]=300 [package]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
 limit_of() {
@@ -178,6 +178,19 @@ part_sample() {
     . scripts/fuzz.sh
     dev_mutants --sample 2
     dev_fuzz --sample 1
+}
+
+# Packages are installed in a fresh root, used, upgraded and removed.
+part_package() {
+    # shellcheck source=/dev/null
+    . scripts/package.sh
+    # shellcheck source=/dev/null
+    . scripts/fresh.sh
+    need_packages binutils cpio
+    build_product tested
+    build_packages "$RDMESH_BIN"
+    RDMESH_PACKAGE_VERSION=$(package_version)+1 PACKAGES=$PACKAGES/newer build_packages "$RDMESH_BIN"
+    dev_fresh --with-target package --try
 }
 
 # What a newcomer's machine lacks is found here: each verb begins with nothing installed.
