@@ -95,7 +95,7 @@ pub(crate) fn ensure(
 
 /// A table of endpoints.
 pub(crate) fn table(endpoints: &[EndpointInfo]) -> Table {
-    let mut table = Table::new(&["NETWORK", "ENDPOINT", "ADDRESS", "GOES WITH", "DIRECTORY"]);
+    let mut table = Table::new(&["NETWORK", "ENDPOINT", "ADDRESS", "OWNER", "DIRECTORY"]);
     for info in endpoints {
         let owner = info.endpoint.owner_pid.map_or("-".to_owned(), |pid| format!("pid {pid}"));
         table.row([

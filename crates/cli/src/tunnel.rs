@@ -23,7 +23,7 @@ pub(crate) fn text(tunnel: &Tunnel) -> Option<String> {
 }
 
 fn table(tunnel: &Tunnel) -> Table {
-    let mut table = Table::new(&["HOST", "AT", "TUNNEL", "DID NOT GET THROUGH"]);
+    let mut table = Table::new(&["HOST", "AT", "TUNNEL", "DROPPED"]);
     for host in &tunnel.hosts {
         let counts = counts(&host.state);
         let first = counts.first().map_or("-", String::as_str).to_owned();

@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Start the router in the background
     #[command(args_override_self = true)]
     Up(UpOptions),
-    /// Be the router, in the foreground
+    /// Run the router in the foreground
     #[command(args_override_self = true)]
     Router(RouterOptions),
     /// Stop the router; all endpoints are removed
@@ -60,7 +60,7 @@ pub(crate) enum Command {
     /// Endpoints that stay until they are removed, for containers
     #[command(subcommand)]
     Endpoint(EndpointCommand),
-    /// Endpoints that are made before they are needed, a thousand at about the cost of one
+    /// Endpoints made ahead of their use, a thousand at about the cost of one
     #[command(subcommand)]
     Pool(PoolCommand),
     /// The other hosts, and their endpoints
@@ -87,9 +87,9 @@ pub(crate) enum Command {
     /// Networks, and interfaces of the host that are part of one
     #[command(subcommand)]
     Network(NetworkCommand),
-    /// Write an endpoint's RDMA packets to a pcap file, those within the host too
+    /// Capture an endpoint's RDMA packets in a pcap file, packets within the host included
     Capture(CaptureOptions),
-    /// Make faults on purpose in what comes from other hosts, to see how programs take them
+    /// Inject loss, duplicates, reordering and corruption into traffic from other hosts
     Faults(FaultsOptions),
     /// Print the options that give a container an endpoint: `docker run $(rdmesh container-args a) IMAGE …`
     ContainerArgs(ContainerOptions),
@@ -97,15 +97,15 @@ pub(crate) enum Command {
     Cdi(CdiOptions),
     /// List endpoints, open devices and queue pairs
     Ps(PsOptions),
-    /// List the connections of accelerated programs: which way their bytes go, and why
+    /// List connections of accelerated programs: the path of their bytes, and the reason for it
     Sockets(OutputOptions),
-    /// Watch what every program sends and receives
+    /// Show live throughput of every program
     Top(TopOptions),
     /// Show counters
     Stats(OutputOptions),
-    /// Look for what is missing or misconfigured, and for what programs asked in vain, and say how to fix it
+    /// Check the host and the router for faults, and list programs' failed requests, each with its remedy
     Doctor(DoctorOptions),
-    /// Print what makes a shell complete this program's commands and options
+    /// Print the completion script of a shell
     ///
     /// Example: rdmesh completion bash > /etc/bash_completion.d/rdmesh
     Completion {
@@ -359,8 +359,8 @@ pub(crate) enum NetworkCommand {
 
 #[derive(ClapArgs)]
 pub(crate) struct FaultsOptions {
-    /// `off`, or which: `loss=1%,burst=0.1%/5,duplicate=0.1%,reorder=0.5%,corrupt=0.1%,ce=1%,seed=7`, each if wanted
-    /// [default: print those there are]
+    /// Faults, comma-separated: `loss=1%,burst=0.1%/5,duplicate=0.1%,reorder=0.5%,corrupt=0.1%,ce=1%,seed=7`; or `off`
+    /// [default: print the present faults]
     #[arg(value_name = "FAULTS")]
     pub(crate) faults: Option<String>,
 }
@@ -413,13 +413,13 @@ pub(crate) struct OutputOptions {
 /// Options of `rdmesh doctor`.
 #[derive(ClapArgs)]
 pub(crate) struct DoctorOptions {
-    /// Check the way to this address instead
+    /// Check the path to this address instead
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Option<IpAddr>,
-    /// The endpoint from which to look for it
+    /// Endpoint at the beginning of the path
     #[arg(long, value_name = "NAME", requires = "to")]
     pub(crate) endpoint: Option<Name>,
-    /// The network in which to look for it
+    /// Network of that endpoint
     #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK, requires = "to")]
     pub(crate) net: Name,
     #[command(flatten)]
@@ -440,7 +440,7 @@ pub(crate) struct CaptureOptions {
     /// Most bytes of each packet
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) snap_len: u32,
-    /// End after so long
+    /// Duration of the capture [default: until interrupted]
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
 }
@@ -448,10 +448,10 @@ pub(crate) struct CaptureOptions {
 /// Options of `rdmesh top`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopOptions {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, default_value_t = 1.0)]
     pub(crate) interval: f64,
-    /// End after so many
+    /// Number of updates [default: until interrupted]
     #[arg(long)]
     pub(crate) count: Option<u64>,
 }

@@ -21,25 +21,25 @@ pub(crate) enum PolicyCommand {
 pub(crate) struct SetPolicy {
     /// host/NAME, tenant/NAME or endpoint/NETWORK/NAME
     pub(crate) scope: PolicyScope,
-    /// Payload of the scope as a whole, in bits a second: 800k, 100M, 10G
+    /// Payload rate of the scope, in bits a second: 800k, 100M, 10G
     #[arg(long, value_name = "BITS", value_parser = rate)]
     rate: Option<u64>,
-    /// Messages of the scope as a whole, a second
+    /// Messages a second of the scope
     #[arg(long, value_name = "N", value_parser = rate)]
     messages: Option<u64>,
-    /// Bytes that may be sent at once after a pause [default: what the rate allows in 10 ms]
+    /// Bytes sent at full speed after a pause [default: what the rate allows in 10 ms]
     #[arg(long, value_name = "BYTES", requires = "rate")]
     burst: Option<u64>,
-    /// Payload of each queue pair, in bits a second
+    /// Payload rate of each queue pair, in bits a second
     #[arg(long, value_name = "BITS", value_parser = rate)]
     qp_rate: Option<u64>,
-    /// Messages of each queue pair, a second
+    /// Messages a second of each queue pair
     #[arg(long, value_name = "N", value_parser = rate)]
     qp_messages: Option<u64>,
-    /// Before whom the scope's queue pairs have their turns
+    /// Scheduling class: high before normal before low [default: normal]
     #[arg(long)]
     priority: Option<PriorityArg>,
-    /// Share beside others where a processor or a rate is used up; 100 is usual
+    /// Relative share under contention [default: 100]
     #[arg(long, value_name = "N")]
     weight: Option<u16>,
 }

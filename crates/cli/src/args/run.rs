@@ -56,7 +56,7 @@ pub(crate) struct VmOptions {
 
 #[derive(ClapArgs)]
 pub(crate) struct AccelOptions {
-    /// Microseconds for which a thread looks for data before it sleeps; 0 for never [default: 20]
+    /// Microseconds of polling for data before a thread sleeps; 0: sleep at once [default: 20]
     #[arg(long, value_name = "MICROSECONDS")]
     pub(crate) spin: Option<u32>,
     /// The program and its arguments
@@ -72,7 +72,7 @@ pub(crate) struct MpiOptions {
     /// MiB of a rank's memory that stay registered after a message; 0 registers for each message anew [default: 1024]
     #[arg(long, value_name = "MIB")]
     pub(crate) cache: Option<u64>,
-    /// Do not print how the messages went when the launcher has ended
+    /// Print no report of the messages' paths at the end
     #[arg(long)]
     pub(crate) quiet: bool,
     /// The launcher (mpirun, mpiexec, …) and its arguments

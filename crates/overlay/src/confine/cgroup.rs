@@ -88,7 +88,7 @@ impl ControlGroup {
         let start = Instant::now();
         while !self.kill()? {
             if start.elapsed() > PATIENCE {
-                return Err(io::Error::new(ErrorKind::TimedOut, "killed processes do not end"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "killed processes have not ended"));
             }
             thread::sleep(PAUSE);
         }

@@ -60,7 +60,7 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation {
             method: "put",
             path: FAULTS,
-            summary: "Make faults on purpose, or none",
+            summary: "Inject faults into traffic from other hosts, or end them",
             request: schema::<FaultsText>(),
             response: json::<FaultsText>(),
             handler: put(set_faults),

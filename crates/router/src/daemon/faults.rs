@@ -27,8 +27,8 @@ impl FaultControl {
         self.workers.set_faults(faults);
         *known = faults;
         match faults {
-            Some(faults) => tracing::warn!(%faults, "faults are made on purpose"),
-            None => tracing::info!("no faults are made on purpose"),
+            Some(faults) => tracing::warn!(%faults, "fault injection on"),
+            None => tracing::info!("fault injection off"),
         }
     }
 }

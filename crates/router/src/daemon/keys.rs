@@ -52,7 +52,7 @@ impl TunnelKeys {
         }
         self.keyring().set_mesh(key);
         self.use_mesh()?;
-        tracing::info!("the secret of the mesh has changed");
+        tracing::info!("secret of the mesh changed");
         self.tunnel()
     }
 
@@ -88,7 +88,7 @@ impl TunnelKeys {
         for host in hosts {
             match self.find(&host.name, host.address, None) {
                 Ok(key) => self.use_key(host.address, key.as_ref()),
-                Err(error) => tracing::warn!(%error, "a host of the router that has died is not reached"),
+                Err(error) => tracing::warn!(%error, "cannot reach a host that the last router knew"),
             }
         }
         Ok(())

@@ -125,7 +125,7 @@ fn has_changed(watch: &mut TopologyWatch, progress: &Progress) -> bool {
             Ok(true) => return true,
             Ok(false) => {}
             Err(error) => {
-                tracing::error!(%error, "other hosts are no longer followed");
+                tracing::error!(%error, "cannot follow other hosts any longer");
                 return false;
             }
         }

@@ -60,7 +60,7 @@ impl Owners {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref()) {
                 Ok(_) | Err(io::Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "owners can no longer be watched");
+                    tracing::error!(%error, "cannot watch the owners of endpoints any longer");
                     return None;
                 }
             }

@@ -50,7 +50,7 @@ impl PeerHosts {
         let kept = key.map(|key| self.keys.keep(&record.name, Some(key))).transpose()?;
         let revision = self.registry.set_host(&record).inspect_err(|_| {
             if let Some(Err(error)) = kept.map(|previous| self.keys.keep(&record.name, previous)) {
-                tracing::error!(%error, host = %record.name, "a key that was refused is still noted");
+                tracing::error!(%error, host = %record.name, "cannot forget a refused key");
             }
         })?;
         if let Some(before) = before.filter(|before| *before != address) {

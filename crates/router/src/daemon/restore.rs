@@ -40,7 +40,7 @@ pub(super) fn survivors(
                 survivors.push(Survivor { endpoint, owner });
             }
             Some(_) => {
-                tracing::warn!(%network, %name, "an endpoint with a namespace is not restored by a rootless router");
+                tracing::warn!(%network, %name, "endpoint not restored: it has a network namespace, and the router is rootless");
                 registry.remove_endpoint(&network, &name)?;
             }
             None => drop(registry.remove_endpoint(&network, &name)?),
@@ -51,7 +51,7 @@ pub(super) fn survivors(
         let kept: Vec<Endpoint> = survivors.iter().map(|survivor| survivor.endpoint.clone()).collect();
         let kept: Vec<Endpoint> = kept.into_iter().filter(|e| e.isolation.has_interface()).collect();
         if let Err(error) = overlay.take_over(&registry.networks()?, &kept) {
-            tracing::warn!(%error, "some of what a router that has died left stays");
+            tracing::warn!(%error, "cannot remove all that the last router left");
         }
     }
     Ok(survivors)
@@ -94,7 +94,7 @@ pub(super) fn living_owner(pid: i32, noted: Option<&Owner>) -> Option<OwnedFd> {
 fn forget_unreachable_hosts(registry: &Registry, own: &Name, underlay: Option<IpAddr>) -> Result<(), RegistryError> {
     for peer in registry.peers(own)? {
         if underlay.is_none_or(|underlay| underlay.is_ipv4() != peer.address.is_ipv4()) {
-            tracing::warn!(host = %peer.name, "a peer is not restored: there is no --underlay address to reach it from");
+            tracing::warn!(host = %peer.name, "peer not restored: no --underlay address to reach it from");
             registry.remove_host(&peer.name)?;
         }
     }

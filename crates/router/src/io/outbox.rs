@@ -231,7 +231,7 @@ impl<T: Trains> Outbox<T> {
         if !self.logged.contains(&error) {
             self.logged.push(error);
             let target = train.target;
-            tracing::warn!(%error, ?target, "a datagram cannot be sent; others with this error are only counted");
+            tracing::warn!(%error, ?target, "cannot send a datagram; more with this error are only counted");
         }
         self.advance(next, |_, datagrams| counters.send_errors.add(datagrams));
     }

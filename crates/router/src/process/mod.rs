@@ -109,7 +109,7 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 

@@ -181,7 +181,7 @@ impl CmServer {
         let parked = Parked { bytes, fds: Vec::new(), until: Until::Lookup, attempt, is_over: true };
         match self.clients.add(connection, Some(parked)) {
             Ok(id) => self.clients.queue(id),
-            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
+            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "cannot poll a connection, closing it"),
         }
     }
 

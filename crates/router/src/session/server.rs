@@ -99,7 +99,7 @@ impl Server {
             let (mut has_some, signals) = match self.clients.wait(limit.as_ref()) {
                 Ok(waited) => waited,
                 Err(error) => {
-                    tracing::error!(%error, "the session thread cannot wait for its sockets");
+                    tracing::error!(%error, "session thread cannot wait for its sockets");
                     break;
                 }
             };
@@ -216,7 +216,7 @@ impl Server {
             self.executor.cm().tell(CmControl::Remove(id, channel().0));
         }
         if let Err(error) = self.clients.listen(id, spec.vni, listener) {
-            return tracing::error!(endpoint = spec.name, %error, "the endpoint's socket cannot be served");
+            return tracing::error!(endpoint = spec.name, %error, "cannot serve the endpoint's socket");
         }
         let account = self.executor.accounts_mut().add(spec).account.clone();
         self.executor.cm().tell(CmControl::Add(account));
@@ -264,7 +264,7 @@ impl Server {
             Err(error) => {
                 // Descriptors have run out, most likely.
                 if endpoint.account.is_first("accept") {
-                    tracing::error!(endpoint = endpoint.account.spec.name, %error, "no connection can be accepted; is the limit on open files too low?");
+                    tracing::error!(endpoint = endpoint.account.spec.name, %error, "cannot accept connections; is the limit on open files too low?");
                 }
                 self.pause_listener(id);
             }
@@ -300,7 +300,7 @@ impl Server {
         let connection = SessionConnection::new(socket, account.clone(), program, charge);
         match self.clients.add(connection, None) {
             Ok(_) => totals.connections_accepted += 1,
-            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "a connection cannot be polled"),
+            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "cannot poll a connection, closing it"),
         }
     }
 

@@ -213,7 +213,7 @@ impl Served {
         shard.contexts().watch_new(|id, wake| {
             // Without it the context is only served while the worker is awake for others.
             if let Err(error) = watch.add(id, wake) {
-                tracing::error!(%error, "cannot watch a context's eventfd: its program may have to wait");
+                tracing::error!(%error, "cannot watch a context's eventfd, its program may be served late");
             }
         });
         for wake in shard.contexts().take_retired() {

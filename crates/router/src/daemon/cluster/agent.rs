@@ -86,7 +86,7 @@ async fn run(parts: Parts, allocator: Arc<Allocator>, stop: &Notify) {
     }
     // A store that is away finds out by the leases.
     if timeout(FAREWELL, work.leave()).await.is_err() {
-        tracing::warn!("the cluster was not told that this router ends");
+        tracing::warn!("cannot tell the cluster that this router ends");
     }
 }
 
@@ -189,7 +189,7 @@ impl Work {
         let networks: BTreeSet<&Name> = living.iter().map(|endpoint| &endpoint.network).collect();
         for network in networks {
             if let Err(error) = work.member.reconcile(network, &living).await {
-                tracing::warn!(%network, %error, "what the last router left in the store stays for a while");
+                tracing::warn!(%network, %error, "cannot remove what the last router left in the store, it expires");
             }
         }
         work
@@ -318,17 +318,17 @@ impl Work {
         match published {
             Ok(_) => return true,
             Err(error @ (ClusterError::AddressTaken { .. } | ClusterError::Elsewhere { .. })) => {
-                tracing::error!(%network, %name, %error, "an endpoint is removed: it is another host's");
+                tracing::error!(%network, %name, %error, "endpoint removed: it is another host's now");
                 let (endpoints, network, name) = (Arc::clone(&self.parts.endpoints), network.clone(), name.clone());
                 let removed = spawn_blocking(move || endpoints.remove(network, name)).await;
                 if let Ok(Err(error)) = removed {
-                    tracing::error!(%error, "it is not removed");
+                    tracing::error!(%error, "cannot remove it");
                 }
             }
             Err(ClusterError::Store(error)) => {
-                tracing::debug!(%network, %name, %error, "an endpoint is not told of yet")
+                tracing::debug!(%network, %name, %error, "cannot publish endpoint, will retry")
             }
-            Err(error) => tracing::error!(%network, %name, %error, "an endpoint is out of other hosts' reach"),
+            Err(error) => tracing::error!(%network, %name, %error, "other hosts cannot reach endpoint"),
         }
         false
     }
@@ -372,8 +372,8 @@ impl Work {
         };
         match spawn_blocking(move || view::apply(&known, &target)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
-            Err(error) => tracing::error!(%error, "some endpoints of other hosts are out of reach"),
+            Ok(Err(error)) => tracing::error!(%error, "cannot reach some endpoints of other hosts"),
+            Err(error) => tracing::error!(%error, "cannot reach some endpoints of other hosts"),
         }
     }
 
@@ -389,7 +389,7 @@ impl Work {
             && self.allocator.going().is_empty()
             && let Err(error) = self.member.leave().await
         {
-            tracing::warn!(%error, "the cluster was not told that this router ends");
+            tracing::warn!(%error, "cannot tell the cluster that this router ends");
         }
     }
 

@@ -143,7 +143,7 @@ impl Job for Leftover {
                 true
             }
             Ok(false) => {
-                tracing::warn!(cgroup = %self.group.path().display(), "killed processes do not end");
+                tracing::warn!(cgroup = %self.group.path().display(), "killed processes have not ended");
                 false
             }
             Err(error) => {

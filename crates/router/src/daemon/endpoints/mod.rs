@@ -144,7 +144,7 @@ impl Endpoints {
             match self.take_in(&endpoint, owner) {
                 Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
                 Err(error) => {
-                    tracing::error!(%network, %name, %error, "an endpoint cannot be restored");
+                    tracing::error!(%network, %name, %error, "cannot restore endpoint");
                     self.forget(&endpoint)?;
                 }
             }

@@ -116,7 +116,7 @@ impl Contents {
 impl Drop for Contents {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "what an endpoint's directory held stays");
+            tracing::warn!(path = %self.path.display(), %error, "cannot empty the endpoint's directory");
         }
     }
 }
@@ -124,7 +124,7 @@ impl Drop for Contents {
 impl Drop for EndpointDir {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "an endpoint's directory stays");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the endpoint's directory");
         }
     }
 }
