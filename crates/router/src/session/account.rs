@@ -207,7 +207,8 @@ impl Account {
 
     /// Records a failed request.
     pub(super) fn note(&self, request: FailedRequest, program: &Program) {
-        self.lock().failed_requests.note(request, program.pid, || program.comm());
+        let process = program.process();
+        self.lock().failed_requests.note(request, process.pid, || process.comm());
     }
 
     /// Looks at, or changes, its failed requests.

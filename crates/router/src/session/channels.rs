@@ -129,7 +129,7 @@ impl CmServer {
         if connection.has_found() || !self.cm.needs_external_path(channel, body) {
             return Ok(false);
         }
-        let (account, process) = (connection.account().clone(), connection.program().process());
+        let (account, process) = (connection.account().clone(), Arc::clone(connection.program().process()));
         let begun = self.lookups.find_uplink(id, &account.seeker, process, (self.external_paths.clone(), 0));
         if begun.is_err() {
             let refused = account.share.take_refusal();
@@ -143,7 +143,7 @@ impl CmServer {
         let connection = self.clients.get_mut(id).ok_or(Errno::INVAL)?;
         let channel = CmChannel::new(id, connection.account())?;
         let token = random_token()?;
-        let (number, program) = self.cm.open(connection.endpoint(), connection.program().pid, token)?;
+        let (number, program) = self.cm.open(connection.endpoint(), connection.program().process().pid, token)?;
         connection.set_subject(Subject::Channel(number));
         self.channels.insert(number, channel);
         let reply = Reply::new(&OpenCmReply { token, number, reserved: 0 }).with_open(program);
@@ -292,7 +292,7 @@ impl CmServer {
     pub(super) fn list(&self, endpoint: EndpointId, from: u32, limit: usize) -> Vec<(Option<Arc<Process>>, CmId)> {
         let opener = |channel: u32| {
             let opener = self.channels.get(&channel)?.opener;
-            Some(self.clients.get(opener)?.program().process())
+            Some(Arc::clone(self.clients.get(opener)?.program().process()))
         };
         self.cm.list_ids(endpoint, from, limit).into_iter().map(|(channel, id)| (opener(channel), id)).collect()
     }

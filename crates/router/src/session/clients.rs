@@ -377,7 +377,7 @@ impl Clients {
         {
             tracing::warn!(
                 endpoint = connection.account().spec.name,
-                pid = connection.program().pid,
+                pid = connection.program().process().pid,
                 "connection closed: {reason}"
             );
         }

@@ -76,8 +76,9 @@ pub(super) struct Opener {
 
 impl Opener {
     fn new(program: &Program) -> Self {
-        let process = Arc::downgrade(&program.process());
-        Self { process, pid: program.pid, uid: program.uid, comm: program.comm() }
+        let process = Arc::downgrade(program.process());
+        let Process { pid, uid, .. } = **program.process();
+        Self { process, pid, uid, comm: program.process().comm() }
     }
 
     /// The process that serves a guest, with the name that the guest gives its program.

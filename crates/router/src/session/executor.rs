@@ -27,6 +27,7 @@ use rdmesh_uverbs::session::linger::{Attached, LingerRequest};
 use rdmesh_uverbs::session::{RequestKind, Segment, Token};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -318,7 +319,7 @@ impl Executor {
         if connection.has_found() {
             return Ok(false);
         }
-        let (seeker, process, lookups) = (&account.seeker, connection.program().process(), &self.lookups);
+        let (seeker, process, lookups) = (&account.seeker, Arc::clone(connection.program().process()), &self.lookups);
         match (frame.kind, connection.subject()) {
             (RequestKind::Open | RequestKind::OpenGuest, None) if account.has_room_for(Item::Context) => {
                 let shard = self.devices.least_loaded().number();

@@ -5,6 +5,7 @@ use crate::cm::Query;
 use rdmesh_nic::Time;
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// State of an address in the kernel's neighbour table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,8 +69,10 @@ impl CmServer {
             // It is still being read: a table that never comes is one without the peer.
             return Neighbour::Silent.answer(query, now).and_then(Result::err);
         }
-        let seeker =
-            self.clients.get(opener).map(|connection| (&connection.account().seeker, connection.program().process()));
+        let seeker = self
+            .clients
+            .get(opener)
+            .map(|connection| (&connection.account().seeker, Arc::clone(connection.program().process())));
         match seeker {
             Some((seeker, process)) => {
                 self.lookups.read_neighbours(opener, seeker, process);

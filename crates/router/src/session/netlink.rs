@@ -147,7 +147,7 @@ impl<'a> Asker<'a> {
 
     /// The process id of `owner`, as the program sees it, if the process lives.
     fn pid_for(&self, owner: Option<&Process>) -> Option<u32> {
-        owner?.number_for(self.connection.program())
+        owner?.number_for(self.connection.program().process())
     }
 }
 

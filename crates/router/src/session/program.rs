@@ -7,7 +7,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cell::Cell;
-use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,28 +28,20 @@ pub(super) struct Process {
     pidfd: Option<OwnedFd>,
 }
 
-impl Deref for Program {
-    type Target = Process;
-
-    fn deref(&self) -> &Process {
-        &self.process
-    }
-}
-
 impl Program {
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { process: Arc::new(Process::of(socket)?), memory: None, arena: Cell::default() })
     }
 
-    /// The process, for lookups on another thread.
-    pub(super) fn process(&self) -> Arc<Process> {
-        Arc::clone(&self.process)
+    /// The process: a copy of the reference is for lookups on another thread.
+    pub(super) fn process(&self) -> &Arc<Process> {
+        &self.process
     }
 
     /// The process's memory, once it has been opened; an error where it is another process since.
     pub(super) fn memory(&self) -> Option<io::Result<ProcessMemory>> {
         let memory = self.memory.as_ref()?;
-        Some(self.is_unchanged().map(|()| memory.clone()))
+        Some(self.process.is_unchanged().map(|()| memory.clone()))
     }
 
     /// The arena that it registered memory of last.
@@ -203,12 +194,13 @@ mod tests {
     fn the_kernel_names_the_peer() {
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let program = Program::of(a.as_fd()).unwrap();
-        assert_eq!(program.pid, std::process::id().cast_signed());
-        assert_eq!(program.uid, rustix::process::getuid().as_raw());
-        assert!(!program.has_exited());
-        assert!(program.open_memory(&WaitAllowance::default(), &share()).is_ok());
-        assert!(program.network_namespace().is_ok());
-        assert!(!program.comm().is_empty());
+        let process = program.process();
+        assert_eq!(process.pid, std::process::id().cast_signed());
+        assert_eq!(process.uid, rustix::process::getuid().as_raw());
+        assert!(!process.has_exited());
+        assert!(process.open_memory(&WaitAllowance::default(), &share()).is_ok());
+        assert!(process.network_namespace().is_ok());
+        assert!(!process.comm().is_empty());
     }
 
     #[test]

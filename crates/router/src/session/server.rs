@@ -278,13 +278,13 @@ impl Server {
         let account = &endpoint.account;
         let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
         // The relay of an endpoint with a network namespace of its own is a thread of this process.
-        let is_relay = account.spec.namespace.is_some() && program.is_router();
-        let is_welcome = is_relay || account.spec.allowed_uid.is_none_or(|uid| uid == program.uid);
+        let is_relay = account.spec.namespace.is_some() && program.process().is_router();
+        let is_welcome = is_relay || account.spec.allowed_uid.is_none_or(|uid| uid == program.process().uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
                 endpoint = account.spec.name,
-                pid = program.pid,
-                uid = program.uid,
+                pid = program.process().pid,
+                uid = program.process().uid,
                 "refused: not the endpoint's user"
             );
         }
