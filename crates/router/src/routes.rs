@@ -43,7 +43,7 @@ impl SharedRoutes {
     }
 
     /// Whether one address of a network may begin a connection to a port of another.
-    pub(crate) fn may_connect(&self, vni: Vni, (from, to): (Gid, Gid), port: u16) -> bool {
+    pub(crate) fn may_connect(&self, vni: Vni, from: Gid, to: Gid, port: u16) -> bool {
         self.lock().access().may_connect(vni, from, to, port)
     }
 

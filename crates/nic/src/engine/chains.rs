@@ -46,8 +46,7 @@ impl<P: Platform> Device<'_, P> {
         let index = self.cx.qp(qp).ok_or(NoSuchObject)?;
         let core = self.qps.get_mut(index).ok_or(NoSuchObject)?.core_mut();
         let Manage { group, send, receive } = init;
-        let wants = (send.is_some(), receive.is_some());
-        if !may_be_managed(core, wants) {
+        if !may_be_managed(core, send.is_some(), receive.is_some()) {
             return Err(Invalid);
         }
         let inline = core.caps.max_inline;
@@ -171,7 +170,7 @@ impl<P: Platform> Device<'_, P> {
 }
 
 /// Whether the send queue, the receive queue or both may become managed.
-fn may_be_managed<P: Platform>(core: &Core<P>, (send, receive): (bool, bool)) -> bool {
+fn may_be_managed<P: Platform>(core: &Core<P>, send: bool, receive: bool) -> bool {
     let is_early = matches!(core.state(), QpState::Reset | QpState::Init | QpState::Rtr);
     let has_queues = (send || receive) && !core.is_managed() && !(receive && core.srq.is_some());
     // Completions that nobody asked for would be counted.

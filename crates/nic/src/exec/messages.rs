@@ -47,12 +47,12 @@ impl<P: Platform> Exec<'_, P> {
             let denied = |_| Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocalQpOperationError);
             self.cx.keys.invalidate(self.qp.pd, Some(self.qp.qpn), key).map_err(denied)?;
         }
-        let extra = match (imm, invalidate) {
+        let (imm, flags) = match (imm, invalidate) {
             (Some(imm), _) => (imm, WcFlags::WITH_IMM),
             (_, Some(key)) => (key.0, WcFlags::WITH_INV),
             _ => (0, WcFlags::empty()),
         };
-        self.deliver(WcOpcode::Recv, extra, solicited)
+        self.deliver(WcOpcode::Recv, imm, flags, solicited)
     }
 
     /// Executes a WRITE packet.
@@ -93,7 +93,7 @@ impl<P: Platform> Exec<'_, P> {
 
     fn end_write(&mut self, imm: Option<u32>, solicited: bool) -> Result<(), Refusal> {
         if let Some(imm) = imm {
-            return self.deliver(WcOpcode::RecvRdmaWithImm, (imm, WcFlags::WITH_IMM), solicited);
+            return self.deliver(WcOpcode::RecvRdmaWithImm, imm, WcFlags::WITH_IMM, solicited);
         }
         self.count_message(self.qp.recv.received);
         if let Some(cq) = self.cx.cq(self.qp.recv_cq) {
@@ -164,7 +164,7 @@ impl<P: Platform> Exec<'_, P> {
         })
     }
 
-    fn deliver(&mut self, opcode: WcOpcode, (imm, flags): (u32, WcFlags), solicited: bool) -> Result<(), Refusal> {
+    fn deliver(&mut self, opcode: WcOpcode, imm: u32, flags: WcFlags, solicited: bool) -> Result<(), Refusal> {
         let len = self.qp.recv.received;
         self.count_message(len);
         self.qp.recv.busy = false;

@@ -65,13 +65,13 @@ impl Places {
     }
 
     /// Whether security groups allow a connection. An endpoint may always connect to itself.
-    pub(super) fn may_connect(&self, vni: Vni, (from, to): (Gid, Gid), port: u16) -> bool {
+    pub(super) fn may_connect(&self, vni: Vni, from: Gid, to: Gid, port: u16) -> bool {
         let at = self.at(vni, from);
-        at.is_some() && at == self.at(vni, to) || self.routes.may_connect(vni, (from, to), port)
+        at.is_some() && at == self.at(vni, to) || self.routes.may_connect(vni, from, to, port)
     }
 
     /// Lets the packets of a connection through that groups allow, in both directions.
-    pub(super) fn track(&self, vni: Vni, (from, to): (Gid, Gid)) -> Tracked {
+    pub(super) fn track(&self, vni: Vni, from: Gid, to: Gid) -> Tracked {
         Tracked::begin(&self.routes, vni, from, to)
     }
 

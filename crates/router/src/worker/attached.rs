@@ -51,7 +51,7 @@ impl Attached {
     }
 
     /// Has its arrivals noted at the `place` that it has with a worker, in that one's of the `sets` of all.
-    pub(super) fn note_arrivals(&mut self, sets: &Arc<[Arrivals]>, (worker, place): (usize, usize)) {
+    pub(super) fn note_arrivals(&mut self, sets: &Arc<[Arrivals]>, worker: usize, place: usize) {
         let page = &self.page;
         let spot = self.spot.get_or_insert_with(|| {
             let spot = Arc::new(Spot::new(Arc::clone(sets)));

@@ -50,7 +50,7 @@ impl Contexts {
             self.places.push(None);
             self.places.len() - 1
         });
-        context.note_arrivals(&self.sets, (self.worker as usize, place));
+        context.note_arrivals(&self.sets, self.worker as usize, place);
         context.page.set_dormant(false);
         // Its doorbells are looked at after this.
         context.page.set_worker(self.worker);

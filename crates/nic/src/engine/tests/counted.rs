@@ -14,12 +14,21 @@ fn exchange(world: &mut World, from: &Node, op: SendOp, sge: Sge, count: u64) {
     }
 }
 
-/// A connected pair, and what its messages need that come later: their tables have grown.
-fn warm(mut world: World, op: fn(&Node) -> SendOp, length: u32) -> (World, Node, SendOp, Sge) {
-    let (a, b) = world.pair(Setup::default());
-    let (op, sge) = (op(&b), a.sge(0, length));
-    exchange(&mut world, &a, op, sge, 100);
-    (world, a, op, sge)
+/// A connected pair that has exchanged messages: its tables have grown.
+struct Warm {
+    world: World,
+    from: Node,
+    op: SendOp,
+    sge: Sge,
+}
+
+impl Warm {
+    fn up(mut world: World, op: fn(&Node) -> SendOp, length: u32) -> Self {
+        let (from, to) = world.pair(Setup::default());
+        let (op, sge) = (op(&to), from.sge(0, length));
+        exchange(&mut world, &from, op, sge, 100);
+        Self { world, from, op, sge }
+    }
 }
 
 fn write(to: &Node) -> SendOp {
@@ -31,8 +40,8 @@ fn read(from: &Node) -> SendOp {
 }
 
 #[inline(never)]
-fn counted_messages((mut world, a, op, sge): (World, Node, SendOp, Sge)) {
-    exchange(&mut world, &a, op, sge, MESSAGES);
+fn counted_messages(mut warm: Warm) {
+    exchange(&mut warm.world, &warm.from, warm.op, warm.sge, MESSAGES);
 }
 
 #[inline(never)]
@@ -53,25 +62,25 @@ fn registrations_and_deregistrations() {
 
 #[test]
 fn write_of_2_bytes_on_one_host() {
-    counted_messages(warm(World::new(1), write, 2));
+    counted_messages(Warm::up(World::new(1), write, 2));
 }
 
 #[test]
 fn write_of_8_kib_on_one_host() {
-    counted_messages(warm(World::new(1), write, 8192));
+    counted_messages(Warm::up(World::new(1), write, 8192));
 }
 
 #[test]
 fn read_of_8_kib_on_one_host() {
-    counted_messages(warm(World::new(1), read, 8192));
+    counted_messages(Warm::up(World::new(1), read, 8192));
 }
 
 #[test]
 fn write_of_2_bytes_between_hosts() {
-    counted_messages(warm(World::two_hosts(), write, 2));
+    counted_messages(Warm::up(World::two_hosts(), write, 2));
 }
 
 #[test]
 fn read_of_8_kib_between_hosts() {
-    counted_messages(warm(World::two_hosts(), read, 8192));
+    counted_messages(Warm::up(World::two_hosts(), read, 8192));
 }

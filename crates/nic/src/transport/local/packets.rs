@@ -98,7 +98,7 @@ impl<P: Platform> Local<'_, P> {
         let Built { op, body, len, last } = built;
         let Some((dest, av)) = self.destination() else { return Step::Blocked };
         let is_group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
-        let head = self.head(op, (len, last), if is_group { Qpn::MULTICAST } else { dest }, av);
+        let head = self.head(op, len, last, if is_group { Qpn::MULTICAST } else { dest }, av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
         let begins = !entry.started;
@@ -130,7 +130,7 @@ impl<P: Platform> Local<'_, P> {
         Step::DoneForGroup
     }
 
-    fn head(&self, op: Op, (len, last): (u32, bool), dest: Qpn, av: &AddressVector) -> Head {
+    fn head(&self, op: Op, len: u32, last: bool, dest: Qpn, av: &AddressVector) -> Head {
         let send = &self.qp.send;
         let entry = &send.window[send.cursor];
         let service = match self.qp.qp_type {

@@ -76,7 +76,7 @@ impl Connections {
         id.must_be(State::RouteResolved)?;
         let node = self.registry.places.node(id.endpoint)?;
         let (Some(source), Some(dest)) = (id.source, id.dest) else { return Err(Errno::INVAL) };
-        if !self.registry.places.may_connect(node.spec.vni, (device.local, device.remote), dest.port()) {
+        if !self.registry.places.may_connect(node.spec.vni, device.local, device.remote, dest.port()) {
             return self.forbid(call, command.id, dest.ip());
         }
         let external = self.registry.channels.external_path_of(call.channel);
@@ -109,7 +109,7 @@ impl Connections {
             self.protocol.connect(call.now, path, &request)
         }
         .map_err(cm_errno)?;
-        let tracked = self.registry.places.track(path.vni, (path.local, path.remote));
+        let tracked = self.registry.places.track(path.vni, path.local, path.remote);
         let id = self.registry.id_mut(call, command.id)?;
         id.tracked = Some(tracked);
         id.qpn = Qpn::new(command.conn_param.qp_num);

@@ -174,7 +174,7 @@ impl Connections {
         let path = asked.path;
         let endpoint = self.registry.places.at(path.vni, path.local).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         let (space, port) = header::port_of(asked.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        if !self.registry.places.may_connect(path.vni, (path.remote, path.local), port) {
+        if !self.registry.places.may_connect(path.vni, path.remote, path.local, port) {
             // As if nobody listened: a stranger learns no more.
             self.forbidden += 1;
             return Err(RejectReason::INVALID_SERVICE_ID.into());
@@ -208,7 +208,7 @@ impl Connections {
             dest: Some(ip.source),
             device: Some(crate::cm::id::Device { remote: path.remote, ..device }),
             comm: Some(comm),
-            tracked: Some(self.registry.places.track(path.vni, (path.remote, path.local))),
+            tracked: Some(self.registry.places.track(path.vni, path.remote, path.local)),
             options: crate::cm::id::Options { ack_timeout: None, reuse: false, ..options },
             ..Id::new(endpoint, channel, space, asked.qp_type, psn)
         };
