@@ -49,7 +49,7 @@ impl<P: Platform> Device<'_, P> {
         if !may_be_managed(core, send.is_some(), receive.is_some()) {
             return Err(Invalid);
         }
-        let inline = core.caps.max_inline;
+        let inline = core.made().caps.max_inline;
         let send = send.map(|send| ManagedSend::new(send, inline).ok_or(Invalid)).transpose()?;
         let receive = receive.map(|ring| ManagedReceive::new(ring).ok_or(Invalid)).transpose()?;
         let mut sides = Vec::new();
@@ -102,7 +102,7 @@ impl<P: Platform> Device<'_, P> {
         if !self.cx.chains.has_room_for_region(target.qp) {
             return Err(Exhausted);
         }
-        let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.pd), 0, len, access, memory)?;
+        let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.made().pd), 0, len, access, memory)?;
         self.cx.chains.add_region(target.qp, (mr, key));
         Ok(RingRegion { mr, key, stride, slots })
     }
@@ -172,9 +172,9 @@ impl<P: Platform> Device<'_, P> {
 /// Whether the send queue, the receive queue or both may become managed.
 fn may_be_managed<P: Platform>(core: &Core<P>, send: bool, receive: bool) -> bool {
     let is_early = matches!(core.state(), QpState::Reset | QpState::Init | QpState::Rtr);
-    let has_queues = (send || receive) && !core.is_managed() && !(receive && core.srq.is_some());
+    let has_queues = (send || receive) && !core.is_managed() && !(receive && core.made().srq.is_some());
     // Completions that nobody asked for would be counted.
-    is_early && has_queues && core.qp_type != QpType::Ud && !(send && core.signal_all)
+    is_early && has_queues && core.made().qp_type != QpType::Ud && !(send && core.made().signal_all)
 }
 
 /// A queue pair that was not connected has nothing that could fail.

@@ -64,7 +64,7 @@ impl<P: Platform> Device<'_, P> {
         let state = qp.core().state();
         let from = if mask.contains(AttrMask::CUR_STATE) { attr.cur_state } else { state };
         let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
-        check_modify(qp.core().qp_type, from, to, mask).map_err(|_| Invalid)?;
+        check_modify(qp.core().made().qp_type, from, to, mask).map_err(|_| Invalid)?;
         if from != state {
             return Err(Invalid);
         }
@@ -127,7 +127,10 @@ impl<P: Platform> Device<'_, P> {
     /// Handles of the queue pairs whose completions go to `cq`.
     pub fn qps_of_cq(&self, cq: u32) -> Vec<u32> {
         let cores = self.cx.qps_from(0).filter_map(|(_, index)| self.qps.get(index)).map(Qp::core);
-        cores.filter(|core| core.send_cq == cq || core.recv_cq == cq).map(|core| core.handle).collect()
+        cores
+            .filter(|core| core.made().send_cq == cq || core.made().recv_cq == cq)
+            .map(|core| core.made().handle)
+            .collect()
     }
 
     /// Attributes, sizes and counters of each queue pair.
@@ -138,7 +141,7 @@ impl<P: Platform> Device<'_, P> {
     /// At most `limit` queue pairs, from handle `from` on.
     pub fn list_qps(&self, from: u32, limit: usize) -> Vec<QpEntry> {
         let entry = |(handle, index)| {
-            let pd = self.qps.get(index)?.core().pd;
+            let pd = self.qps.get(index)?.core().made().pd;
             Some(QpEntry { handle, pd, info: self.query_qp(handle).ok()? })
         };
         self.cx.qps_from(from).filter_map(entry).take(limit).collect()
@@ -148,9 +151,10 @@ impl<P: Platform> Device<'_, P> {
     pub fn list_srqs(&self, from: u32, limit: usize) -> Vec<SrqEntry> {
         let mut entries = self.cx.srq_entries(from, limit);
         for qp in self.cx.qps_from(0).filter_map(|(_, index)| self.qps.get(index)) {
-            let found = qp.core().srq.and_then(|srq| entries.binary_search_by_key(&srq, |entry| entry.handle).ok());
+            let found =
+                qp.core().made().srq.and_then(|srq| entries.binary_search_by_key(&srq, |entry| entry.handle).ok());
             if let Some(at) = found {
-                entries[at].qps.push(qp.core().qpn);
+                entries[at].qps.push(qp.core().made().qpn);
             }
         }
         entries.iter_mut().for_each(|entry| entry.qps.sort_unstable());
@@ -201,14 +205,14 @@ impl<P: Platform> Device<'_, P> {
             return Some(path);
         }
         let core = qp.core();
-        let is_connected = core.qp_type != QpType::Ud && !matches!(core.state(), QpState::Reset | QpState::Init);
+        let is_connected = core.made().qp_type != QpType::Ud && !matches!(core.state(), QpState::Reset | QpState::Init);
         let is_local = self.out.routes.find(self.cx.network.vni, core.attr.av.dgid) == Route::Local;
         (is_connected && is_local).then_some(Path::Local)
     }
 
     fn datagram_qp(&self, qp: u32, gid: Gid) -> Result<u32> {
         let index = self.index(qp)?;
-        let is_datagram = self.qps.get(index).is_some_and(|qp| qp.core().qp_type == QpType::Ud);
+        let is_datagram = self.qps.get(index).is_some_and(|qp| qp.core().made().qp_type == QpType::Ud);
         if is_datagram && gid.is_multicast() { Ok(index) } else { Err(Invalid) }
     }
 

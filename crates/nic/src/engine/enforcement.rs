@@ -60,11 +60,14 @@ impl<P: Platform> Engine<P> {
 fn enforce<P: Platform>(qp: &mut Qp<P>, env: Env<'_, P>) {
     let core = qp.core();
     let is_connected = !matches!(core.state(), QpState::Reset | QpState::Init | QpState::Error);
-    let (context, handle, av) = (core.context, core.handle, core.attr.av);
+    let (context, handle, av) = (core.made().context, core.made().handle, core.attr.av);
     let network = &env.cx.network;
     // An endpoint whose host the store has lost may come back; until then nothing is known against it.
     let is_lost = qp.path() != Some(Path::External) && !env.out.routes.access().knows(network.vni, av.dgid);
-    if !is_connected || is_lost || core.qp_type == QpType::Ud || env.out.may_talk(network, network.source(&av), av.dgid)
+    if !is_connected
+        || is_lost
+        || core.made().qp_type == QpType::Ud
+        || env.out.may_talk(network, network.source(&av), av.dgid)
     {
         return;
     }

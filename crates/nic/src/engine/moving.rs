@@ -93,7 +93,7 @@ impl<P: Platform> MovingQp<P> {
         let Self { mut qp, deadline } = self;
         let Engine { contexts, qps, out, .. } = engine;
         let Some(context) = contexts.get_mut(id.0) else { return };
-        let (owner, handle, state) = (context.owner(), qp.core().handle, qp.core().state());
+        let (owner, handle, state) = (context.owner(), qp.core().made().handle, qp.core().state());
         qp.core_mut().enter_context(id);
         let index = qps.put(qp, owner.vni, out);
         context.place_qp(handle, index);

@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
     /// The queue pair with this number: its context, and its handle there.
     pub fn find_qp(&self, qpn: Qpn) -> Option<(ContextId, u32)> {
         let qp = self.qps.get(self.out.index_of(qpn)?)?;
-        Some((qp.core().context, qp.core().handle))
+        Some((qp.core().made().context, qp.core().made().handle))
     }
 
     fn send_locally(&mut self, index: u32) -> bool {

@@ -55,7 +55,7 @@ impl<P: Platform> QueuePairs<P> {
         out: &'a mut Outputs<P::Memory>,
     ) -> Option<(&'a mut Qp<P>, Env<'a, P>)> {
         let qp = self.get_mut(index)?;
-        let cx = contexts.get_mut(qp.core().context.0)?;
+        let cx = contexts.get_mut(qp.core().made().context.0)?;
         Some((qp, Env { index, cx, out }))
     }
 
@@ -66,7 +66,7 @@ impl<P: Platform> QueuePairs<P> {
 
     /// Adds a queue pair with the index and the number that [`Self::next`] gave.
     pub(super) fn insert(&mut self, index: u32, qp: Box<Qp<P>>, out: &Outputs<P::Memory>) {
-        let qpn = qp.core().qpn;
+        let qpn = qp.core().made().qpn;
         self.free.take_number(qpn);
         self.free.take_place(index);
         self.time_wait.forget(qpn);
@@ -74,7 +74,7 @@ impl<P: Platform> QueuePairs<P> {
     }
 
     fn enter(&mut self, index: u32, qp: Box<Qp<P>>, out: &Outputs<P::Memory>) {
-        out.numbers().enter(qp.core().qpn, out.shard(), index);
+        out.numbers().enter(qp.core().made().qpn, out.shard(), index);
         match self.slots.get_mut(index as usize) {
             Some(slot) => *slot = Some(qp),
             None => self.slots.push(Some(qp)),
@@ -84,7 +84,7 @@ impl<P: Platform> QueuePairs<P> {
     /// Takes a queue pair out, and out of its groups.
     pub(super) fn remove(&mut self, index: u32, vni: Vni, out: &Outputs<P::Memory>) -> Option<Box<Qp<P>>> {
         let qp = self.slots.get_mut(index as usize)?.take()?;
-        let qpn = qp.core().qpn;
+        let qpn = qp.core().made().qpn;
         self.free.add_place(index);
         self.free.add_number(qpn);
         out.numbers().leave(qpn, out.shard());
@@ -163,7 +163,7 @@ impl<P: Platform> QueuePairs<P> {
         let members = self.groups.get(&group).map_or(&[][..], Vec::as_slice);
         for &index in members {
             let Some(qp) = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut) else { continue };
-            if let Some(cx) = contexts.get_mut(qp.core().context.0) {
+            if let Some(cx) = contexts.get_mut(qp.core().made().context.0) {
                 work(qp, Env { index, cx, out });
             }
         }

@@ -28,7 +28,7 @@ impl<P: Platform> Exec<'_, P> {
         }
         if self.qp.send.window.is_empty() && self.qp.send.announce_drained {
             self.qp.send.announce_drained = false;
-            self.out.async_event(self.qp.context, AsyncEvent::SqDrained, self.qp.handle);
+            self.out.async_event(self.qp.made().context, AsyncEvent::SqDrained, self.qp.made().handle);
         }
         if self.qp.can_send() {
             self.out.make_ready(self.index, self.qp);
@@ -49,7 +49,7 @@ impl<P: Platform> Exec<'_, P> {
 
     /// A send error: RC fails as a whole, UC and UD only their send side (IBA 10.3.1.6).
     pub(super) fn fail_send(&mut self) {
-        let state = if self.qp.qp_type == QpType::Rc { QpState::Error } else { QpState::Sqe };
+        let state = if self.qp.made().qp_type == QpType::Rc { QpState::Error } else { QpState::Sqe };
         self.enter(state);
     }
 
@@ -64,7 +64,7 @@ impl<P: Platform> Exec<'_, P> {
         status: WcStatus,
     ) -> bool {
         self.qp.send.release();
-        if status == WcStatus::Success && !self.qp.signal_all && !flags.contains(SendFlags::SIGNALED) {
+        if status == WcStatus::Success && !self.qp.made().signal_all && !flags.contains(SendFlags::SIGNALED) {
             return true;
         }
         let completion = Completion {
@@ -73,12 +73,12 @@ impl<P: Platform> Exec<'_, P> {
             opcode,
             byte_len,
             imm: 0,
-            qpn: self.qp.qpn,
+            qpn: self.qp.made().qpn,
             src_qp: Qpn::default(),
             sl: 0,
             flags: WcFlags::empty(),
         };
-        self.out.complete(self.cx, self.qp.context, self.qp.send_cq, &completion, false).is_ok()
+        self.out.complete(self.cx, self.qp.made().context, self.qp.made().send_cq, &completion, false).is_ok()
     }
 
     /// Ends the requests of a broken send queue, fetched or not, with a flush error (IBA 10.3.1.7): some now, the rest in
@@ -94,7 +94,8 @@ impl<P: Platform> Exec<'_, P> {
         // Requests of a managed queue that have not started are the chain's, and posted by no one.
         let most = if self.qp.send.chain.is_some() { 0 } else { FLUSH_TURN };
         for _ in 0..most {
-            let Some(fetched) = self.qp.send.queue.fetch(self.qp.qp_type, &mut self.qp.send.window.next().wr) else {
+            let Some(fetched) = self.qp.send.queue.fetch(self.qp.made().qp_type, &mut self.qp.send.window.next().wr)
+            else {
                 break;
             };
             let wr = &self.qp.send.window.next().wr;

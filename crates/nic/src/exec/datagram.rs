@@ -35,8 +35,8 @@ impl<P: Platform> Exec<'_, P> {
         self.qp.recv.busy = false;
         let sges = &self.qp.recv.current.sges;
         let header = grh::grh(ip, request.payload.len(), imm.is_some());
-        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, sges, 0, &header)
-            .and_then(|()| request.payload.scatter(&self.cx.keys, self.qp.pd, sges, header.len() as u64));
+        let copied = scatter_bytes(&self.cx.keys, self.qp.made().pd, sges, 0, &header)
+            .and_then(|()| request.payload.scatter(&self.cx.keys, self.qp.made().pd, sges, header.len() as u64));
         let status = match copied {
             // Datagrams may be lost, and nothing tells the sender to wait: the receive request is for the next one.
             Err(error) if error.is_slow() => {
@@ -61,6 +61,7 @@ impl<P: Platform> Exec<'_, P> {
             sl: Completion::sl_of(ip.source),
             ..self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv)
         };
-        let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, request.solicited);
+        let _ =
+            self.out.complete(self.cx, self.qp.made().context, self.qp.made().recv_cq, &completion, request.solicited);
     }
 }

@@ -24,7 +24,7 @@ impl<P: Platform> Exec<'_, P> {
         }
         self.check_length(request.payload.len(), part.is_last())?;
         let sges = &self.qp.recv.current.sges;
-        request.payload.scatter(&self.cx.keys, self.qp.pd, sges, self.qp.recv.received).map_err(blame)?;
+        request.payload.scatter(&self.cx.keys, self.qp.made().pd, sges, self.qp.recv.received).map_err(blame)?;
         self.qp.recv.received += u64::from(request.payload.len());
         if part.is_last() {
             self.end_send(imm, invalidate, request.solicited)?;
@@ -45,7 +45,7 @@ impl<P: Platform> Exec<'_, P> {
     fn end_send(&mut self, imm: Option<u32>, invalidate: Option<Key>, solicited: bool) -> Result<(), Refusal> {
         if let Some(key) = invalidate {
             let denied = |_| Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocalQpOperationError);
-            self.cx.keys.invalidate(self.qp.pd, Some(self.qp.qpn), key).map_err(denied)?;
+            self.cx.keys.invalidate(self.qp.made().pd, Some(self.qp.made().qpn), key).map_err(denied)?;
         }
         let (imm, flags) = match (imm, invalidate) {
             (Some(imm), _) => (imm, WcFlags::WITH_IMM),
@@ -96,7 +96,7 @@ impl<P: Platform> Exec<'_, P> {
             return self.deliver(WcOpcode::RecvRdmaWithImm, imm, WcFlags::WITH_IMM, solicited);
         }
         self.count_message(self.qp.recv.received);
-        if let Some(cq) = self.cx.cq(self.qp.recv_cq) {
+        if let Some(cq) = self.cx.cq(self.qp.made().recv_cq) {
             cq.on_write();
         }
         Ok(())
@@ -118,7 +118,7 @@ impl<P: Platform> Exec<'_, P> {
         if self.qp.recv.busy {
             return Ok(());
         }
-        let (context, srq) = (self.qp.context, self.qp.srq);
+        let (context, srq) = (self.qp.made().context, self.qp.made().srq);
         let wr = &mut self.qp.recv.current;
         if self.qp.recv.chain.is_some() {
             return self.take_managed();
@@ -149,7 +149,7 @@ impl<P: Platform> Exec<'_, P> {
 
     /// The same for a managed receive queue.
     fn take_managed(&mut self) -> Result<(), Refusal> {
-        let target = Target { qp: self.qp.handle, side: Side::Receive };
+        let target = Target { qp: self.qp.made().handle, side: Side::Receive };
         let Some(queue) = &mut self.qp.recv.chain else { return Err(Refusal::NotReady) };
         if !self.cx.chains.may_start(target, queue.next()) {
             return Err(Refusal::NotReady);
@@ -177,7 +177,7 @@ impl<P: Platform> Exec<'_, P> {
             ..self.received(self.qp.recv.current.wr_id, WcStatus::Success, opcode)
         };
         self.out
-            .complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, solicited)
+            .complete(self.cx, self.qp.made().context, self.qp.made().recv_cq, &completion, solicited)
             .map_err(|_| Refusal::Fatal(NakCode::RemoteOperation, WcStatus::LocalQpOperationError))
     }
 }
@@ -187,7 +187,7 @@ impl<P: Platform> Exec<'_, P> {
     fn trace_message(&mut self, opcode: WcOpcode, bytes: u64) {
         let Some(queue) = &self.qp.recv.chain else { return };
         let op = if opcode == WcOpcode::Recv { ChainOp::Send } else { ChainOp::WriteImm };
-        let (qp, index, at) = (self.qp.handle, queue.next().saturating_sub(1), self.out.now);
+        let (qp, index, at) = (self.qp.made().handle, queue.next().saturating_sub(1), self.out.now);
         self.cx.chains.on_message(Executed { number: 0, qp, is_receive: true, index, op, bytes, at });
     }
 }

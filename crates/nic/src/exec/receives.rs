@@ -16,7 +16,7 @@ impl<P: Platform> Exec<'_, P> {
         if core::mem::take(&mut self.qp.recv.busy) {
             let completion = self.received(self.qp.recv.current.wr_id, status, WcOpcode::Recv);
             // A queue that is full has raised its own event.
-            let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, false);
+            let _ = self.out.complete(self.cx, self.qp.made().context, self.qp.made().recv_cq, &completion, false);
             return self.enter(QpState::Error);
         }
         let event = match nak {
@@ -26,7 +26,7 @@ impl<P: Platform> Exec<'_, P> {
         };
         // A managed queue's group has one event for all.
         if !self.qp.is_managed() {
-            self.out.async_event(self.qp.context, event, self.qp.handle);
+            self.out.async_event(self.qp.made().context, event, self.qp.made().handle);
         }
         self.enter(QpState::Error);
     }
@@ -38,7 +38,7 @@ impl<P: Platform> Exec<'_, P> {
             opcode,
             byte_len: 0,
             imm: 0,
-            qpn: self.qp.qpn,
+            qpn: self.qp.made().qpn,
             src_qp: self.qp.attr.dest_qpn,
             sl: 0,
             flags: WcFlags::empty(),
@@ -72,7 +72,7 @@ impl<P: Platform> Exec<'_, P> {
         let flushed = self.received(self.qp.recv.current.wr_id, WcStatus::FlushError, WcOpcode::Recv);
         let completion = Completion { src_qp: Qpn::default(), ..flushed };
         // A queue that is full has raised its own event.
-        let _ = self.out.complete(self.cx, self.qp.context, self.qp.recv_cq, &completion, false);
+        let _ = self.out.complete(self.cx, self.qp.made().context, self.qp.made().recv_cq, &completion, false);
     }
 }
 

@@ -72,7 +72,7 @@ impl<P: Platform> Exec<'_, P> {
         if range.len == 0 {
             return Ok(None);
         }
-        match self.cx.keys.remote(self.qp.pd, self.qp.qpn, range.rkey, range.addr, range.len, access) {
+        match self.cx.keys.remote(self.qp.made().pd, self.qp.made().qpn, range.rkey, range.addr, range.len, access) {
             Ok((memory, offset)) => Ok(Some((memory.clone(), offset))),
             Err(_) => Err(refused),
         }
@@ -80,7 +80,7 @@ impl<P: Platform> Exec<'_, P> {
 
     /// Whether a key of the request opens anything for this access, whatever the range.
     pub(crate) fn opens(&self, rkey: Key, access: Access) -> bool {
-        self.qp.attr.access.contains(access) && self.cx.keys.opens(self.qp.pd, self.qp.qpn, rkey, access)
+        self.qp.attr.access.contains(access) && self.cx.keys.opens(self.qp.made().pd, self.qp.made().qpn, rkey, access)
     }
 
     /// Resolves eight aligned bytes (IBA 9.4.5: alignment is an invalid request).
@@ -103,7 +103,7 @@ impl<P: Platform> Exec<'_, P> {
             return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocalQpOperationError));
         }
         let len = if partial { range.len } else { 0 };
-        let found = self.cx.keys.remote(self.qp.pd, self.qp.qpn, range.rkey, range.addr, len, access);
+        let found = self.cx.keys.remote(self.qp.made().pd, self.qp.made().qpn, range.rkey, range.addr, len, access);
         found.map(|_| ()).map_err(|_| Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocalAccessError))
     }
 }

@@ -18,7 +18,7 @@ impl<P: Platform> Exec<'_, P> {
         if send.window.is_full() || (!send.window.is_empty() && send.queue.is_ready() && must_wait()) {
             return false;
         }
-        let qp_type = self.qp.qp_type;
+        let qp_type = self.qp.made().qp_type;
         let entry = self.qp.send.window.next();
         let Some(fetched) = self.qp.send.queue.fetch(qp_type, &mut entry.wr) else { return false };
         if let Err(bad) = fetched {
@@ -45,11 +45,11 @@ impl<P: Platform> Exec<'_, P> {
         self.out.spend(0);
         let result = match self.qp.send.window[0].wr.op {
             SendOp::LocalInvalidate { key } => {
-                self.cx.keys.invalidate(self.qp.pd, None, key).map_err(|_| WcStatus::LocalQpOperationError)
+                self.cx.keys.invalidate(self.qp.made().pd, None, key).map_err(|_| WcStatus::LocalQpOperationError)
             }
             SendOp::BindMw { mw, new_key, mr, addr, length, access } => {
                 let request = BindRequest { mw, new_key, mr, addr, length, access };
-                self.cx.keys.bind(self.qp.pd, self.qp.qpn, &request).map_err(|_| WcStatus::MwBindError)
+                self.cx.keys.bind(self.qp.made().pd, self.qp.made().qpn, &request).map_err(|_| WcStatus::MwBindError)
             }
             SendOp::Enable { order, is_receive } => order::enable_from_outside(self, &order, is_receive),
             _ => Err(WcStatus::LocalQpOperationError),

@@ -12,7 +12,7 @@ impl<P: Platform> Exec<'_, P> {
     pub(crate) fn enter(&mut self, state: QpState) {
         let before = core::mem::replace(&mut self.qp.attr.state, state);
         if before != state {
-            self.out.event(Event::QpState { context: self.qp.context, qp: self.qp.handle, state });
+            self.out.event(Event::QpState { context: self.qp.made().context, qp: self.qp.made().handle, state });
         }
         match state {
             QpState::Reset => self.reset(),
@@ -56,7 +56,7 @@ impl<P: Platform> Exec<'_, P> {
             return;
         }
         if self.qp.send.window.is_empty() {
-            self.out.async_event(self.qp.context, AsyncEvent::SqDrained, self.qp.handle);
+            self.out.async_event(self.qp.made().context, AsyncEvent::SqDrained, self.qp.made().handle);
         } else {
             self.qp.send.announce_drained = true;
         }
@@ -67,8 +67,8 @@ impl<P: Platform> Exec<'_, P> {
         self.flush_sends();
         self.flush_receives();
         ends::poison(self);
-        if self.qp.srq.is_some() && before != QpState::Error && self.qp.qp_type != QpType::Ud {
-            self.out.async_event(self.qp.context, AsyncEvent::QpLastWqeReached, self.qp.handle);
+        if self.qp.made().srq.is_some() && before != QpState::Error && self.qp.made().qp_type != QpType::Ud {
+            self.out.async_event(self.qp.made().context, AsyncEvent::QpLastWqeReached, self.qp.made().handle);
         }
         if self.qp.recv.queue.is_some() && self.qp.recv.chain.is_none() {
             self.out.watch_failed(self.index);

@@ -13,7 +13,6 @@ use crate::platform::{PacketId, Platform, RecvQueue, SendQueue};
 use crate::timer::{Deadlines, Time};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::Deref;
 use rdmesh_verbs::{AttrMask, Gid, Key, Precedence, Psn, QpAttr, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 
 /// The part of a queue pair that does not depend on its transport: attributes, send side and receive side.
@@ -46,16 +45,6 @@ pub(crate) struct Made {
     pub(crate) srq: Option<u32>,
     pub(crate) caps: Capabilities,
     pub(crate) signal_all: bool,
-}
-
-/// Read and never written: a queue pair stays what it was made.
-impl<P: Platform> Deref for Core<P> {
-    type Target = Made;
-
-    #[inline]
-    fn deref(&self) -> &Made {
-        &self.made
-    }
 }
 
 /// The send side.
@@ -131,6 +120,12 @@ pub(crate) enum Message {
 }
 
 impl<P: Platform> Core<P> {
+    /// The properties that it was made with.
+    #[inline]
+    pub(crate) fn made(&self) -> &Made {
+        &self.made
+    }
+
     /// In RESET.
     pub(crate) fn new(context: ContextId, handle: u32, qpn: Qpn, init: QpInit<P>) -> Self {
         let window = WINDOW.min(init.caps.max_send_wr.max(1) as usize);
@@ -164,13 +159,13 @@ impl<P: Platform> Core<P> {
         QpInfo {
             attr: self.attr,
             sq_draining: self.state() == QpState::Sqd && !self.send.window.is_empty(),
-            caps: self.caps,
-            qp_type: self.qp_type,
-            qpn: self.qpn,
-            send_cq: self.send_cq,
-            recv_cq: self.recv_cq,
-            srq: self.srq,
-            signal_all: self.signal_all,
+            caps: self.made.caps,
+            qp_type: self.made.qp_type,
+            qpn: self.made.qpn,
+            send_cq: self.made.send_cq,
+            recv_cq: self.made.recv_cq,
+            srq: self.made.srq,
+            signal_all: self.made.signal_all,
             path,
             next_psn: self.send.next_psn,
             unacked_psn,
@@ -289,7 +284,7 @@ impl<P: Platform> Core<P> {
     /// Checks the request at the cursor, which is about to start.
     pub(crate) fn check(&self, cursor: usize, datagram_max: u32) -> Result<(), WcStatus> {
         let entry = &self.send.window[cursor];
-        let allowed = match (&entry.wr.op, self.qp_type) {
+        let allowed = match (&entry.wr.op, self.made.qp_type) {
             (SendOp::Datagram { .. }, t) => t == QpType::Ud,
             (_, QpType::Ud) => false,
             (_, QpType::Rc) => true,
@@ -307,14 +302,14 @@ impl<P: Platform> Core<P> {
         if entry.bad
             || !allowed
             || (needs_one_host && self.is_remote)
-            || entry.wr.sges.len() > self.caps.max_send_sge as usize
+            || entry.wr.sges.len() > self.made.caps.max_send_sge as usize
         {
             return Err(WcStatus::LocalQpOperationError);
         }
         if entry.wr.op.is_read_or_atomic() && self.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocalQpOperationError);
         }
-        let max = if self.qp_type == QpType::Ud { u64::from(datagram_max) } else { MESSAGE_MAX };
+        let max = if self.made.qp_type == QpType::Ud { u64::from(datagram_max) } else { MESSAGE_MAX };
         if entry.total > max { Err(WcStatus::LocalLengthError) } else { Ok(()) }
     }
 }

@@ -11,21 +11,24 @@ impl<P: Platform> Qp<P> {
     /// Whether a queue pair of this kind, in this state and partition, takes it.
     pub(crate) fn takes(&self, opened: &Opened<'_>) -> bool {
         let kind = match opened.header.service {
-            Service::Rc => self.core().qp_type == QpType::Rc || self.is_back_pressure(opened),
-            Service::Uc => self.core().qp_type == QpType::Uc,
-            Service::Ud => self.core().qp_type == QpType::Ud,
-            Service::Cnp => self.core().qp_type != QpType::Ud,
+            Service::Rc => self.core().made().qp_type == QpType::Rc || self.is_back_pressure(opened),
+            Service::Uc => self.core().made().qp_type == QpType::Uc,
+            Service::Ud => self.core().made().qp_type == QpType::Ud,
+            Service::Cnp => self.core().made().qp_type != QpType::Ud,
         };
         // A reliable connection in error still repeats its NAK.
-        let says_why =
-            self.core().qp_type == QpType::Rc && self.connection().is_some() && self.core().state() == QpState::Error;
+        let says_why = self.core().made().qp_type == QpType::Rc
+            && self.connection().is_some()
+            && self.core().state() == QpState::Error;
         let state = self.core().state().can_receive() || says_why;
         kind && state && opened.is_in_partition()
     }
 
     /// Whether it is an acknowledgement that gives back-pressure to the sender of an unreliable connection through the tunnel.
     fn is_back_pressure(&self, opened: &Opened<'_>) -> bool {
-        self.core().qp_type == QpType::Uc && opened.vni.is_some() && matches!(opened.header.op, Op::Acknowledge(_))
+        self.core().made().qp_type == QpType::Uc
+            && opened.vni.is_some()
+            && matches!(opened.header.op, Op::Acknowledge(_))
     }
 
     /// Whether it came from the peer of `qp`.

@@ -65,7 +65,7 @@ impl<P: Platform> Qp<P> {
         match (state, &mut self.transport) {
             (QpState::Rtr, _) => self.connect(&mut env),
             (QpState::Rts, Transport::Roce(connection)) if before == QpState::Rtr => {
-                connection.start(self.core.attr.sq_psn, self.core.qp_type);
+                connection.start(self.core.attr.sq_psn, self.core.made().qp_type);
             }
             _ => {}
         }
@@ -94,7 +94,7 @@ impl<P: Platform> Qp<P> {
     /// Appends packets to other hosts for one turn. Returns whether there are more at once.
     pub(crate) fn poll_transmit(&mut self, mut env: Env<'_, P>, to: &mut Transmits) -> bool {
         let has_more = match &mut self.transport {
-            Transport::Local(_) if self.core.qp_type != QpType::Ud => false,
+            Transport::Local(_) if self.core.made().qp_type != QpType::Ud => false,
             Transport::Local(state) => Local::new(exec(&mut self.core, &mut env), state).send_datagrams(to),
             Transport::Roce(connection) => connection.poll_transmit(exec(&mut self.core, &mut env), to),
         };
@@ -107,7 +107,7 @@ impl<P: Platform> Qp<P> {
         match &mut self.transport {
             Transport::Local(state) => {
                 // A datagram does not come again.
-                let comes_again = self.core.qp_type != QpType::Ud;
+                let comes_again = self.core.made().qp_type != QpType::Ud;
                 P::serve(comes_again.then(|| self.core.packet_id(false, head.header.psn)));
                 Local::new(exec(&mut self.core, &mut env), state).handle_request(head, body);
                 P::serve(None);
@@ -195,7 +195,7 @@ impl<P: Platform> Qp<P> {
 
     /// The path to the peer is chosen when the queue pair is connected.
     fn connect(&mut self, env: &mut Env<'_, P>) {
-        if self.core.qp_type == QpType::Ud {
+        if self.core.made().qp_type == QpType::Ud {
             return;
         }
         let replies = usize::from(self.core.attr.max_dest_rd_atomic);
@@ -207,7 +207,7 @@ impl<P: Platform> Qp<P> {
 
     fn find_peer(&self, env: &Env<'_, P>) -> Option<Envelope> {
         let attr = &self.core.attr;
-        let flow = flow(self.core.qpn, attr.dest_qpn);
+        let flow = flow(self.core.made().qpn, attr.dest_qpn);
         Envelope::find(&env.cx.network, &env.out.routes, &attr.av, flow).map(Envelope::with_ecn)
     }
 

@@ -155,24 +155,24 @@ impl<P: Platform> Context<P> {
     /// A queue pair has gone: what it named is no longer in use by it, and windows that were bound to it are unbound.
     pub(crate) fn remove_qp(&mut self, core: &Core<P>) {
         self.forget_chain(core);
-        self.qps.remove(core.handle);
-        self.leave_pd(core.pd);
-        self.keys.unbind_qp(core.qpn);
-        for cq in [core.send_cq, core.recv_cq] {
+        self.qps.remove(core.made().handle);
+        self.leave_pd(core.made().pd);
+        self.keys.unbind_qp(core.made().qpn);
+        for cq in [core.made().send_cq, core.made().recv_cq] {
             self.cqs.get_mut(cq).into_iter().for_each(Cq::leave);
         }
-        core.srq.and_then(|srq| self.srqs.get_mut(srq)).into_iter().for_each(Srq::leave);
+        core.made().srq.and_then(|srq| self.srqs.get_mut(srq)).into_iter().for_each(Srq::leave);
     }
 
     /// Regions over the rings of a queue pair, and what waits for it, go with it.
     fn forget_chain(&mut self, core: &Core<P>) {
-        for (mr, key) in self.chains.leave(core.handle) {
+        for (mr, key) in self.chains.leave(core.made().handle) {
             self.keys.remove_key(mr, key);
         }
         if let Some(chain) = &core.send.chain
             && let Some(cq) = chain.waits_for.and_then(|cq| self.cqs.get_mut(cq))
         {
-            self.qps.get(core.handle).into_iter().for_each(|index| cq.forget(*index));
+            self.qps.get(core.made().handle).into_iter().for_each(|index| cq.forget(*index));
         }
     }
 

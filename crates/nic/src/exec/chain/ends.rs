@@ -14,7 +14,7 @@ pub(in crate::exec) fn blame_oldest<P: Platform>(exec: &mut Exec<'_, P>, status:
 }
 
 pub(super) fn blame_send<P: Platform>(exec: &mut Exec<'_, P>, index: u64, status: WcStatus, (addr, key): (u64, u32)) {
-    let qp = exec.qp.handle;
+    let qp = exec.qp.made().handle;
     exec.cx.chains.blame(ChainFault { qp, is_receive: false, index, status, addr, key });
 }
 
@@ -30,13 +30,13 @@ pub(in crate::exec) fn blame_receive<P: Platform>(exec: &mut Exec<'_, P>, nak: N
         return blame_send(exec, index, status, named);
     }
     let Some(queue) = &exec.qp.recv.chain else { return };
-    let (qp, index) = (exec.qp.handle, queue.next().saturating_sub(1));
+    let (qp, index) = (exec.qp.made().handle, queue.next().saturating_sub(1));
     exec.cx.chains.blame(ChainFault { qp, is_receive: true, index, status, addr: 0, key: 0 });
 }
 
 /// The request, of a managed queue whose packets come back to it, that the expected packet belongs to, and what it names.
 fn own_request<P: Platform>(exec: &Exec<'_, P>) -> Option<(u64, (u64, u32))> {
-    let (send, own) = (&exec.qp.send, exec.qp.qpn);
+    let (send, own) = (&exec.qp.send, exec.qp.made().qpn);
     if send.chain.is_none() || exec.qp.attr.dest_qpn != own || exec.qp.recv.busy {
         return None;
     }
@@ -51,9 +51,9 @@ pub(in crate::exec) fn poison<P: Platform>(exec: &mut Exec<'_, P>) {
         return;
     }
     forget_wait(exec);
-    if let Some(others) = exec.cx.chains.fail(exec.qp.handle) {
+    if let Some(others) = exec.cx.chains.fail(exec.qp.made().handle) {
         exec.out.chains.poison(others);
-        exec.out.async_event(exec.qp.context, AsyncEvent::QpFatal, exec.qp.handle);
+        exec.out.async_event(exec.qp.made().context, AsyncEvent::QpFatal, exec.qp.made().handle);
     }
 }
 
@@ -65,7 +65,7 @@ pub(in crate::exec) fn reset<P: Platform>(exec: &mut Exec<'_, P>) {
     forget_wait(exec);
     exec.qp.send.chain.iter_mut().for_each(|chain| chain.clear());
     exec.qp.recv.chain.iter_mut().for_each(|chain| chain.clear());
-    exec.cx.chains.reset(exec.qp.handle);
+    exec.cx.chains.reset(exec.qp.made().handle);
 }
 
 fn forget_wait<P: Platform>(exec: &mut Exec<'_, P>) {

@@ -33,7 +33,7 @@ impl<P: Platform> Turn<'_, P> {
     /// The next piece of a READ.
     fn read(&mut self) -> Result<u64, Failure> {
         let (request, moved) = (self.queue.request(), self.queue.moved);
-        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.pd);
+        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.made().pd);
         let len = (request.length() - moved).min(PIECE);
         let mut is_missing = false;
         let copied = match keys.local(pd, &self.remote(request.length()), Access::empty()) {
@@ -48,7 +48,7 @@ impl<P: Platform> Turn<'_, P> {
         };
         copied.map_err(|error| self.failed(error))?;
         if is_missing {
-            let counts = self.exec.cx.chains.counts(self.exec.qp.handle);
+            let counts = self.exec.cx.chains.counts(self.exec.qp.made().handle);
             counts.into_iter().for_each(|counts| counts.soft_faults += 1);
         }
         Ok(len)
@@ -61,7 +61,7 @@ impl<P: Platform> Turn<'_, P> {
         if total == 0 {
             return Ok(0);
         }
-        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.pd);
+        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.made().pd);
         let place = keys.local(pd, &self.remote(total), Access::LOCAL_WRITE);
         let (memory, offset) = place.map_err(|_| self.refused())?;
         if request.flags.contains(ChainFlags::INLINE) {
@@ -76,7 +76,7 @@ impl<P: Platform> Turn<'_, P> {
 
     fn calculate(&self) -> Result<(), Failure> {
         let request = self.queue.request();
-        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.pd);
+        let (keys, pd) = (&self.exec.cx.keys, self.exec.qp.made().pd);
         if !request.args.remote_addr.is_multiple_of(WORD) {
             return Err(Failure { status: WcStatus::RemoteInvalidRequest, ..self.refused() });
         }

@@ -99,7 +99,7 @@ impl<P: Platform> Exec<'_, P> {
 
 impl<P: Platform> Turn<'_, P> {
     fn step(&mut self) -> Step {
-        let (qp, index, now) = (self.exec.qp.handle, self.exec.index, self.exec.out.now);
+        let (qp, index, now) = (self.exec.qp.made().handle, self.exec.index, self.exec.out.now);
         if !self.exec.cx.chains.may_start(Target { qp, side: Side::Send }, self.queue.next()) {
             self.exec.cx.chains.rest(qp);
             return Step::Parked;
@@ -172,7 +172,7 @@ impl<P: Platform> Turn<'_, P> {
         let index = self.queue.next();
         self.queue.advance();
         self.queue.last = self.exec.out.chains.start();
-        let (qp, at) = (self.exec.qp.handle, self.exec.out.now);
+        let (qp, at) = (self.exec.qp.made().handle, self.exec.out.now);
         let steps = self.exec.cx.chains.count(Executed { number: 0, qp, is_receive: false, index, op, bytes: len, at });
         let Exec { index, out, .. } = &mut self.exec;
         out.schedule.charge_steps(*index, out.now, steps);

@@ -32,7 +32,7 @@ impl<P: Platform> Turn<'_, P> {
             true => Enable::More(order.count),
             false => Enable::To(order.at(self.queue.lap())),
         };
-        let (target, from) = (Target { qp: order.object, side }, self.exec.qp.handle);
+        let (target, from) = (Target { qp: order.object, side }, self.exec.qp.made().handle);
         let enabled = self.exec.cx.chains.enable(Some(from), target, enable);
         let index = enabled.map_err(|_| no_object(&order))?;
         let wakes = match side {

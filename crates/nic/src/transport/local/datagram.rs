@@ -12,13 +12,13 @@ use rdmesh_verbs::{AddressVector, Qpn, SendFlags, SendOp, WcStatus};
 
 impl<P: Platform> Local<'_, P> {
     fn remote_peer(&self, av: &AddressVector, dest: Qpn) -> Option<Envelope> {
-        Envelope::find(&self.cx.network, &self.out.routes, av, flow(self.qp.qpn, dest))
+        Envelope::find(&self.cx.network, &self.out.routes, av, flow(self.qp.made().qpn, dest))
     }
 
     /// Whether the datagram at the cursor goes to another host, or to a group that may have members there.
     pub(crate) fn is_remote_datagram(&self, cursor: usize) -> bool {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[cursor].wr.op else { return false };
-        let Some(av) = self.cx.address(self.qp.pd, ah) else { return false };
+        let Some(av) = self.cx.address(self.qp.made().pd, ah) else { return false };
         if av.dgid.is_multicast() {
             return !self.out.routes.hosts(self.cx.network.vni).is_empty();
         }
@@ -73,7 +73,7 @@ impl<P: Platform> Local<'_, P> {
         let SendOp::Datagram { ah, qpn, .. } = self.qp.send.window[self.qp.send.cursor].wr.op else {
             return Err(WcStatus::LocalQpOperationError.into());
         };
-        let av = *self.cx.address(self.qp.pd, ah).ok_or(WcStatus::LocalQpOperationError)?;
+        let av = *self.cx.address(self.qp.made().pd, ah).ok_or(WcStatus::LocalQpOperationError)?;
         if av.dgid.is_multicast() {
             return self.send_to_group(to, &av);
         }
@@ -105,7 +105,7 @@ impl<P: Platform> Local<'_, P> {
             if !to.has_turn() {
                 return Ok(Sent::NoRoom);
             }
-            let peer = Envelope::on_host(host, vni, source, av, flow(self.qp.qpn, Qpn::MULTICAST));
+            let peer = Envelope::on_host(host, vni, source, av, flow(self.qp.made().qpn, Qpn::MULTICAST));
             self.emit_datagram(to, &peer, Qpn::MULTICAST)?;
             self.state.reached = Some(host);
         }
@@ -125,12 +125,12 @@ impl<P: Platform> Local<'_, P> {
             return Err(WcStatus::LocalQpOperationError.into());
         };
         let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
-        let op = Op::Datagram { qkey, source: self.qp.qpn, imm };
+        let op = Op::Datagram { qkey, source: self.qp.made().qpn, imm };
         let solicited = entry.wr.flags.contains(SendFlags::SOLICITED);
         let header = Header { solicited, ..Header::new(Service::Ud, op, dest, self.qp.send.next_psn) };
         peer.emit(to, &header, entry.total as usize, |bytes| match &entry.inline {
             Some((memory, offset)) => memory.read(*offset, bytes).map_err(CopyError::from),
-            None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, bytes),
+            None => gather_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, 0, bytes),
         })?;
         self.out.spend(entry.total);
         self.out.meter(self.index, entry.total, true);

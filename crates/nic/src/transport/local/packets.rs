@@ -64,7 +64,7 @@ impl<P: Platform> Local<'_, P> {
             }
             SendOp::Datagram { qkey, imm, .. } => {
                 let qkey = if qkey.is_controlled() { self.qp.attr.qkey } else { qkey };
-                data(Op::Datagram { qkey, source: self.qp.qpn, imm })
+                data(Op::Datagram { qkey, source: self.qp.made().qpn, imm })
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } | SendOp::Enable { .. } => {
                 return Err(WcStatus::LocalQpOperationError);
@@ -81,15 +81,15 @@ impl<P: Platform> Local<'_, P> {
         if let Some((memory, offset)) = &entry.inline {
             return Ok(Payload::single(memory.clone(), *offset, entry.wr.inline_len));
         }
-        let whole = self.qp.qp_type == QpType::Ud;
-        gather(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.sent, FRAGMENT, whole)
+        let whole = self.qp.made().qp_type == QpType::Ud;
+        gather(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, entry.sent, FRAGMENT, whole)
             .map_err(|_| WcStatus::LocalProtectionError)
     }
 
     /// Destination and path of the request at the cursor.
     fn destination(&self) -> Option<(Qpn, &AddressVector)> {
         match self.qp.send.window[self.qp.send.cursor].wr.op {
-            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.pd, ah).map(|av| (qpn, av)),
+            SendOp::Datagram { ah, qpn, .. } => self.cx.address(self.qp.made().pd, ah).map(|av| (qpn, av)),
             _ => Some((self.qp.attr.dest_qpn, &self.qp.attr.av)),
         }
     }
@@ -97,7 +97,7 @@ impl<P: Platform> Local<'_, P> {
     pub(crate) fn transmit(&mut self, built: Built<P::Memory>) -> Step {
         let Built { op, body, len, last } = built;
         let Some((dest, av)) = self.destination() else { return Step::Blocked };
-        let is_group = self.qp.qp_type == QpType::Ud && av.dgid.is_multicast();
+        let is_group = self.qp.made().qp_type == QpType::Ud && av.dgid.is_multicast();
         let head = self.head(op, len, last, if is_group { Qpn::MULTICAST } else { dest }, av);
         let send = &mut self.qp.send;
         let entry = &mut send.window[send.cursor];
@@ -133,7 +133,7 @@ impl<P: Platform> Local<'_, P> {
     fn head(&self, op: Op, len: u32, last: bool, dest: Qpn, av: &AddressVector) -> Head {
         let send = &self.qp.send;
         let entry = &send.window[send.cursor];
-        let service = match self.qp.qp_type {
+        let service = match self.qp.made().qp_type {
             QpType::Rc => Service::Rc,
             QpType::Uc => Service::Uc,
             QpType::Ud => Service::Ud,
@@ -145,9 +145,9 @@ impl<P: Platform> Local<'_, P> {
         };
         Head {
             vni: self.cx.network.vni,
-            ip: Envelope::ip_within_host(self.cx.network.source(av), av, flow(self.qp.qpn, dest)),
+            ip: Envelope::ip_within_host(self.cx.network.source(av), av, flow(self.qp.made().qpn, dest)),
             header,
-            src: self.qp.qpn,
+            src: self.qp.made().qpn,
             epoch: self.state.epoch,
             len,
             remaining: entry.total - entry.sent,

@@ -19,7 +19,7 @@ impl<P: Platform> Local<'_, P> {
         if head.epoch != self.state.epoch || self.qp.send.window.is_empty() {
             return;
         }
-        if self.qp.qp_type == QpType::Ud {
+        if self.qp.made().qp_type == QpType::Ud {
             return self.datagram_gone(head);
         }
         if self.state.held.is_empty() {
@@ -42,25 +42,25 @@ impl<P: Platform> Local<'_, P> {
         match (head.header.op, &*body) {
             (Op::Acknowledge(Aeth { syndrome: Syndrome::Slow { .. }, .. }), Body::Data(_)) => self.memory_is_slow(),
             // An unreliable connection has no acknowledgements: a message is done when it was sent.
-            _ if self.qp.qp_type != QpType::Rc => self.answered(head, position),
+            _ if self.qp.made().qp_type != QpType::Rc => self.answered(head, position),
             (_, Body::Lost) => self.lost(),
             (Op::Acknowledge(Aeth { syndrome, .. }), _) => self.take_acknowledgement(head, position, syndrome),
             (Op::AtomicAcknowledge { original, .. }, _) => {
                 let (entry, bytes) = (&self.qp.send.window[position], original.to_ne_bytes());
-                let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, &bytes);
+                let copied = scatter_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, 0, &bytes);
                 self.result(head, position, body, copied);
             }
             (_, Body::Data(payload)) => {
                 let entry = &self.qp.send.window[position];
-                let copied = payload.scatter(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered);
+                let copied = payload.scatter(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, entry.answered);
                 self.result(head, position, body, copied);
             }
             (_, Body::Zeros(len)) => {
                 let entry = &self.qp.send.window[position];
                 let (sges, len) = (&entry.wr.sges, u64::from(*len));
-                let copied = scatter_zeros(&self.cx.keys, self.qp.pd, sges, entry.answered, len);
+                let copied = scatter_zeros(&self.cx.keys, self.qp.made().pd, sges, entry.answered, len);
                 if entry.answered == 0 {
-                    self.cx.chains.counts(self.qp.handle).into_iter().for_each(|counts| counts.soft_faults += 1);
+                    self.cx.chains.counts(self.qp.made().handle).into_iter().for_each(|counts| counts.soft_faults += 1);
                 }
                 self.result(head, position, body, copied);
             }

@@ -15,7 +15,7 @@ type Reply<M> = (Op, Body<M>);
 impl<P: Platform> Local<'_, P> {
     /// Executes a request packet and sends its reply.
     pub(crate) fn handle_request(&mut self, head: &Head, body: &Body<P::Memory>) {
-        let (op, body) = match self.qp.qp_type {
+        let (op, body) = match self.qp.made().qp_type {
             QpType::Ud => {
                 if let Body::Data(payload) = body {
                     let request = Request { op: head.header.op, solicited: head.header.solicited, payload };
@@ -68,7 +68,7 @@ impl<P: Platform> Local<'_, P> {
     fn refuse_until_ready(&mut self, head: &Head) {
         if let Some(queue) = &mut self.qp.recv.chain {
             queue.refused = Some(*head);
-            self.cx.chains.refuse(self.qp.handle);
+            self.cx.chains.refuse(self.qp.made().handle);
         }
     }
 

@@ -73,6 +73,6 @@ impl<'a, P: Platform> Responder<'a, P> {
 
 /// A header from this queue pair to its peer.
 fn header<P: Platform>(qp: &Core<P>, op: Op, psn: Psn) -> Header {
-    let service = if qp.qp_type == QpType::Uc { Service::Uc } else { Service::Rc };
+    let service = if qp.made().qp_type == QpType::Uc { Service::Uc } else { Service::Rc };
     Header::new(service, op, qp.attr.dest_qpn, psn)
 }

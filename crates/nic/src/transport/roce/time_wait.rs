@@ -48,7 +48,7 @@ impl TimeWait {
     /// A queue pair goes. An acknowledgement that is due is sent now.
     pub(crate) fn add<P: Platform>(&mut self, qp: &Qp<P>) {
         let Some(ack) = FinalAck::of(qp) else { return };
-        let qpn = qp.core().qpn;
+        let qpn = qp.core().made().qpn;
         // As many as the numbers that rest before one is used again.
         if self.order.len() == RESTING_QPS
             && let Some(oldest) = self.order.pop_front()
@@ -118,7 +118,7 @@ impl TimeWait {
 
 impl FinalAck {
     fn of<P: Platform>(qp: &Qp<P>) -> Option<Self> {
-        let connection = qp.connection().filter(|_| qp.core().qp_type == QpType::Rc)?;
+        let connection = qp.connection().filter(|_| qp.core().made().qp_type == QpType::Rc)?;
         let (executed, msn, left) = connection.responder.final_ack()?;
         Some(Self { envelope: connection.envelope, dest: qp.core().attr.dest_qpn, executed, msn, left })
     }

@@ -48,6 +48,6 @@ impl Connection {
 
 /// Whether the queue pair still answers: one in error only repeats its NAK.
 fn answers<P: Platform>(qp: &Core<P>) -> bool {
-    let repeats = qp.qp_type == QpType::Rc && qp.state() == QpState::Error;
+    let repeats = qp.made().qp_type == QpType::Rc && qp.state() == QpState::Error;
     repeats || qp.state().can_receive()
 }

@@ -35,7 +35,7 @@ impl<P: Platform> Requester<'_, P> {
             }
             return;
         }
-        if self.qp.qp_type == QpType::Uc {
+        if self.qp.made().qp_type == QpType::Uc {
             return self.let_go_on(psn);
         }
         let is_selective = self.connection.requester.is_selective();
@@ -229,7 +229,7 @@ impl<P: Platform> Requester<'_, P> {
         if payload.len() as u64 != expected {
             return self.exec().fail_oldest(WcStatus::BadResponse);
         }
-        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, entry.answered, payload);
+        let copied = scatter_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, entry.answered, payload);
         self.answered_with(copied, expected);
     }
 
@@ -240,7 +240,7 @@ impl<P: Platform> Requester<'_, P> {
         if self.connection.requester.unacked != psn || !is_atomic {
             return;
         }
-        let copied = scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, 0, &original.to_ne_bytes());
+        let copied = scatter_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, 0, &original.to_ne_bytes());
         self.answered_with(copied, entry.total);
     }
 

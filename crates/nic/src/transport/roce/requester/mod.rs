@@ -260,7 +260,7 @@ impl<P: Platform> Requester<'_, P> {
         if plan.last {
             entry.complete = true;
             send.cursor += 1;
-            if self.qp.qp_type == QpType::Uc {
+            if self.qp.made().qp_type == QpType::Uc {
                 self.on_unreliable_sent();
             }
         }
@@ -268,7 +268,7 @@ impl<P: Platform> Requester<'_, P> {
 
     /// An unreliable connection has no acknowledgements: a message is done when it was sent.
     fn on_unreliable_sent(&mut self) {
-        if !self.connection.is_acknowledged(self.qp.qp_type) {
+        if !self.connection.is_acknowledged(self.qp.made().qp_type) {
             self.connection.requester.unacked = self.qp.send.next_psn;
         }
         let cursor = self.qp.send.cursor;

@@ -111,7 +111,7 @@ impl<P: Platform> Packets<'_, P> {
 
     /// Whether the window, and the responder's resources for READs and atomics, have room for `plan`.
     pub(super) fn has_window(&self, plan: &Plan) -> bool {
-        if !self.connection.is_acknowledged(self.qp.qp_type) {
+        if !self.connection.is_acknowledged(self.qp.made().qp_type) {
             return true;
         }
         let requester = &self.connection.requester;
@@ -180,7 +180,7 @@ impl<P: Platform> Packets<'_, P> {
         let solicited = plan.last && entry.wr.flags.contains(SendFlags::SOLICITED);
         let header = Header {
             solicited,
-            ack_request: plan.asks && self.connection.is_acknowledged(self.qp.qp_type),
+            ack_request: plan.asks && self.connection.is_acknowledged(self.qp.made().qp_type),
             takes_selective: self.connection.requester.board.is_some(),
             is_repeated: place.is_repeated,
             has_telemetry: self.connection.requester.congestion.wants_telemetry(),
@@ -197,7 +197,7 @@ impl<P: Platform> Packets<'_, P> {
         }
         match &entry.inline {
             Some((memory, offset)) => memory.read(offset + sent, bytes).map_err(CopyError::from),
-            None => gather_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, sent, bytes),
+            None => gather_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, sent, bytes),
         }
     }
 

@@ -77,7 +77,7 @@ impl<P: Platform> Requester<'_, P> {
         };
         let copied = match data.len() as u64 == expected {
             true if data.is_empty() => Ok(()),
-            true => scatter_bytes(&self.cx.keys, self.qp.pd, &entry.wr.sges, at, data).map_err(Some),
+            true => scatter_bytes(&self.cx.keys, self.qp.made().pd, &entry.wr.sges, at, data).map_err(Some),
             false => Err(None),
         };
         match copied {

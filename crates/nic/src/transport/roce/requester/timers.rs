@@ -24,14 +24,14 @@ impl<P: Platform> Requester<'_, P> {
         // A rate limit may have ended too: a queue pair that still may not send finds out in its turn.
         self.out.make_wire_ready(self.index);
         let requester = &mut self.connection.requester;
-        if self.qp.qp_type == QpType::Rc && requester.is_waiting() && !requester.is_held_back() {
+        if self.qp.made().qp_type == QpType::Rc && requester.is_waiting() && !requester.is_held_back() {
             if requester.timers.has_passed(Timer::Retry, now) {
                 self.retry();
             } else if requester.timers.has_passed(Timer::Probe, now) {
                 self.probe();
             }
         }
-        if self.qp.qp_type == QpType::Uc {
+        if self.qp.made().qp_type == QpType::Uc {
             self.forget_silence();
         }
         self.rearm();
@@ -83,7 +83,7 @@ impl<P: Platform> Requester<'_, P> {
         if !requester.is_waiting() {
             return;
         }
-        if self.qp.qp_type != QpType::Rc {
+        if self.qp.made().qp_type != QpType::Rc {
             requester.timers.set(Timer::Probe, now.after(LEAST_TIMEOUT));
             return self.rearm();
         }
@@ -97,7 +97,7 @@ impl<P: Platform> Requester<'_, P> {
     pub(super) fn rearm(&mut self) {
         // A deadline is never now: even a wrong one cannot keep the engine in a loop.
         let (index, soonest) = (self.index, Time(self.out.now.0 + 1));
-        let waits = self.connection.is_acknowledged(self.qp.qp_type);
+        let waits = self.connection.is_acknowledged(self.qp.made().qp_type);
         if let Some(at) = self.connection.requester.deadline().filter(|_| waits) {
             self.out.timers.set_by(index, at.max(soonest));
         }

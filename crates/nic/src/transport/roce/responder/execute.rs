@@ -25,7 +25,7 @@ impl<P: Platform> Responder<'_, P> {
                 self.exec().execute_write(&request)?;
                 self.count_message(part);
             }
-            _ if self.qp.recv.message != Message::None || self.qp.qp_type == QpType::Uc => return Err(invalid()),
+            _ if self.qp.recv.message != Message::None || self.qp.made().qp_type == QpType::Uc => return Err(invalid()),
             Op::ReadRequest(reth) => return self.execute_read(header, reth),
             _ => self.execute_stored(header, payload)?,
         }

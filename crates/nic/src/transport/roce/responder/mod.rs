@@ -111,7 +111,7 @@ impl ResponderState {
 impl<P: Platform> Responder<'_, P> {
     /// Takes a request packet from the peer.
     pub(super) fn handle_request(&mut self, header: &Header, payload: &[u8]) {
-        match self.qp.qp_type {
+        match self.qp.made().qp_type {
             QpType::Rc if self.qp.state() == QpState::Error => self.repeat_final_answer(header),
             QpType::Rc => self.receive_in_order(header, payload),
             QpType::Uc => self.receive_as_it_comes(header, payload),
@@ -243,7 +243,7 @@ impl<P: Platform> Responder<'_, P> {
 
     /// Unreliable connection: a loss drops the rest of its message (IBA 9.8.2.2).
     fn receive_as_it_comes(&mut self, header: &Header, payload: &[u8]) {
-        if header.ack_request && self.connection.is_acknowledged(self.qp.qp_type) {
+        if header.ack_request && self.connection.is_acknowledged(self.qp.made().qp_type) {
             self.hold_sender_back(header.psn);
         }
         let in_sequence = header.psn == self.qp.recv.expected_psn;

@@ -160,7 +160,7 @@ impl<P: Platform> Responder<'_, P> {
     /// Executes what was kept, as far as nothing is missing before it.
     pub(super) fn receive_held(&mut self) {
         while self.qp.state() != QpState::Error
-            && self.qp.qp_type == QpType::Rc
+            && self.qp.made().qp_type == QpType::Rc
             && let Some(held) = self.connection.responder.selective.reordering.take(self.qp.recv.expected_psn)
         {
             P::serve(Some(self.qp.packet_id(false, held.header.psn)));
