@@ -17,7 +17,6 @@ use rdmesh_nic::policy::{Bucket, Policy, Rate};
 use rdmesh_verbs::DeviceLimits;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,14 +25,14 @@ use std::time::Duration;
 pub(super) struct Account(Arc<Shared>);
 
 /// The fixed parts of an account.
-pub(super) struct Shared {
-    pub(super) spec: EndpointSpec,
+struct Shared {
+    spec: EndpointSpec,
     /// Its share of the router's budget.
-    pub(super) share: Share,
+    share: Share,
     /// Unmaps the memory and closes the descriptors of its programs.
-    pub(super) disposal: Disposal,
+    disposal: Disposal,
     /// Lookups for its programs, with the back-off for slow ones, and for unreachable memory.
-    pub(super) seeker: Seeker,
+    seeker: Seeker,
     limits: DeviceLimits,
     state: Mutex<State>,
 }
@@ -92,14 +91,6 @@ pub(super) struct BudgetCharge {
     descriptors: budget::Charge,
 }
 
-impl Deref for Account {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.0
-    }
-}
-
 impl Account {
     /// The account of an endpoint that holds nothing yet.
     pub(super) fn new(spec: EndpointSpec, limits: DeviceLimits, disposal: Disposal, seeker: Seeker) -> Self {
@@ -125,11 +116,11 @@ impl Account {
         let mut state = self.lock();
         let held = state.held.get(item);
         if held.checked_add(amount).is_none_or(|sum| sum > limit) {
-            state.refuse(&self.spec, advice, limit);
+            state.refuse(self.spec(), advice, limit);
             return Err(Errno::NOMEM);
         }
         let budget = BudgetCharge::new(
-            &self.share,
+            self.share(),
             item.memory().saturating_mul(amount),
             item.descriptors().saturating_mul(amount),
         )?;
@@ -140,20 +131,20 @@ impl Account {
 
     /// Checks the term of a lease. One that is too long is ENOMEM, as other limits that are reached.
     pub(super) fn admit_term(&self, term: Duration) -> Result<(), Errno> {
-        let longest = u64::from(self.spec.quota.linger_seconds);
+        let longest = u64::from(self.spec().quota.linger_seconds);
         if term <= Duration::from_secs(longest) {
             return Ok(());
         }
-        self.lock().refuse(&self.spec, "seconds of a lease: raise the quota `linger_seconds`", longest);
+        self.lock().refuse(self.spec(), "seconds of a lease: raise the quota `linger_seconds`", longest);
         Err(Errno::NOMEM)
     }
 
     /// Whether devices that outlive their programs may keep so many bytes together. The log tells of the first that may not.
     pub(super) fn admit_lingering(&self, bytes: u64) -> bool {
-        let limit = self.spec.quota.linger_bytes;
+        let limit = self.spec().quota.linger_bytes;
         if bytes > limit {
             let what = "bytes of a device that outlives its program: raise the quota `linger_bytes`";
-            self.lock().warn(&self.spec, what, limit);
+            self.lock().warn(self.spec(), what, limit);
         }
         bytes <= limit
     }
@@ -197,12 +188,32 @@ impl Account {
 
     /// Records that a resource of the router is exhausted for it.
     pub(super) fn exhausted(&self, resource: Resource) {
-        self.lock().refuse(&self.spec, resource.advice(), self.share.held(resource));
+        self.lock().refuse(self.spec(), resource.advice(), self.share().held(resource));
     }
 
     /// The limit that was reached since the last call.
     pub(super) fn take_refusal(&self) -> Option<&'static str> {
         self.lock().refusal.take()
+    }
+
+    /// The endpoint.
+    pub(super) fn spec(&self) -> &EndpointSpec {
+        &self.0.spec
+    }
+
+    /// Its share of the router's budget.
+    pub(super) fn share(&self) -> &Share {
+        &self.0.share
+    }
+
+    /// What unmaps the memory and closes the descriptors of its programs.
+    pub(super) fn disposal(&self) -> &Disposal {
+        &self.0.disposal
+    }
+
+    /// Lookups for its programs, with the back-off for slow ones, and for unreachable memory.
+    pub(super) fn seeker(&self) -> &Seeker {
+        &self.0.seeker
     }
 
     /// Records a failed request.
@@ -219,7 +230,7 @@ impl Account {
     /// Logs, once, why programs do not reach external peers.
     pub(super) fn report_external(&self, error: Option<&ExternalPathError>) {
         let Some(error) = error.filter(|_| self.is_first("external")) else { return };
-        let (endpoint, network) = (&self.spec.name, &self.spec.network);
+        let (endpoint, network) = (&self.spec().name, &self.spec().network);
         match error {
             // An endpoint without such an address is not expected to be reachable there.
             ExternalPathError::NoInterface => tracing::info!(endpoint, network, "RDMA stays within rdmesh: {error}"),
@@ -240,7 +251,7 @@ impl Account {
     }
 
     fn limit(&self, item: Item) -> (u64, &'static str) {
-        let (quota, limits) = (&self.spec.quota, &self.limits);
+        let (quota, limits) = (&self.spec().quota, &self.0.limits);
         let (limit, advice) = match item {
             Item::Pinned => {
                 return (quota.pinned_bytes, "bytes of registered memory: raise the quota `pinned_bytes`");
@@ -443,23 +454,23 @@ mod tests {
         let mut all = account.charge(qp, 1).unwrap();
         all.absorb(account.charge(qp, 2).unwrap());
         assert_eq!((all.amount(), account.held(qp), account.charge(qp, 1).err()), (3, 3, Some(Errno::NOMEM)));
-        let memory = account.share.held(Resource::Memory);
+        let memory = account.share().held(Resource::Memory);
         all.give_back(1);
-        assert_eq!((account.held(qp), account.share.held(Resource::Memory)), (2, memory / 3 * 2));
+        assert_eq!((account.held(qp), account.share().held(Resource::Memory)), (2, memory / 3 * 2));
         // The quota comes back at the end, the memory when it has really gone.
         let budget = all.end();
-        assert_eq!((account.held(qp), account.share.held(Resource::Memory)), (0, memory / 3 * 2));
+        assert_eq!((account.held(qp), account.share().held(Resource::Memory)), (0, memory / 3 * 2));
         drop(budget);
-        assert_eq!(account.share.held(Resource::Memory), 0);
+        assert_eq!(account.share().held(Resource::Memory), 0);
         drop(account.charge(Item::Context, 1).unwrap());
         assert_eq!(account.held(Item::Context), 0);
-        assert_eq!(account.share.held(Resource::Descriptors), 0);
+        assert_eq!(account.share().held(Resource::Descriptors), 0);
     }
 
     #[test]
     fn a_refused_quota_charges_nothing() {
         let account = account(Quota { contexts: 0, ..Quota::default() });
         assert_eq!(account.charge(Item::Context, 1).err(), Some(Errno::NOMEM));
-        assert_eq!(account.share.held(Resource::Memory), 0);
+        assert_eq!(account.share().held(Resource::Memory), 0);
     }
 }

@@ -50,7 +50,11 @@ impl Accounts {
     pub(super) fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
         let failed_requests = endpoint.account.failed_requests(std::mem::take);
-        self.past_failed_requests.keep(&endpoint.account.spec.name, &endpoint.account.spec.network, failed_requests);
+        self.past_failed_requests.keep(
+            &endpoint.account.spec().name,
+            &endpoint.account.spec().network,
+            failed_requests,
+        );
         Some(endpoint)
     }
 
@@ -104,8 +108,8 @@ impl Accounts {
     /// Indices beyond the ends of their queues that programs have written, for each endpoint.
     pub(super) fn bad_indices(&self) -> Vec<BadIndices> {
         let of = |Endpoint { account, .. }: &Endpoint| BadIndices {
-            name: account.spec.name.clone(),
-            network: account.spec.network.clone(),
+            name: account.spec().name.clone(),
+            network: account.spec().network.clone(),
             count: account.bad_indices(),
         };
         self.endpoints.values().map(of).collect()
@@ -114,8 +118,8 @@ impl Accounts {
     /// Time for which rates have held queue pairs, for each endpoint.
     pub(super) fn held(&self) -> Vec<HeldEndpoint> {
         let of = |Endpoint { account, .. }: &Endpoint| HeldEndpoint {
-            name: account.spec.name.clone(),
-            network: account.spec.network.clone(),
+            name: account.spec().name.clone(),
+            network: account.spec().network.clone(),
             times: account.held_by_rates(),
         };
         self.endpoints.values().map(of).collect()
@@ -124,7 +128,7 @@ impl Accounts {
     /// Failed requests, the latest at the end.
     pub(super) fn failed_requests(&self) -> Vec<FailedRequestInfo> {
         let of = |endpoint: &Endpoint| {
-            let spec = &endpoint.account.spec;
+            let spec = endpoint.account.spec();
             endpoint
                 .account
                 .failed_requests(|failed_requests| failed_requests.infos(&spec.name, &spec.network).collect::<Vec<_>>())

@@ -27,10 +27,10 @@ use zerocopy::FromBytes;
 impl CmServer {
     /// Adds an endpoint.
     pub(super) fn add_node(&mut self, account: Account) {
-        let spec = &account.spec;
+        let spec = account.spec();
         // Some more than queue pairs: there are listeners, and those that are about to get theirs or have lost it.
         let max_ids = spec.quota.qps.saturating_mul(2).saturating_add(1024);
-        let memory = account.share.take(Resource::Memory, 0).ok().map(Arc::new);
+        let memory = account.share().take(Resource::Memory, 0).ok().map(Arc::new);
         let node = NodeSpec { vni: spec.vni, gids: spec.gids.clone(), guid: spec.node_guid(), max_ids, memory };
         self.cm.add_node(spec.id, node);
         self.nodes.insert(spec.id, Node { account, devices: Vec::new() });
@@ -108,7 +108,7 @@ impl CmServer {
         let Some(account) = self.clients.get(id).map(|connection| connection.account().clone()) else {
             return Ok(answer);
         };
-        let refused = account.share.take_refusal();
+        let refused = account.share().take_refusal();
         let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
         if may_wait {
             self.session.tell(Control::Evict(id));
@@ -130,9 +130,9 @@ impl CmServer {
             return Ok(false);
         }
         let (account, process) = (connection.account().clone(), Arc::clone(connection.program().process()));
-        let begun = self.lookups.find_uplink(id, &account.seeker, process, (self.external_paths.clone(), 0));
+        let begun = self.lookups.find_uplink(id, account.seeker(), process, (self.external_paths.clone(), 0));
         if begun.is_err() {
-            let refused = account.share.take_refusal();
+            let refused = account.share().take_refusal();
             refused.into_iter().for_each(|resource| self.note_exhausted(&account, resource));
         }
         begun?;
@@ -262,7 +262,7 @@ impl CmServer {
     /// Every identifier.
     pub(super) fn connection_infos(&self) -> Vec<ConnectionInfo> {
         let named = |row: ConnectionRow| {
-            let spec = &self.nodes.get(&row.endpoint)?.account.spec;
+            let spec = self.nodes.get(&row.endpoint)?.account.spec();
             Some(ConnectionInfo { name: spec.name.clone(), network: spec.network.clone(), row })
         };
         self.cm.rows().into_iter().filter_map(named).collect()

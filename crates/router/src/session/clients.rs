@@ -247,7 +247,7 @@ impl Clients {
         let id = self.next;
         if let Err(errno) = epoll::add(&self.epoll, connection.socket(), Source::Connection(id).data(), READABLE) {
             let (socket, _, account) = connection.end();
-            self.retire(socket, &account.disposal);
+            self.retire(socket, account.disposal());
             return Err(errno);
         }
         self.next += 1;
@@ -276,9 +276,9 @@ impl Clients {
         let (socket, subject, account) = connection.end();
         if let Some(parked) = parked {
             self.parked.retain(|other| *other != id);
-            parked.fds.into_iter().for_each(|fd| account.disposal.close(fd));
+            parked.fds.into_iter().for_each(|fd| account.disposal().close(fd));
         }
-        self.retire(socket, &account.disposal);
+        self.retire(socket, account.disposal());
         subject
     }
 
@@ -376,7 +376,7 @@ impl Clients {
             && connection.account().may_log()
         {
             tracing::warn!(
-                endpoint = connection.account().spec.name,
+                endpoint = connection.account().spec().name,
                 pid = connection.program().process().pid,
                 "connection closed: {reason}"
             );
@@ -392,7 +392,7 @@ impl Clients {
     /// Closes the descriptors that came with a message. Returns whether so many wait that no more are to come.
     fn dispose(&self, id: u64, fds: Vec<OwnedFd>) -> bool {
         let Some(connection) = self.get(id) else { return false };
-        let disposal = &connection.account().disposal;
+        let disposal = connection.account().disposal();
         fds.into_iter().for_each(|fd| disposal.close(fd));
         disposal.is_full()
     }
@@ -411,7 +411,7 @@ impl Clients {
     pub(super) fn unpark(&mut self, reclaimer: &Reclaimer, wake: &Arc<OwnedFd>) {
         for id in std::mem::take(&mut self.held) {
             let Some(entry) = self.connections.get_mut(&id) else { continue };
-            entry.is_held = entry.connection.account().disposal.ask_for_room(wake);
+            entry.is_held = entry.connection.account().disposal().ask_for_room(wake);
             if entry.is_held {
                 self.held.push(id);
             } else {
@@ -424,7 +424,7 @@ impl Clients {
         let is_reclaiming = reclaimer.ask_for_wake(wake);
         for id in std::mem::take(&mut self.parked) {
             let Some(Entry { connection, parked: Some(parked), .. }) = self.connections.get_mut(&id) else { continue };
-            let is_busy = connection.account().disposal.is_reclaiming();
+            let is_busy = connection.account().disposal().is_reclaiming();
             parked.is_over |= match &parked.until {
                 Until::Room(evicted) => !is_reclaiming || evicted.is_gone() && !is_busy,
                 Until::Eviction | Until::Lookup => false,

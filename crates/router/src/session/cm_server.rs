@@ -174,14 +174,16 @@ impl CmServer {
     fn take(&mut self, connection: SessionConnection, message: &[u8]) {
         let account = connection.account().clone();
         if !self.nodes.contains_key(&connection.endpoint()) {
-            return self.clients.retire(connection.end().0, &account.disposal);
+            return self.clients.retire(connection.end().0, account.disposal());
         }
         let (bytes, attempt) = (message.to_vec(), Attempt::First);
         // It can be executed at once, in its turn.
         let parked = Parked { bytes, fds: Vec::new(), until: Until::Lookup, attempt, is_over: true };
         match self.clients.add(connection, Some(parked)) {
             Ok(id) => self.clients.queue(id),
-            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "cannot poll a connection, closing it"),
+            Err(error) => {
+                tracing::warn!(endpoint = account.spec().name, %error, "cannot poll a connection, closing it")
+            }
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) struct CmChannel {
 impl CmChannel {
     /// A channel of an endpoint, charged to its account; `opener` is the connection that opens it.
     pub(super) fn new(opener: u64, account: &Account) -> Result<Self, Exhausted> {
-        let charge = BudgetCharge::new(&account.share, MEMORY, DESCRIPTORS)?;
+        let charge = BudgetCharge::new(account.share(), MEMORY, DESCRIPTORS)?;
         Ok(Self { opener, connections: 1, external: None, _charge: charge })
     }
 }

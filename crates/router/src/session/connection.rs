@@ -36,7 +36,7 @@ pub(super) struct SessionConnection {
 
 impl SessionConnection {
     pub(super) fn new(socket: OwnedFd, account: Account, program: Program, charge: Charge) -> Self {
-        let (endpoint, tenant) = (account.spec.id, account.spec.vni);
+        let (endpoint, tenant) = (account.spec().id, account.spec().vni);
         Self {
             socket,
             endpoint,

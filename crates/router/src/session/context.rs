@@ -117,7 +117,7 @@ impl Context {
     ) -> io::Result<(Self, Reply)> {
         let holdings = Holdings::new(account.charge(Item::Context, 1)?);
         let alarm = Alarm::default();
-        let Areas { page, queues, waker } = Areas::map(opening, fds, &alarm, &account.disposal)?;
+        let Areas { page, queues, waker } = Areas::map(opening, fds, &alarm, account.disposal())?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, async_fd) = EventSocket::pair()?;
         let token = random_token()?;
@@ -132,9 +132,9 @@ impl Context {
         let external = uplink.external.as_ref().ok().map(external_port);
         let mtu = active_mtu(uplink.interface);
         let network = Network {
-            vni: account.spec.vni,
-            endpoint: account.spec.id.0,
-            gids: account.spec.gids.clone(),
+            vni: account.spec().vni,
+            endpoint: account.spec().id.0,
+            gids: account.spec().gids.clone(),
             external,
             mtu,
         };
@@ -148,7 +148,7 @@ impl Context {
             id
         });
         let context = Self {
-            endpoint: account.spec.id,
+            endpoint: account.spec().id,
             shard: shard.clone(),
             id,
             page,
@@ -366,8 +366,8 @@ impl Context {
         });
         ContextInfo {
             endpoint: self.endpoint,
-            name: account.spec.name.clone(),
-            network: account.spec.network.clone(),
+            name: account.spec().name.clone(),
+            network: account.spec().network.clone(),
             pid: self.opener.pid,
             uid: self.opener.uid,
             comm: self.opener.comm.clone(),

@@ -27,7 +27,7 @@ struct Reported {
 
 impl Endpoint {
     pub(super) fn new(account: Account) -> Self {
-        let arenas = Arenas::new(account.disposal.clone());
+        let arenas = Arenas::new(account.disposal().clone());
         Self { account, arenas, ended: Traffic::default(), reported: None }
     }
 
@@ -43,7 +43,7 @@ impl Endpoint {
             Some(reported) if now.0 - reported.at.0 < FRESH => reported,
             _ => {
                 let mut sum = self.ended;
-                devices.of_endpoint(self.account.spec.id).for_each(|context| sum.add_context(context));
+                devices.of_endpoint(self.account.spec().id).for_each(|context| sum.add_context(context));
                 // Adding up may have taken long.
                 Reported { at: clock.now(), sum }
             }

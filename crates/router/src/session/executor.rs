@@ -107,7 +107,7 @@ impl Executor {
             Ok(false) => {}
             Ok(true) => return Err(Until::Lookup),
             Err(errno) => {
-                let refused = connection.account().share.take_refusal();
+                let refused = connection.account().share().take_refusal();
                 refused.into_iter().for_each(|resource| self.note_exhausted(connection.account(), resource));
                 return Ok(Executed::Answer(Err(errno)));
             }
@@ -260,7 +260,7 @@ impl Executor {
         device_failures::note_failed_requests(&mut context, &endpoint.account);
         endpoint.arenas.forget(id);
         self.cm.tell(CmControl::Closed(number, context.open_device()));
-        context.close(&endpoint.account.disposal);
+        context.close(endpoint.account.disposal());
     }
 
     /// Executes a command. Where the endpoint's budget is exhausted, unused mappings are evicted, and the command has to wait
@@ -273,12 +273,12 @@ impl Executor {
     ) -> Result<Answer, Until> {
         let answer = command(self, connection);
         let account = connection.account();
-        let refused = account.share.take_refusal();
+        let refused = account.share().take_refusal();
         let Some(resource) = refused.filter(|_| answer.is_err()) else { return Ok(answer) };
         if may_wait {
             let evicted = self.accounts.evict();
             // What the endpoint itself has given up counts as its own until then.
-            if !evicted.is_empty() || account.disposal.is_reclaiming() {
+            if !evicted.is_empty() || account.disposal().is_reclaiming() {
                 return Err(Until::Room(evicted));
             }
         }
@@ -319,7 +319,7 @@ impl Executor {
         if connection.has_found() {
             return Ok(false);
         }
-        let (seeker, process, lookups) = (&account.seeker, Arc::clone(connection.program().process()), &self.lookups);
+        let (seeker, process, lookups) = (account.seeker(), Arc::clone(connection.program().process()), &self.lookups);
         match (frame.kind, connection.subject()) {
             (RequestKind::Open | RequestKind::OpenGuest, None) if account.has_room_for(Item::Context) => {
                 let shard = self.devices.least_loaded().number();

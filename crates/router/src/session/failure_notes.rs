@@ -39,7 +39,7 @@ impl Account {
     /// Records that security groups keep the endpoint from a peer, and logs it once.
     pub(super) fn note_forbidden(&self, peer: IpAddr, program: &Program) {
         if self.is_first("security groups") {
-            let (endpoint, network) = (&self.spec.name, &self.spec.network);
+            let (endpoint, network) = (&self.spec().name, &self.spec().network);
             tracing::info!(endpoint, network, %peer, "security groups refuse a connection; `rdmesh doctor` lists those to come");
         }
         self.note(FailedRequest::Forbidden { peer }, program);
@@ -53,14 +53,14 @@ impl Account {
         external: Option<ExternalPathError>,
         program: &Program,
     ) {
-        let gids = &self.spec.gids;
+        let gids = &self.spec().gids;
         let Some(gid) = gids.get(usize::from(av.sgid_index)).copied() else { return };
         let to = av.dgid.ip();
         let is_like = |gid: &Gid| !gid.is_zero() && gid.ip().is_ipv4() == to.is_ipv4();
         let request = if !is_like(&gid) {
             let better = gids.iter().position(is_like).and_then(|index| index.try_into().ok());
             FailedRequest::WrongGid { index: av.sgid_index, gid, better, peer: to }
-        } else if !to.is_multicast() && external.is_some() && routes.find(self.spec.vni, av.dgid) == Route::External {
+        } else if !to.is_multicast() && external.is_some() && routes.find(self.spec().vni, av.dgid) == Route::External {
             FailedRequest::NoPath { peer: to, external }
         } else {
             return;

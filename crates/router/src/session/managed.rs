@@ -152,7 +152,7 @@ impl ManagedQueue {
         }
         let labels = &mut self.labels[side as usize];
         if labels.is_none() {
-            let charge = account.share.take(Resource::Memory, (cycle * size_of::<Option<Label>>()) as u64)?;
+            let charge = account.share().take(Resource::Memory, (cycle * size_of::<Option<Label>>()) as u64)?;
             *labels = Some(Labels { slots: vec![None; cycle].into(), _charge: charge });
         }
         let slots = labels.iter_mut().flat_map(|labels| &mut labels.slots[first..]);
@@ -193,7 +193,7 @@ impl ManagedQueue {
         let image = &mut self.images[side as usize];
         if first == 0 {
             *image = None;
-            let charge = account.share.take(Resource::Memory, Image::bytes_of(stride, cycle) as u64)?;
+            let charge = account.share().take(Resource::Memory, Image::bytes_of(stride, cycle) as u64)?;
             *image = Some(Parts { image: Image::new(stride, cycle).ok_or(Errno::INVAL)?, charge });
         }
         let parts = image.as_mut().filter(|parts| parts.image.slots() == first).ok_or(Errno::INVAL)?;

@@ -72,7 +72,7 @@ impl CmServer {
         let seeker = self
             .clients
             .get(opener)
-            .map(|connection| (&connection.account().seeker, Arc::clone(connection.program().process())));
+            .map(|connection| (connection.account().seeker(), Arc::clone(connection.program().process())));
         match seeker {
             Some((seeker, process)) => {
                 self.lookups.read_neighbours(opener, seeker, process);

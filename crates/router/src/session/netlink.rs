@@ -136,7 +136,7 @@ impl<'a> Asker<'a> {
     }
 
     fn device(&self) -> Device {
-        let spec = &self.endpoint.account.spec;
+        let spec = self.endpoint.account.spec();
         Device { capabilities: CAPABILITIES, node_guid: spec.node_guid(), ports: PORT.into() }
     }
 

@@ -43,7 +43,7 @@ impl<'a> Objects<'a> {
             return self.list_cm_ids(from, limit);
         }
         let (first, mut handle) = ((from >> 32) as u32, from as u32);
-        let contexts = self.devices.of_endpoint(self.account.spec.id).filter(|context| context.number() >= first);
+        let contexts = self.devices.of_endpoint(self.account.spec().id).filter(|context| context.number() >= first);
         let mut contexts: Vec<&Context> = contexts.collect();
         contexts.sort_unstable_by_key(|context| context.number());
         let mut rows = Vec::new();
@@ -71,7 +71,7 @@ impl<'a> Objects<'a> {
                 self.list(kind, key, 1).into_iter().find(|row| row.key == key)
             }
             Kind::Qp => {
-                let contexts = self.devices.of_endpoint(self.account.spec.id);
+                let contexts = self.devices.of_endpoint(self.account.spec().id);
                 contexts
                     .flat_map(|context| context.resources(kind, 0, usize::MAX))
                     .find(|row| matches!(row.resource, Resource::Qp { qpn, .. } if qpn == number))
@@ -93,14 +93,15 @@ impl<'a> Objects<'a> {
             Kind::Mr => objects.mrs.into(),
             Kind::Srq => objects.srqs.into(),
             Kind::Ctx => contexts,
-            Kind::CmId => self.cm.ask(|answer| CmControl::Count(self.account.spec.id, answer)).unwrap_or(0),
+            Kind::CmId => self.cm.ask(|answer| CmControl::Count(self.account.spec().id, answer)).unwrap_or(0),
         };
         Kind::ALL.into_iter().map(|kind| (kind, count(kind))).collect()
     }
 
     fn list_cm_ids(&self, from: u64, limit: usize) -> Vec<Row> {
         let Ok(from) = u32::try_from(from) else { return Vec::new() };
-        let ids = self.cm.ask(|answer| CmControl::List(self.account.spec.id, from, limit, answer)).unwrap_or_default();
+        let ids =
+            self.cm.ask(|answer| CmControl::List(self.account.spec().id, from, limit, answer)).unwrap_or_default();
         let row = |(owner, id): (_, CmId)| Row { key: id.number.into(), owner, resource: Resource::CmId(id) };
         ids.into_iter().map(row).collect()
     }

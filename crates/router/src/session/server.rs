@@ -134,7 +134,7 @@ impl Server {
     /// Records the requests of a chain, which is charged to its endpoint.
     fn trace_chain(&mut self, endpoint: EndpointId, trace: TraceChain) -> Result<Vec<StepRow>, ChainError> {
         let known = self.executor.accounts().get(endpoint).ok_or(ChainError::NoSuchChain)?;
-        let share = known.account.share.clone();
+        let share = known.account.share().clone();
         self.executor.devices_mut().trace_chain(&share, endpoint, trace)
     }
 
@@ -228,7 +228,7 @@ impl Server {
         }
         self.executor.end_lingering(|context| context.endpoint() == id);
         if let Some(endpoint) = self.executor.accounts_mut().remove(id) {
-            self.clients.stop_listening(id, &endpoint.account.disposal);
+            self.clients.stop_listening(id, endpoint.account.disposal());
         }
     }
 
@@ -250,7 +250,7 @@ impl Server {
     /// Accepts one connection, or refuses it. Returns whether there was one.
     fn accept(&mut self, id: EndpointId) -> bool {
         let Some(endpoint) = self.executor.accounts().get(id) else { return false };
-        if endpoint.account.disposal.is_full() {
+        if endpoint.account.disposal().is_full() {
             self.pause_listener(id);
             return false;
         }
@@ -264,7 +264,7 @@ impl Server {
             Err(error) => {
                 // Descriptors have run out, most likely.
                 if endpoint.account.is_first("accept") {
-                    tracing::error!(endpoint = endpoint.account.spec.name, %error, "cannot accept connections; is the limit on open files too low?");
+                    tracing::error!(endpoint = endpoint.account.spec().name, %error, "cannot accept connections; is the limit on open files too low?");
                 }
                 self.pause_listener(id);
             }
@@ -276,13 +276,13 @@ impl Server {
     fn welcome(&mut self, id: EndpointId, socket: OwnedFd) {
         let Some((endpoint, totals)) = self.executor.accounts_mut().with_totals(id) else { return };
         let account = &endpoint.account;
-        let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal.close(socket) };
+        let Ok(program) = Program::of(socket.as_fd()) else { return account.disposal().close(socket) };
         // The relay of an endpoint with a network namespace of its own is a thread of this process.
-        let is_relay = account.spec.namespace.is_some() && program.process().is_router();
-        let is_welcome = is_relay || account.spec.allowed_uid.is_none_or(|uid| uid == program.process().uid);
+        let is_relay = account.spec().namespace.is_some() && program.process().is_router();
+        let is_welcome = is_relay || account.spec().allowed_uid.is_none_or(|uid| uid == program.process().uid);
         if !is_welcome && account.is_first("user") {
             tracing::warn!(
-                endpoint = account.spec.name,
+                endpoint = account.spec().name,
                 pid = program.process().pid,
                 uid = program.process().uid,
                 "refused: not the endpoint's user"
@@ -292,15 +292,17 @@ impl Server {
             totals.connections_refused += 1;
             // No command of a program is refused.
             account.take_refusal();
-            if let Some(resource) = account.share.take_refusal() {
+            if let Some(resource) = account.share().take_refusal() {
                 account.exhausted(resource);
             }
-            return self.clients.retire(socket, &account.disposal);
+            return self.clients.retire(socket, account.disposal());
         };
         let connection = SessionConnection::new(socket, account.clone(), program, charge);
         match self.clients.add(connection, None) {
             Ok(_) => totals.connections_accepted += 1,
-            Err(error) => tracing::warn!(endpoint = account.spec.name, %error, "cannot poll a connection, closing it"),
+            Err(error) => {
+                tracing::warn!(endpoint = account.spec().name, %error, "cannot poll a connection, closing it")
+            }
         }
     }
 

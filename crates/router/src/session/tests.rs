@@ -83,7 +83,7 @@ impl World {
 
     fn hold_lookups(&self, n: u8) -> Sender<()> {
         let (release, released) = channel_of();
-        self.account(n).seeker.errands.add(0, Held(released));
+        self.account(n).seeker().errands.add(0, Held(released));
         release
     }
 
@@ -245,7 +245,7 @@ fn rdma_cm_goes_on_while_a_command_is_executed() {
 fn a_program_waits_for_the_descriptors_that_it_sent() {
     let world = World::new();
     let mut client = Client::device(&world.endpoint(1));
-    let disposal = world.account(1).disposal.clone();
+    let disposal = world.account(1).disposal().clone();
     let (release, released) = channel_of();
     disposal.hold_closer(Held(released));
     let (read_end, _write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -271,7 +271,7 @@ fn descriptors_of_a_refused_command_are_closed_on_another_thread() {
     let world = World::new();
     let mut client = Client::connect(&world.endpoint(1));
     let (release, released) = channel_of();
-    world.account(1).disposal.hold_closer(Held(released));
+    world.account(1).disposal().hold_closer(Held(released));
     let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
     // A command on a connection without a context.
     let body = client::plain(number::ALLOC_PD, &AllocPd::default(), &[], 4);
@@ -337,7 +337,7 @@ fn a_device_with_many_queue_pairs_is_closed_while_others_go_on() {
     }
     assert_eq!(queue_pairs(&world), MANY);
     let (release, released) = channel_of();
-    world.account(1).disposal.discard(Gate(released));
+    world.account(1).disposal().discard(Gate(released));
     drop(client);
     while queue_pairs(&world) == MANY {
         std::thread::yield_now();
@@ -345,7 +345,7 @@ fn a_device_with_many_queue_pairs_is_closed_while_others_go_on() {
     world.others_go_on(2);
     assert_eq!(queue_pairs(&world), MANY - TWO_SLICES, "the session thread did no more");
     drop(release);
-    world.account(1).disposal.finish();
+    world.account(1).disposal().finish();
     // Jobs may have added jobs.
     while queue_pairs(&world) > 1 {
         std::thread::yield_now();

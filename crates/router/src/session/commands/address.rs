@@ -34,7 +34,7 @@ pub(super) fn check_address(endpoint: &EndpointSpec, av: &mut AddressVector) -> 
 pub(super) fn create(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let request: CreateAh = call.request()?;
     let mut av = address_vector(&request.attr);
-    check_address(&call.scope.endpoint.account.spec, &mut av)?;
+    check_address(call.scope.endpoint.account.spec(), &mut av)?;
     let charge = call.charge(ObjectKind::Ah)?;
     let pd = request.pd_handle;
     let made = call.on_shard(move |shard, c| shard.engine().device(c)?.create_ah(pd, av));

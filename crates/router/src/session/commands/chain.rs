@@ -45,7 +45,7 @@ fn manage(scope: &mut Scope<'_>, request: Manage) -> Result<Managed, Errno> {
     let info = scope.on_shard(move |shard, c| shard.engine().device(c)?.query_qp(qp))?;
     let has = |side| request.sides & side != 0;
     let copies_len = if has(Manage::SEND) { (INLINE_COPIES * info.caps.max_inline) as usize } else { 0 };
-    let charge = scope.endpoint.account.share.take(Resource::Memory, copies_len as u64 + STATE)?;
+    let charge = scope.endpoint.account.share().take(Resource::Memory, copies_len as u64 + STATE)?;
     let copies = TenantMemory::own(copies_len);
     let (managed, lens) = scope.on_shard(move |shard, c| {
         let mut device = shard.engine().device(c)?;

@@ -69,7 +69,7 @@ pub(super) fn query_port(call: &mut Call<'_>) -> Result<Reply, Errno> {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         phys_state: PORT_LINK_UP,
-        lid: lids::lid(&call.scope.endpoint.account.spec.gids),
+        lid: lids::lid(&call.scope.endpoint.account.spec().gids),
         link_layer: ETHERNET,
         ..Default::default()
     }))
@@ -80,7 +80,7 @@ fn attributes(call: &Call<'_>) -> QueryDeviceResponse {
     const ATOMIC_HCA: u32 = 1;
     const MCAST_GROUPS: u32 = 8192;
     const QPS_PER_GROUP: u32 = 56;
-    let guid = call.scope.endpoint.account.spec.node_guid();
+    let guid = call.scope.endpoint.account.spec().node_guid();
     let limits: &DeviceLimits = call.scope.limits;
     let rd_atomic = u32::from(limits.max_rd_atomic);
     QueryDeviceResponse {

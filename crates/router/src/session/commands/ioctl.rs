@@ -30,7 +30,7 @@ pub(super) fn method(scope: Scope<'_>, attributes: Attributes<'_>) -> Result<Vec
 
 /// Entry `index` of the GID table; none where it is empty.
 fn gid_entry(scope: &Scope<'_>, index: usize) -> Option<GidEntry> {
-    let gid = scope.endpoint.account.spec.gids.get(index).filter(|gid| !gid.is_zero())?;
+    let gid = scope.endpoint.account.spec().gids.get(index).filter(|gid| !gid.is_zero())?;
     Some(GidEntry {
         gid: gid.0,
         gid_index: index as u32,

@@ -42,7 +42,7 @@ fn ask(scope: Scope<'_>, Ask { term }: Ask, fds: &[OwnedFd]) -> Result<Granted, 
         None => Lease::new(Duration::ZERO)?,
     };
     lease.set_term(Duration::from_millis(term));
-    let kept = fds.first().map_or(Ok(()), |arena| lease.keep_arena(arena.as_fd(), &account.share));
+    let kept = fds.first().map_or(Ok(()), |arena| lease.keep_arena(arena.as_fd(), account.share()));
     let granted = Granted { token: lease.token() };
     *tenure.lease_mut() = Some(lease);
     kept.map(|()| granted)

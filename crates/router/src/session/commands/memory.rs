@@ -114,7 +114,7 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     let made = match scope.stretches {
         [] => made,
         stretches => {
-            let share = &scope.endpoint.account.share;
+            let share = scope.endpoint.account.share();
             made.and_then(|rest| TenantMemory::joined(start, len, stretches, rest, share))
         }
     };

@@ -207,7 +207,7 @@ impl Call<'_> {
 
     /// Drops what is left of a destroyed object, on a thread that serves no program.
     fn discard(&self, deferred: impl Send + 'static) {
-        self.scope.endpoint.account.disposal.discard(deferred);
+        self.scope.endpoint.account.disposal().discard(deferred);
     }
 
     /// Records a path of the program that cannot work.
@@ -256,7 +256,7 @@ impl Scope<'_> {
         let account = &self.endpoint.account;
         let charged = account.charge(item, amount);
         // What the budget refuses is counted where it is tried again.
-        let is_over = charged.is_err() && !account.share.has_refused();
+        let is_over = charged.is_err() && !account.share().has_refused();
         self.totals.refused_by_quota += u64::from(is_over);
         charged
     }

@@ -137,7 +137,7 @@ fn check_present(
 fn check_ranges(call: &Call<'_>, mask: AttrMask, attr: &mut QpAttr) -> Result<(), Errno> {
     const MAX_TIMEOUT: u8 = 31;
     if mask.contains(AttrMask::AV) {
-        check_address(&call.scope.endpoint.account.spec, &mut attr.av)?;
+        check_address(call.scope.endpoint.account.spec(), &mut attr.av)?;
     }
     let bad_mtu = mask.contains(AttrMask::PATH_MTU) && attr.path_mtu as u8 > call.scope.context.mtu() as u8;
     // Only InfiniBand links have alternate paths.
