@@ -20,15 +20,18 @@ fn script(shell: Shell) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::process::Command;
 
     #[test]
     fn bash_completes_a_command_and_an_option() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(script(Shell::Bash).as_bytes()).unwrap();
         let complete = |words: &str| {
             let asked = format!(
-                "{}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+                "source {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
                  _rdmesh rdmesh \"${{COMP_WORDS[-1]}}\" x; echo \"${{COMPREPLY[*]}}\"",
-                script(Shell::Bash)
+                file.path().display()
             );
             let done = Command::new("bash").arg("-c").arg(asked).output().unwrap();
             String::from_utf8_lossy(&done.stdout).trim().to_owned()
