@@ -86,7 +86,7 @@ impl Table {
         let gone: Vec<_> = self.open.iter().filter(|(_, open)| abandoned(open)).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(open) = self.open.remove(&id) {
-                tracing::info!(capture = id, "capture ended: its reader is too slow");
+                tracing::info!(capture = id, "capture ended: not read for ten seconds");
                 open.end();
             }
         }
