@@ -55,9 +55,12 @@ fn keys_go_when_their_lease_does() {
 fn a_waiting_watch_is_told_by_another_thread_and_by_the_clock() {
     let store = Embedded::default();
     let (_, mut watch) = store.watch("").unwrap();
-    let lease = store.grant(Duration::from_millis(5)).unwrap();
     let writer = store.clone();
-    let thread = thread::spawn(move || writer.put("k", b"v", Expect::Absent, Some(lease)));
+    let thread = thread::spawn(move || {
+        // Long enough for a thread that loses its processor.
+        let lease = writer.grant(Duration::from_millis(500))?;
+        writer.put("k", b"v", Expect::Absent, Some(lease))
+    });
     let minute = Duration::from_secs(60);
     let put = watch.next(minute).unwrap();
     assert!(matches!(put, Some(Change::Put(_))) && thread.join().unwrap().is_ok());
