@@ -145,11 +145,14 @@ struct reader {
     char *at;
 };
 
+static void is_whole(const char *call, ssize_t len) {
+    CHECK(len == READ_LEN, "%s: %zd, %s", call, len, len < 0 ? strerror(errno) : "short");
+}
+
 static void *in_read(void *arg) {
     struct reader *reader = arg;
     while (!done) {
-        ssize_t len = pread(reader->file, reader->at, READ_LEN, 0);
-        CHECK(len == READ_LEN, "%zd, %s", len, len < 0 ? strerror(errno) : "short");
+        is_whole("pread", pread(reader->file, reader->at, READ_LEN, 0));
         ready++;
     }
     CHECK(pread(reader->file, reader->at, READ_LEN, 0) == READ_LEN);
@@ -161,8 +164,7 @@ static void *in_read(void *arg) {
 static void *in_zero(void *arg) {
     struct reader *reader = arg;
     while (!done) {
-        ssize_t len = read(reader->file, reader->at, READ_LEN);
-        CHECK(len == READ_LEN, "%zd of /dev/zero, %s", len, len < 0 ? strerror(errno) : "short");
+        is_whole("read", read(reader->file, reader->at, READ_LEN));
         ready++;
     }
     return NULL;
@@ -170,10 +172,7 @@ static void *in_zero(void *arg) {
 
 static void *in_write(void *arg) {
     struct reader *stream = arg;
-    while (!done) {
-        ssize_t len = write(stream->file, stream->at, READ_LEN);
-        CHECK(len == READ_LEN, "%zd written to a stream, %s", len, len < 0 ? strerror(errno) : "short");
-    }
+    while (!done) is_whole("write", write(stream->file, stream->at, READ_LEN));
     CHECK(shutdown(stream->file, SHUT_WR) == 0);
     return NULL;
 }
@@ -182,7 +181,7 @@ static void *in_waitall(void *arg) {
     struct reader *stream = arg;
     ssize_t len;
     while ((len = recv(stream->file, stream->at, READ_LEN, MSG_WAITALL)) != 0) {
-        CHECK(len == READ_LEN, "%zd received of a stream, %s", len, len < 0 ? strerror(errno) : "short");
+        is_whole("recv", len);
         ready++;
     }
     return NULL;

@@ -11,9 +11,9 @@ use libc::{size_t, ssize_t};
 /// short and `goes_on`.
 #[inline]
 pub(super) fn whole(count: size_t, goes_on: impl Fn() -> bool, mut call: impl FnMut(size_t) -> ssize_t) -> ssize_t {
-    let stops = memory::stops();
+    let before = memory::shortened();
     let result = call(0);
-    if memory::stops() == stops || result <= 0 {
+    if memory::shortened() == before || result <= 0 {
         return result;
     }
     rest(result as size_t, count, goes_on, call)
@@ -23,10 +23,10 @@ pub(super) fn whole(count: size_t, goes_on: impl Fn() -> bool, mut call: impl Fn
 fn rest(first: size_t, count: size_t, goes_on: impl Fn() -> bool, mut call: impl FnMut(size_t) -> ssize_t) -> ssize_t {
     let mut done = first;
     while done < count && goes_on() {
-        let stops = memory::stops();
+        let before = memory::shortened();
         let more = call(done);
         done += more.max(0) as size_t;
-        if more <= 0 || memory::stops() == stops {
+        if more <= 0 || memory::shortened() == before {
             break;
         }
     }

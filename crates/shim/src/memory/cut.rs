@@ -10,14 +10,14 @@ use std::ffi::c_void;
 thread_local! {
     /// Number of calls of this thread that only a stop has interrupted.
     static CUT: Cell<u32> = const { Cell::new(0) };
-    /// Number of times that this thread was stopped.
-    static STOPS: Cell<u32> = const { Cell::new(0) };
+    /// Number of calls of this thread that returned a number of bytes when a stop, and no other signal, had come.
+    static SHORTENED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Number of times that this thread was stopped: a call that transfers bytes may have ended early by it.
+/// Number of calls of this thread that only a stop can have ended before all their bytes were transferred.
 #[inline]
-pub(crate) fn stops() -> u32 {
-    STOPS.get()
+pub(crate) fn shortened() -> u32 {
+    SHORTENED.get()
 }
 
 /// Number of calls of this thread that only a stop has interrupted.
@@ -26,34 +26,48 @@ pub(crate) fn cuts() -> u32 {
     CUT.get()
 }
 
-/// Run at the end of the handler, on the context that it interrupted: counts a call that it has cut off.
+/// Run at the end of the handler, on the context that it interrupted: counts a call that it has cut off or short.
 pub(super) fn note(signal: i32, context: *mut c_void) {
-    STOPS.set(STOPS.get().wrapping_add(1));
     // SAFETY: the kernel hands every handler with SA_SIGINFO its context.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     // A signal that came meanwhile has its handler run when this one returns, and then the call was cut off by it too.
-    if ends_with_eintr(context) && !program_has_a_signal(signal, context) {
-        CUT.set(CUT.get().wrapping_add(1));
+    let count = match result(context) {
+        EINTR => &CUT,
+        1.. => &SHORTENED,
+        _ => return,
+    };
+    if is_after_system_call(context) && !program_has_a_signal(signal, context) {
+        count.set(count.get().wrapping_add(1));
     }
 }
 
-/// Whether the thread is about to return from a system call with EINTR.
+/// The result of the system call that the thread is about to return from, if it is about to.
 #[cfg(target_arch = "x86_64")]
-fn ends_with_eintr(context: &libc::ucontext_t) -> bool {
-    let registers = &context.uc_mcontext.gregs;
-    let next = registers[libc::REG_RIP as usize] as usize;
-    // SAFETY: the thread has come from the instruction before, two bytes long if it was `syscall`.
-    registers[libc::REG_RAX as usize] == -i64::from(libc::EINTR)
-        && unsafe { std::ptr::with_exposed_provenance::<[u8; 2]>(next - 2).read_volatile() } == [0x0f, 0x05]
+fn result(context: &libc::ucontext_t) -> i64 {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize]
 }
 
 #[cfg(target_arch = "aarch64")]
-fn ends_with_eintr(context: &libc::ucontext_t) -> bool {
-    let registers = &context.uc_mcontext;
-    // SAFETY: as on x86-64; `svc #0`.
-    registers.regs[0] as i64 == -i64::from(libc::EINTR)
-        && unsafe { std::ptr::with_exposed_provenance::<u32>(registers.pc as usize - 4).read_volatile() } == 0xd400_0001
+fn result(context: &libc::ucontext_t) -> i64 {
+    context.uc_mcontext.regs[0] as i64
 }
+
+/// Whether the thread is about to return from a system call.
+#[cfg(target_arch = "x86_64")]
+fn is_after_system_call(context: &libc::ucontext_t) -> bool {
+    let next = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+    // SAFETY: the thread has come from the instruction before, two bytes long if it was `syscall`.
+    unsafe { std::ptr::with_exposed_provenance::<[u8; 2]>(next - 2).read_volatile() == [0x0f, 0x05] }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_after_system_call(context: &libc::ucontext_t) -> bool {
+    let next = context.uc_mcontext.pc as usize;
+    // SAFETY: as on x86-64; `svc #0`.
+    unsafe { std::ptr::with_exposed_provenance::<u32>(next - 4).read_volatile() == 0xd400_0001 }
+}
+
+const EINTR: i64 = -(libc::EINTR as i64);
 
 /// Whether a signal other than `ours` waits for the handler to return, and will be handled then.
 fn program_has_a_signal(ours: i32, context: &libc::ucontext_t) -> bool {
