@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -214,4 +215,26 @@ fn a_programs_name_is_no_command_to_the_operators_terminal() {
     }
     let log = fs::read_to_string(lab.dir().join("router.log")).expect("root reads it");
     assert!(!log.contains(['\x1b', '\u{202e}']), "{log:?}");
+}
+
+#[test]
+fn a_service_manager_hears_of_the_beginning_and_the_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&at).expect("the folder is ours");
+    manager.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut router = Command::new(product("rdmesh"));
+    router.arg("--state-dir").arg(folder.path().join("state")).args(["router", "--rootless"]).env("NOTIFY_SOCKET", &at);
+    let mut router = Program::start(router);
+    let hears = |state: &str| {
+        let mut message = [0; 100];
+        let len = manager.recv(&mut message).expect("it tells");
+        assert_eq!(String::from_utf8_lossy(&message[..len]).trim(), state);
+    };
+    hears("READY=1");
+    let mut ps = Command::new(product("rdmesh"));
+    ps.arg("--state-dir").arg(folder.path().join("state")).arg("ps");
+    Program::start(ps).finish(LIMIT).ok();
+    router.terminate(LIMIT);
+    hears("STOPPING=1");
 }

@@ -1,13 +1,11 @@
 //! The router as a process: starts all parts, serves the API until it is told to stop, and removes everything.
 
-mod manager;
-
 use crate::api;
 use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
-use manager::Manager;
 use rdmesh_fabric::StateDir;
 use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use std::future::IntoFuture;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -87,8 +85,7 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
     let stop = Arc::new(Notify::new());
     let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
     tracing::info!(socket = %socket.display(), "serving");
-    let manager = Manager::of_this_process();
-    manager.tell("READY=1");
+    tell_manager(NotifyState::Ready);
     let asked = Arc::new(Notify::new());
     let graceful = Arc::clone(&asked);
     let server = axum::serve(listener, app).with_graceful_shutdown(async move { graceful.notified().await });
@@ -98,11 +95,18 @@ async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
         _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
     }
-    manager.tell("STOPPING=1");
+    tell_manager(NotifyState::Stopping);
     asked.notify_one();
     // Requests under way may finish; a client that merely stays connected does not hold the router.
     let _ = tokio::time::timeout(REQUEST_TIMEOUT, server).await;
     Ok(())
+}
+
+/// Tells the service manager, if one waits for that (sd_notify(3)). One that cannot be reached is no reason not to serve.
+fn tell_manager(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot reach the service manager");
+    }
 }
 
 /// Every context costs several descriptors, and the usual soft limit is small.
