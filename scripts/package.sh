@@ -104,8 +104,8 @@ package_guest() {
 package_documentation() {
     begin_package rdmesh-doc
     put 644 README.md SECURITY.md ARCHITECTURE.md CHANGELOG.md /usr/share/doc/rdmesh
-    install -d "$ROOT/usr/share/doc/rdmesh/docs"
-    (cd docs && find . -name '*.md' -o -name '*.svg') | (cd docs && cpio --quiet -pdm "../$ROOT/usr/share/doc/rdmesh/docs")
+    # Some are links to pages in the tree's root.
+    find docs \( -name '*.md' -o -name '*.svg' \) -exec cp --dereference --parents -t "$ROOT/usr/share/doc/rdmesh" {} +
     control rdmesh-doc '' '' 'RDMA device for unprivileged programs: documentation' 'The same pages as in the source, as text.'
     end_package
 }
@@ -131,7 +131,7 @@ dev_package() {
         return
     fi
     need build
-    need_packages binutils cpio
+    need_packages binutils
     build_product release
     build_packages "$RDMESH_BIN"
 }

@@ -186,7 +186,7 @@ part_package() {
     . scripts/package.sh
     # shellcheck source=/dev/null
     . scripts/fresh.sh
-    need_packages binutils cpio
+    need_packages binutils
     build_product tested
     build_packages "$RDMESH_BIN"
     RDMESH_PACKAGE_VERSION=$(package_version)+1 PACKAGES=$PACKAGES/newer build_packages "$RDMESH_BIN"
