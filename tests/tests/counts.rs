@@ -46,7 +46,7 @@ fn unit_tests(package: &str) -> PathBuf {
     programs.next_back().unwrap_or_else(|| panic!("{package}: {}", String::from_utf8_lossy(&built.stderr)))
 }
 
-/// What the functions `counted_…` execute in a test.
+/// Instructions that the functions `counted_…` execute in a test.
 fn count(program: &PathBuf, test: &str) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);

@@ -19,8 +19,8 @@ pub(super) struct Table {
     remote_qpns: HashMap<RemoteQpn, u32>,
     /// SIDR requests by the requester's ID.
     questions: HashMap<Question, u32>,
-    deadlines: BTreeSet<(Time, u32)>,
-    time_waits: BTreeSet<(Time, u32)>,
+    deadlines: BTreeSet<Deadline>,
+    time_waits: BTreeSet<Deadline>,
     pending: Counts,
     orphans: Counts,
     count: u32,
@@ -190,7 +190,7 @@ impl Table {
     }
 }
 
-fn here(c: &CmConnection) -> (Vni, Gid) {
+fn here(c: &CmConnection) -> Here {
     (c.path.vni, c.path.local)
 }
 

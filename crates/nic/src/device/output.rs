@@ -208,7 +208,7 @@ impl<M> Outputs<M> {
     /// Sets the routes. Returns whether other addresses than before may exchange packets.
     pub(crate) fn set_routes(&mut self, routes: Arc<Routes>) -> bool {
         let is_same = Arc::ptr_eq(self.routes.access(), routes.access());
-        if !routes.may_talk_as(&self.routes) {
+        if !routes.talk_as(&self.routes) {
             self.verdicts = Verdicts::of(&routes);
         }
         self.routes = routes;

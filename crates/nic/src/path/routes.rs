@@ -124,8 +124,9 @@ impl Routes {
         self.access.are_open(vni, a, b) || has_begun(a, b) || has_begun(b, a)
     }
 
-    /// Whether the same addresses as in other routes may exchange packets, as far as that is known at once.
-    pub(crate) fn may_talk_as(&self, other: &Self) -> bool {
+    /// Whether [`Routes::may_talk`] answers as that of `other`: true only where neither rules nor tracked connections have been
+    /// changed since one was copied from the other.
+    pub(crate) fn talk_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.access, &other.access) && self.tracked.is_copy_of(&other.tracked)
     }
 

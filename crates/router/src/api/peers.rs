@@ -56,7 +56,7 @@ pub(super) fn operations() -> Vec<Operation> {
             json::<Vec<String>>(),
             delete(detach),
         ),
-        read(FAULTS, "The faults that are made on purpose", json::<FaultsText>(), get(faults)),
+        read(FAULTS, "The injected faults", json::<FaultsText>(), get(faults)),
         Operation {
             method: "put",
             path: FAULTS,

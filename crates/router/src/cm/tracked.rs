@@ -3,7 +3,8 @@
 use crate::routes::SharedRoutes;
 use rdmesh_verbs::{Gid, Vni};
 
-/// A connection, or a resolved service, on whose account its two addresses may exchange packets.
+/// A connection, or a resolved service, whose two addresses may exchange packets. It is tracked where there are no groups too:
+/// some may be set while it lasts.
 #[derive(Debug)]
 pub(super) struct Tracked {
     routes: SharedRoutes,

@@ -196,7 +196,7 @@ impl Account {
         self.lock().refusal.take()
     }
 
-    /// The endpoint.
+    /// Name, network, addresses and quota of the endpoint.
     pub(super) fn spec(&self) -> &EndpointSpec {
         &self.0.spec
     }
@@ -206,7 +206,7 @@ impl Account {
         &self.0.share
     }
 
-    /// What unmaps the memory and closes the descriptors of its programs.
+    /// Unmapping and closing, on other threads, of what its programs held.
     pub(super) fn disposal(&self) -> &Disposal {
         &self.0.disposal
     }

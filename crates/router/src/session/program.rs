@@ -33,7 +33,7 @@ impl Program {
         Ok(Self { process: Arc::new(Process::of(socket)?), memory: None, arena: Cell::default() })
     }
 
-    /// The process: a copy of the reference is for lookups on another thread.
+    /// The process, which lookups on other threads share.
     pub(super) fn process(&self) -> &Arc<Process> {
         &self.process
     }
