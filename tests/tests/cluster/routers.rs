@@ -1,7 +1,7 @@
 //! Routers of one store: they find each other, go on when it is away, and replace each other.
 
 use rdmesh_tests::etcd::{Etcd, Security, in_network};
-use rdmesh_tests::{Endpoint, Lab, Options, Program, until};
+use rdmesh_tests::{Endpoint, Lab, Options, Peer, Program, until};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -123,6 +123,48 @@ fn the_secret_in_the_store_is_replaced_under_traffic() {
         }
         let refused = a.command(&["peer", "rotate", "--key", "/dev/null"]);
         assert!(!refused.status.success(), "the secret is the store's: {}", refused.text);
+    });
+}
+
+#[test]
+fn an_address_is_free_when_its_program_has_ended() {
+    in_network(|| async {
+        let etcd = Etcd::start(1, Security::None);
+        let lab = router(0, &etcd.url());
+        add(&lab, "other", &["--ip", "10.7.0.9"]);
+        // Under one name, whose endpoint may have the resting address again, at once each time.
+        let endpoint = Endpoint::at("job", "blue", "10.7.0.8");
+        for _ in 0..30 {
+            lab.run_in(&endpoint, LIMIT, &["true"]).ok();
+        }
+        let other = lab.run_in(&Endpoint::at("else", "blue", "10.7.0.8"), LIMIT, &["true"]);
+        assert!(other.text.contains("which is gone since a moment"), "{}", other.text);
+        let taken = lab.run_in(&Endpoint::at("job", "blue", "10.7.0.9"), LIMIT, &["true"]);
+        assert!(taken.text.contains("an endpoint of this host"), "{}", taken.text);
+    });
+}
+
+#[test]
+fn what_lingers_is_taken_over_or_makes_room() {
+    in_network(|| async {
+        let etcd = Etcd::start(1, Security::None);
+        let lab = router(0, &etcd.url());
+        add(&lab, "other", &["--ip", "10.7.0.9"]);
+        let mut kept = Endpoint::at("kept", "blue", "10.7.0.8").with(&["--linger", "10m"]);
+        let lingers = || {
+            let contexts = lab.api("/v1/contexts");
+            contexts.as_array().is_some_and(|all| all.iter().any(|context| context["lease"]["left_seconds"].is_f64()))
+        };
+        Peer::start(&lab, &kept, &[]).kill();
+        until(LIMIT, "the device lingers", || lingers().then_some(()));
+        kept = kept.with(&["--take-over"]);
+        lab.run_in(&kept, LIMIT, &["true"]).ok();
+        assert!(lingers(), "the device is there, with its endpoint");
+        let anywhere = Endpoint::new("kept").with(&["--net", "blue", "--linger", "10m", "--take-over"]);
+        lab.run_in(&anywhere, LIMIT, &["true"]).ok();
+        assert_eq!(address_of(&lab, "kept"), "10.7.0.8");
+        lab.run_in(&Endpoint::at("kept", "blue", "10.7.0.8"), LIMIT, &["true"]).ok();
+        assert!(!lingers(), "who does not take over ends it");
     });
 }
 

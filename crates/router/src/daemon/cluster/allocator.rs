@@ -8,7 +8,8 @@ use rdmesh_fabric::{
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -18,7 +19,12 @@ pub(in crate::daemon) struct Allocator {
     runtime: Handle,
     state: Mutex<State>,
     changed: Notify,
+    /// The cluster has been told of an endpoint that has gone.
+    told: Condvar,
 }
+
+/// Longest time for which a new endpoint waits until the cluster knows that the last one with its address has gone.
+const LONGEST_GOING: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct State {
@@ -33,7 +39,7 @@ struct State {
 impl Allocator {
     /// Nothing is allocated before the host has joined. `runtime` is driven by another thread.
     pub(super) fn new(registry: Registry, runtime: Handle) -> Self {
-        Self { registry, runtime, state: Mutex::default(), changed: Notify::new() }
+        Self { registry, runtime, state: Mutex::default(), changed: Notify::new(), told: Condvar::new() }
     }
 
     /// Addresses for a new endpoint, `asked` or free ones. Its network is known here afterwards, as the cluster knows it. The store is
@@ -56,6 +62,7 @@ impl Allocator {
         };
         self.registry.adopt_network(&network)?;
         self.learn_groups(&member, &network.name);
+        self.wait_until_free(&network.name, asked);
         let mut taken = Vec::new();
         let outcome = self.runtime.block_on(async {
             for &address in asked {
@@ -80,6 +87,17 @@ impl Allocator {
     pub(in crate::daemon) fn rotate_secret(&self) -> Result<RotatedKey, HostError> {
         let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
         Ok(self.runtime.block_on(member.cluster().rotate_secret())?)
+    }
+
+    /// Waits while the cluster is told that the last endpoint of this host with one of these addresses has gone: who starts a
+    /// program anew does so when the last one has ended.
+    fn wait_until_free(&self, network: &Name, addresses: &[IpAddr]) {
+        let is_going = |going: &Endpoint| {
+            going.network == *network && going.addresses.iter().any(|address| addresses.contains(address))
+        };
+        let state = self.state();
+        let waited = self.told.wait_timeout_while(state, LONGEST_GOING, |state| state.going.iter().any(is_going));
+        drop(waited);
     }
 
     /// Reads the security groups of a network that is not followed yet, so that no endpoint is there before its rules are.
@@ -167,6 +185,7 @@ impl Allocator {
         let mut state = self.state();
         if let Some(at) = state.going.iter().position(|going| going == endpoint) {
             state.going.remove(at);
+            self.told.notify_all();
         }
     }
 

@@ -152,10 +152,16 @@ impl Endpoints {
         self.pools().restore()
     }
 
-    /// Makes an endpoint for process `caller`.
+    /// Makes an endpoint for process `caller`, or lets it take over one that lingers.
     pub fn create(&self, mut request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
+        if isolation(&request)?.has_interface() && self.overlay.is_none() {
+            return Err(HostError::Rootless);
+        }
+        if let Some(info) = self.make_room(&request, caller)? {
+            return Ok(info);
+        }
         let Some(allocator) = &self.allocator else { return self.make(request, caller) };
-        // Before anything is locked: it may wait for the store.
+        // While nothing is locked: it may wait for the store.
         let network = (&request.network, request.vni);
         request.addresses = allocator.take(network, &request.name, &request.addresses)?;
         let (network, name, addresses) = (request.network.clone(), request.name.clone(), request.addresses.clone());
@@ -167,22 +173,22 @@ impl Endpoints {
         made
     }
 
-    fn make(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
-        let isolation = isolation(&request)?;
-        if isolation.has_interface() && self.overlay.is_none() {
-            return Err(HostError::Rootless);
-        }
-        let owned = request.lifetime == Lifetime::Caller;
-        let unwatchable = |source: io::Error| HostError::Owner { pid: caller, source };
-        let owner = if owned { Some(Owners::open(caller).map_err(|e| unwatchable(e.into()))?) } else { None };
+    /// Ends what a new endpoint comes after; the endpoint where one lingers that `caller` takes over.
+    fn make_room(&self, request: &CreateEndpoint, caller: i32) -> Result<Option<EndpointInfo>, HostError> {
         let mut attached = self.attached();
         self.remove_dead(&mut attached)?;
-        if let Some(owner) = &owner
-            && let Some(info) =
-                self.settle_lingering(&mut attached, &request, Caller { pid: caller, process: owner.as_fd() })?
-        {
-            return Ok(info);
+        if request.lifetime != Lifetime::Caller {
+            return Ok(None);
         }
+        let process = owner(caller)?;
+        self.settle_lingering(&mut attached, request, Caller { pid: caller, process: process.as_fd() })
+    }
+
+    fn make(&self, request: CreateEndpoint, caller: i32) -> Result<EndpointInfo, HostError> {
+        let isolation = isolation(&request)?;
+        let owned = request.lifetime == Lifetime::Caller;
+        let owner = if owned { Some(owner(caller)?) } else { None };
+        let mut attached = self.attached();
         let quota = self.quota(&request)?;
         self.check_tenant(&request.network, attached.endpoints.values())?;
         let added = self.registry.add_endpoint(EndpointRequest {
@@ -525,6 +531,11 @@ impl Endpoints {
     fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The process that an endpoint goes with.
+fn owner(pid: i32) -> Result<OwnedFd, HostError> {
+    Owners::open(pid).map_err(|e| HostError::Owner { pid, source: e.into() })
 }
 
 /// The isolation that a request asks for. A namespace that is given needs no further word.
