@@ -16,38 +16,60 @@ use rdmesh_fabric::Endpoint;
 use rdmesh_uverbs::abi::CM_ABI_VERSION;
 use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
 use rdmesh_verbs::Gid;
-use std::fs::{self, Permissions};
-use std::io;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Writes the tree of `endpoint`, whose GID table is `table`, into the new directory `root`.
 pub(super) fn write(root: &Path, endpoint: &Endpoint, table: &[Gid]) -> io::Result<()> {
     let interface = interface(endpoint);
+    let mut tree = Tree { root, folder: PathBuf::new() };
     for (path, content) in files(endpoint, table, interface.as_deref()) {
-        write_file(&in_folder(root.join(path))?, &(content + "\n"))?;
+        tree.write(&path, &(content + "\n"))?;
     }
     for (name, _) in COUNTERS {
-        write_file(&in_folder(root.join(port()).join(name))?, "")?;
+        tree.make_empty(&port().join(name))?;
     }
     links()
         .into_iter()
         .chain(interface.iter().map(|interface| interface_link(interface)))
-        .try_for_each(|(path, target)| symlink(target, in_folder(root.join(path))?))
+        .try_for_each(|(path, target)| symlink(target, tree.place(Path::new(&path))?))
 }
 
-/// Nothing that the files say can be changed by writing to them.
-fn write_file(path: &Path, content: &str) -> io::Result<()> {
-    fs::write(path, content)?;
-    fs::set_permissions(path, Permissions::from_mode(0o444))
+/// A tree in the making. It has some hundred entries, and each endpoint has one: few system calls for each.
+struct Tree<'a> {
+    root: &'a Path,
+    /// Where the last entry was made.
+    folder: PathBuf,
 }
 
-/// `path`, whose folder is there afterwards.
-fn in_folder(path: PathBuf) -> io::Result<PathBuf> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    Ok(path)
+impl Tree<'_> {
+    fn write(&mut self, path: &Path, content: &str) -> io::Result<()> {
+        let place = self.place(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(READ_ONLY).open(place)?;
+        file.write_all(content.as_bytes())
+    }
+
+    fn make_empty(&mut self, path: &Path) -> io::Result<()> {
+        Ok(mknodat(CWD, self.place(path)?, FileType::RegularFile, Mode::from_raw_mode(READ_ONLY), 0)?)
+    }
+
+    /// The whole of `path`, whose folder is there afterwards.
+    fn place(&mut self, path: &Path) -> io::Result<PathBuf> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        if self.folder != folder {
+            fs::create_dir_all(self.root.join(folder))?;
+            folder.clone_into(&mut self.folder);
+        }
+        Ok(self.root.join(path))
+    }
 }
+
+/// Nothing that the files say can be changed by writing to them. The router's umask lets everybody read.
+const READ_ONLY: u32 = 0o444;
 
 /// The name of the interface with the endpoint's address, where it is known: in a namespace where the router made it, or
 /// with the router in the host's own. A container's interface is not known before a program runs in it.
@@ -110,17 +132,18 @@ fn files(endpoint: &Endpoint, table: &[Gid], interface: Option<&str>) -> Vec<(Pa
     ];
     files.extend(interface.map(|interface| (device.join("parent"), interface.to_owned())));
     files.extend(PORT.map(|(name, content)| (port.join(name), content.to_owned())));
-    for (index, gid) in table.iter().enumerate() {
-        files.push((port.join(format!("gids/{index}")), colon_groups(&gid.0)));
-        // Reading the type of an empty entry is EINVAL in the kernel, which rdma-core takes for version 1; a file that
-        // is missing or empty it takes for an error of the whole query.
-        let kind = if gid.is_zero() { "IB/RoCE v1" } else { "RoCE v2" };
-        files.push((port.join(format!("gid_attrs/types/{index}")), kind.to_owned()));
-        // Without the file the index reads as 0.
-        if let Some(interface) = interface.filter(|_| !gid.is_zero()) {
-            files.push((port.join(format!("gid_attrs/ndevs/{index}")), interface.to_owned()));
-        }
-    }
+    let port = &port;
+    let rows = || table.iter().enumerate();
+    files.extend(rows().map(|(index, gid)| (port.join(format!("gids/{index}")), colon_groups(&gid.0))));
+    // Reading the type of an empty entry is EINVAL in the kernel, which rdma-core takes for version 1; a file that is missing or
+    // empty it takes for an error of the whole query.
+    let kind = |gid: &Gid| if gid.is_zero() { "IB/RoCE v1" } else { "RoCE v2" }.to_owned();
+    files.extend(rows().map(|(index, gid)| (port.join(format!("gid_attrs/types/{index}")), kind(gid))));
+    // Without the file the index reads as 0.
+    let used = rows().filter(|(_, gid)| !gid.is_zero());
+    files.extend(
+        used.filter_map(|(index, _)| Some((port.join(format!("gid_attrs/ndevs/{index}")), interface?.to_owned()))),
+    );
     files
 }
 

@@ -28,7 +28,6 @@ use rdmesh_relay::Relays;
 use rdmesh_uverbs::session::SOCKET_NAME;
 use rdmesh_verbs::Vni;
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
