@@ -24,6 +24,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -161,10 +162,20 @@ static void *in_read(void *arg) {
 
 // Devices and streams, whose transfers a signal ends early.
 
+// Three parts of the reader's memory, one of them empty.
+#define PARTS(reader)                                                                                                  \
+    {                                                                                                                  \
+        {(reader)->at, READ_LEN / 3}, {NULL, 0}, { (reader)->at + READ_LEN / 3, READ_LEN - READ_LEN / 3 }              \
+    }
+
 static void *in_zero(void *arg) {
     struct reader *reader = arg;
+    struct iovec parts[] = PARTS(reader);
     while (!done) {
         is_whole("read", read(reader->file, reader->at, READ_LEN));
+        is_whole("readv", readv(reader->file, parts, 3));
+        is_whole("pread", pread(reader->file, reader->at, READ_LEN, 7));
+        is_whole("preadv", preadv(reader->file, parts, 3, 7));
         ready++;
     }
     return NULL;
@@ -172,7 +183,14 @@ static void *in_zero(void *arg) {
 
 static void *in_write(void *arg) {
     struct reader *stream = arg;
-    while (!done) is_whole("write", write(stream->file, stream->at, READ_LEN));
+    struct iovec parts[] = PARTS(stream);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    while (!done) {
+        is_whole("write", write(stream->file, stream->at, READ_LEN));
+        is_whole("writev", writev(stream->file, parts, 3));
+        is_whole("sendto", sendto(stream->file, stream->at, READ_LEN, 0, NULL, 0));
+        is_whole("sendmsg", sendmsg(stream->file, &message, 0));
+    }
     CHECK(shutdown(stream->file, SHUT_WR) == 0);
     return NULL;
 }
@@ -182,6 +200,7 @@ static void *in_waitall(void *arg) {
     ssize_t len;
     while ((len = recv(stream->file, stream->at, READ_LEN, MSG_WAITALL)) != 0) {
         is_whole("recv", len);
+        CHECK(matches(stream->at, READ_LEN, 5));
         ready++;
     }
     return NULL;
@@ -192,6 +211,7 @@ static int case_transfers(void) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     struct reader zero = {open("/dev/zero", O_RDONLY), fresh(READ_LEN)};
     struct reader from = {ends[0], fresh(READ_LEN)}, to = {ends[1], fresh(READ_LEN)};
+    fill(from.at, READ_LEN, 5);
     pthread_t threads[] = {start(in_zero, &zero), start(in_write, &from), start(in_waitall, &to)};
     wait_ready(4);
     for (int i = 0; i < 300; i++) {

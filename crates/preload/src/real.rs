@@ -6,7 +6,9 @@
 #![allow(non_snake_case, reason = "one function's name is not")]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers are the program's own, passed on as they are")]
 
-use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, pid_t, rlimit, size_t, ssize_t};
+use libc::{
+    DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, dirent, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
+};
 use libc::{
     clockid_t, iovec, mmsghdr, msghdr, nfds_t, pollfd, sem_t, sembuf, siginfo_t, sigset_t, sockaddr, socklen_t,
 };
@@ -251,6 +253,18 @@ real! {
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t, else read(fd, buffer, len);
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else unsupported();
+    fn pread(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t, else unsupported();
+    fn pread64(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t, else pread(fd, buffer, len, at);
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t,
+        else pread(fd, buffer, len, at);
+    fn __pread64_chk(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t,
+        else pread(fd, buffer, len, at);
+    fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t, else unsupported();
+    fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t, else pwrite(fd, buffer, len, at);
+    fn preadv(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else unsupported();
+    fn preadv64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else preadv(fd, parts, count, at);
+    fn pwritev(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else unsupported();
+    fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else pwritev(fd, parts, count, at);
     fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t, else unsupported();
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t,
         else recv(fd, buffer, len, flags);

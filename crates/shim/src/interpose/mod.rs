@@ -11,7 +11,7 @@
 //! * [`calls`]: functions that take a descriptor, and `fork`.
 //! * [`sockets`]: functions of sockets.
 //! * [`waits`]: functions that wait.
-//! * [`short`]: reads and writes that were cut short.
+//! * [`transfers`]: reads and writes of parts, and at a place of a file; [`short`]: those that were cut short.
 //! * [`raw`]: `syscall`, `_Fork` and `clone`.
 
 mod attributes;
@@ -26,6 +26,7 @@ mod route;
 mod short;
 mod sockets;
 mod stats;
+mod transfers;
 mod waits;
 mod walks;
 

@@ -1,6 +1,7 @@
 //! Socket functions: NETLINK_RDMA sockets are answered here, all others passed on.
 #![allow(unsafe_code)]
 
+use super::short::Piece;
 use super::waits::{Way, on_socket};
 use super::{replace, short};
 use crate::descriptors::{self, Glance};
@@ -10,6 +11,7 @@ use crate::{endpoint, real};
 use libc::{c_int, c_void, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rdmesh_uverbs::abi::netlink::NETLINK_RDMA;
 use rustix::io::Errno;
+use std::ptr::null;
 use std::sync::Arc;
 
 replace! {
@@ -107,7 +109,10 @@ replace! {
         name_len: socklen_t,
     ) -> ssize_t {
         let Some(socket) = netlink_socket(fd) else {
-            return on_socket(fd, Way::Out, || real::sendto(fd, buffer, len, flags, name, name_len));
+            return short::whole(len, || true, |done| {
+                let buffer = buffer.wrapping_byte_add(done);
+                on_socket(fd, Way::Out, || real::sendto(fd, buffer, len - done, flags, name, name_len))
+            });
         };
         // SAFETY: the program's address and buffer.
         let bytes = unsafe { address::must_be_kernel(name, name_len).and_then(|()| bytes(buffer, len)) };
@@ -116,7 +121,7 @@ replace! {
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         let Some(socket) = netlink_socket(fd) else {
-            return on_socket(fd, Way::Out, || real::sendmsg(fd, message, flags));
+            return send_parts(fd, message, flags);
         };
         if message.is_null() {
             return minus_one(Errno::FAULT);
@@ -186,6 +191,16 @@ replace! {
         }
         received(fd, result)
     }
+}
+
+#[inline]
+fn send_parts(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's message, or null, which the call itself refuses.
+    let (parts, count) =
+        unsafe { message.as_ref() }.map_or((null(), 0), |message| (message.msg_iov.cast_const(), message.msg_iovlen));
+    let all = || on_socket(fd, Way::Out, || real::sendmsg(fd, message, flags));
+    let one = |Piece { at, len, .. }| on_socket(fd, Way::Out, || real::send(fd, at, len, flags));
+    short::whole_parts(parts, count as c_int, || true, all, one)
 }
 
 #[inline]

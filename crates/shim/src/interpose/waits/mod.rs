@@ -5,7 +5,7 @@
 //! between the stop and the call made again is handled, but does not end that call, as if it had come just before it.
 #![allow(unsafe_code)]
 
-use super::{replace, short};
+use super::replace;
 use crate::{errno, memory, real};
 use libc::{c_int, c_uint, c_void, mmsghdr, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::fd::BorrowedFd;
@@ -149,20 +149,6 @@ replace! {
 
     fn semtimedop(set: c_int, operations: *mut libc::sembuf, count: size_t, timeout: *const timespec) -> c_int {
         timed(timeout, |timeout| real::semtimedop(set, operations, count, timeout))
-    }
-
-    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-        short::whole(len, || never_waits(fd), |done| {
-            on_socket(fd, Way::In, || real::__read_chk(fd, buffer.wrapping_byte_add(done), len - done, room.saturating_sub(done)))
-        })
-    }
-
-    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
-        on_socket(fd, Way::In, || real::readv(fd, parts, count))
-    }
-
-    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
-        on_socket(fd, Way::Out, || real::writev(fd, parts, count))
     }
 
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
