@@ -2,7 +2,7 @@
 //! hosts.
 
 use rdmesh_tests::{Cluster, Site, all, until};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One site on each of the three hosts, at the same addresses on each network.
 fn sites(cluster: &Cluster, net: &str) -> Vec<Site> {
@@ -77,10 +77,8 @@ fn two_tenants_with_one_range_talk_among_themselves_only() {
 fn a_store_that_is_away_stops_nothing() {
     let seconds = if all() { 60 } else { 10 };
     // The store is away for longer than a session may last.
-    let mut cluster = Cluster::start(3, "session=3,tenure=240,quarantine=2");
+    let mut cluster = Cluster::start(3, "session=3,tenure=240,quarantine=2,reserve=10");
     let mut sites = sites(&cluster, "blue");
-    // A block of addresses for later.
-    cluster.site(0, "blue", "first", None).end();
     let stream = format!("timeout 200 ib_write_bw -F -p {PORT} -s 8192 -D {}", seconds + 6);
     sites[0].serve(&stream, PORT);
     sites[1].start_job(&format!("{stream} 10.7.0.2"));
@@ -90,6 +88,13 @@ fn a_store_that_is_away_stops_nothing() {
     let offline = cluster.site(0, "blue", "offline", None);
     let address = offline.address().to_owned();
     sites[0].run(&format!("ping -c 1 -W 5 {address}"));
+    // On a network that this host knows nothing of there is none in reserve.
+    let started = Instant::now();
+    let refused = cluster.lab(0).command(&["endpoint", "add", "new", "--net", "unheard-of"]);
+    let says_why =
+        ["the store cannot be reached", "store does not answer"].iter().any(|why| refused.text.contains(why));
+    assert!(!refused.status.success() && says_why, "{}", refused.text);
+    println!("refused after {:?}", started.elapsed());
     cluster.start_store();
     until(LIMIT, "the endpoint is known elsewhere", || {
         let known: Vec<String> = cluster.known(1, "blue").into_iter().map(|(address, _)| address).collect();
@@ -186,14 +191,19 @@ fn an_endpoint_that_moves_keeps_its_address_and_takes_no_packet_of_old_connectio
     let mut roaming = cluster.site(1, "blue", "roaming", Some("10.7.0.9"));
     let before = lid(&mut roaming);
     cluster.wait_for(0, "blue", &[("10.7.0.3", 1), ("10.7.0.4", 2), ("10.7.0.9", 1)]);
-    let old = "timeout 100 ib_write_bw -F -p 18650 -s 8192 -D 60";
-    roaming.serve(old, 18650);
-    sites[0].start_job(&format!("{old} 10.7.0.9"));
+    let flows = |what: &str, number: u64| {
+        let before = cluster.lab(0).messages();
+        until(LIMIT, what, || (cluster.lab(0).messages() > before + number).then_some(()));
+    };
     // Nothing that an unreliable connection sends is answered: its sender goes on for a minute.
     let stray = "timeout 100 ib_write_bw -F -c UC -p 18651 -s 1024 -D 60";
     roaming.serve(stray, 18651);
     sites[0].start(&format!("{stray} --rate_limit=1 --rate_units=M --rate_limit_type=SW --burst_size=1 10.7.0.9"));
-    until(LIMIT, "traffic flows", || (cluster.lab(0).messages() > 500).then_some(()));
+    flows("unreliable traffic flows", 50);
+    let old = "timeout 100 ib_write_bw -F -p 18650 -s 8192 -D 60";
+    roaming.serve(old, 18650);
+    sites[0].start_job(&format!("{old} 10.7.0.9"));
+    flows("reliable traffic flows", 2000);
     roaming.end();
     let mut moved = cluster.site(2, "blue", "roaming", Some("10.7.0.9"));
     assert_eq!(lid(&mut moved), before);

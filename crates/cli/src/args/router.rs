@@ -38,8 +38,9 @@ pub(crate) struct RouterOptions {
     /// absolute paths. The secret by which the hosts authenticate each other is in the store, unless all have the same --key.
     #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers", env = STORE, hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// Time in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
-    /// addresses are free again, and an address that was given back rests for `quarantine`
+    /// Times in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its
+    /// addresses are free again, and an address that was given back rests for `quarantine`. And the number of addresses of each
+    /// of its networks that this host keeps in `reserve`, for while the store is away
     #[arg(long, value_name = "TERMS", requires = "store", default_value_t = Terms::default())]
     pub(crate) terms: Terms,
     /// A secret that all hosts have, of which the key of each two is made: `rdmesh peer key` makes one

@@ -40,6 +40,15 @@ struct BlockRecord {
     given: u64,
 }
 
+/// How a block is claimed.
+#[derive(Clone, Copy)]
+struct Claiming {
+    /// Number of times that another host was faster.
+    attempt: usize,
+    /// Whether one free block is left to others.
+    leaves_one: bool,
+}
+
 /// An address that an endpoint is to have.
 pub(super) struct Wanted<'a> {
     pub(super) network: &'a Network,
@@ -61,10 +70,29 @@ impl Member {
                 return Ok(address);
             }
             if !self.make_fresh(network, range).await? {
-                self.claim_block(network, range, attempt).await?;
+                self.claim_block(network, range, Claiming { attempt, leaves_one: false }).await?;
             }
         }
         Err(ClusterError::Contended(keys::blocks(&network.name)))
+    }
+
+    /// Gets fresh addresses of a network until there are as many as the terms want in reserve, or few blocks are free.
+    pub async fn stock(&self, network: &Network) -> Result<(), ClusterError> {
+        for &range in &network.subnets {
+            let mut attempt = 0;
+            while self.is_valid() && self.pools.fresh(&network.name, range) < self.reserve() && attempt < ATTEMPTS {
+                let _claiming = self.claiming.lock().await;
+                let before = self.pools.fresh(&network.name, range);
+                if !self.make_fresh(network, range).await? {
+                    match self.claim_block(network, range, Claiming { attempt, leaves_one: true }).await {
+                        Err(ClusterError::NetworkFull(_)) => break,
+                        claimed => claimed?,
+                    }
+                }
+                attempt = if self.pools.fresh(&network.name, range) > before { 0 } else { attempt + 1 };
+            }
+        }
+        Ok(())
     }
 
     /// The address `address` for the endpoint `endpoint`, if it is free, or rests since an endpoint of that name had it.
@@ -203,7 +231,8 @@ impl Member {
     }
 
     /// Gets another block. Where another host is faster nothing happens.
-    async fn claim_block(&self, network: &Network, range: IpNet, attempt: usize) -> Result<(), ClusterError> {
+    async fn claim_block(&self, network: &Network, range: IpNet, how: Claiming) -> Result<(), ClusterError> {
+        let Claiming { attempt, leaves_one } = how;
         let own: BTreeSet<IpAddr> = self.pools.of(&network.name, range).iter().map(|pool| pool.block.first()).collect();
         let listing = self.store().list(&keys::blocks(&network.name), None).await?;
         let known: HashMap<&str, &Entry> = listing.entries.iter().map(|entry| (entry.key.as_str(), entry)).collect();
@@ -213,7 +242,7 @@ impl Member {
             None => true,
         };
         let full = || ClusterError::NetworkFull(network.name.clone());
-        let mut free = Block::all(range).filter(is_free);
+        let mut free = Block::all(range).filter(is_free).skip(usize::from(leaves_one));
         let first = free.next().ok_or_else(full)?;
         let block = free.nth(self.detour(attempt)).filter(|_| attempt > 0).unwrap_or(first);
         let key = keys::block(&network.name, block.first());

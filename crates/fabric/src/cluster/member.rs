@@ -113,6 +113,11 @@ impl Member {
         self.terms.pause()
     }
 
+    /// Number of fresh addresses that it keeps on each network.
+    pub(super) fn reserve(&self) -> u32 {
+        self.terms.reserve
+    }
+
     /// Lets the leases last, or gets new ones where they have ended.
     pub async fn renew(&self) -> Result<Renewal, ClusterError> {
         let (now, Leases { session, tenure, .. }) = ((self.clock)(), *self.leases());

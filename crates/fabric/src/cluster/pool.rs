@@ -104,6 +104,13 @@ impl Pools {
         Ok(false)
     }
 
+    /// Number of fresh addresses of a range.
+    pub(super) fn fresh(&self, network: &Name, range: IpNet) -> u32 {
+        let state = self.lock();
+        let pools = state.pools.get(&(network.clone(), range)).into_iter().flatten();
+        pools.map(|pool| pool.given.count_zeros()).sum()
+    }
+
     /// Records that a living endpoint of this host has `address`, or that none has any more.
     pub(super) fn set_living(&self, network: &Name, address: IpAddr, lives: bool) {
         let State { pools, living } = &mut *self.lock();

@@ -23,7 +23,7 @@ impl From<HostError> for Refusal {
         let status = match &error {
             HostError::Registry(registry) => of_registry(registry),
             HostError::Cluster(cluster) => of_cluster(cluster),
-            HostError::NotJoined => StatusCode::SERVICE_UNAVAILABLE,
+            HostError::NotJoined | HostError::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
             HostError::NoSuchPool { .. }
             | HostError::NoSuchPolicy(_)
             | HostError::NoSuchGroup { .. }

@@ -42,6 +42,9 @@ pub enum HostError {
     /// It has not been reached since the router was started.
     #[error("this host has not joined the cluster yet: the store may be out of reach, and the router's log says why")]
     NotJoined,
+    /// It does not answer, and nothing that this host has in reserve would do.
+    #[error("the cluster's store does not answer: traffic goes on, but this needs it (the router's log says why)")]
+    StoreAway,
     /// The preload library.
     #[error(transparent)]
     Library(#[from] LibraryError),

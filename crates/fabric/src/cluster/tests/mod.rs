@@ -65,12 +65,16 @@ pub(super) fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> En
 
 pub(super) fn terms() -> Terms {
     let seconds = Duration::from_secs;
-    Terms { session: seconds(10), tenure: seconds(60), quarantine: seconds(20) }
+    Terms { session: seconds(10), tenure: seconds(60), quarantine: seconds(20), reserve: 0 }
 }
 
 async fn join(store: &Arc<dyn Store>, time: &Time, number: u8) -> Member {
+    join_with(store, time, number, terms()).await
+}
+
+async fn join_with(store: &Arc<dyn Store>, time: &Time, number: u8, terms: Terms) -> Member {
     let (cluster, local) = (Cluster::new(Arc::clone(store)), Arc::new(time.store()));
-    Member::join(cluster, local, (time.clock(), terms()), host(number)).await.unwrap().0
+    Member::join(cluster, local, (time.clock(), terms), host(number)).await.unwrap().0
 }
 
 fn run(test: impl Future<Output = ()>) {

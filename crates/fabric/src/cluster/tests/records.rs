@@ -126,6 +126,35 @@ fn addresses_that_were_given_back_are_given_again_after_their_rest() {
 }
 
 #[test]
+fn a_reserve_is_filled_up_and_leaves_a_block_to_others() {
+    run(async {
+        let (time, store) = shared();
+        // 32 blocks of 8.
+        let network = network("10.7.0.0/24");
+        let range = network.subnets[0];
+        let stocked = join_with(&store, &time, 0, Terms { reserve: 20, ..terms() }).await;
+        let blocks = async || store.list(&keys::blocks(&network.name), None).await.unwrap().entries.len();
+        stocked.stock(&network).await.unwrap();
+        assert_eq!(blocks().await, 3);
+        stocked.stock(&network).await.unwrap();
+        assert_eq!(blocks().await, 3, "it is full");
+        for _ in 0..5 {
+            stocked.take(&network, range).await.unwrap();
+        }
+        stocked.stock(&network).await.unwrap();
+        assert_eq!(blocks().await, 4);
+        let greedy = join_with(&store, &time, 1, Terms { reserve: 4096, ..terms() }).await;
+        greedy.stock(&network).await.unwrap();
+        assert_eq!(blocks().await, 31);
+        let other = join(&store, &time, 2).await;
+        other.stock(&network).await.unwrap();
+        assert_eq!(blocks().await, 31, "nothing is kept by default");
+        other.take(&network, range).await.unwrap();
+        assert_eq!(blocks().await, 32);
+    });
+}
+
+#[test]
 fn an_address_that_the_store_was_not_told_of_stays_its_hosts() {
     run(async {
         let (time, store) = shared();

@@ -257,7 +257,15 @@ impl Work {
                 tracing::warn!("the cluster had given this host up; its endpoints are published again");
                 self.published.clear();
             }
-            Err(error) => tracing::debug!(%error, "the leases are not renewed"),
+            Err(error) => {
+                if !self.allocator.set_store_away(true) {
+                    tracing::warn!(%error, "the store does not answer: traffic goes on, changes wait for it");
+                }
+                return;
+            }
+        }
+        if self.allocator.set_store_away(false) {
+            tracing::info!("the store answers again");
         }
     }
 
@@ -282,7 +290,20 @@ impl Work {
                 self.published.insert(key);
             }
         }
-        self.follow_networks(living.into_iter().map(|endpoint| endpoint.network).collect()).await;
+        let networks: BTreeSet<Name> = living.into_iter().map(|endpoint| endpoint.network).collect();
+        self.stock(&networks).await;
+        self.follow_networks(networks).await;
+    }
+
+    /// Gets addresses for endpoints to come.
+    async fn stock(&self, networks: &BTreeSet<Name>) {
+        for name in networks {
+            let Ok(network) = self.parts.registry.network(name, None, &[]) else { continue };
+            if let Err(error) = self.member.stock(&network).await {
+                tracing::debug!(network = %name, %error, "the reserve of addresses is not full");
+                return;
+            }
+        }
     }
 
     /// Tells the cluster to which of the networks with endpoints of this host interfaces are attached.

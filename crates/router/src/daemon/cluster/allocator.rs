@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// State that the threads which make and remove endpoints share with the one that follows the cluster.
 pub(in crate::daemon) struct Allocator {
@@ -25,6 +26,9 @@ pub(in crate::daemon) struct Allocator {
 
 /// Longest time for which a new endpoint waits until the cluster knows that the last one with its address has gone.
 const LONGEST_GOING: Duration = Duration::from_secs(5);
+/// Time for an answer of a store that has not answered the last renewal of the leases. Else who asks waits as long as the
+/// store's own time-outs say.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
@@ -34,6 +38,8 @@ struct State {
     going: Vec<Endpoint>,
     /// The networks that interfaces of this host are attached to.
     attached: BTreeSet<Name>,
+    /// The last renewal of the leases has failed.
+    is_store_away: bool,
 }
 
 impl Allocator {
@@ -58,13 +64,13 @@ impl Allocator {
         let known = self.registry.networks()?.into_iter().find(|known| known.name == *network);
         let network = match known {
             Some(known) => known,
-            None => self.runtime.block_on(find_network(member.cluster(), (network, vni), asked))?,
+            None => self.ask(find_network(member.cluster(), (network, vni), asked))?,
         };
         self.registry.adopt_network(&network)?;
         self.learn_groups(&member, &network.name);
         self.wait_until_free(&network.name, asked);
         let mut taken = Vec::new();
-        let outcome = self.runtime.block_on(async {
+        let outcome = self.ask(async {
             for &address in asked {
                 member.take_exactly(&network, endpoint, address).await?;
                 taken.push(address);
@@ -72,21 +78,35 @@ impl Allocator {
             for &range in network.subnets.iter().filter(|_| asked.is_empty()) {
                 taken.push(member.take(&network, range).await?);
             }
-            Ok::<(), ClusterError>(())
+            Ok(())
         });
         match outcome {
             Ok(()) => Ok(taken),
             Err(error) => {
                 self.give_back(&network.name, endpoint, taken);
-                Err(error.into())
+                Err(error)
             }
         }
+    }
+
+    /// The answer of the cluster, for which nobody waits long while its store is known to be away.
+    fn ask<R>(&self, question: impl Future<Output = Result<R, ClusterError>>) -> Result<R, HostError> {
+        if !self.state().is_store_away {
+            return Ok(self.runtime.block_on(question)?);
+        }
+        let answer = self.runtime.block_on(async { timeout(PATIENCE, question).await });
+        Ok(answer.map_err(|_| HostError::StoreAway)??)
+    }
+
+    /// Notes whether the store has left the last renewal of the leases without an answer; returns what was noted before.
+    pub(super) fn set_store_away(&self, is_away: bool) -> bool {
+        std::mem::replace(&mut self.state().is_store_away, is_away)
     }
 
     /// Replaces the hosts' secret in the store.
     pub(in crate::daemon) fn rotate_secret(&self) -> Result<RotatedKey, HostError> {
         let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
-        Ok(self.runtime.block_on(member.cluster().rotate_secret())?)
+        self.ask(member.cluster().rotate_secret())
     }
 
     /// Waits while the cluster is told that the last endpoint of this host with one of these addresses has gone: who starts a
@@ -108,13 +128,13 @@ impl Allocator {
             return;
         }
         let cluster = member.cluster();
-        let known = self.runtime.block_on(async {
+        let known = self.ask(async {
             let groups = cluster.groups(network).await?;
             let others = if groups.is_empty() { Vec::new() } else { cluster.endpoints(network).await? };
-            Ok::<_, ClusterError>(NetworkGroups::new(groups, others.iter().filter(|other| other.host != *own)))
+            Ok(NetworkGroups::new(groups, others.iter().filter(|other| other.host != *own)))
         });
         // Without the store what was known last holds.
-        let told = known.map_err(HostError::from).and_then(|known| Ok(self.registry.set_groups(network, &known)?));
+        let told = known.and_then(|known| Ok(self.registry.set_groups(network, &known)?));
         if let Err(error) = told {
             tracing::warn!(%network, %error, "the network's security groups are those that were known last");
         }
@@ -126,7 +146,7 @@ impl Allocator {
         F: Future<Output = Result<R, ClusterError>>,
     {
         let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
-        Ok(self.runtime.block_on(work(member.cluster().clone()))?)
+        self.ask(work(member.cluster().clone()))
     }
 
     /// Gives back addresses of an endpoint that was not made.
