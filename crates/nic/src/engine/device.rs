@@ -11,7 +11,6 @@ use crate::timer::Time;
 use crate::transport::{Env, Qp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::{Deref, DerefMut};
 use rdmesh_verbs::{AddressVector, AttrMask, Gid, QpAttr, QpState, QpType, Qpn, check_modify};
 
 type Result<T> = core::result::Result<T, CommandError>;
@@ -25,21 +24,17 @@ pub struct Device<'a, P: Platform> {
     pub(super) out: &'a mut Outputs<P::Memory>,
 }
 
-impl<P: Platform> Deref for Device<'_, P> {
-    type Target = Context<P>;
-
-    fn deref(&self) -> &Context<P> {
-        self.cx
-    }
-}
-
-impl<P: Platform> DerefMut for Device<'_, P> {
-    fn deref_mut(&mut self) -> &mut Context<P> {
-        self.cx
-    }
-}
-
 impl<P: Platform> Device<'_, P> {
+    /// What it has beside queue pairs.
+    pub fn context(&self) -> &Context<P> {
+        self.cx
+    }
+
+    /// For commands that concern no queue pair.
+    pub fn context_mut(&mut self) -> &mut Context<P> {
+        self.cx
+    }
+
     /// Makes a queue pair in RESET. Returns its handle and its number.
     pub fn create_qp(&mut self, init: QpInit<P>) -> Result<(u32, Qpn)> {
         self.cx.check_qp(&init)?;

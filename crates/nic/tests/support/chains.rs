@@ -170,16 +170,17 @@ impl Hostile {
         let network = Network { vni: Vni(1), endpoint: 1, gids: vec![gid], external: None, mtu: Mtu::B4096 };
         let context = engine.open(network);
         let mut device = engine.device(context).unwrap();
-        let pd = device.alloc_pd().unwrap();
+        let pd = device.context_mut().alloc_pd().unwrap();
         let (region, hidden) = (Bytes::new(REGION, 0), Bytes::new(REGION, 0x5a));
-        let (_, key) = device.reg_mr(pd, BASE, REGION as u64, RIGHTS, region).unwrap();
+        let (_, key) = device.context_mut().reg_mr(pd, BASE, REGION as u64, RIGHTS, region).unwrap();
         // Other rights, and another domain.
-        let (_, read_only) = device.reg_mr(pd, BASE, REGION as u64, Access::empty(), hidden.clone()).unwrap();
-        let other = device.alloc_pd().unwrap();
-        let (_, foreign) = device.reg_mr(other, BASE, REGION as u64, RIGHTS, hidden.clone()).unwrap();
+        let (_, read_only) =
+            device.context_mut().reg_mr(pd, BASE, REGION as u64, Access::empty(), hidden.clone()).unwrap();
+        let other = device.context_mut().alloc_pd().unwrap();
+        let (_, foreign) = device.context_mut().reg_mr(other, BASE, REGION as u64, RIGHTS, hidden.clone()).unwrap();
         let rings = [(); QUEUES].map(|()| Bytes::new(SLOTS * STRIDE, 0));
         let receive_rings = [(); QUEUES].map(|()| Bytes::new(SLOTS * RECV_STRIDE, 0));
-        let cq = device.create_cq(CqInit { queue: Empty, cqe: 1, ignores_overrun: true }).unwrap();
+        let cq = device.context_mut().create_cq(CqInit { queue: Empty, cqe: 1, ignores_overrun: true }).unwrap();
         let qps = [0, 1, 2].map(|n| queue_pair(&mut device, (pd, cq), (&rings[n], &receive_rings[n]), n as u32 / 2));
         let ring_keys = qps.map(|qp| device.register_send_ring(qp, None, RIGHTS).unwrap().key.0);
         for (n, qp) in qps.iter().enumerate().filter(|(n, _)| image >> n & 1 != 0) {

@@ -130,7 +130,7 @@ impl Context {
                 regions.map(|(handle, region)| row(handle, resource(handle, region))).collect()
             }
             Kind::Pd => {
-                let pds = self.on_device(move |device| device.list_pds(from, limit));
+                let pds = self.on_device(move |device| device.context().list_pds(from, limit));
                 let users = |pd| u64::from(self.regions().in_domain(pd));
                 let resource = |handle, in_engine: u32| Resource::Pd {
                     number: self.number_of(handle),
@@ -140,7 +140,7 @@ impl Context {
                 pds.into_iter().map(|pd| row(pd.handle, resource(pd.handle, pd.users))).collect()
             }
             Kind::Cq => {
-                let cqs = self.on_device(move |device| device.list_cqs(from, limit));
+                let cqs = self.on_device(move |device| device.context().list_cqs(from, limit));
                 let resource = |handle, cqe, users: u32| Resource::Cq {
                     number: self.number_of(handle),
                     cqe,

@@ -298,7 +298,7 @@ impl Shard {
     /// The same for the queue pair with a number, if it is one of `endpoint`.
     pub fn settle_number(&mut self, qpn: Qpn, endpoint: u32) -> bool {
         let Some((id, qp)) = self.engine.find_qp(qpn) else { return false };
-        let is_own = self.engine.device(id).is_ok_and(|device| device.endpoint() == endpoint);
+        let is_own = self.engine.device(id).is_ok_and(|device| device.context().endpoint() == endpoint);
         is_own && self.settle_qp(id, qp)
     }
 

@@ -139,7 +139,7 @@ fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> SharedMemory {
 
 fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let context = engine.open(Network { vni: Vni(1), endpoint: 1, gids: vec![gid], external: None, mtu: Mtu::B4096 });
-    let pd = engine.device(context).unwrap().alloc_pd().unwrap();
+    let pd = engine.device(context).unwrap().context_mut().alloc_pd().unwrap();
     let (page, page_fd) = SharedMemory::create("page", CONTEXT_PAGE_LEN).unwrap();
     let mut writable = vec![map(page_fd.as_fd(), 0, CONTEXT_PAGE_LEN)];
     // One page is registered; the page behind it is not.
@@ -152,7 +152,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let arena = ArenaFile::sent(arena_fd.as_fd()).unwrap();
     let memory = arenas.region(1, (BASE, PRIVATE_LEN as u64), &[segment], Some(arena), None).unwrap();
     let access = attributes().access | Access::MW_BIND;
-    engine.device(context).unwrap().reg_mr(pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
+    engine.device(context).unwrap().context_mut().reg_mr(pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
     let private = SharedMemory::map(arena_fd.as_fd(), PRIVATE_LEN as u64, PRIVATE_LEN, true).unwrap();
 
     let file = QueueFile::create().unwrap();
@@ -160,7 +160,12 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     writable.push(map(file.fd().unwrap(), cq.offset, cq.len as usize));
     let page = ContextPage::new(page).unwrap();
     let queue = HostCompletionQueue::new(cq.ring, page);
-    let cq = engine.device(context).unwrap().create_cq(CqInit { queue, cqe: 16, ignores_overrun: false }).unwrap();
+    let cq = engine
+        .device(context)
+        .unwrap()
+        .context_mut()
+        .create_cq(CqInit { queue, cqe: 16, ignores_overrun: false })
+        .unwrap();
     let caps = Capabilities { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 };
     let mut qps = Vec::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {

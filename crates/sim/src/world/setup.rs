@@ -95,10 +95,12 @@ impl World {
             mtu: plan.mtu,
         });
         let mut device = engine.device(context).or_else(refused)?;
-        let pd = device.alloc_pd().or_else(refused)?;
-        let (_, key) = device.reg_mr(pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
+        let pd = device.context_mut().alloc_pd().or_else(refused)?;
+        let (_, key) =
+            device.context_mut().reg_mr(pd, BASE, slots as u64 * SLOT, ALL, region.clone()).or_else(refused)?;
         let completions = Completions::new(id, CQE, journal);
         let cq = device
+            .context_mut()
             .create_cq(CqInit { queue: completions.clone(), cqe: CQE as u32, ignores_overrun: false })
             .or_else(refused)?;
         let space = self.model.spaces.len();
@@ -112,7 +114,7 @@ impl World {
             let attr = SrqAttr { max_wr: 64, max_sge: 4, limit: 0 };
             let engine = &mut self.hosts[plan.host].engines[plan.shard as usize];
             let mut device = engine.device(context).or_else(refused)?;
-            let handle = device.create_srq(SrqInit { pd, queue: ring, attr }).or_else(refused)?;
+            let handle = device.context_mut().create_srq(SrqInit { pd, queue: ring, attr }).or_else(refused)?;
             self.model.spaces[space].slots[slot] = Owner::Queue(queue);
             opened.srq = Some((handle, queue));
         }
@@ -200,7 +202,7 @@ impl World {
         let ah = device.create_ah(pd, AddressVector { dgid: other, ..vector() }).or_else(refused)?;
         let mut windows = Vec::new();
         for _ in 0..plan.windows {
-            let (handle, key) = device.alloc_mw(pd, MwType::Type2).or_else(refused)?;
+            let (handle, key) = device.context_mut().alloc_mw(pd, MwType::Type2).or_else(refused)?;
             windows.push(Window { handle, key, state: WindowState::Binding });
         }
         self.model.spaces[space].slots[slot] = Owner::End(end);
@@ -309,9 +311,9 @@ impl World {
         let engine = &mut self.hosts[at.host].engines[at.shard as usize];
         let mut device = engine.device(context).or_else(refused)?;
         device.destroy_qp(handle).or_else(refused)?;
-        device.destroy_ah(ah).or_else(refused)?;
+        device.context_mut().destroy_ah(ah).or_else(refused)?;
         for window in windows {
-            device.dealloc_mw(window).or_else(refused)?;
+            device.context_mut().dealloc_mw(window).or_else(refused)?;
         }
         self.check_effects(at.host)?;
         self.model.close(end);

@@ -73,7 +73,7 @@ impl World {
         let network =
             Network { vni: Vni(1), endpoint: number as u32, gids: vec![gid(number)], external: None, mtu: Mtu::B4096 };
         let context = self.engines[engine].open(network);
-        let pd = self.engines[engine].device(context).unwrap().alloc_pd().unwrap();
+        let pd = self.engines[engine].device(context).unwrap().context_mut().alloc_pd().unwrap();
         Program { engine, context, gid: gid(number), pd }
     }
 
@@ -84,7 +84,7 @@ impl World {
     pub fn cq(&mut self, program: &Program, room: usize) -> (u32, Completions) {
         let queue = Completions::new(0, room, Journal::default());
         let init = CqInit { queue: queue.clone(), cqe: room as u32, ignores_overrun: true };
-        (self.device(program).create_cq(init).unwrap(), queue)
+        (self.device(program).context_mut().create_cq(init).unwrap(), queue)
     }
 
     pub fn qp(&mut self, program: &Program, send_cq: u32, recv_cq: u32) -> QueuePair {
@@ -227,8 +227,9 @@ impl Engined {
         let memory = |len| Region::new(0, len, Journal::default());
         let (region, requests) = (memory(buffer), memory(REQUEST + REPLY));
         let device = &mut world.device(&client);
-        let (_, key) = device.reg_mr(client.pd, 0x4000, buffer as u64, ALL, region.clone()).unwrap();
-        let (_, own) = device.reg_mr(client.pd, 0, (REQUEST + REPLY) as u64, ALL, requests.clone()).unwrap();
+        let (_, key) = device.context_mut().reg_mr(client.pd, 0x4000, buffer as u64, ALL, region.clone()).unwrap();
+        let (_, own) =
+            device.context_mut().reg_mr(client.pd, 0, (REQUEST + REPLY) as u64, ALL, requests.clone()).unwrap();
         let cqs: Vec<u32> = chain.cqs.iter().map(|_| world.cq(&server, 1).0).collect();
         let installed = Installed { cqs, ..Installed::default() };
         let (regions, rings, peers) = (vec![], vec![], vec![]);
@@ -296,7 +297,8 @@ impl Engined {
                 memory.put(0, bytes);
             }
             let pd = self.server.pd;
-            let (_, key) = self.world.device(&self.server).reg_mr(pd, 0, len, access, memory.clone()).unwrap();
+            let (_, key) =
+                self.world.device(&self.server).context_mut().reg_mr(pd, 0, len, access, memory.clone()).unwrap();
             self.installed.regions.push(key.0);
             self.regions.push(memory);
         }
@@ -429,7 +431,7 @@ impl Engined {
 
     /// Successful completions of each completion queue.
     pub fn produced(&mut self) -> Vec<u64> {
-        let cqs = self.world.device(&self.server.clone()).list_cqs(0, 100);
+        let cqs = self.world.device(&self.server.clone()).context().list_cqs(0, 100);
         self.installed.cqs.iter().map(|cq| cqs.iter().find(|entry| entry.handle == *cq).unwrap().produced).collect()
     }
 

@@ -175,7 +175,8 @@ fn windows_of_a_qp_go_with_it_and_others_stay() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup::default());
     let window = |world: &mut World, node: &Node| {
-        let (_, key) = world.engines[0].device(node.context).unwrap().alloc_mw(node.pd, MwType::Type2).unwrap();
+        let (_, key) =
+            world.engines[0].device(node.context).unwrap().context_mut().alloc_mw(node.pd, MwType::Type2).unwrap();
         let new_key = Key(key.0 ^ 1);
         let access = Access::REMOTE_READ;
         let op = SendOp::BindMw { mw: key, new_key, mr: node.key, addr: BASE, length: 8, access };
@@ -186,6 +187,9 @@ fn windows_of_a_qp_go_with_it_and_others_stay() {
     window(&mut world, &a);
     window(&mut world, &b);
     world.engines[0].device(a.context).unwrap().destroy_qp(a.qp).unwrap();
-    assert_eq!(world.engines[0].device(a.context).unwrap().dereg_mr(a.mr).map(drop), Ok(()));
-    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Err(CommandError::Invalid));
+    assert_eq!(world.engines[0].device(a.context).unwrap().context_mut().dereg_mr(a.mr).map(drop), Ok(()));
+    assert_eq!(
+        world.engines[0].device(b.context).unwrap().context_mut().dereg_mr(b.mr).map(drop),
+        Err(CommandError::Invalid)
+    );
 }

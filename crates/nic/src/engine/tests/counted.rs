@@ -48,8 +48,8 @@ fn counted_messages(mut warm: Warm) {
 fn counted_registrations(world: &mut World, node: &Node) {
     for _ in 0..MESSAGES {
         let mut device = world.engines[node.engine].device(node.context).unwrap();
-        let (mr, _) = device.reg_mr(node.pd, BASE, LEN as u64, ALL, node.memory.clone()).unwrap();
-        device.dereg_mr(mr).unwrap();
+        let (mr, _) = device.context_mut().reg_mr(node.pd, BASE, LEN as u64, ALL, node.memory.clone()).unwrap();
+        device.context_mut().dereg_mr(mr).unwrap();
     }
 }
 

@@ -213,15 +213,15 @@ fn objects_in_use_cannot_be_destroyed() {
     let mut world = World::new(1);
     let a = world.node(0, 1, Setup { srq: true, ..Setup::default() });
     let e = &mut world.engines[0];
-    assert_eq!(e.device(a.context).unwrap().destroy_cq(0).map(drop), Err(CommandError::Busy));
-    assert_eq!(e.device(a.context).unwrap().destroy_srq(0).map(drop), Err(CommandError::Busy));
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Err(CommandError::Busy));
+    assert_eq!(e.device(a.context).unwrap().context_mut().destroy_cq(0).map(drop), Err(CommandError::Busy));
+    assert_eq!(e.device(a.context).unwrap().context_mut().destroy_srq(0).map(drop), Err(CommandError::Busy));
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd), Err(CommandError::Busy));
     e.device(a.context).unwrap().destroy_qp(a.qp).unwrap();
-    e.device(a.context).unwrap().destroy_cq(0).unwrap();
-    e.device(a.context).unwrap().destroy_srq(0).unwrap();
-    e.device(a.context).unwrap().dereg_mr(a.mr).unwrap();
-    e.device(a.context).unwrap().dealloc_pd(a.pd).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Err(CommandError::NoSuchObject));
+    e.device(a.context).unwrap().context_mut().destroy_cq(0).unwrap();
+    e.device(a.context).unwrap().context_mut().destroy_srq(0).unwrap();
+    e.device(a.context).unwrap().context_mut().dereg_mr(a.mr).unwrap();
+    e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd), Err(CommandError::NoSuchObject));
 }
 
 #[test]

@@ -200,8 +200,9 @@ fn a_key_that_was_given_back_opens_nothing_of_its_successor() {
     let (a, b) = world.pair(Setup::default());
     let memory = Bytes::new(LEN);
     let engine = &mut world.engines[1];
-    engine.device(b.context).unwrap().dereg_mr(b.mr).unwrap();
-    let (_, key) = engine.device(b.context).unwrap().reg_mr(b.pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
+    engine.device(b.context).unwrap().context_mut().dereg_mr(b.mr).unwrap();
+    let (_, key) =
+        engine.device(b.context).unwrap().context_mut().reg_mr(b.pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
     assert_eq!(key.index(), b.key.index(), "its place is used again");
     receive(&mut world, &a, &b, &header(&b, write(&b, Part::Only, 4), FIRST), &[9; 4]);
     world.run_until(Time(1_000_000));

@@ -177,7 +177,8 @@ fn a_group_reaches_its_members_in_every_engine() {
 fn windows_open_what_they_are_bound_to_and_no_more() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup::default());
-    let (_, mw) = world.engines[0].device(b.context).unwrap().alloc_mw(b.pd, crate::MwType::Type2).unwrap();
+    let (_, mw) =
+        world.engines[0].device(b.context).unwrap().context_mut().alloc_mw(b.pd, crate::MwType::Type2).unwrap();
     let key = Key(mw.0 ^ 1);
     let access = Access::REMOTE_WRITE;
     let bind = SendOp::BindMw { mw, new_key: key, mr: b.key, addr: BASE + 100, length: 50, access };
@@ -190,14 +191,17 @@ fn windows_open_what_they_are_bound_to_and_no_more() {
     world.settle();
     assert_eq!(a.done(), Some((2, WcStatus::Success)));
     assert_eq!(b.memory.get(144, 6), b"window");
-    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Err(crate::CommandError::Invalid));
+    assert_eq!(
+        world.engines[0].device(b.context).unwrap().context_mut().dereg_mr(b.mr).map(drop),
+        Err(crate::CommandError::Invalid)
+    );
     world.post(&b, wr(3, SendOp::LocalInvalidate { key }, &[]));
     world.settle();
     assert_eq!(b.done(), Some((3, WcStatus::Success)));
     world.post(&a, wr(4, write(BASE + 144), &[a.sge(0, 6)]));
     world.settle();
     assert_eq!(a.done(), Some((4, WcStatus::RemoteAccessError)));
-    assert_eq!(world.engines[0].device(b.context).unwrap().dereg_mr(b.mr).map(drop), Ok(()));
+    assert_eq!(world.engines[0].device(b.context).unwrap().context_mut().dereg_mr(b.mr).map(drop), Ok(()));
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn an_srq_feeds_its_qps_and_announces_its_limit_once() {
     let mut world = World::new(1);
     let (a, b) = world.pair(Setup { srq: true, ..Setup::default() });
     (0..3).for_each(|i| b.post_recv(i, &[b.sge(0, 8)]));
-    world.engines[0].device(b.context).unwrap().modify_srq(0, None, Some(2)).unwrap();
+    world.engines[0].device(b.context).unwrap().context_mut().modify_srq(0, None, Some(2)).unwrap();
     let is_limit = |e: &&Event| matches!(e, Event::Async { event: AsyncEvent::SrqLimitReached, .. });
     // When fewer than two are left.
     for (i, limits) in [(0, 0), (1, 1), (2, 1)] {
@@ -314,14 +318,17 @@ fn a_region_is_reached_as_it_is_registered_now() {
         let (a, b) = world.pair(Setup::default());
         let engine = world.engines.len() - 1;
         let change = |world: &mut World, pd, access| {
-            assert_eq!(world.engines[engine].device(b.context).unwrap().rereg_mr(b.mr, pd, access), Ok(b.key));
+            assert_eq!(
+                world.engines[engine].device(b.context).unwrap().context_mut().rereg_mr(b.mr, pd, access),
+                Ok(b.key)
+            );
         };
         change(&mut world, None, Some(Access::LOCAL_WRITE | Access::REMOTE_READ));
         let read = |n| wr(n, SendOp::Read { remote_addr: BASE, rkey: b.key }, &[a.sge(0, 8)]);
         world.post(&a, read(1));
         world.settle();
         assert_eq!(a.done(), Some((1, WcStatus::Success)));
-        let other = world.engines[engine].device(b.context).unwrap().alloc_pd().unwrap();
+        let other = world.engines[engine].device(b.context).unwrap().context_mut().alloc_pd().unwrap();
         change(&mut world, Some(other), None);
         world.post(&a, read(2));
         world.settle();
@@ -351,24 +358,28 @@ fn a_protection_domain_in_use_stays() {
     let mut world = World::new(1);
     let a = world.node(0, 1, Setup::default());
     let e = &mut world.engines[0];
-    let pd = e.device(a.context).unwrap().alloc_pd().unwrap();
+    let pd = e.device(a.context).unwrap().context_mut().alloc_pd().unwrap();
     let busy = Err(CommandError::Busy);
-    let (mr, _) = e.device(a.context).unwrap().reg_mr(pd, BASE, 8, ALL, Bytes::new(8)).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
-    e.device(a.context).unwrap().rereg_mr(mr, Some(a.pd), None).unwrap();
-    let (mw, _) = e.device(a.context).unwrap().alloc_mw(pd, MwType::Type1).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
-    e.device(a.context).unwrap().dealloc_mw(mw).unwrap();
+    let (mr, _) = e.device(a.context).unwrap().context_mut().reg_mr(pd, BASE, 8, ALL, Bytes::new(8)).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().context_mut().rereg_mr(mr, Some(a.pd), None).unwrap();
+    let (mw, _) = e.device(a.context).unwrap().context_mut().alloc_mw(pd, MwType::Type1).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().context_mut().dealloc_mw(mw).unwrap();
     let ah = e.device(a.context).unwrap().create_ah(pd, AddressVector::default()).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), busy);
-    e.device(a.context).unwrap().destroy_ah(ah).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(pd), Ok(()));
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), busy, "its queue pair and the region that moved there");
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(pd), busy);
+    e.device(a.context).unwrap().context_mut().destroy_ah(ah).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(pd), Ok(()));
+    assert_eq!(
+        e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd),
+        busy,
+        "its queue pair and the region that moved there"
+    );
     e.device(a.context).unwrap().destroy_qp(a.qp).unwrap();
-    e.device(a.context).unwrap().dereg_mr(a.mr).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), busy);
-    e.device(a.context).unwrap().dereg_mr(mr).unwrap();
-    assert_eq!(e.device(a.context).unwrap().dealloc_pd(a.pd), Ok(()));
+    e.device(a.context).unwrap().context_mut().dereg_mr(a.mr).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd), busy);
+    e.device(a.context).unwrap().context_mut().dereg_mr(mr).unwrap();
+    assert_eq!(e.device(a.context).unwrap().context_mut().dealloc_pd(a.pd), Ok(()));
 }
 
 #[test]

@@ -363,7 +363,8 @@ fn a_sender_without_retransmission_sends_no_more_than_arrives() {
 fn local_requests_without_end_leave_the_others_their_turn() {
     let mut world = World::two_hosts();
     let (a, _b) = world.pair(Setup { signal_all: false, ..Setup::default() });
-    let (_, window) = world.engines[0].device(a.context).unwrap().alloc_mw(a.pd, crate::MwType::Type1).unwrap();
+    let (_, window) =
+        world.engines[0].device(a.context).unwrap().context_mut().alloc_mw(a.pd, crate::MwType::Type1).unwrap();
     let key = |i: u32| Key::from_parts(window.index(), window.tag().wrapping_add(i as u8));
     for i in 0..1000 {
         let (mw, new_key) = (key(i), key(i + 1));

@@ -180,19 +180,21 @@ impl World {
             external: None,
             mtu: Mtu::B4096,
         });
-        let pd = e.device(context).unwrap().alloc_pd().unwrap();
+        let pd = e.device(context).unwrap().context_mut().alloc_pd().unwrap();
         let memory = Bytes::new(LEN);
-        let (mr, key) = e.device(context).unwrap().reg_mr(pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
+        let (mr, key) =
+            e.device(context).unwrap().context_mut().reg_mr(pd, BASE, LEN as u64, ALL, memory.clone()).unwrap();
         let queue = Completions { entries: Arc::default(), room: setup.cqe, armed: Arc::default() };
         let cq = e
             .device(context)
             .unwrap()
+            .context_mut()
             .create_cq(CqInit { queue: queue.clone(), cqe: setup.cqe as u32, ignores_overrun: false })
             .unwrap();
         let (sends, recvs) = (Sends::default(), Recvs::default());
         let srq = setup.srq.then(|| {
             let attr = SrqAttr { max_wr: 100, max_sge: 4, limit: 0 };
-            e.device(context).unwrap().create_srq(SrqInit { pd, queue: recvs.clone(), attr }).unwrap()
+            e.device(context).unwrap().context_mut().create_srq(SrqInit { pd, queue: recvs.clone(), attr }).unwrap()
         });
         let init = QpInit {
             qp_type: setup.qp_type,

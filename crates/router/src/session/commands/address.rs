@@ -64,7 +64,7 @@ fn address_vector(attr: &AhAttr) -> AddressVector {
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let ah = call.request::<DestroyAh>()?.ah_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.destroy_ah(ah))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.context_mut().destroy_ah(ah))?;
     call.destroyed(ObjectKind::Ah);
     Ok(Reply::default())
 }

@@ -100,7 +100,7 @@ fn make(call: &mut Call<'_>, request: &ExCreateCq) -> Result<Made, Errno> {
     let (queue, cqe, driver) = make_ring(call, request.cqe)?;
     let user_handle = request.user_handle;
     let cq_handle = call.on_shard(move |shard, c| {
-        let cq = shard.engine().device(c)?.create_cq(CqInit { queue, cqe, ignores_overrun })?;
+        let cq = shard.engine().device(c)?.context_mut().create_cq(CqInit { queue, cqe, ignores_overrun })?;
         shard.watch_cq(c, cq, user_handle, channel);
         Ok(cq)
     })?;
@@ -132,7 +132,7 @@ pub(super) fn resize(call: &mut Call<'_>) -> Result<Reply, Errno> {
     // Whether the entries fit depends on what had been posted.
     call.settle_cq(cq);
     let remains = call.on_shard(move |shard, c| {
-        shard.engine().device(c)?.resize_cq(cq, CqInit { queue, cqe, ignores_overrun: false })
+        shard.engine().device(c)?.context_mut().resize_cq(cq, CqInit { queue, cqe, ignores_overrun: false })
     })?;
     call.discard(remains);
     Ok(Reply::new(&ResizeCqResponse { cqe, reserved: 0 }).with_driver(&driver))
@@ -152,7 +152,7 @@ pub(super) fn request_notify(call: &mut Call<'_>) -> Result<Reply, Errno> {
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let cq = call.request::<DestroyCq>()?.cq_handle;
     let ((completions, asynchronous), remains) = call.destroy_on_shard(move |shard, c| {
-        let remains = shard.engine().device(c)?.destroy_cq(cq)?;
+        let remains = shard.engine().device(c)?.context_mut().destroy_cq(cq)?;
         Ok((shard.unwatch_cq(c, cq), remains))
     })?;
     // The next queue with this handle must not find itself armed.

@@ -78,8 +78,8 @@ fn regions(scope: &Scope<'_>, from: u32) -> Vec<u8> {
 }
 
 fn cqs(device: &Device<'_, HostPlatform>, from: u32) -> Vec<LeasedCq> {
-    let ring = |cq| device.completion_queue(cq).map_or(RingPlace::default(), |queue| place(queue.extent()));
-    let rows = device.list_cqs(from, MAX_RECORDS).into_iter();
+    let ring = |cq| device.context().completion_queue(cq).map_or(RingPlace::default(), |queue| place(queue.extent()));
+    let rows = device.context().list_cqs(from, MAX_RECORDS).into_iter();
     rows.map(|entry| LeasedCq { cq: entry.handle, cqe: entry.cqe, ring: ring(entry.handle) }).collect()
 }
 

@@ -21,14 +21,14 @@ const PAGE_MASK: u64 = 4095;
 pub(super) fn alloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     call.request::<AllocPd>()?;
     let charge = call.charge(ObjectKind::Pd)?;
-    let pd_handle = call.on_shard(|shard, c| shard.engine().device(c)?.alloc_pd())?;
+    let pd_handle = call.on_shard(|shard, c| shard.engine().device(c)?.context_mut().alloc_pd())?;
     call.created(charge);
     Ok(Reply::new(&AllocPdResponse { pd_handle }))
 }
 
 pub(super) fn dealloc_pd(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let pd = call.request::<DeallocPd>()?.pd_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_pd(pd))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.context_mut().dealloc_pd(pd))?;
     call.destroyed(ObjectKind::Pd);
     Ok(Reply::default())
 }
@@ -53,7 +53,7 @@ pub(super) fn reg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let pages = pages_of(call, is_on_demand);
     let (pd, iova, len) = (request.pd_handle, request.hca_va, request.length);
     let (mr_handle, key) =
-        call.on_shard(move |shard, c| shard.engine().device(c)?.reg_mr(pd, iova, len, access, memory))?;
+        call.on_shard(move |shard, c| shard.engine().device(c)?.context_mut().reg_mr(pd, iova, len, access, memory))?;
     call.created(charge);
     call.scope.context.holdings_mut().add(bytes);
     call.scope.context.regions_mut().insert(mr_handle, Region { pd, key, iova, len, access, pinned, pages });
@@ -159,7 +159,7 @@ fn process_memory(call: &Call<'_>) -> Result<ProcessMemory, Errno> {
 
 pub(super) fn dereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mr = call.request::<DeregMr>()?.mr_handle;
-    drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dereg_mr(mr))?);
+    drop(call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.context_mut().dereg_mr(mr))?);
     call.destroyed(ObjectKind::Mr);
     if let Some(region) = call.scope.context.regions_mut().remove(mr) {
         if let Pages::Ring { qp } = region.pages
@@ -181,14 +181,14 @@ pub(super) fn alloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
     };
     let charge = call.charge(ObjectKind::Mw)?;
     let (mw_handle, key) =
-        call.on_shard(move |shard, c| shard.engine().device(c)?.alloc_mw(request.pd_handle, kind))?;
+        call.on_shard(move |shard, c| shard.engine().device(c)?.context_mut().alloc_mw(request.pd_handle, kind))?;
     call.created(charge);
     Ok(Reply::new(&AllocMwResponse { mw_handle, rkey: key.0 }))
 }
 
 pub(super) fn dealloc_mw(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let mw = call.request::<DeallocMw>()?.mw_handle;
-    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.dealloc_mw(mw))?;
+    call.destroy_on_shard(move |shard, c| shard.engine().device(c)?.context_mut().dealloc_mw(mw))?;
     call.destroyed(ObjectKind::Mw);
     Ok(Reply::default())
 }

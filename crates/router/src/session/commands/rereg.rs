@@ -32,7 +32,7 @@ pub(super) fn rereg_mr(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     let pd = (request.flags & DOMAIN != 0).then_some(request.pd_handle);
-    let key = call.on_shard(move |shard, c| shard.engine().device(c)?.rereg_mr(mr, pd, access))?;
+    let key = call.on_shard(move |shard, c| shard.engine().device(c)?.context_mut().rereg_mr(mr, pd, access))?;
     call.scope.context.regions_mut().change(mr, pd, access);
     Ok(Reply::new(&ReregMrResponse { lkey: key.0, rkey: key.0 }))
 }

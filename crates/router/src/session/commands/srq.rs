@@ -47,7 +47,7 @@ fn make(call: &mut Call<'_>, pd: u32, user_handle: u64, asked: SrqAttr) -> Resul
     let attr = SrqAttr { max_wr: ring.slots, max_sge, limit: asked.limit };
     let init = SrqInit { pd, queue: HostRecvQueue::new(ring.ring), attr };
     let srq_handle = call.on_shard(move |shard, c| {
-        let srq = shard.engine().device(c)?.create_srq(init)?;
+        let srq = shard.engine().device(c)?.context_mut().create_srq(init)?;
         shard.watch_srq(c, srq, user_handle);
         Ok(srq)
     })?;
@@ -65,7 +65,7 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::INVAL);
     }
     let srq = request.srq_handle;
-    let present = call.on_shard(move |shard, c| shard.engine().device(c)?.query_srq(srq))?;
+    let present = call.on_shard(move |shard, c| shard.engine().device(c)?.context().query_srq(srq))?;
     let max_wr = (request.attr_mask & MAX_WR != 0).then_some(request.max_wr);
     let limit = (request.attr_mask & LIMIT != 0).then_some(request.srq_limit);
     let bad_size = max_wr.is_some_and(|n| n == 0 || n > call.scope.limits.max_srq_wr || n < present.limit);
@@ -74,26 +74,26 @@ pub(super) fn modify(call: &mut Call<'_>) -> Result<Reply, Errno> {
         return Err(Errno::INVAL);
     }
     let Some(max_wr) = max_wr else {
-        call.on_shard(move |shard, c| shard.engine().device(c)?.modify_srq(srq, None, limit))?;
+        call.on_shard(move |shard, c| shard.engine().device(c)?.context_mut().modify_srq(srq, None, limit))?;
         return Ok(Reply::default());
     };
     let ring = RecvRing::create(call.scope.context.queues(), max_wr, present.max_sge)?;
     let mi = MmapInfo { offset: ring.offset, size: ring.len, pad: 0 };
     let resize = (HostRecvQueue::new(ring.ring), ring.slots);
-    call.on_shard(move |shard, c| shard.engine().device(c)?.modify_srq(srq, Some(resize), limit))?;
+    call.on_shard(move |shard, c| shard.engine().device(c)?.context_mut().modify_srq(srq, Some(resize), limit))?;
     Ok(Reply::default().with_mminfo(&mi))
 }
 
 pub(super) fn query(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let srq = call.request::<QuerySrq>()?.srq_handle;
-    let attr = call.on_shard(move |shard, c| shard.engine().device(c)?.query_srq(srq))?;
+    let attr = call.on_shard(move |shard, c| shard.engine().device(c)?.context().query_srq(srq))?;
     Ok(Reply::new(&QuerySrqResponse { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.limit, reserved: 0 }))
 }
 
 pub(super) fn destroy(call: &mut Call<'_>) -> Result<Reply, Errno> {
     let srq = call.request::<DestroySrq>()?.srq_handle;
     let (events_reported, remains) = call.destroy_on_shard(move |shard, c| {
-        let remains = shard.engine().device(c)?.destroy_srq(srq)?;
+        let remains = shard.engine().device(c)?.context_mut().destroy_srq(srq)?;
         Ok((shard.unwatch_srq(c, srq), remains))
     })?;
     call.discard(remains);

@@ -86,7 +86,7 @@ fn a_reset_queue_pair_begins_anew() {
     let a = node(&mut world);
     let queue = world.queue(&a, GROUP, &[order(ChainOp::Wait, 0, 9, 0), request(ChainOp::Nop)]);
     world.enable(&queue, 2);
-    let cq = world.device_of(&a).list_cqs(0, 1)[0];
+    let cq = world.device_of(&a).context().list_cqs(0, 1)[0];
     world.modify_state(&queue.node, QpState::Reset);
     queue.put(&[request(ChainOp::Nop)]);
     world.connect(&queue.node, &queue.node);

@@ -81,7 +81,7 @@ impl Program {
         world.settle();
         assert!(world.device_of(&self.a).list_chains().is_empty());
         for queue in &self.queues {
-            assert!(world.device_of(&self.a).destroy_cq(queue.cq).is_ok(), "a queue still waits");
+            assert!(world.device_of(&self.a).context_mut().destroy_cq(queue.cq).is_ok(), "a queue still waits");
         }
         let engine = &mut world.engines[0];
         assert!(!engine.has_work() && engine.out.timers.len() == 0 && !engine.out.chains.has_any());

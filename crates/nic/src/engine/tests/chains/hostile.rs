@@ -85,7 +85,7 @@ fn run(two_hosts: bool, slots: &[Slot]) {
     let (a, b) = (world.node(0, 1, setup), world.node(world.engines.len() - 1, 2, setup));
     // A region that no key in the slots opens.
     let (hidden, pd) = (Bytes::new(4096), a.pd);
-    world.device_of(&a).reg_mr(pd, 0, 4096, Access::empty(), hidden.clone()).unwrap();
+    world.device_of(&a).context_mut().reg_mr(pd, 0, 4096, Access::empty(), hidden.clone()).unwrap();
     let queues: Vec<Queue> = (0..2).map(|_| world.plain(&a, 1 << 12, true)).collect();
     for queue in &queues {
         world.manage(queue, GROUP, slots.len() as u32 / 2).unwrap();
@@ -116,7 +116,10 @@ fn run(two_hosts: bool, slots: &[Slot]) {
     }
     world.step();
     assert!(world.device_of(&a).list_chains().is_empty());
-    assert!(queues.iter().all(|queue| world.device_of(&a).destroy_cq(queue.cq).is_ok()), "nothing is left that waits");
+    assert!(
+        queues.iter().all(|queue| world.device_of(&a).context_mut().destroy_cq(queue.cq).is_ok()),
+        "nothing is left that waits"
+    );
 }
 
 proptest! {

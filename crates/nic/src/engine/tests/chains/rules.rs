@@ -209,7 +209,7 @@ fn a_large_local_request_leaves_turns_to_others() {
     let a = node(&mut world);
     let (source, pd) = (Bytes::new(LEN), a.pd);
     source.put(0, &[7; LEN]);
-    let (_, key) = world.device_of(&a).reg_mr(pd, 0, LEN as u64, ALL, source).unwrap();
+    let (_, key) = world.device_of(&a).context_mut().reg_mr(pd, 0, LEN as u64, ALL, source).unwrap();
     let args = Args { rkey: key.0, ..Args::default() };
     let sges = [a.sge(0, 100), a.sge(100, LEN as u32 - 100)].into_iter().collect();
     let read = Request { flags: ChainFlags::LOCAL | ChainFlags::SIGNALED, args, sges, ..request(ChainOp::Read) };
@@ -253,9 +253,9 @@ fn local_requests_need_the_rights_of_any_request() {
     let a = node(&mut world);
     let read_only = Bytes::new(64);
     let pd = a.pd;
-    let (_, key) = world.device_of(&a).reg_mr(pd, 0, 64, Access::empty(), read_only).unwrap();
-    let other_pd = world.device_of(&a).alloc_pd().unwrap();
-    let (_, foreign) = world.device_of(&a).reg_mr(other_pd, 0, 64, ALL, Bytes::new(64)).unwrap();
+    let (_, key) = world.device_of(&a).context_mut().reg_mr(pd, 0, 64, Access::empty(), read_only).unwrap();
+    let other_pd = world.device_of(&a).context_mut().alloc_pd().unwrap();
+    let (_, foreign) = world.device_of(&a).context_mut().reg_mr(other_pd, 0, 64, ALL, Bytes::new(64)).unwrap();
     let at = |rkey: Key, remote_addr| Args { remote_addr, rkey: rkey.0, ..Args::default() };
     let bad = [
         (at(key, 0), WcStatus::LocalProtectionError),
@@ -322,11 +322,11 @@ fn the_key_of_a_ring_ends_with_its_queue_pair() {
     let other = world.queue(&a, 3, &[request(ChainOp::Nop)]);
     let ring = world.ring_region(&other);
     let pd = a.pd;
-    world.device_of(&a).dereg_mr(ring.mr).unwrap();
-    let (mr, _) = world.device_of(&a).reg_mr(pd, 0, 64, ALL, Bytes::new(64)).unwrap();
+    world.device_of(&a).context_mut().dereg_mr(ring.mr).unwrap();
+    let (mr, _) = world.device_of(&a).context_mut().reg_mr(pd, 0, 64, ALL, Bytes::new(64)).unwrap();
     assert_eq!(mr, ring.mr);
     world.device_of(&a).destroy_qp(other.qp).unwrap();
-    assert!(world.device_of(&a).dereg_mr(mr).is_ok());
+    assert!(world.device_of(&a).context_mut().dereg_mr(mr).is_ok());
 }
 
 #[test]
@@ -339,10 +339,13 @@ fn a_ring_has_so_many_regions_and_no_more() {
     assert_eq!(more(&queue).err(), Some(CommandError::Exhausted));
     assert!(more(&other).is_ok(), "each queue pair has its own");
     let last = regions.pop().unwrap();
-    world.device_of(&a).dereg_mr(last.mr).unwrap();
+    world.device_of(&a).context_mut().dereg_mr(last.mr).unwrap();
     assert_eq!(world.ring_region(&queue).mr, last.mr);
     world.device_of(&a).destroy_qp(queue.qp).unwrap();
-    assert!(regions.iter().all(|region| world.device_of(&a).dereg_mr(region.mr).is_err()), "they went with it");
+    assert!(
+        regions.iter().all(|region| world.device_of(&a).context_mut().dereg_mr(region.mr).is_err()),
+        "they went with it"
+    );
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl World {
         let (sends, recvs) = (Sends::default(), Recvs::default());
         let cqe = room as u32;
         let mut device = self.device_of(node);
-        let cq = device.create_cq(CqInit { queue: completions.clone(), cqe, ignores_overrun }).unwrap();
+        let cq = device.context_mut().create_cq(CqInit { queue: completions.clone(), cqe, ignores_overrun }).unwrap();
         let init = QpInit {
             qp_type: QpType::Rc,
             pd: node.pd,
@@ -100,7 +100,7 @@ impl World {
     }
 
     pub(super) fn produced(&mut self, queue: &Queue) -> u64 {
-        let cqs = self.device_of(&queue.node).list_cqs(queue.cq, 1);
+        let cqs = self.device_of(&queue.node).context().list_cqs(queue.cq, 1);
         cqs[0].produced
     }
 
